@@ -55,7 +55,7 @@ func (n standing) idle() string {
 
 // backends returns the backends of port p of s for a frontend at own, sorted by address: every endpoint of that family,
 // each with its state. They are made once for all VIPs of a family, but for a frontend that has an endpoint at its own
-// address and port. That endpoint is not among them, for connections to it would come back for ever: back says that there
+// address and port. That endpoint is not among them, because connections to it would loop: back says that there
 // is one.
 func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (made portBackends, back bool) {
 	of := portFamily{p, own.Addr().Is4()}

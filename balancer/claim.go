@@ -121,8 +121,8 @@ func (u *unit) leadsBack(p *Port, key Key) {
 			field = fmt.Sprintf("endpoints[%d].address", i)
 		}
 	}
-	u.problem(SeverityError, field, "%s is where the service itself answers: connections would come back for ever, so the endpoint gets none from there; "+
-		"it needs an address of its own, or another port", key)
+	u.problem(SeverityError, field, "%s is where the service itself answers: connections would loop, so the endpoint gets none from there; "+
+		"give it another address or port", key)
 }
 
 // firstNodePort is the least node port that a service from etcd may open without more ado: below are those of the host's
@@ -260,7 +260,7 @@ func (u *unit) trust(env *Env) {
 func (u *unit) unbuilt() {
 	s := u.service
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
-		u.problem(SeverityNearest, "health.from", "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself")
+		u.problem(SeverityNearest, "health.from", "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks these endpoints itself")
 	}
 	if s.SlowStart > 0 && !s.Scheduler.SharesByWeight() {
 		u.problem(SeverityNearest, "slow_start", "scheduler %s shares nothing by weight, which is what ramps up: endpoints get their whole share at once", s.Scheduler)

@@ -300,10 +300,10 @@ func TestCheckedByFleet(t *testing.T) {
 		others bool
 		want   string
 	}{
-		{file, balancer.TCPHealth, false, true, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself"},
+		{file, balancer.TCPHealth, false, true, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks these endpoints itself"},
 		{key, balancer.TCPHealth, false, false, ""},
 		{key, balancer.ExecHealth, true, true, ""},
-		{file, balancer.ExecHealth, true, true, "this node checks the endpoints of its own file itself"},
+		{file, balancer.ExecHealth, true, true, "this node checks these endpoints itself"},
 		{key, balancer.ExecHealth, false, true, ""},
 		{key, balancer.ExecHealth, false, false, "no node of the fleet has it: these endpoints are not checked"},
 	} {

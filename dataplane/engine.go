@@ -63,7 +63,7 @@ type Engine struct {
 	mu     sync.Mutex // guards the rest of this block
 	wanted balancer.Desired
 	isSet  bool
-	next   *succession // asked for, and not begun
+	next   *succession // asked for, not yet begun
 	behind time.Time   // since when wanted is not carried out; zero means it is
 	asks   int         // counts what was wanted
 

@@ -39,7 +39,7 @@ type writes struct{ batches, bytes atomic.Int64 }
 type writesKey struct{}
 
 // Wrote says that a restore or a batch of netlink messages of so many bytes was given to the kernel, by the step that ctx is of. Where
-// rounds are not traced, nobody hears of it.
+// rounds are not traced, it is not reported.
 func Wrote(ctx context.Context, bytes int) {
 	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
 		w.batches.Add(1)

@@ -51,7 +51,7 @@ type Unbind struct {
 	Addrs []netip.Addr
 }
 
-// Probe asks whether hosts outside of the fleet have addresses that nobody here has; Node.Probed is told.
+// Probe asks whether hosts outside of the fleet have addresses that no node of the fleet has; the answer goes to Node.Probed.
 type Probe struct{ Addrs []netip.Addr }
 
 // Note is an event for people.
@@ -95,7 +95,7 @@ type Outcome int
 
 // The outcomes.
 const (
-	// Unknown: nobody knows whether it was or will be carried out.
+	// Unknown: it may have been carried out, or may still be.
 	Unknown Outcome = iota
 	// Refused: a condition did not hold.
 	Refused

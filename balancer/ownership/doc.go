@@ -13,7 +13,7 @@
 //	                 +-- silent for Silence --> votes --> one transaction: session deleted, its VIPs are another's
 //
 // As Silence is longer than Confirm and Gate together, the gate of a session is closed for good before it can be buried.
-// A VIP's key is changed by the live session that it names, or after that session was buried, and by nobody else.
+// A VIP's key is changed by the live session that it names, or after that session was buried, and by no other.
 //
 // The parts: Timing, Juror and the functions beside it are the rules that safety rests on, and what the model checks
 // exhaustively. Node keeps what it knows of etcd (record.go), of its session (session.go), gate and VIPs (gate.go), its peers

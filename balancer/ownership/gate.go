@@ -20,7 +20,7 @@ const (
 // passes says whether the gate may be opened or refreshed now, or an address bound.
 func (n *Node) passes() bool { return n.my.live && n.o.Timing.Passes(n.now, n.my.deadline) }
 
-// openGate opens a closed gate, which must not be done with an address bound: it may have passed to somebody else.
+// openGate opens a closed gate, which must not be done with an address bound: another node may own it by now.
 func (n *Node) openGate() {
 	if n.gate == closed && !n.stopping && n.passes() {
 		n.gate = opening

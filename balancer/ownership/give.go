@@ -172,7 +172,7 @@ func (n *Node) give(gifts []gift, why string) {
 	n.do(Unbind{n.last, addrs})
 }
 
-// release gives up a unit that is no more to be owned: it is unbound, and then nobody's.
+// release gives up a unit that is no more to be owned: it is unbound, and then has no owner.
 func (n *Node) release(u *unit) {
 	if !n.owns(u) {
 		n.unbind(u)
@@ -253,7 +253,7 @@ func (n *Node) hand(gifts []gift, why string) {
 	})
 }
 
-// requested says who asked for the giving of a unit and why, where somebody did.
+// requested says who asked for the giving of a unit and why, if a person did.
 func (n *Node) requested(u *unit, why string) string {
 	switch why {
 	case "standby":
@@ -284,7 +284,7 @@ func (n *Node) keep(gifts []gift) {
 	n.adopt()
 }
 
-// reclaim finds out who owns what was given away when nobody knows whether that was written: this node writes itself, on the
+// reclaim finds out who owns what was given away when it is unknown whether that was written: this node writes itself, on the
 // condition that nothing was. As long as that is unknown too, the VIPs rest, as they may be another's any moment.
 func (n *Node) reclaim(gifts []gift) {
 	for _, g := range gifts {
@@ -323,7 +323,7 @@ func (n *Node) depart() {
 	n.closeGate()
 }
 
-// leave ends the session of a node whose gate is closed for good, so that nobody waits for it to fall silent.
+// leave ends the session of a node whose gate is closed for good, so that no node waits for it to fall silent.
 func (n *Node) leave() {
 	if !n.leaving || n.left {
 		return

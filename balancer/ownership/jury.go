@@ -9,7 +9,7 @@ const MostJurors = 5
 func Confirming(n int) int { return n/2 + 1 }
 
 // Burying is how many members other than its holder must have voted a session dead: so many that too few are left to confirm
-// it. A holder that is alone is confirmed by etcd only, and nobody's vote is needed.
+// it. A holder that is alone is confirmed by etcd only, and needs no vote.
 func Burying(n int) int {
 	if n <= 1 {
 		return 0

@@ -16,7 +16,7 @@ type Options struct {
 	Timing Timing
 	// Started is when this run began: what an earlier one has confirmed may be as young as that.
 	Started Time
-	// NewID returns an ID that nobody has had, and Wall the time of day, for people.
+	// NewID returns an unused ID, and Wall the time of day, for people.
 	NewID func() ID
 	Wall  func() time.Time
 }
@@ -87,7 +87,7 @@ type unit struct {
 	policy Policy
 	bound  bool
 	giving bool
-	// fresh: nobody has owned it yet, as of the last refresh.
+	// fresh: it has had no owner yet, as of the last refresh.
 	fresh bool
 	// since is when it was first looked at as free; 0 means it was not. better is since when a preferred node could have it.
 	since, better Time
@@ -244,7 +244,7 @@ func (n *Node) Wrote(now Time, id int, outcome Outcome, revision int64) []Action
 	return n.flush()
 }
 
-// wrote takes what a Write has put and deleted in, without waiting to hear of it.
+// wrote applies what a Write has changed to this node's view, without waiting for the watch.
 func (n *Node) wrote(w *Write, revision int64) {
 	for _, k := range w.Delete {
 		n.learn(Change{Key: k, Revision: revision})
@@ -292,7 +292,7 @@ func (n *Node) SetMember(now Time, m Member) []Action {
 	return n.flush()
 }
 
-// Stop gives all VIPs away that somebody else can take, and then ends the session; Left says when that is done.
+// Stop gives away all VIPs that another node can take, and then ends the session; Left says when that is done.
 func (n *Node) Stop(now Time) []Action {
 	n.now = now
 	n.stopping, n.look = true, true

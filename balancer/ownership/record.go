@@ -117,7 +117,7 @@ func (r Request) String() (text string) {
 
 // Move is what moves/ADDRESS asks for; the group of the address goes with it.
 type Move struct {
-	To string `json:"to,omitempty"` // "": whoever is best but the present owner
+	To string `json:"to,omitempty"` // "": the best node other than the present owner
 	Request
 	// Until is when the command that asked stops waiting: etcd removes the key then.
 	Until time.Time `json:"until"`

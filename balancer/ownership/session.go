@@ -39,7 +39,7 @@ func (n *Node) session() {
 	}
 	w := Write{If: []Condition{{Key{Sessions, n.o.Name}, n.sessions.at(n.o.Name)}}}
 	if fence := n.fences[n.o.Name]; fence != nil {
-		w.Delete = append(w.Delete, Key{Fences, n.o.Name}) // whoever starts is not off
+		w.Delete = append(w.Delete, Key{Fences, n.o.Name}) // a host that starts is not off
 	}
 	n.putSession(w, n.chooseJury())
 }

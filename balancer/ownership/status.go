@@ -67,7 +67,7 @@ func (n *Node) Status(now Time) Status {
 	return s
 }
 
-// waiting adds the nodes whose VIPs rest until somebody says that they are off. A node that is not confirmed can't tell.
+// waiting adds the nodes whose VIPs rest until an operator says that they are off. A node that is not confirmed can't tell.
 func (n *Node) waiting(s *Status) {
 	if !n.passes() {
 		return

@@ -121,7 +121,7 @@ func (n *Node) Whose(mac string) string {
 	return ""
 }
 
-// take writes that this session owns units, on the condition that nobody has changed their owner and that it is live. Since is
+// take writes that this session owns units, on the condition that their owner has not changed and that it is live. Since is
 // when their last owner was last heard of; 0 means there was none.
 func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 	n.taking = true

@@ -6,7 +6,7 @@ import (
 )
 
 // Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds: a clock that goes on while the host is suspended, and that
-// nobody sets. Times of two hosts are never compared.
+// never set. Times of two hosts are never compared.
 type Time int64
 
 // Add returns the moment d later.

@@ -122,7 +122,7 @@ func (c *call) diffFile(file string) error {
 	return c.showDifferences(differences, len(bad) > 0, "what runs and "+file)
 }
 
-// comparesEtcd reports whether files are compared with etcd, and not with what the daemon runs: the daemon's own config
+// comparesEtcd reports whether files are compared with etcd instead of with what the daemon runs: the daemon's own config
 // is the daemon's.
 func (c *call) comparesEtcd(files []string) bool {
 	own := func(file string) bool { return file != stdinName && samePlace(file, c.flags.String("config")) }

@@ -35,7 +35,7 @@ func eventsVerb() *verb {
 			"applies only at --log-level debug.",
 		example: "vipctl events -f --service web",
 		flags: []cli.Flag{
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on with what comes, until Ctrl-C"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "follow new events until Ctrl-C"},
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; 10 with -f, all with --since",
 				Usage: "the latest `N`; 0: all that are kept, and with -f only those that come"},
 			&cli.StringFlag{Name: "since", Usage: "since `TIME`: 10m ago, 23:15, 2026-11-21T23:15"},

@@ -82,7 +82,7 @@ func (d *definitions) checkEndpoints(s *balancer.Service, local []netip.Addr) {
 	for i, e := range s.Endpoints {
 		if slices.Contains(s.VIPs, e.Address) && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
 			field := fmt.Sprintf("endpoints[%d].address", i)
-			d.warn(s.Origin.At(field), s.Name, field, e.Address.String()+" is a VIP of the service as well: a host that holds the VIP reaches itself there, and not the endpoint. "+
+			d.warn(s.Origin.At(field), s.Name, field, e.Address.String()+" is a VIP of the service as well: a host that holds the VIP reaches itself there instead of the endpoint. "+
 				"Choose another VIP")
 		}
 	}

@@ -34,7 +34,7 @@ func registerVerb() *verb {
 			"first drains the endpoint: no node makes new connections. When none are left, at the latest after the service's " +
 			"drain_timeout, the endpoint is removed and COMMAND gets SIGTERM, and SIGKILL if it still runs after " +
 			"--kill-after. A second signal skips the drain, a third one kills. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are " +
-			"passed on. COMMAND has a process group of its own, so that Ctrl-C reaches vipctl only; under systemd set " +
+			"passed on. COMMAND runs in a separate process group, so that Ctrl-C reaches vipctl only; under systemd set " +
 			"KillMode=mixed for the same reason.\n\n" +
 			"The endpoint's key is PREFIX/endpoints/SERVICE/ID. Registering an ID that another vipctl holds takes it over; " +
 			"the other says so.",
@@ -234,7 +234,7 @@ func (r *registration) left(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("taking %s out: %w; it is gone when its lease ends, in %s at most", r.name(), err, r.ttl)
+	return fmt.Errorf("taking %s out: %w; its endpoint expires with its lease, in %s at most", r.name(), err, r.ttl)
 }
 
 // drain says in etcd that the endpoint drains, and waits until no node has a connection to it any more, for as long as

@@ -257,7 +257,7 @@ func missing(a api.Address) int {
 	return 1
 }
 
-// problems writes problems, each from a line of its own on, and what follows of it moved in.
+// problems writes problems, each on a new line, with its further lines indented.
 func (out *sheet) problems(problems []balancer.Problem) {
 	if len(problems) == 0 {
 		out.line("problems", "none")

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// newLog makes the log. In systemd's journal each line has a priority, and text has neither time nor level of its own: the
+// newLog makes the log. In systemd's journal each line has a priority, and text has neither time nor level: the
 // journal keeps both with the line.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
 	var o slog.HandlerOptions

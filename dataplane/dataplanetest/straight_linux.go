@@ -18,7 +18,7 @@ import (
 //	  |                  |
 //	  +----- router -----+
 //
-// They hold the VIP themselves, where nobody who looks for it in the network finds it.
+// They hold the VIP themselves, where no host of the network finds it.
 func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	w := newWorld(l)
 	lan, router := l.Bridge("lan"), l.Add("router")

@@ -51,7 +51,7 @@ func FromFile(file *os.File) (*Queue, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		_ = c.Close()
-		return nil, fmt.Errorf("opening a queue: the descriptor is a %s, and not a Unix socket", c.LocalAddr().Network())
+		return nil, fmt.Errorf("opening a queue: the descriptor is a %s, not a Unix socket", c.LocalAddr().Network())
 	}
 	return &Queue{u}, nil
 }

@@ -44,7 +44,7 @@ func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ip
 const sourceHashBuckets = 256
 
 // share returns what makes a weight of f's backends one of destinations. They are the same but for sh: that gives each
-// destination in turn as many buckets of its table as it has weight, so that with great weights there would be none left
+// destination in turn one bucket of its table for each unit of weight, so that with great weights there would be none left
 // for the last.
 func share(f *balancer.Frontend) func(weight int) int {
 	same := func(weight int) int { return weight }

@@ -63,7 +63,7 @@ func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rt
 	return errs
 }
 
-// Strip takes the VIPs from every device, whoever put them there: what an earlier process left. One that is there with a
+// Strip takes the VIPs from every device, also those that another program added or an earlier process left. One that is there with a
 // network is the host's own, and stays; it is returned in own.
 func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	wanted := map[netip.Addr]bool{}

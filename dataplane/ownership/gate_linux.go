@@ -295,7 +295,7 @@ func (g *Gate) IsOpen() (bool, error) {
 	return len(all) > 0, err
 }
 
-// Intact looks whether the gate stands as Install and Cover left it; the reason says what is missing. While nobody changes
+// Intact looks whether the gate stands as Install and Cover left it; the reason says what is missing. While no program changes
 // rules it costs one question.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()

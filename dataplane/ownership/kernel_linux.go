@@ -69,7 +69,7 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	return k, nil
 }
 
-// know takes in where VIPs may be. Nobody changes what is given.
+// know takes in where VIPs may be. What is given must not change.
 func (k *Kernel) know(p Places) {
 	k.o.Places = p
 	k.places.Store(&p)
@@ -183,7 +183,7 @@ func (k *Kernel) vips() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
 }
 
-// Close closes the gate so that no refresh opens it, by making it anew, and then takes every VIP away, whoever put it there.
+// Close closes the gate so that no refresh opens it, by making it anew, and then removes every VIP, also one that another program added.
 func (k *Kernel) Close() error {
 	k.token.Lock()
 	err := k.gate.Install(k.present(), k.vips())

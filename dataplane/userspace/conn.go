@@ -31,7 +31,7 @@ type conn struct {
 	retries    int          // backends that were tried before it
 	server     *net.TCPConn // established; nil means not yet
 	cut        bool         // to be reset
-	left       bool         // ended, and not among the frontend's connections any more
+	left       bool         // ended, no longer among the frontend's connections
 	// seen is the traffic at the instant seenAt, for the idle timeout.
 	seen   uint64
 	seenAt int64

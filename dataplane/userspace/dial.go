@@ -124,7 +124,7 @@ func (f *frontend) judge(b *backend, err error) {
 	}
 }
 
-// praise notes that b takes connections, or answers. It costs one look as long as it has not failed.
+// praise notes that b takes connections, or answers. It costs one comparison while the backend has no failures.
 func (f *frontend) praise(b *backend) {
 	if !b.answered() {
 		return

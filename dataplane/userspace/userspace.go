@@ -66,7 +66,7 @@ type Dataplane struct {
 	// epoch is what instants are counted from.
 	epoch   time.Time
 	retries atomic.Uint64
-	// told, unless nil, is told what comes of dials; set before the first Apply.
+	// told, unless nil, gets the result of each dial; set before the first Apply.
 	told      func(balancer.Target, error)
 	followers followers
 	// inherited is what the process before this one has handed over and no frontend has taken yet; applying guards it.

@@ -88,7 +88,7 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 		case p == nil:
 			return nil, fmt.Errorf("service %s: there is no pool %q: vipctl pool set %s CIDR... makes it", s.Name, name, name)
 		case p.wrong != "":
-			return nil, fmt.Errorf("service %s: pool %q can't be used: %s: vipctl pool set %s CIDR... writes it anew", s.Name, name, p.wrong, name)
+			return nil, fmt.Errorf("service %s: pool %q can't be used: %s: vipctl pool set %s CIDR... rewrites it", s.Name, name, p.wrong, name)
 		}
 		wanted = append(wanted, p)
 	}

@@ -41,7 +41,7 @@ type entryText struct {
 	Trace    string          `json:"trace,omitempty"`
 	Rollback int             `json:"rollback,omitempty"`
 	Fields   json.RawMessage `json:"fields,omitempty"`
-	// Found: the text was there when Apply came, and somebody else had written it.
+	// Found: another writer had put the text there before Apply came.
 	Found bool `json:"found,omitempty"`
 }
 
@@ -88,8 +88,8 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
 }
 
-// record returns what a change adds to the history, and the condition that nobody else has added it. A text that
-// somebody wrote without a history is kept too, so that it is not lost.
+// record returns what a change adds to the history, and the condition that no other writer has added it. A text that
+// was written without a history is kept too, so that it is not lost.
 func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n := 1
 	if len(past) > 0 {

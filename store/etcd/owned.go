@@ -251,7 +251,7 @@ func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error 
 		if err := json.Unmarshal(old, &s); err != nil || len(s.Key) == 0 {
 			return edited{}, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
 		}
-		s.Previous = next // which is known then, and not signed with
+		s.Previous = next // which is known then but signs nothing
 		text, err := json.Marshal(s)
 		return edited{text: text}, err
 	})

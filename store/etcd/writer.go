@@ -27,7 +27,7 @@ type Change struct {
 	// By says who makes the change, for the history.
 	By string
 	// Trace is the span of the command that makes the change, as W3C's traceparent, for the nodes that carry it out; "" means
-	// nobody traces it. It stands in the history, beside who and when.
+	// it is not traced. It stands in the history, beside who and when.
 	Trace string
 	// Rollback is the text of the history that is written again; 0 means none is.
 	Rollback int

@@ -63,7 +63,7 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 	}
 	return old.seen(t, l.round).broken(l.path, nil, []balancer.Problem{{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{File: l.path},
-		Text: "is empty, so that what it said before goes on; if it is meant to be empty: vipctl reload --allow-empty",
+		Text: "is empty, so what it said before stays in use; if it is meant to be empty: vipctl reload --allow-empty",
 	}})
 }
 

@@ -2,9 +2,9 @@
 // find is what all go by. It does no I/O and has no clock; the Board, in which hosts read each other's votes, is filled by
 // the owner of the connection (store/etcd).
 //
-//	Board.Nodes  -> Checkers: which three  -> Council.Assign -> what this host checks -> probe.Runner -> its verdicts
-//	Board.Votes  -> Decide: the majority   -> Council.Judge  -> balancer.Inputs.Health                      |
-//	     ^------------------------------- the votes of Council.Duties <-------------------------------------+
+//	Board.Nodes  -> Checkers: which three  -> Coordinator.Assign -> what this host checks -> probe.Runner -> its verdicts
+//	Board.Votes  -> Decide: the majority   -> Coordinator.Judge  -> balancer.Inputs.Health                      |
+//	     ^------------------------------- the votes of Coordinator.Assignments <-------------------------------------+
 //
 // # Who checks
 //

@@ -10,9 +10,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// sitting is one council that looks at one target.
+// sitting is one coordinator that looks at one target.
 type sitting struct {
-	*quorum.Council
+	*quorum.Coordinator
 	round quorum.Round
 }
 

@@ -292,7 +292,7 @@ func (s *silence) heard(body io.Reader) io.Reader {
 	return s
 }
 
-// Read reads what comes of the answer.
+// Read reads the answer.
 func (s *silence) Read(p []byte) (n int, err error) {
 	n, err = s.body.Read(p)
 	if n > 0 {

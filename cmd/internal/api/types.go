@@ -310,7 +310,7 @@ type Event = events.Event
 // EventPage is a part of the journal.
 type EventPage struct {
 	// Missed is how many events came before these that are not kept any more, of all kinds and services. It is 0 for
-	// whoever asks for the first time.
+	// a caller that asks for the first time.
 	Missed uint64  `json:"missed,omitempty"`
 	Events []Event `json:"events"`
 	// Next is what to ask for next, as since: the number of the last event that was looked at.

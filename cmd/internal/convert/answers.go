@@ -21,7 +21,7 @@ const (
 	noHTTP       = "vipd does not read HTTP"
 	noTLSEnd     = "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate"
 	noPROXY      = "vipd does not read PROXY headers of clients; they go on to the endpoints as they are"
-	noRules      = "vipd does not choose by rules; give each choice a VIP or port, and a service, of its own"
+	noRules      = "vipd does not choose by rules; give each choice a separate service, with its VIP or port"
 	noDatagrams  = "flows of UDP end after idle_timeout; vipd does not count datagrams"
 	noMarks      = "left out: vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match"
 	noPorts      = "left out: services have ports; write one that lists the ports in use"

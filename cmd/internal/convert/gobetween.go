@@ -46,7 +46,7 @@ func gobetweenAnswers() []answer {
 		{"file", "acme", "vipd does not end TLS; the endpoints need the certificates"},
 		{"", "bind client_idle_timeout backend_idle_timeout backend_connection_timeout", ""},
 		{"", "tls backends_tls", "vipd does not speak TLS; connections pass as the client sends them"},
-		{"", "sni", "vipd does not read TLS; give each name a VIP and a service of its own"},
+		{"", "sni", "vipd does not read TLS; give each name a separate VIP and service"},
 	}
 }
 
@@ -170,7 +170,7 @@ func (g *gobetween) access(s *service, t table) {
 	if t.text("default") == "deny" && len(allowed) > 0 {
 		s.set(g.line(t, "rules"), "source_ranges", prefixes(allowed))
 	} else if t.text("default") == "deny" {
-		g.note(g.line(t, "default"), "nobody may connect in the origin; here source_ranges is empty, and all may")
+		g.note(g.line(t, "default"), "the origin lets no client connect; here source_ranges is empty, which lets all connect")
 	}
 }
 

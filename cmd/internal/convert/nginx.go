@@ -107,7 +107,7 @@ func (n *nginx) server(block *node, outer []*node) error {
 		if pass != nil {
 			line = pass.line
 		}
-		n.note(line, "left out: vipd does not choose by rules; give each upstream a VIP or port, and a service, of its own")
+		n.note(line, "left out: vipd does not choose by rules; give each upstream a separate service, with its VIP or port")
 		return nil
 	}
 	if len(listeners) == 0 {

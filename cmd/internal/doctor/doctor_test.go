@@ -265,7 +265,7 @@ func TestFindings(t *testing.T) {
 				"-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -m comment --comment \"no more\" -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
 		}, []string{
 			"firewall: warning: in INPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -j BLOCK",
-			"firewall: problem: in FORWARD of iptables-nft, a rule of another program stands before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
+			"firewall: problem: in FORWARD of iptables-nft, a rule of another program comes before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
 		{"a match is missing", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nconnmark\nstatistic\nbpf\n"

@@ -140,7 +140,7 @@ func (v *visit) dropsBefore(b *backend, chain string) bool {
 	mend := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
 	place := fmt.Sprintf("in %s of %s, ", chain, b.program)
 	if verdict.drops == all {
-		v.add(problem(place+"a rule of another program stands before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
+		v.add(problem(place+"a rule of another program comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
 			"connections to VIPs are lost "+remedy, mend))
 	} else {
 		v.add(warning(place+"rules of other programs stand before vipd's and drop some packets: "+list(verdict.by),

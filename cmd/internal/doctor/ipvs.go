@@ -49,7 +49,7 @@ func (v *visit) lack() (why, mend string) {
 	case v.module("ip_vs") == loadable && !v.capable(sysModule):
 		return "the module ip_vs is not loaded, and this process may not load modules (CAP_SYS_MODULE)", outside
 	case v.module("ip_vs") == loadable:
-		return "the module ip_vs is there, and not loaded", "modprobe ip_vs"
+		return "the module ip_vs is not loaded", "modprobe ip_vs"
 	case v.contained():
 		return "the module ip_vs is not loaded, and this container sees none to load", outside
 	}
@@ -155,7 +155,7 @@ func (v *visit) connectionTable() {
 func (v *visit) foreignServers() {
 	foreign, err := v.foreign()
 	if err != nil {
-		v.add(warning("which virtual servers are vipd's can't be told: "+oneLine(err), "", "sudo vipctl doctor"))
+		v.add(warning("vipd's virtual servers can't be told from others: "+oneLine(err), "", "sudo vipctl doctor"))
 		return
 	}
 	if len(foreign) == 0 {
@@ -199,9 +199,9 @@ func (v *visit) foreignServers() {
 func (v *visit) otherOwners() {
 	running := v.Programs()
 	for _, p := range []struct{ name, why string }{
-		{"keepalived", "it may have virtual servers of its own, which vipd leaves alone; with lvs_flush in its configuration it removes vipd's when it starts or stops, " +
+		{"keepalived", "it may have virtual servers, which vipd leaves alone; with lvs_flush in its configuration it removes vipd's when it starts or stops, " +
 			"and vipd makes them again within a second or so"},
-		{"ldirectord", "it has virtual servers of its own, which vipd leaves alone; no address and port may be in both configurations"},
+		{"ldirectord", "it has virtual servers, which vipd leaves alone; no address and port may be in both configurations"},
 	} {
 		if slices.Contains(running, p.name) {
 			v.add(note(p.name+" is running", p.why, ""))

@@ -66,7 +66,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 		}, nil},
 		{"in the way", func(m *made) { m.owned = nil },
 			[]string{"ipvs: problem: virtual servers of other programs are where services are: 10.96.0.10:80/tcp"}},
-		{"whose they are is not known", func(m *made) { m.lost = errors.New("no") }, []string{"ipvs: warning: which virtual servers are vipd's can't be told: no"}},
+		{"whose they are is not known", func(m *made) { m.lost = errors.New("no") }, []string{"ipvs: warning: vipd's virtual servers can't be told from others: no"}},
 		{"foreign", func(m *made) {
 			m.add("UDP  0A60000A:0035 rr  ")
 			m.add("TCP  [2001:0db8:0000:0000:0000:0000:0000:0001]:0050 wlc  ")
@@ -171,7 +171,7 @@ func TestLackOfIPVS(t *testing.T) {
 			delete(m.files, "/lib/modules/6.1.0/modules.dep")
 			delete(m.files, "/etc/os-release")
 		}, "this kernel comes without the module ip_vs", "grep CONFIG_IP_VS /boot/config-6.1.0"},
-		{"not loaded", func(*made) {}, "the module ip_vs is there, and not loaded", "modprobe ip_vs"},
+		{"not loaded", func(*made) {}, "the module ip_vs is not loaded", "modprobe ip_vs"},
 		{"a container", func(m *made) {
 			delete(m.files, "/lib/modules/6.1.0/modules.dep")
 			m.files["/.dockerenv"] = ""

@@ -41,7 +41,7 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	for lockfile.Holder(path) == pid {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("vipd owner, process %d, was told to end and has not: systemctl kill -s KILL vipd-owner", pid)
+			return nil, fmt.Errorf("vipd owner, process %d, has not ended when asked: systemctl kill -s KILL vipd-owner", pid)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

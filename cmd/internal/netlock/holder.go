@@ -20,7 +20,7 @@ type Holder struct {
 	RunDir string `json:"run_dir"`
 }
 
-// IsDaemon reports whether the holder is a vipd, and not a cleanup of vipctl.
+// IsDaemon reports whether the holder is a vipd, not a cleanup of vipctl.
 func (h Holder) IsDaemon() bool { return h.Program != cleaner }
 
 // cleaner is the program that takes the lock for a moment only.

@@ -178,7 +178,7 @@ func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	}
 }
 
-// change makes the trace of a change. One that a later one overtook is served with that, and has no round of its own.
+// change makes the trace of a change. A change that a later one overtook shares the round of the later one.
 func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
 	began := c.Began
 	for _, earlier := range []time.Time{c.Seen, c.Snapshot.Began} {

@@ -50,7 +50,7 @@ func (d *Daemon) api() http.Handler {
 
 func answer(w http.ResponseWriter, body any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(body) // the caller has gone: nobody is left to tell
+	_ = json.NewEncoder(w).Encode(body) // it fails when the caller has gone
 }
 
 func refuseCall(w http.ResponseWriter, code int, err error) {

@@ -45,7 +45,7 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 			page.Next = all[len(all)-1].Seq
 		}
 		if first {
-			page.Missed = 0 // nobody misses what was before they came
+			page.Missed = 0 // a new follower misses nothing from before
 		}
 		for _, e := range all {
 			if (service == "" || e.Service == service) && (wanted == nil || slices.Contains(wanted, string(e.Kind))) {

@@ -143,12 +143,12 @@ func New(o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until somebody mends it,
+// ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until it is mended,
 // another attempt ends the same way.
 var ErrConfig = errors.New("the configuration can't be used")
 
 // checkEmptied returns an error if the configuration says nothing, though an earlier vipd has left addresses of services: the
-// power failed, or a disk was full. They stay as they are until somebody mends the file.
+// power failed, or a disk was full. They stay as they are until the file is mended.
 func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || !d.host.Inherited() {
 		return nil

@@ -21,7 +21,7 @@ type notifier struct {
 }
 
 func (n *notifier) tell(state string) {
-	_, _ = systemd.SdNotify(false, state) // nobody can be told that systemd can't be told
+	_, _ = systemd.SdNotify(false, state) // there is no one to report the error to
 }
 
 // TellStatus gives systemd, where there is one, the line that systemctl status shows.

@@ -69,7 +69,7 @@ const patience = time.Minute
 func (d *Daemon) unhealthy() []string {
 	var reasons []string
 	if stuck := time.Since(d.engine.Progress()); stuck > patience {
-		reasons = append(reasons, fmt.Sprintf("the engine has not come round for %s", stuck.Round(time.Second)))
+		reasons = append(reasons, fmt.Sprintf("the engine has made no progress for %s", stuck.Round(time.Second)))
 	}
 	if stuck := d.model.Waiting(); stuck > patience {
 		reasons = append(reasons, fmt.Sprintf("a change of the store has not been compiled for %s", stuck.Round(time.Second)))

@@ -13,7 +13,7 @@ import (
 	"vipd/balancer/ownership"
 )
 
-// now reads CLOCK_BOOTTIME: it goes on while the host is suspended, and nobody sets it.
+// now reads CLOCK_BOOTTIME: it goes on while the host is suspended, and is never set.
 func now() ownership.Time {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it is there since Linux 2.6.39

@@ -28,7 +28,7 @@ type Kernel interface {
 	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Announced is how many addresses were announced, each time counted. Any goroutine may call it.
 	Announced() uint64
-	// Intact says what somebody else has changed of the gate; "" means nothing.
+	// Intact says what another program has changed of the gate; "" means nothing.
 	Intact() (string, error)
 	// Run does what is to be done beside all that, until ctx ends.
 	Run(ctx context.Context)
@@ -85,7 +85,7 @@ func (w *work) run() {
 	}
 }
 
-// look has the gate made anew where somebody has changed it.
+// look rebuilds the gate where another program has changed it.
 func (w *work) look() {
 	why, err := w.kernel.Intact()
 	if err != nil {

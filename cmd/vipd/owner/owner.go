@@ -66,7 +66,7 @@ type outage struct {
 // tick is how often the loop looks what is due.
 const tick = 10 * time.Millisecond
 
-// newID returns an ID that nobody has had.
+// newID returns an unused ID.
 func newID() ownership.ID {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails

@@ -245,7 +245,7 @@ func TestNothingTaken(t *testing.T) {
 		return other.problem(vip.String()+" is not taken: another host has it") && other.problem(vip6.String()+" is not taken")
 	})
 	wait.For(t, etcdkit.Patience, "the right that is missing", func() bool {
-		return without.problem("this host can own no VIPs, as it has no session in etcd") && without.problem("/vipd/ownership/")
+		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
 	// A copy of the fleet's etcd, but for the key: its host sends heartbeats, finds all others silent, and may bury none.

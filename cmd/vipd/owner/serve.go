@@ -419,7 +419,7 @@ func (c *core) describe(s *api.OwnerStatus) {
 	if away := c.away.Load(); away != nil {
 		s.Etcd, s.EtcdAway = away.why.Error(), time.Since(away.since).Seconds()
 		if s.Session == "" {
-			s.Problems = append(s.Problems, "this host can own no VIPs, as it has no session in etcd: "+s.Etcd)
+			s.Problems = append(s.Problems, "this host can own no VIPs, because it has no session in etcd: "+s.Etcd)
 		}
 	}
 	var rivals []string

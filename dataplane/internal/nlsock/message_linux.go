@@ -73,7 +73,7 @@ type Attributes struct {
 	// Kind is the type, without the flags for nests and byte order.
 	Kind  uint16
 	Value []byte
-	// Err is ErrMalformed after an attribute that could not be read, or what a reader of values has put there; Next reports
+	// Err is ErrMalformed after an attribute that could not be read, or the error of a reader of values; Next reports
 	// false then.
 	Err error
 }

@@ -100,7 +100,7 @@ func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balan
 	return c.Fleet.Verdicts(c.all, env.AllowExec)
 }
 
-// heard has it be told that a check can't be carried out for long, and that it can again.
+// heard recompiles when a check has been unable to run for long, and when it runs again.
 func (c *Checks) heard(t balancer.Target, res health.Result) {
 	s := c.o.Service(t.Service)
 	if s != nil && s.Health != nil && c.unable.heard(t, res, s.Health.Fall) {
@@ -116,7 +116,7 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 	})
 }
 
-// report records what has changed, and has it be compiled.
+// report records what has changed and recompiles.
 func (c *Checks) report(changes []probe.Change) {
 	for _, change := range changes {
 		for _, t := range c.Fleet.Vote(change.Targets) {
@@ -154,7 +154,7 @@ func (c *Checks) keep() {
 	}
 }
 
-// because says what comes of err; nil means nothing does.
+// because is the cause that err gives an event; nil gives none.
 func because(what string, err error) error {
 	if err == nil {
 		return nil
@@ -217,13 +217,13 @@ func (c *Checks) Of(t balancer.Target) (f Found) {
 	return f
 }
 
-// All are the targets of the last Verdicts, whoever checks them. It is for the caller of that.
+// All returns the targets of the last Verdicts, checked here or by other nodes. Only the caller of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
 // Hint has the check of a target, if this node makes one, be done at once. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 
-// Once checks a target apart from the schedule, whoever of a fleet checks it otherwise.
+// Once checks a target outside of the schedule, also one that other nodes of the fleet check.
 func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
 	r, exchange, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {

@@ -140,7 +140,7 @@ func (f *Node) Run(ctx context.Context, look func() *status.View) error {
 	}
 }
 
-// news tells whether there is anything to tell: whoever has the same has told it all, but for the counts of drains.
+// news reports whether the status differs from the last one written; counts of drains alone are no difference.
 type news struct {
 	state    *model.State
 	engine   *dataplane.Status

@@ -21,12 +21,12 @@ import (
 // Checks is a node's part. While no service asks for such checks, there is no connection, no lease and no key. A nil *Checks
 // is that of a node that is in no fleet, which all but Verdicts know. All methods may be called by any goroutine.
 type Checks struct {
-	o       Options
-	council *quorum.Council
-	wake    wake.Signal // holds a token: there may be something to follow
-	needed  atomic.Bool // some service asks for it
+	o           Options
+	coordinator *quorum.Coordinator
+	wake        wake.Signal // holds a token: there may be something to follow
+	needed      atomic.Bool // some service asks for it
 
-	mu sync.Mutex // guards the rest, and the council
+	mu sync.Mutex // guards the rest, and the coordinator
 	// board is what was last on it, or nothing. told: it was read, or etcd was given time enough for that.
 	board quorum.Board
 	told  bool
@@ -36,12 +36,12 @@ type Checks struct {
 	// journal has that this node decides alone; zero means it does not.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
-	// votes are what this node has found of the targets that it checks for the fleet, voter who writes it; nil means nobody.
+	// votes are what this node has found of the targets that it checks for the fleet, and voter writes them; nil means no fleet.
 	// pending are targets that are still to be looked at.
-	votes   snap.Map[balancer.Target, *quorum.Vote]
-	voter   *etcd.HealthVoter
-	duties  snap.Map[balancer.Target, bool]
-	pending map[balancer.Target]bool
+	votes       snap.Map[balancer.Target, *quorum.Vote]
+	voter       *etcd.HealthVoter
+	assignments snap.Map[balancer.Target, bool]
+	pending     map[balancer.Target]bool
 	// lame is since when checks can't be carried out any more that were before.
 	lame    map[balancer.Target]time.Time
 	wanted  snap.Map[balancer.Target, health.Subject]
@@ -92,16 +92,16 @@ func New(o Options) (*Checks, error) {
 	if o.Settle == 0 {
 		o.Settle = o.Lease
 	}
-	f := &Checks{o: o, wake: wake.New(), council: quorum.New(quorum.Node(o.Node))}
+	f := &Checks{o: o, wake: wake.New(), coordinator: quorum.New(quorum.Node(o.Node))}
 	f.forget()
 	return f, nil
 }
 
-// forget begins anew: nothing is known of the fleet. The council stays: it has no target of the fleet's then, and knows what
+// forget begins anew: nothing is known of the fleet. The coordinator stays: it has no target of the fleet's then, and knows what
 // this node's own checks have found, from which a service goes on that asks for the fleet's again.
 func (f *Checks) forget() {
 	f.board, f.told, f.read, f.aloneUntil, f.alone, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
-	f.duties, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
+	f.assignments, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
 	f.pending, f.lame = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
@@ -138,16 +138,16 @@ func (f *Checks) need(is bool) {
 func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec bool) snap.Map[balancer.Target, balancer.Verdict] {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	before, shared := f.council.Verdicts(), f.council.Shared()
+	before, shared := f.coordinator.Verdicts(), f.coordinator.Shared()
 	f.exec, f.wanted = exec, wanted
-	mine := f.council.Assign(quorum.Round{
+	mine := f.coordinator.Assign(quorum.Round{
 		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), Patience: f.o.Lease,
 	})
-	f.o.Runner.Assume(joined(shared, f.council.Shared()))
-	verdicts := f.council.Judge(f.o.Runner.Set(mine))
+	f.o.Runner.Assume(joined(shared, f.coordinator.Shared()))
+	verdicts := f.coordinator.Judge(f.o.Runner.Set(mine))
 	f.voteLocked()
 	f.recordLocked(before)
-	f.need(f.council.Len() > 0)
+	f.need(f.coordinator.Len() > 0)
 	return verdicts
 }
 
@@ -253,7 +253,7 @@ func (f *Checks) attend(ctx context.Context) {
 				f.aloneUntil = time.Time{}
 				f.tellLocked()
 			}
-			over = over || f.council.Overdue(time.Now())
+			over = over || f.coordinator.Overdue(time.Now())
 			f.mu.Unlock()
 			if over {
 				f.o.Kick()

@@ -4,7 +4,7 @@
 // Who checks what, and what votes come to, balancer/health/quorum decides; how votes travel is store/etcd's (HealthBoard,
 // HealthVoter). This package is what connects the two with the node's own checks (probe.Runner):
 //
-//	PREFIX/health/ -> board -> council -> what this node checks -> runner -> its verdicts -> votes -> voter -> PREFIX/health/NODE/
+//	PREFIX/health/ -> board -> coordinator -> what this node checks -> runner -> its verdicts -> votes -> voter -> PREFIX/health/NODE/
 //	                              |
 //	                              +-> the majority's verdicts -> compile, journal
 //

@@ -51,20 +51,20 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 			Text: fmt.Sprintf("this node's own checks are outvoted: it finds %s %s %s, and most of the others %s", t.Service, t.Address(), votes.At(t).Verdict, fleet.At(t)),
 		}, true
 	case len(since) == 0 && !d.told.IsZero():
-		e := events.Event{At: now, Kind: events.Health, Text: "this node's own checks come to what most of the others find again", Was: "outvoted", Lasted: now.Sub(d.told)}
+		e := events.Event{At: now, Kind: events.Health, Text: "this node's checks agree with the majority again", Was: "outvoted", Lasted: now.Sub(d.told)}
 		d.told = time.Time{}
 		return e, true
 	}
 	return events.Event{}, false
 }
 
-// dissentLocked records that this node is outvoted, and the end of that. While it decides alone nobody outvotes it.
+// dissentLocked records that this node is outvoted, and the end of that. A node that decides alone is never outvoted.
 func (f *Checks) dissentLocked(now time.Time) {
 	votes := f.votes
 	if f.aloneLocked() {
 		votes = snap.Map[balancer.Target, *quorum.Vote]{}
 	}
-	if e, is := f.dissent.look(votes, f.council.Shared(), f.wanted, f.o.Settle, now); is {
+	if e, is := f.dissent.look(votes, f.coordinator.Shared(), f.wanted, f.o.Settle, now); is {
 		f.o.Record(e)
 	}
 }

@@ -35,7 +35,7 @@ func TestDissentIsToldOnce(t *testing.T) {
 		}
 	}
 	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, and most of the others up: no answer 0s"
-	const ends = "this node's own checks come to what most of the others find again:  40s"
+	const ends = "this node's checks agree with the majority again:  40s"
 	if len(told) != 2 || told[23] != begins || told[40] != ends {
 		t.Errorf("told by seconds: %v", told)
 	}

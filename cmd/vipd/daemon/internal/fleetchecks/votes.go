@@ -21,9 +21,9 @@ func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	defer f.mu.Unlock()
 	for _, t := range targets {
 		switch {
-		case !f.council.Has(t):
+		case !f.coordinator.Has(t):
 			others = append(others, t)
-		case f.duties.Has(t):
+		case f.assignments.Has(t):
 			f.pending[t] = true
 		}
 	}
@@ -34,8 +34,8 @@ func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 // voteLocked looks at the targets that this node has begun to check for the fleet or that have changed, and has their
 // votes written.
 func (f *Checks) voteLocked() {
-	duties := f.council.Duties()
-	for t, c := range snap.Diff(f.duties, duties) {
+	assignments := f.coordinator.Assignments()
+	for t, c := range snap.Diff(f.assignments, assignments) {
 		if c.HasNew {
 			f.pending[t] = true
 		} else {
@@ -44,7 +44,7 @@ func (f *Checks) voteLocked() {
 			f.votes = f.votes.Delete(t)
 		}
 	}
-	f.duties = duties
+	f.assignments = assignments
 	for t := range f.pending {
 		status, ok := f.o.Runner.Status(t)
 		if !ok {
@@ -67,7 +67,7 @@ func (f *Checks) voteLocked() {
 // limpLocked looks for checks that can't be carried out any more, or again. A vote of which that is true for long is taken
 // back: of two checkers, it would be in the way of the other for ever.
 func (f *Checks) limpLocked(now time.Time) {
-	for t := range f.duties.Keys() {
+	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
 		since, was := f.lame[t]
 		switch is := status.State.Last.Outcome == health.NotRun; {
@@ -137,13 +137,13 @@ func (f *Checks) Standing(t balancer.Target) (quorum.Standing, bool) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.council.Standing(t)
+	return f.coordinator.Standing(t)
 }
 
 // recordLocked tells the journal of the fleet's targets whose verdicts were others before.
 func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
-	for t, c := range snap.Diff(before, f.council.Verdicts()) {
-		s, ours := f.council.Standing(t)
+	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
+		s, ours := f.coordinator.Standing(t)
 		if !ours || !c.HasNew || !c.HadOld && time.Since(s.Since) > f.o.Settle {
 			continue // it is gone, or was so before this node has come to know it
 		}

@@ -236,7 +236,7 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.o.Runner.Assume(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
-	f.council.Judge(f.o.Runner.Set(f.council.Assign(quorum.Round{Wanted: wanted(false)})))
+	f.coordinator.Judge(f.o.Runner.Set(f.coordinator.Assign(quorum.Round{Wanted: wanted(false)})))
 	if got := f.Verdicts(wanted(false), false).At(target); got != balancer.HealthDown {
 		t.Fatalf("its own checks say %q", got)
 	}

@@ -4,5 +4,5 @@
 //
 // A hook that is slow or hangs delays neither vipd nor the other hooks: a run has a bounded time, and of the events that wait for a
 // hook the oldest are left out. The programs run like exec health checks (balancer/health/probe/command). What fails is logged, and
-// is no event: a hook for problems would be told of its own failures.
+// is no event: a hook for problems would run for its own failures.
 package hooks

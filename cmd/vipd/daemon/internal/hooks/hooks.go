@@ -37,7 +37,7 @@ func kinds() map[string][]events.Kind {
 type Options struct {
 	// Commands are the programs with their arguments, by the name of the hook.
 	Commands map[string][]string
-	// User is who they run as; "" means nobody.
+	// User is the user that they run as; "" means nobody.
 	User string
 	// Node is this host's name.
 	Node    string

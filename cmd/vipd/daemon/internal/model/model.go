@@ -73,7 +73,7 @@ type Options struct {
 	Patient bool
 	// Awaiting is told of each state that says only why the store could not be read yet. It is called by the model's loop.
 	Awaiting func(s *State, now time.Time)
-	// Traced is told of each state that was compiled from began on; nil means nobody hears of it.
+	// Traced, unless nil, gets each compiled state and the time when compiling began.
 	Traced func(before, s *State, began time.Time)
 	// Compiled is told of each new state before it is published, and of the one before. It is called by the model's loop.
 	Compiled func(before, s *State, now time.Time)

@@ -19,7 +19,7 @@ type State struct {
 	Inputs   balancer.Inputs
 	Env      balancer.Env
 	Desired  balancer.Desired
-	// Checked is what has a health check, whoever makes it.
+	// Checked is what has a health check, made here or by other nodes.
 	Checked snap.Map[balancer.Target, health.Subject]
 	// Local is what was said by hand on this node.
 	Local  snap.Map[balancer.Target, *balancer.Override]
@@ -90,7 +90,7 @@ func (p *Published) show(s *State) {
 }
 
 // clock notices that the wall clock was set: drains and ramps are kept by it, to outlive a restart, and must not take hours
-// longer, or end at once, because somebody set it. Time for which the host slept counts as a step too: nothing went on then.
+// longer, or end at once, because the clock was set. Time for which the host slept counts as a step too: nothing went on then.
 type clock struct {
 	began time.Time     // with both readings
 	ahead time.Duration // by which the wall clock was set forward since

@@ -79,8 +79,8 @@ func New(o Options, first *Chosen) *Switch {
 // Serving returns the mode in use.
 func (c *Switch) Serving() *Chosen { return c.serving.Load() }
 
-// countPause is the time between two looks at what the dataplanes have counted, whoever else looks. What is gone is
-// forgotten when somebody looks: without scrapes and questions, it would pile up as endpoints come and go.
+// countPause is the time between two reads of the dataplanes' counters. What is gone is
+// forgotten at a read: without scrapes and questions, it would pile up as endpoints come and go.
 const countPause = 10 * time.Minute
 
 // Run chooses again whenever that is asked for, until ctx ends.

@@ -1,4 +1,4 @@
-// Package outlier learns from what comes of clients' connections:
+// Package outlier learns from the results of clients' connections:
 //
 //	userspace: each dial       -> ejections -> the model compiles without the endpoint
 //	                           -> where the service has a check, that is done at once

@@ -59,7 +59,7 @@ func New(o Options) *Detector {
 	}
 }
 
-// Listen has a dataplane that has not begun yet tell what comes of its dials, if it makes any.
+// Listen subscribes to the results of the dials of a dataplane that has not begun yet, if it makes any.
 func (p *Detector) Listen(dp dataplane.Dataplane) { dp.TellDials(p.dialed) }
 
 // dialed takes in what came of a connect to t. It is called by connections.

@@ -11,7 +11,7 @@ import (
 )
 
 // ByHand returns the events of a change of the override of a target, from was to is: one for each thing that is set or taken
-// back, signed by whoever signed is. It returns none if nothing has changed.
+// back, signed as is was. It returns none if nothing has changed.
 func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
 	var old, next balancer.Override
 	if was != nil {

@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 )
 
-// checkOf is what the check of a target has found; nil means nobody checks it.
+// checkOf is what the check of a target has found; nil means it is not checked.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	found := v.from.Checks.Of(t)
 	switch {
@@ -67,7 +67,7 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	return c
 }
 
-// unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "" means it is
+// unchecked says why an endpoint of a service is not checked, here or, as far as this node knows, elsewhere; "" means it is
 // checked, or has no check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	switch subject, wanted := v.State.Checked.Get(t); {

@@ -59,7 +59,7 @@ type View struct {
 	State *model.State
 	Mode  *modeswitch.Chosen
 	Sync  *dataplane.Status
-	// Watched: it is made for somebody who is told of changes, of which a check that comes to the same is none.
+	// Watched: it is made for a follower of changes; a check with the same result is no change.
 	Watched bool
 
 	from *Sources
@@ -177,7 +177,7 @@ func (v *View) addresses() []api.Address {
 	return all
 }
 
-// resting are the VIPs that somebody else is to bring and has not, sorted.
+// resting are the VIPs that another program owns and has not added, sorted.
 func (v *View) resting() []netip.Addr {
 	if !v.State.Env.LocalOnly {
 		return nil
@@ -206,7 +206,7 @@ func (v *View) place() string {
 	return text
 }
 
-// Problems collects everything that somebody should know: of the configuration, the store, the services, the mode, the
+// Problems collects everything that an operator should know: of the configuration, the store, the services, the mode, the
 // host, and the frontends that can't be carried out.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State

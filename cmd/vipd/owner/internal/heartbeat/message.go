@@ -12,7 +12,7 @@ import (
 // magic begins each datagram, with the version of what follows.
 const magic = "vipd\x01"
 
-// ErrKey is the error of a datagram that was signed with another key: of another fleet, or of nobody's.
+// ErrKey is the error of a datagram that was signed with another key: of another fleet, or of none.
 var ErrKey = errors.New("it is signed with another key")
 
 var errShort = errors.New("it is no message of vipd")

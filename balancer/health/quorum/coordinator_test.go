@@ -15,21 +15,21 @@ import (
 	"vipd/test/wait"
 )
 
-// verdicts, duties and subjects are what a council answers with.
+// verdicts, assignments and subjects are what a coordinator answers with.
 type (
-	verdicts = snap.Map[balancer.Target, balancer.Verdict]
-	duties   = snap.Map[balancer.Target, bool]
-	subjects = snap.Map[balancer.Target, health.Subject]
+	verdicts    = snap.Map[balancer.Target, balancer.Verdict]
+	assignments = snap.Map[balancer.Target, bool]
+	subjects    = snap.Map[balancer.Target, health.Subject]
 )
 
-// model is a council that finds out everything anew each time.
+// model is a coordinator that finds out everything anew each time.
 type model struct {
 	self    quorum.Node
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.Ballot]time.Time
 }
 
-func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects, must duties, out verdicts) {
+func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects, must assignments, out verdicts) {
 	alone := map[balancer.Target]bool{}
 	for t, s := range r.Wanted.All() {
 		program := s.Health.Type == balancer.ExecHealth
@@ -67,12 +67,12 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 			}
 		}
 		stays := r.Board.Nodes.Has(m.self) && r.Board.Votes.Has(quorum.Ballot{Target: t, Node: m.self}) && len(votes)*2 <= counting
-		duty := (slices.Contains(checkers, m.self) || stays) && (!program || r.Exec)
-		if duty {
+		assigned := (slices.Contains(checkers, m.self) || stays) && (!program || r.Exec)
+		if assigned {
 			must = must.Set(t, true)
 		}
 		alone[t] = r.Alone || counting == 0 && !r.Waiting
-		if duty || alone[t] && (!program || r.Exec) {
+		if assigned || alone[t] && (!program || r.Exec) {
 			mine = mine.Set(t, s)
 		}
 		if !alone[t] {
@@ -100,19 +100,19 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 	return mine, must, out
 }
 
-// TestCouncilFollows: over random histories a council answers as one that looks at everything anew.
-func TestCouncilFollows(t *testing.T) {
+// TestCoordinatorFollows: over random histories a coordinator answers as one that looks at everything anew.
+func TestCoordinatorFollows(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
-		council, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}}
+		coordinator, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}}
 		for step := range 60 {
 			h.change()
-			mine := council.Assign(h.round)
+			mine := coordinator.Assign(h.round)
 			found := h.found(mine)
-			all := council.Judge(found)
-			wantMine, wantDuties, want := reference.step(h.round, func(subjects) verdicts { return found })
-			if d := differ(mine, wantMine) + differ(council.Duties(), wantDuties) + differ(all, want); d != "" {
+			all := coordinator.Judge(found)
+			wantMine, wantAssignments, want := reference.step(h.round, func(subjects) verdicts { return found })
+			if d := differ(mine, wantMine) + differ(coordinator.Assignments(), wantAssignments) + differ(all, want); d != "" {
 				t.Fatalf("seed %d, step %d, %s: %s", seed, step, h.last, d)
 			}
 		}
@@ -195,7 +195,7 @@ type assembly struct {
 	board quorum.Board
 	want  subjects
 	truth map[balancer.Target]balancer.Verdict
-	hosts map[quorum.Node]*quorum.Council
+	hosts map[quorum.Node]*quorum.Coordinator
 	liar  quorum.Node
 	clock int64
 }
@@ -224,7 +224,7 @@ func (a *assembly) look(n quorum.Node) (writes []quorum.Ballot, all verdicts) {
 	for t := range a.want.Keys() {
 		b := quorum.Ballot{Target: t, Node: n}
 		vote := a.board.Votes.At(b)
-		if c.Duties().Has(t) != (vote != nil) || vote != nil && vote.Verdict != a.finds(n, t) {
+		if c.Assignments().Has(t) != (vote != nil) || vote != nil && vote.Verdict != a.finds(n, t) {
 			writes = append(writes, b)
 		}
 	}
@@ -241,7 +241,7 @@ func (a *assembly) finds(n quorum.Node, t balancer.Target) balancer.Verdict {
 // write carries out what a host would write.
 func (a *assembly) write(b quorum.Ballot) {
 	a.clock++
-	if a.hosts[b.Node].Duties().Has(b.Target) {
+	if a.hosts[b.Node].Assignments().Has(b.Target) {
 		a.board.Votes = a.board.Votes.Set(b, &quorum.Vote{Verdict: a.finds(b.Node, b.Target), Since: time.Unix(a.clock, 0)})
 	} else {
 		a.board.Votes = a.board.Votes.Delete(b)
@@ -270,7 +270,7 @@ func (a *assembly) settle(each func(quorum.Node, verdicts)) {
 func TestVerdictStays(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		a := &assembly{r: r, truth: map[balancer.Target]balancer.Verdict{}, hosts: map[quorum.Node]*quorum.Council{}, liar: "host2"}
+		a := &assembly{r: r, truth: map[balancer.Target]balancer.Verdict{}, hosts: map[quorum.Node]*quorum.Coordinator{}, liar: "host2"}
 		for i := range 6 {
 			a.want = a.want.Set(target(i), subject(target(i), balancer.TCPHealth, true))
 			a.truth[target(i)] = balancer.HealthUp

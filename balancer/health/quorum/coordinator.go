@@ -9,32 +9,32 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Council is one host's part: what it has to check, and what is known of all targets. Its work is what has changed. It
+// Coordinator is one host's part: what it has to check, and what is known of all targets. Its work is what has changed. It
 // is used by one goroutine:
 //
-//	mine := council.Assign(round)            // of what is wanted, what this host checks
-//	verdicts := council.Judge(runner's)      // of all that is wanted
-//	council.Duties()                         // what this host votes about
-type Council struct {
+//	mine := coordinator.Assign(round)            // of what is wanted, what this host checks
+//	verdicts := coordinator.Judge(runner's)      // of all that is wanted
+//	coordinator.Assignments()                    // what this host votes about
+type Coordinator struct {
 	self  Node
 	round Round
 	own   snap.Map[balancer.Target, balancer.Verdict]
 
 	all, exec electorate // the nodes that check, and those of them that may run programs
-	seats     map[balancer.Target]*seat
-	alone     map[balancer.Target]bool // the seats that this host decides alone about
-	// awaited are the seats that lack a vote, with when its checker ceases to count.
+	targets   map[balancer.Target]*target
+	alone     map[balancer.Target]bool // the targets that this host decides alone about
+	// awaited are the targets that lack a vote, with when its checker ceases to count.
 	awaited map[balancer.Target]time.Time
 	turned  []balancer.Target // those of them that Judge has to look at, whatever has changed
 
-	mine     snap.Map[balancer.Target, health.Subject]
-	duties   snap.Map[balancer.Target, bool]
-	verdicts snap.Map[balancer.Target, balancer.Verdict]
-	shared   snap.Map[balancer.Target, balancer.Verdict] // those of the seats
+	mine        snap.Map[balancer.Target, health.Subject]
+	assignments snap.Map[balancer.Target, bool]
+	verdicts    snap.Map[balancer.Target, balancer.Verdict]
+	shared      snap.Map[balancer.Target, balancer.Verdict] // those of the targets
 }
 
-// seat is one target that the fleet checks.
-type seat struct {
+// target is what is known of one target that the fleet checks.
+type target struct {
 	subject  health.Subject
 	checkers []Node
 	// silent are the checkers without a vote, with since when this host has been missing it; mute those of them that don't
@@ -50,7 +50,7 @@ type seat struct {
 }
 
 // take makes v the verdict, since a time.
-func (s *seat) take(v balancer.Verdict, since time.Time) {
+func (s *target) take(v balancer.Verdict, since time.Time) {
 	s.lasted = 0
 	if s.verdict != balancer.HealthUnknown {
 		s.lasted = since.Sub(s.since)
@@ -58,7 +58,7 @@ func (s *seat) take(v balancer.Verdict, since time.Time) {
 	s.verdict, s.since = v, since
 }
 
-// Round is what a Council goes by.
+// Round is what a Coordinator goes by.
 type Round struct {
 	// Wanted are the targets of all services. Those that are not the fleet's (Subject.Fleet) pass through.
 	Wanted snap.Map[balancer.Target, health.Subject]
@@ -75,12 +75,12 @@ type Round struct {
 }
 
 // New returns the part of the host of that name.
-func New(self Node) *Council {
-	return &Council{self: self, seats: map[balancer.Target]*seat{}, alone: map[balancer.Target]bool{}, awaited: map[balancer.Target]time.Time{}}
+func New(self Node) *Coordinator {
+	return &Coordinator{self: self, targets: map[balancer.Target]*target{}, alone: map[balancer.Target]bool{}, awaited: map[balancer.Target]time.Time{}}
 }
 
 // Assign returns what this host checks.
-func (c *Council) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
+func (c *Coordinator) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
 	before := c.round
 	c.round = r
 	dirty := map[balancer.Target]bool{}
@@ -89,12 +89,12 @@ func (c *Council) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
 		c.convene()
 	}
 	if elect || before.Waiting != r.Waiting || before.Alone != r.Alone || before.Exec != r.Exec {
-		for t := range c.seats {
+		for t := range c.targets {
 			dirty[t] = true
 		}
 	}
 	for t, change := range snap.Diff(before.Wanted, r.Wanted) {
-		dirty[t] = c.seat(t, change)
+		dirty[t] = c.setTarget(t, change)
 	}
 	for ballot := range snap.Diff(before.Board.Votes, r.Board.Votes) {
 		dirty[ballot.Target] = true
@@ -105,7 +105,7 @@ func (c *Council) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
 		}
 	}
 	for t := range dirty {
-		if s := c.seats[t]; s != nil {
+		if s := c.targets[t]; s != nil {
 			if elect || s.checkers == nil {
 				s.checkers = c.electorate(s).checkers(s.subject.At)
 			}
@@ -116,7 +116,7 @@ func (c *Council) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
 }
 
 // convene finds out who is there.
-func (c *Council) convene() {
+func (c *Coordinator) convene() {
 	var all, exec []Node
 	for n, checker := range c.round.Board.Nodes.All() {
 		all = append(all, n)
@@ -127,21 +127,21 @@ func (c *Council) convene() {
 	c.all, c.exec = newElectorate(all), newElectorate(exec)
 }
 
-func (c *Council) electorate(s *seat) electorate {
+func (c *Coordinator) electorate(s *target) electorate {
 	if s.subject.Health.Type == balancer.ExecHealth {
 		return c.exec
 	}
 	return c.all
 }
 
-// seat takes in a target that is wanted otherwise than before, and reports whether it is the fleet's.
-func (c *Council) seat(t balancer.Target, change snap.Change[health.Subject]) bool {
+// setTarget takes in a target that is wanted otherwise than before, and reports whether it is the fleet's.
+func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Subject]) bool {
 	if !change.HasNew || !change.New.Fleet {
-		if c.seats[t] != nil {
-			delete(c.seats, t)
+		if c.targets[t] != nil {
+			delete(c.targets, t)
 			delete(c.alone, t)
 			delete(c.awaited, t)
-			c.duties, c.shared, c.verdicts = c.duties.Delete(t), c.shared.Delete(t), c.verdicts.Delete(t)
+			c.assignments, c.shared, c.verdicts = c.assignments.Delete(t), c.shared.Delete(t), c.verdicts.Delete(t)
 		}
 		if change.HasNew {
 			c.mine = c.mine.Set(t, change.New)
@@ -151,20 +151,20 @@ func (c *Council) seat(t balancer.Target, change snap.Change[health.Subject]) bo
 		}
 		return false
 	}
-	s := c.seats[t]
+	s := c.targets[t]
 	if s == nil { // it may be one that this host has checked for itself until now
-		s = &seat{}
+		s = &target{}
 		if v := c.verdicts.At(t); v != balancer.HealthUnknown {
 			s.take(v, c.round.Now)
 		}
-		c.seats[t] = s
+		c.targets[t] = s
 	}
 	s.subject, s.checkers = change.New, nil
 	return true
 }
 
 // Overdue reports whether a vote has been missing for so long that Assign would come to something else.
-func (c *Council) Overdue(now time.Time) bool {
+func (c *Coordinator) Overdue(now time.Time) bool {
 	for _, due := range c.awaited {
 		if !now.Before(due) {
 			return true
@@ -173,9 +173,9 @@ func (c *Council) Overdue(now time.Time) bool {
 	return false
 }
 
-// count returns how many of the checkers of a seat count: all but those whose votes have been missing for too long. While
+// count returns how many of the checkers of a target count: all but those whose votes have been missing for too long. While
 // the board is away, no checker is missed.
-func (c *Council) count(t balancer.Target, s *seat) int {
+func (c *Coordinator) count(t balancer.Target, s *target) int {
 	r, silent := &c.round, s.silent
 	s.silent, s.mute = nil, nil
 	delete(c.awaited, t)
@@ -187,7 +187,7 @@ func (c *Council) count(t balancer.Target, s *seat) int {
 		if !was {
 			since = r.Now
 		}
-		if s.silent == nil { // most seats need none
+		if s.silent == nil { // most targets need none
 			s.silent = map[Node]time.Time{}
 		}
 		s.silent[n] = since
@@ -207,17 +207,17 @@ func grace(h *balancer.Health) time.Duration {
 	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
 }
 
-// settle finds out what a seat comes to.
-func (c *Council) settle(t balancer.Target, s *seat) {
+// settle finds out what a target comes to.
+func (c *Coordinator) settle(t balancer.Target, s *target) {
 	counting := c.count(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
 	allowed := c.round.Exec || s.subject.Health.Type != balancer.ExecHealth
 	leaving := len(votes)*2 <= counting && c.round.Board.Votes.Has(Ballot{t, c.self}) && c.round.Board.Nodes.Has(c.self)
-	duty := allowed && (slices.Contains(s.checkers, c.self) || leaving)
-	if duty {
-		c.duties = c.duties.Set(t, true)
+	assigned := allowed && (slices.Contains(s.checkers, c.self) || leaving)
+	if assigned {
+		c.assignments = c.assignments.Set(t, true)
 	} else {
-		c.duties = c.duties.Delete(t)
+		c.assignments = c.assignments.Delete(t)
 	}
 	if alone := c.round.Alone || counting == 0 && !c.round.Waiting; alone {
 		c.alone[t] = true
@@ -226,7 +226,7 @@ func (c *Council) settle(t balancer.Target, s *seat) {
 		delete(c.alone, t)
 		c.decide(s, counting, votes, others)
 	}
-	if allowed && (duty || c.alone[t]) {
+	if allowed && (assigned || c.alone[t]) {
 		c.mine = c.mine.Set(t, s.subject)
 	} else {
 		c.mine = c.mine.Delete(t)
@@ -234,9 +234,9 @@ func (c *Council) settle(t balancer.Target, s *seat) {
 	c.publish(t, s)
 }
 
-// decide makes what votes come to the verdict of a seat. It is so from now on, but where this host looks for the first
+// decide makes what votes come to the verdict of a target. It is so from now on, but where this host looks for the first
 // time: then it is so since the votes came to it.
-func (c *Council) decide(s *seat, counting int, votes, others []Vote) {
+func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	v, since := Decide(s.verdict, counting, votes, others)
 	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
 		since = c.round.Now
@@ -247,14 +247,14 @@ func (c *Council) decide(s *seat, counting int, votes, others []Vote) {
 	s.judged = !c.round.Waiting
 }
 
-// adopt makes this host's own verdict that of a seat, where it has one.
-func (c *Council) adopt(t balancer.Target, s *seat) {
+// adopt makes this host's own verdict that of a target, where it has one.
+func (c *Coordinator) adopt(t balancer.Target, s *target) {
 	if v, ok := c.own.Get(t); ok && v != s.verdict {
 		s.take(v, c.round.Now)
 	}
 }
 
-func (c *Council) publish(t balancer.Target, s *seat) {
+func (c *Coordinator) publish(t balancer.Target, s *target) {
 	if s.verdict == balancer.HealthUnknown {
 		c.shared, c.verdicts = c.shared.Delete(t), c.verdicts.Delete(t)
 		return
@@ -263,7 +263,7 @@ func (c *Council) publish(t balancer.Target, s *seat) {
 }
 
 // follow makes the verdict of a target that is not the fleet's the one of this host's checks.
-func (c *Council) follow(t balancer.Target) {
+func (c *Coordinator) follow(t balancer.Target) {
 	if v, ok := c.own.Get(t); ok {
 		c.verdicts = c.verdicts.Set(t, v)
 	} else {
@@ -272,7 +272,7 @@ func (c *Council) follow(t balancer.Target) {
 }
 
 // Judge returns the verdicts on all targets, given those that this host's own checks came to.
-func (c *Council) Judge(own snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
+func (c *Coordinator) Judge(own snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.own
 	c.own = own
 	for t := range snap.Diff(before, own) {
@@ -286,14 +286,14 @@ func (c *Council) Judge(own snap.Map[balancer.Target, balancer.Verdict]) snap.Ma
 }
 
 // Len is the number of the fleet's targets.
-func (c *Council) Len() int { return len(c.seats) }
+func (c *Coordinator) Len() int { return len(c.targets) }
 
 // Has reports whether a target is one of the fleet's.
-func (c *Council) Has(t balancer.Target) bool { return c.seats[t] != nil }
+func (c *Coordinator) Has(t balancer.Target) bool { return c.targets[t] != nil }
 
 // judge takes in what this host's own checks of a target came to, where that counts.
-func (c *Council) judge(t balancer.Target) {
-	switch s := c.seats[t]; {
+func (c *Coordinator) judge(t balancer.Target) {
+	switch s := c.targets[t]; {
 	case s == nil && c.mine.Has(t):
 		c.follow(t)
 	case c.alone[t]:
@@ -302,14 +302,14 @@ func (c *Council) judge(t balancer.Target) {
 	}
 }
 
-// Duties are the targets that this host votes about.
-func (c *Council) Duties() snap.Map[balancer.Target, bool] { return c.duties }
+// Assignments are the targets that this host votes about.
+func (c *Coordinator) Assignments() snap.Map[balancer.Target, bool] { return c.assignments }
 
 // Verdicts are what Judge has returned last.
-func (c *Council) Verdicts() snap.Map[balancer.Target, balancer.Verdict] { return c.verdicts }
+func (c *Coordinator) Verdicts() snap.Map[balancer.Target, balancer.Verdict] { return c.verdicts }
 
 // Shared are the verdicts on the fleet's targets.
-func (c *Council) Shared() snap.Map[balancer.Target, balancer.Verdict] { return c.shared }
+func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { return c.shared }
 
 // Standing is what is known of one of the fleet's targets.
 type Standing struct {
@@ -329,8 +329,8 @@ type Standing struct {
 }
 
 // Standing returns what is known of a target, and whether it is one of the fleet's at all.
-func (c *Council) Standing(t balancer.Target) (Standing, bool) {
-	s := c.seats[t]
+func (c *Coordinator) Standing(t balancer.Target) (Standing, bool) {
+	s := c.targets[t]
 	if s == nil {
 		return Standing{}, false
 	}
