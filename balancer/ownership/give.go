@@ -44,6 +44,7 @@ func (n *Node) giveAway() {
 		})
 	}
 	for why, gifts := range by {
+		n.look = true // there may be more
 		n.give(gifts, why)
 	}
 }

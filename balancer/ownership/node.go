@@ -78,6 +78,9 @@ type Node struct {
 	left     bool
 	look     bool // what is bound here may belong elsewhere
 	stopping bool
+	// wasWell is what the last heartbeat said of this node's addresses; lookAgain is when to look though nothing has changed.
+	wasWell   uint16
+	lookAgain Time
 }
 
 // unit is a VIP. Those of a group move together, each with a record of its own.

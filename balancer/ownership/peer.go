@@ -20,13 +20,20 @@ const recent = 6
 // recently says whether a time is so short ago that a peer counts as heard.
 func (n *Node) recently(t Time) bool { return t > 0 && n.now.Since(t) < recent*n.o.Timing.Beat }
 
+// lookEvery is the time between two looks whether what is here belongs elsewhere, though nothing has changed but the time.
+const lookEvery = time.Second
+
 // beats sends heartbeats, when they are due.
 func (n *Node) beats() {
 	if n.now < n.beat {
 		return
 	}
-	n.beat, n.look = n.now.Add(n.o.Timing.Beat), true
-	m := Message{Kind: Beat, From: n.o.Name, Boot: n.o.Member.Boot, Sent: n.now, Ready: n.gate == open && !n.stopping, Well: n.well()}
+	n.beat = n.now.Add(n.o.Timing.Beat)
+	well := n.well()
+	if well != n.wasWell || n.now >= n.lookAgain {
+		n.look, n.wasWell, n.lookAgain = true, well, n.now.Add(lookEvery)
+	}
+	m := Message{Kind: Beat, From: n.o.Name, Boot: n.o.Member.Boot, Sent: n.now, Ready: n.gate == open && !n.stopping, Well: well}
 	if n.my.live {
 		m.Session = n.my.id
 	}
@@ -85,6 +92,7 @@ func (n *Node) Heard(now Time, on int, m Message) []Action {
 	if p.boot != m.Boot {
 		*p = peer{boot: m.Boot}
 	}
+	n.look = n.look || !n.recently(p.heard)
 	p.heard, p.on[on] = now, now
 	switch m.Kind {
 	case Beat:
@@ -111,6 +119,7 @@ func (n *Node) heardBeat(p *peer, on int, m Message) {
 	if m.Sent < p.sent {
 		return // a newer one came first
 	}
+	n.look = n.look || p.ready != m.Ready || p.well != m.Well
 	p.sent, p.ready, p.well = m.Sent, m.Ready, m.Well
 	j := n.juror(m.From, m.Session)
 	if j != nil && j.Confirm(n.now, m.Session) {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,15 +107,25 @@ func (f *fleet) reading() map[string]float64 {
 	return all
 }
 
-// seconds is the time of processors that a process has had.
-func seconds(t *testing.T, pid int) float64 {
+// seconds is the time of processors that the threads of a process have had. The times in its stat are sampled at ticks, by which such a
+// process wakes up.
+func seconds(t *testing.T, pid int) (all float64) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields := strings.Fields(string(text[strings.LastIndex(string(text), ")")+1:]))
-	user, _ := strconv.ParseFloat(fields[11], 64)
-	system, _ := strconv.ParseFloat(fields[12], 64)
-	return (user + system) / 100 // USER_HZ
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		nanoseconds, _, _ := strings.Cut(string(text), " ")
+		n, err := strconv.ParseFloat(nanoseconds, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += n / 1e9
+	}
+	return all
 }
