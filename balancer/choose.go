@@ -153,17 +153,11 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
 		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target),
 	}
-	draining := e.Draining
-	if o := OverrideOf(c.in, target); o != nil {
-		if o.Weight != nil {
-			out.Weight = *o.Weight
-		}
-		if o.Draining != nil {
-			draining, out.byHand = *o.Draining, *o.Draining
-			if draining && !o.Until.IsZero() {
-				out.Until = o.Until.UTC()
-			}
-		}
+	o := OverrideOf(c.in, target)
+	weight, draining := o.Effective(e.Weight, e.Draining)
+	out.Weight, out.byHand = weight, o.Drains()
+	if out.byHand && !o.Until.IsZero() {
+		out.Until = o.Until.UTC()
 	}
 	switch {
 	case draining:

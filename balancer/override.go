@@ -41,7 +41,7 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 	return edits
 }
 
-// Over returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
+// Effective returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
 // what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the
 // address as a whole, where the target is one port of it. It is nil if nothing is said any more.
 func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
@@ -99,6 +99,23 @@ func (o *Override) Lapsed(now time.Time) bool { return !o.Expires.IsZero() && !o
 
 // Says reports whether an override sets anything. A nil one does not, nor does a Note.
 func (o *Override) Says() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
+
+// Effective returns the weight of an endpoint and whether it drains, where its definition has these: what o sets wins. A nil one sets nothing.
+func (o *Override) Effective(weight int, draining bool) (int, bool) {
+	if o != nil && o.Weight != nil {
+		weight = *o.Weight
+	}
+	if o != nil && o.Draining != nil {
+		draining = *o.Draining
+	}
+	return weight, draining
+}
+
+// Drains reports whether o drains its endpoint. A nil one does not.
+func (o *Override) Drains() bool {
+	_, drains := o.Effective(0, false)
+	return drains
+}
 
 // saying is nil for an override that says nothing.
 func (o Override) saying() *Override {

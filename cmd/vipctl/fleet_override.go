@@ -162,11 +162,11 @@ func (f *fleetOverride) noteLocalDrains() {
 func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	o := e.Override
 	t, err := balancer.ParseTarget(e.Service, e.Address)
-	if err != nil || !drains(o) {
+	if err != nil || !o.Drains() {
 		return false
 	}
 	shared := balancer.OverrideOf(f.Inputs, t)
-	return !drains(shared) || shared.By != o.By || shared.Reason != o.Reason
+	return !shared.Drains() || shared.By != o.By || shared.Reason != o.Reason
 }
 
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {
@@ -180,7 +180,7 @@ func (f *fleetOverride) undrained(target api.OverrideTarget) string {
 			said = append(said, o)
 		}
 	}
-	drained := slices.ContainsFunc(said, drains) || slices.ContainsFunc(f.Endpoints(t), func(e *balancer.Endpoint) bool { return e.Draining })
+	drained := slices.ContainsFunc(said, (*balancer.Override).Drains) || slices.ContainsFunc(f.Endpoints(t), func(e *balancer.Endpoint) bool { return e.Draining })
 	return undrainedText(target, drained, said)
 }
 

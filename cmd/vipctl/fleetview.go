@@ -61,19 +61,12 @@ func fleetEndpoints(s *balancer.Service, in *balancer.Inputs) []api.Endpoint {
 func fleetEndpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, in *balancer.Inputs, at netip.AddrPort) api.Endpoint {
 	out := api.Endpoint{
 		Service: s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Backup: e.Backup,
-		Configured: e.Weight, Weight: e.Weight, State: balancer.Active,
+		Configured: e.Weight, State: balancer.Active,
 		Override: balancer.OverrideOf(in, balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}),
 	}
-	draining := e.Draining
-	if o := out.Override; o != nil {
-		if o.Weight != nil {
-			out.Weight = *o.Weight
-		}
-		if o.Draining != nil {
-			if draining = *o.Draining; draining {
-				out.Until = o.Until
-			}
-		}
+	weight, draining := out.Override.Effective(e.Weight, e.Draining)
+	if out.Weight = weight; out.Override.Drains() {
+		out.Until = out.Override.Until
 	}
 	switch {
 	case draining:

@@ -119,10 +119,7 @@ func weights(endpoints []api.Endpoint) []string {
 		e := &endpoints[i]
 		weight := e.Weight
 		if ramping[port{e.Service, e.Port}] && e.State == balancer.Active {
-			weight = e.Configured
-			if o := e.Override; o != nil && o.Weight != nil {
-				weight = *o.Weight
-			}
+			weight, _ = e.Override.Effective(e.Configured, false)
 		}
 		if all[i] = strconv.Itoa(weight); e.Ramp > 0 {
 			all[i] += fmt.Sprintf(" at %d%%", e.Ramp)

@@ -108,12 +108,9 @@ func (d *daemonOverride) schedulers() map[balancer.Name]balancer.Scheduler {
 func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	at := slices.DeleteFunc(slices.Clone(d.before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
 	said := mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
-	draining := func(e api.Endpoint) bool { return e.State == balancer.Draining || drains(e.Override) }
+	draining := func(e api.Endpoint) bool { return e.State == balancer.Draining || e.Override.Drains() }
 	return undrainedText(t, len(at) == 0 || slices.ContainsFunc(at, draining), said)
 }
-
-// drains reports whether an override drains its endpoint.
-func drains(o *balancer.Override) bool { return o != nil && o.Draining != nil && *o.Draining }
 
 // undrainedText says what the end of a drain came to for a target, whether it drained or not, with the overrides that it
 // had before.

@@ -64,14 +64,6 @@ func covers(of, t balancer.Target) bool {
 }
 
 func usable(in *balancer.Inputs, e *balancer.Endpoint, t balancer.Target) bool {
-	weight, draining := e.Weight, e.Draining
-	if o := balancer.OverrideOf(in, t); o != nil {
-		if o.Weight != nil {
-			weight = *o.Weight
-		}
-		if o.Draining != nil {
-			draining = *o.Draining
-		}
-	}
+	weight, draining := balancer.OverrideOf(in, t).Effective(e.Weight, e.Draining)
 	return weight > 0 && !draining && in.Health.At(t) != balancer.HealthDown
 }
