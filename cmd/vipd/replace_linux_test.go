@@ -28,7 +28,8 @@ func TestReplaceUnderLoad(t *testing.T) {
 				wait.For(t, time.Minute, "clients to be served", func() bool { return load.Served() >= until || t.Failed() })
 				g.replaces()
 			}
-			t.Logf("%d clients were served", load.Stop())
+			t.Logf("%d new clients a second were served, %d wanted", load.Rate(), perSecond)
+			load.Stop()
 			g.stop()
 		})
 	}

@@ -19,16 +19,28 @@ import (
 // Load is clients of an echo server. A client that fails, and a byte that does not come back, fail the test.
 type Load struct {
 	served atomic.Int64
+	began  time.Time
 	stop   func()
 }
 
+// dialers is how many threads connect new clients: one that waits for its handshake holds up no other.
+const dialers = 8
+
+// most is how long a stall may be that the load makes up for.
+const most = 200 * time.Millisecond
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // Load starts perSecond new clients a second, over TCP, each of which sends some bytes, wants them back and hangs up, and so many
-// streams, which go on until the load is stopped.
+// streams, which go on until the load is stopped. A machine that can't keep up starts fewer: see Rate.
 func (n *NS) Load(address string, perSecond, streams int) *Load {
 	ctx, cancel := context.WithCancel(context.Background())
-	over, end := context.WithCancel(context.Background())
-	end()
-	l := &Load{}
+	l := &Load{began: time.Now()}
 	var all sync.WaitGroup
 	for i := range streams {
 		all.Go(func() {
@@ -37,20 +49,23 @@ func (n *NS) Load(address string, perSecond, streams int) *Load {
 			}
 		})
 	}
+	ticks := make(chan uint64)
 	all.Go(func() {
-		tick := time.NewTicker(wait.Paced(time.Second) / time.Duration(perSecond))
-		defer tick.Stop()
+		defer close(ticks)
+		next, pause := time.Now(), wait.Paced(time.Second)/time.Duration(perSecond)
 		for i := uint64(0); ctx.Err() == nil; i++ {
-			all.Go(func() {
-				if err := n.stream(over, address, i); err != nil {
-					n.lab.t.Errorf("a client, after %d others: %v", l.served.Load(), err)
-					return
-				}
-				l.served.Add(1)
-			})
-			<-tick.C
+			ticks <- i
+			next = latest(next.Add(pause), time.Now().Add(-most)) // what a stall has kept from starting follows at once
+			time.Sleep(time.Until(next))
 		}
 	})
+	for range dialers {
+		all.Go(func() {
+			if err := n.Do(func() error { n.connect(l, &all, address, ticks); return nil }); err != nil {
+				n.lab.t.Errorf("clients: %v", err)
+			}
+		})
+	}
 	l.stop = func() {
 		cancel()
 		all.Wait()
@@ -59,8 +74,31 @@ func (n *NS) Load(address string, perSecond, streams int) *Load {
 	return l
 }
 
+// connect connects a new client for each tick. It runs on a thread in the namespace, which costs less than a thread a client.
+func (n *NS) connect(l *Load, all *sync.WaitGroup, address string, ticks <-chan uint64) {
+	failed := func(err error) { n.lab.t.Errorf("a client, after %d others: %v", l.served.Load(), err) }
+	d := net.Dialer{KeepAlive: -1, Timeout: wait.Bound(0)}
+	for seed := range ticks {
+		conn, err := d.Dial("tcp", address)
+		if err != nil {
+			failed(err)
+			continue
+		}
+		all.Go(func() {
+			if err := echo(conn.(*net.TCPConn), seed); err != nil {
+				failed(err)
+				return
+			}
+			l.served.Add(1)
+		})
+	}
+}
+
 // Served is how many of the new clients were served so far.
 func (l *Load) Served() int64 { return l.served.Load() }
+
+// Rate is how many new clients a second were served so far.
+func (l *Load) Rate() int { return int(float64(l.Served()) / time.Since(l.began).Seconds()) }
 
 // Stop ends the load, and returns how many of the new clients were served.
 func (l *Load) Stop() int64 {
@@ -68,8 +106,41 @@ func (l *Load) Stop() int64 {
 	return l.Served()
 }
 
-// streamPause is how long a stream rests between two pieces.
-const streamPause = 20 * time.Millisecond
+const (
+	// onePiece is how many bytes a new client sends.
+	onePiece = 512
+	// streamPiece and streamPause are how many bytes a stream sends at once, and how long it rests then: 200 of them send 4 MB a second.
+	streamPiece = 4 << 10
+	streamPause = 200 * time.Millisecond
+)
+
+// echo sends one piece, and wants it back, and then the end.
+func echo(c *net.TCPConn, seed uint64) error {
+	defer func() { _ = c.Close() }()
+	limit := wait.Bound(0)
+	if _, err := AskWithin(c, limit); err != nil {
+		return err
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	piece := make([]byte, onePiece)
+	_, _ = randomBytes(seed).Read(piece) // never fails
+	if _, err := c.Write(piece); err != nil {
+		return err
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	got, err := compare(c, seed, limit)
+	if err == nil && got != onePiece {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return fmt.Errorf("%s, %d bytes sent, %d came back: %w", c.LocalAddr(), onePiece, got, err)
+	}
+	return nil
+}
 
 // stream sends random bytes to an echo server, in one piece at least, until ctx ends, and wants all of them back, and then the end.
 func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
@@ -85,9 +156,6 @@ func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 		return err
 	}
 	c := conn.(*net.TCPConn)
-	if err := c.SetDeadline(time.Time{}); err != nil {
-		return err
-	}
 	type result struct {
 		bytes int
 		err   error
@@ -113,7 +181,7 @@ func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 
 // send writes a seed's bytes until ctx ends, and then ends its half of the connection.
 func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err error) {
-	bytes, piece := randomBytes(seed), make([]byte, 4<<10)
+	bytes, piece := randomBytes(seed), make([]byte, streamPiece)
 	for {
 		_, _ = bytes.Read(piece) // never fails
 		n, err := c.Write(piece)
@@ -130,7 +198,7 @@ func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err erro
 
 // compare reads to the end what must be a seed's bytes. It waits for the next ones for so long.
 func compare(c *net.TCPConn, seed uint64, limit time.Duration) (total int, err error) {
-	same, got, want := randomBytes(seed), make([]byte, 8<<10), make([]byte, 8<<10)
+	same, got, want := randomBytes(seed), make([]byte, streamPiece), make([]byte, streamPiece)
 	for {
 		if err := c.SetReadDeadline(time.Now().Add(limit)); err != nil {
 			return total, err

@@ -295,6 +295,7 @@ func (g *gateway) restarts(open net.Conn) {
 		g.run("systemctl restart vipd")
 		echoes(g.t, open)
 	}
+	g.t.Logf("%d new clients a second were served, %d wanted", load.Rate(), perSecond)
 	load.Stop()
 	if g.t.Failed() {
 		g.t.Log(g.journal(""))
