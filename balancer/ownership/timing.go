@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds: a clock that goes on while the host is suspended, and that
-// never set. Times of two hosts are never compared.
+// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds: a clock that goes on while the host is suspended, and
+// that is never set. Times of two hosts are never compared.
 type Time int64
 
 // Add returns the moment d later.

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestDocs has every TOML block of the guides and of vipd.toml(5) pass vipctl check.
@@ -43,5 +47,51 @@ func TestDocs(t *testing.T) {
 	}
 	if checked < 9 {
 		t.Errorf("found %d blocks", checked)
+	}
+}
+
+// TestDocsCommands: no command line of the guides is wrong use. Those that test/readme and test/examples run are blocks of sh.
+func TestDocsCommands(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // what is right ends before it has done anything
+	checked := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block := false
+		for i, line := range strings.Split(string(text), "\n") {
+			if strings.HasPrefix(line, "```") {
+				block = !block && line == "```"
+				continue
+			}
+			command, isOurs := strings.CutPrefix(strings.TrimPrefix(line, "sudo "), "vipctl ")
+			command, _, _ = strings.Cut(command, "#")
+			command, _, _ = strings.Cut(command, ">")
+			args := strings.Fields(strings.ReplaceAll(command, `"`, ""))
+			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // these two look at the host first
+				continue
+			}
+			for n, arg := range args { // what was quoted is one word
+				if arg == "--reason" {
+					args = args[:n+2]
+					break
+				}
+			}
+			checked++
+			var errs bytes.Buffer
+			w := world{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &errs, getenv: func(string) string { return "" }, now: time.Now}
+			if code := run(ctx, w, args); code == exitWrongUse {
+				t.Errorf("%s:%d: vipctl %s: %s", file, i+1, strings.Join(args, " "), &errs)
+			}
+		}
+	}
+	if checked < 15 {
+		t.Errorf("found %d command lines", checked)
 	}
 }

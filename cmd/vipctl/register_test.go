@@ -157,7 +157,7 @@ func TestRegisterEndsInAnOutage(t *testing.T) {
 	f.Members[0].Kill()
 	l.stop()
 	l.ends(exitFailed)
-	if !strings.Contains(l.err.String(), "it is gone when its lease ends, in 10s at most") {
+	if !strings.Contains(l.err.String(), "its endpoint expires with its lease, in 10s at most") {
 		t.Errorf("stderr is %q", l.err)
 	}
 }

@@ -163,7 +163,7 @@ type Userspace struct {
 
 // IPVS is for ipvs mode: how long the kernel remembers connections without traffic, in whole seconds, for all virtual
 // servers of the host. 0, the default, leaves what the kernel has: 15 minutes, 2 minutes and 5 minutes, unless they
-// has changed it.
+// were changed.
 type IPVS struct {
 	// TCPTimeout is for established TCP connections, TCPFinTimeout for those that one side has closed, and UDPTimeout for
 	// flows of UDP.
