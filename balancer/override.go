@@ -41,7 +41,7 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 	return edits
 }
 
-// Effective returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
+// Over returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
 // what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the
 // address as a whole, where the target is one port of it. It is nil if nothing is said any more.
 func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {

@@ -60,7 +60,9 @@ func late(err error) bool {
 }
 
 // Unreachable reports whether err says that no member of etcd has answered.
-func Unreachable(err error) bool { return late(err) || status.Code(unwrapped(err)) == codes.Unavailable }
+func Unreachable(err error) bool {
+	return late(err) || status.Code(unwrapped(err)) == codes.Unavailable
+}
 
 // ended reports whether err says that a token has ended.
 func ended(err error) bool {

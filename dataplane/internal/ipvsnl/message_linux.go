@@ -15,17 +15,12 @@ import (
 const (
 	getService     = 4
 	getDestination = 8
-	setConfig      = 12
-	getConfig      = 13
 )
 
 // What a message is about (IPVS_CMD_ATTR_...).
 const (
 	aboutService     = 1
 	aboutDestination = 2
-	timeoutTCP       = 4
-	timeoutTCPFin    = 5
-	timeoutUDP       = 6
 )
 
 // What is said of a virtual server (IPVS_SVC_ATTR_...).
@@ -273,25 +268,6 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 	d.Addr = netip.AddrPortFrom(ip, port)
 	d.Stats, err = readStats(stats, stats64)
 	return d, err
-}
-
-// readTimeouts reads what getConfig is answered.
-func readTimeouts(body []byte) (t Timeouts, err error) {
-	if len(body) < unix.GENL_HDRLEN {
-		return t, nlsock.ErrMalformed
-	}
-	a := attributes{nlsock.In(body[unix.GENL_HDRLEN:])}
-	for a.Next() {
-		switch a.Kind {
-		case timeoutTCP:
-			t.TCP = time.Duration(a.u32()) * time.Second
-		case timeoutTCPFin:
-			t.TCPFin = time.Duration(a.u32()) * time.Second
-		case timeoutUDP:
-			t.UDP = time.Duration(a.u32()) * time.Second
-		}
-	}
-	return t, a.Err
 }
 
 // readStats reads counters of 64 bits, or those of 32 where the kernel, before Linux 4.1, has no others.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -64,39 +63,6 @@ func (k *Kernel) Destinations(ctx context.Context, key balancer.Key) ([]Destinat
 		return nil, err
 	}
 	return all, k.failed(err, doing, key)
-}
-
-// Timeouts implements Conn.
-func (k *Kernel) Timeouts(ctx context.Context) (Timeouts, error) {
-	t, err := ask(ctx, k, func(s *socket) {
-		s.begin(getConfig, 0)
-		s.End()
-	}, func(s *socket) (t Timeouts, err error) {
-		err = s.answers(func(body []byte) (err error) {
-			t, err = readTimeouts(body)
-			return err
-		})
-		return t, err
-	})
-	return t, k.failed(err, "reading", "IPVS timeouts")
-}
-
-// SetTimeouts implements Conn. The kernel leaves those as they are that are zero.
-func (k *Kernel) SetTimeouts(ctx context.Context, t Timeouts) error {
-	if err := t.invalid(); err != nil {
-		return err
-	}
-	refusals, err := ask(ctx, k, func(s *socket) {
-		s.begin(setConfig, unix.NLM_F_ACK)
-		for i, timeout := range []time.Duration{t.TCP, t.TCPFin, t.UDP} {
-			s.Native32(timeoutTCP+uint16(i), uint32(timeout/time.Second))
-		}
-		s.End()
-	}, func(s *socket) ([]error, error) { return s.refusals(1) })
-	if err == nil {
-		err = refusals[0]
-	}
-	return k.failed(err, "setting", "IPVS timeouts")
 }
 
 // failed names what was read.

@@ -225,6 +225,10 @@ func TestIPVSTrial(t *testing.T) {
 	do(t, k, Op{Verb: AddService, Service: Service{Key: nobody, Scheduler: "lc", Flags: Persistent, Timeout: time.Minute}})
 	before := look(t, k)
 	for _, name := range []string{"wrr", "nosuch"} {
+		err := k.Trial(t.Context(), name)
+		if name == "wrr" && err != nil || name == "nosuch" && !errors.Is(err, ErrNoScheduler) {
+			t.Errorf("trying %s: %v", name, err)
+		}
 		has, err := k.HasScheduler(t.Context(), name)
 		if err != nil || has != (name == "wrr") {
 			t.Errorf("has %s: %v, %v", name, has, err)

@@ -56,33 +56,13 @@ func (k *Kernel) foundScheduler(ctx context.Context, name string, refusal error)
 	case syscall.ENOENT:
 		return false, k.gone()
 	case syscall.EAFNOSUPPORT: // without IPv6: there is nothing for it but to make one
-		return k.makes(ctx, name)
+		err := k.Trial(ctx, name)
+		if errors.Is(err, ErrNoScheduler) {
+			return false, nil
+		}
+		return err == nil, err
 	}
 	return false, refusal
-}
-
-// trials is the number of ports that are tried: others may be trying, too.
-const trials = 8
-
-// makes reports whether a virtual server with that scheduler can be made, and deletes it again.
-func (k *Kernel) makes(ctx context.Context, scheduler string) (bool, error) {
-	var err error
-	for i := range trials {
-		op := Op{Verb: AddService, Service: Service{Key: nobody, Scheduler: scheduler}}
-		op.Service.Key.Port += uint16(i)
-		err = errors.Join(k.Do(ctx, []Op{op})...)
-		if err == nil {
-			op.Verb = DeleteService
-			return true, errors.Join(k.Do(ctx, []Op{op})...)
-		}
-		if !errors.Is(err, ErrExists) {
-			break
-		}
-	}
-	if errors.Is(err, ErrNoScheduler) {
-		return false, nil
-	}
-	return false, err
 }
 
 // Addresses for documentation, which no virtual server has (RFC 5737, RFC 3849).

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"vipd/dataplane/internal/inet"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,7 @@ type finder struct {
 
 func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	tool := &Tool{family: f.family, variant: variant, why: "configured", run: f.run}
+	tool.reader = sync.OnceValues(func() (ruleReader, error) { return newReader(tool) })
 	switch variant {
 	case NFT, Legacy:
 		tool.program = f.program(variant)

@@ -4,19 +4,49 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"vipd/dataplane/internal/inet"
+
+	"github.com/coreos/go-iptables/iptables"
 )
+
+// ruleReader is what is used of *iptables.IPTables.
+type ruleReader interface {
+	List(table, chain string) ([]string, error)
+}
+
+var _ ruleReader = (*iptables.IPTables)(nil)
 
 // Rules returns the rules of a chain that exists, in order, as -S prints them but without "-A" and the chain's name. Its
 // cost grows with the chain.
 func (t *Tool) Rules(ctx context.Context, table, chain string) (rules []string, err error) {
-	stdout, stderr, err := t.run(ctx, "", t.program, "--wait", fmt.Sprint(waitSeconds), "-t", table, "-S", chain)
-	if err != nil {
-		return nil, fmt.Errorf("reading chain %s of table %s: %w", chain, table, failure(t.program, "", stderr, err))
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	for line := range strings.Lines(stdout) {
-		if rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" "); ok {
+	reader, err := t.reader()
+	if err != nil {
+		return nil, err
+	}
+	lines, err := reader.List(table, chain)
+	if err != nil {
+		return nil, fmt.Errorf("reading chain %s of table %s: %w", chain, table, err)
+	}
+	for _, line := range lines {
+		if rule, ok := strings.CutPrefix(line, "-A "+chain+" "); ok {
 			rules = append(rules, rule)
 		}
 	}
 	return rules, nil
+}
+
+// newReader makes the reader of a tool's rules, which asks its program for its version.
+func newReader(t *Tool) (ruleReader, error) {
+	family := iptables.ProtocolIPv4
+	if t.family == inet.IPv6 {
+		family = iptables.ProtocolIPv6
+	}
+	reader, err := iptables.New(iptables.Path(t.program), iptables.IPFamily(family), iptables.Timeout(waitSeconds))
+	if err != nil {
+		return nil, fmt.Errorf("asking %s for its version: %w", t.program, err)
+	}
+	return reader, nil
 }

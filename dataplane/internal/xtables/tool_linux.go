@@ -24,6 +24,8 @@ type Tool struct {
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
 	run     command
+	// reader makes the reader of rules when it is first asked for.
+	reader func() (ruleReader, error)
 	// commits counts the transactions that were done.
 	commits atomic.Uint32
 }
