@@ -203,15 +203,6 @@ func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs [
 	return c.HasChain(x, chain) // an absent chain has no rules either
 }
 
-// FoundElem is an element that is there.
-type FoundElem struct {
-	Elem
-	// Expires is when it goes, from now; 0 means never.
-	Expires time.Duration
-	// Packets were counted, where the set counts.
-	Packets uint64
-}
-
 // Elements lists the elements of a set; none where the set is not there. What other programs change elsewhere does not matter to
 // the kernel's list of one set, but may go on for longer than it takes to read: its time grows with the square of the number of
 // elements, 10,000 take 6 ms, 100,000 a quarter of a second.

@@ -170,6 +170,15 @@ type Elem struct {
 	Comment string
 }
 
+// FoundElem is an element that is there.
+type FoundElem struct {
+	Elem
+	// Expires is when it goes, from now; 0 means never.
+	Expires time.Duration
+	// Packets were counted, where the set counts.
+	Packets uint64
+}
+
 // write writes the element of a set whose keys and data have so many bytes: a single port has two, though Bytes pads it.
 func (e *Elem) write(m *message, key, data int, withData bool) {
 	m.Nest(listElem)
