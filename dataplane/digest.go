@@ -34,6 +34,9 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.SlowStart > 0 {
 		w.number(int64(f.SlowStart))
 	}
+	if f.Roams {
+		w.flag(true)
+	}
 	w.newer(reflect.ValueOf(f.Policy))
 	for _, b := range f.Backends {
 		w.addrPort(b.Addr)

@@ -354,3 +354,17 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 	}
 	return nil
 }
+
+// Explain implements dataplane.Dataplane.
+func (r *reference) Explain(_ context.Context, f *balancer.Frontend, _ netip.Addr) (x dataplane.Explanation, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.fronts[f.Key]
+	for _, b := range f.Backends {
+		full := b.MaxConnections > 0 && e != nil && e.load(b.Addr).Load() >= int64(b.MaxConnections)
+		if b.State == balancer.Active && !full {
+			x.Shares = append(x.Shares, dataplane.Share{Backend: b.Addr, Part: 1})
+		}
+	}
+	return x, nil
+}
