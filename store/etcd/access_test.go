@@ -14,6 +14,7 @@ import (
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // TestReader: a role that may read three folders is enough, with tokens that end, and over TLS. The password is nowhere.
@@ -78,6 +79,37 @@ func TestNoAccess(t *testing.T) {
 			t.Errorf("connected %t, %v", s.Connected, s.Err)
 		}
 		f.stop()
+	}
+}
+
+// TestNoAccessChanges: who mends one reason reads the next one soon, and not what is mended.
+func TestNoAccessChanges(t *testing.T) {
+	t.Parallel()
+	c, _, p := single(t, etcdkit.Options{})
+	c.EnableAuth(etcdkit.User{Name: "half", Password: "secret", Read: []string{"/vipda/services/"}})
+	config := p.config
+	config.Username, config.PasswordFile = "half", filepath.Join(t.TempDir(), "password")
+	write := func(text string) {
+		if err := os.WriteFile(config.PasswordFile, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("guess")
+	source, err := etcd.New(etcd.Options{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, source)
+	says := func(want string) {
+		t.Helper()
+		f.wait(want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), want) })
+	}
+	says("authentication failed")
+	write("secret")
+	began := time.Now()
+	says("the user half may not read /vipda/endpoints/")
+	if took := time.Since(began); took > wait.Scaled(20*time.Second) {
+		t.Errorf("the next reason is told after %s", took)
 	}
 }
 

@@ -17,6 +17,7 @@ func (t *timing) hasten() {
 	t.call, t.page = time.Second, 10*time.Second
 	t.jitter, t.slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.refill = time.Second
+	t.errorPause = time.Minute // one outage is one error, however busy the machine
 	t.pageKeys, t.knock = 7, 100*time.Millisecond
 }
 

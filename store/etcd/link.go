@@ -56,7 +56,10 @@ type followed struct {
 type timing struct {
 	// now is the clock. What passes is told by its monotonic part, lest a jump of the wall clock look like an outage.
 	now func() time.Time
-	// ask is the time between requests for progress; silence is how long a stream may say nothing before it is given up.
+	// errorPause is the time between two errors that are published during one absence, if they differ.
+	errorPause time.Duration
+	// ask is the time between requests for progress; silence is how long a stream may say nothing before it is given up: an
+	// etcd that stands still for seconds must not have all its clients read everything again.
 	ask, silence time.Duration
 	// call bounds one question, page the reading of one page.
 	call, page time.Duration
@@ -76,7 +79,7 @@ type timing struct {
 func usualTiming() timing {
 	return timing{
 		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, knock: time.Minute, refill: 30 * time.Second, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
+		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, refill: 30 * time.Second, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 func TestPause(t *testing.T) {
 	const hosts, parts = 1000, 10
 	timing := usualTiming()
-	for failures, most := range map[int]time.Duration{0: timing.jitter, 1: time.Second, 3: 4 * time.Second, 5: timing.slowest, 1000: timing.slowest} {
+	for failures, most := range map[int]time.Duration{0: timing.jitter, 1: time.Second, 3: 4 * time.Second, 4: timing.slowest, 1000: timing.slowest} {
 		least := most / 2
 		if failures == 0 {
 			least = 0

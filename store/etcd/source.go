@@ -44,8 +44,6 @@ const (
 	longest = 50 * time.Millisecond
 	// tick is how often what passes with time is looked at.
 	tick = 5 * time.Second
-	// errorPause is the time between two errors that are published during one absence, if they differ.
-	errorPause = 30 * time.Second
 )
 
 // Source follows services in etcd. It implements store.Source.
@@ -243,7 +241,7 @@ func (w *watching) takeAway(err error) {
 		w.tellConnection(err)
 		w.connected, w.awaySince = false, w.timing.now()
 	}
-	if w.err == nil || w.timing.now().Sub(w.told) > errorPause {
+	if w.err == nil || w.timing.now().Sub(w.told) > w.timing.errorPause {
 		w.err = err
 		if !w.published.Connected && w.everTold {
 			w.changed()
