@@ -28,8 +28,8 @@ func large(services int) string {
 	return text.String()
 }
 
-// TestAnswersWithTenThousandServices: with 10,000 services of ten endpoints all that shows how the node is takes less than a second of a
-// core (ten with the race detector, which multiplies it), as the client in this process does, and a hundred browsers on the page less than 5 % of one. Others' load does not count.
+// TestAnswersWithTenThousandServices: with 10,000 services of ten endpoints all that shows how the node is takes less than a second
+// of a core, as the client in this process does, and a hundred browsers on the page less than 5 % of one. Others' load does not count.
 func TestAnswersWithTenThousandServices(t *testing.T) {
 	n := startNode(t, large(wait.Load(10_000)))
 	ctx := t.Context()
@@ -42,11 +42,14 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 		"scrape":  n.shows("/metrics"),
 		"health":  n.shows("/healthz"),
 	} {
-		used := processTime(t)
+		most, used := time.Second, processTime(t)
+		if wait.Race {
+			most *= 10
+		}
 		if err := ask(); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if used = processTime(t) - used; used > 10*time.Second {
+		if used = processTime(t) - used; used > most {
 			t.Errorf("%s takes %s of a core", what, used)
 		}
 		t.Logf("%s takes %s of a core", what, used)
