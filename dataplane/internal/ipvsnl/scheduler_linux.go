@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +25,6 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 	if known {
 		return has, nil
 	}
-	preload(ctx, name)
 	refusals, err := ask(ctx, k, func(s *socket) {
 		s.begin(byte(AddService), unix.NLM_F_ACK)
 		s.Nest(aboutService)
@@ -70,20 +68,3 @@ var (
 	nobody  = balancer.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Port: 9, Proto: balancer.TCP}
 	nobody6 = balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}), Port: 9, Proto: balancer.TCP}
 )
-
-// preload loads the module of a scheduler that the kernel must not load by itself. It does that with IPVS's lock held;
-// these two modules wait, as they begin, for network namespaces that are being removed, and those wait for that lock: then
-// IPVS stands still until the next boot, and with it every removal of a namespace (seen with Linux 6.1). Where it can't be
-// loaded so, as in containers, the kernel is left to it.
-func preload(ctx context.Context, name string) {
-	if name != "lblc" && name != "lblcr" {
-		return
-	}
-	module := "ip_vs_" + name
-	if _, err := os.Stat("/sys/module/" + module); err == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, loading)
-	defer cancel()
-	_, _ = modprobe(ctx, module)
-}
