@@ -28,7 +28,7 @@ func debugVerb() *verb {
 		about: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
 			"configuration and services files, what vipd has in the kernel, addresses and routes, and what its goroutines " +
 			"do. What can't be gathered says why, in its place.\n\n" +
-			"Headers and texts that checks send, and passwords in URLs, are replaced by \"(hidden)\". Passwords and keys that are in files of their own " +
+			"Headers and texts that checks send, and passwords in URLs, are replaced by \"(hidden)\". Files that hold passwords or keys " +
 			"are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
 		example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
 		flags: []cli.Flag{
@@ -166,13 +166,9 @@ func (c *call) profile(ctx context.Context, what string) ([]byte, error) {
 // output is what a command prints, of which only the lines that keep wants; nil keeps all.
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
-		text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
-		if err != nil {
-			said, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-			return text, fmt.Errorf("%s: %w: %s", command[0], err, said)
-		}
-		if keep == nil {
-			return text, nil
+		text, err := printed(ctx, command...)
+		if err != nil || keep == nil {
+			return text, err
 		}
 		var kept bytes.Buffer
 		for line := range bytes.Lines(text) {
@@ -184,12 +180,24 @@ func output(name string, keep func(line string) bool, command ...string) exhibit
 	}}
 }
 
+// printed is what a command prints. Where it fails, the error is the first line of that, or how it ended if it printed nothing.
+func printed(ctx context.Context, command ...string) ([]byte, error) {
+	text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	if err == nil {
+		return text, nil
+	}
+	if line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n"); line != "" {
+		err = errors.New(line)
+	}
+	return text, fmt.Errorf("%s: %w", command[0], err)
+}
+
 // isOurs keeps the lines that name what vipd has made.
 func isOurs(line string) bool { return strings.Contains(strings.ToLower(line), "vipd") }
 
 // ourTables lists the tables of vipd in nf_tables.
 func ourTables(ctx context.Context) ([]byte, error) {
-	text, err := exec.CommandContext(ctx, "nft", "list", "tables").CombinedOutput()
+	text, err := printed(ctx, "nft", "list", "tables")
 	if err != nil {
 		return text, err
 	}
@@ -198,7 +206,7 @@ func ourTables(ctx context.Context) ([]byte, error) {
 		if !isOurs(line) {
 			continue
 		}
-		table, err := exec.CommandContext(ctx, "nft", append([]string{"list"}, strings.Fields(line)...)...).CombinedOutput()
+		table, err := printed(ctx, append([]string{"nft", "list"}, strings.Fields(line)...)...)
 		all.Write(table)
 		if err != nil {
 			return all.Bytes(), err

@@ -38,7 +38,10 @@ func (d *daemonLink) client() (*api.Client, error) {
 				return nil, err
 			}
 			socket = d.socketDespiteMistakes()
-			if !errors.Is(err, fs.ErrPermission) {
+			switch path := (*fs.PathError)(nil); {
+			case errors.As(err, &path) && !errors.Is(err, fs.ErrPermission):
+				d.note("%s can't be read (%v); asking the daemon at %s", d.flags.String("config"), path.Err, socket)
+			case path == nil:
 				d.note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", d.flags.String("config"), socket)
 			}
 		}
@@ -100,7 +103,7 @@ func (d *daemonLink) socket() (string, error) {
 		err = tomlfile.Decode(file, text, &conf)
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
+		return "", fmt.Errorf("looking for the daemon's socket in its config %s: %w (--socket names it)", file, reason(err))
 	}
 	return d.socketFrom(&conf), nil
 }

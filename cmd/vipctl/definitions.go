@@ -2,9 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -35,11 +32,8 @@ type definitions struct {
 // readDefinitions reads a daemon's config with the services in it and where its [store].path leads, a services file, or
 // a folder of those. An error means that there is nothing to read.
 func readDefinitions(place string) (*definitions, error) {
-	switch _, err := os.Stat(place); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("there is no file or folder %s", place)
-	case err != nil:
-		return nil, fmt.Errorf("reading definitions: %w", err)
+	if _, err := os.Stat(place); err != nil {
+		return nil, unreadable(place, err)
 	}
 	return definitionsOf(place, tomlfile.Load(place)), nil
 }

@@ -91,7 +91,7 @@ func filesAt(place string, recursive bool) ([]string, error) {
 	}
 	info, err := os.Stat(place)
 	if err != nil {
-		return nil, fmt.Errorf("reading services: %w", err)
+		return nil, unreadable(place, err)
 	}
 	if !info.IsDir() {
 		return []string{place}, nil
@@ -110,7 +110,7 @@ func filesAt(place string, recursive bool) ([]string, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading services: %w", err)
+		return nil, unreadable(place, err)
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("folder %s has no files that end in .toml or .json", place)
@@ -137,9 +137,25 @@ func (c *call) readInput(file string) (text []byte, err error) {
 		text, err = tomlfile.ReadFile(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading services: %w", err)
+		return nil, unreadable(file, err)
 	}
 	return text, nil
+}
+
+// unreadable says why what a user has named can't be read.
+func unreadable(place string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no file or folder %s", place)
+	}
+	return fmt.Errorf("reading %s: %w", place, reason(err))
+}
+
+// reason is what is wrong with a file, where the text around it names the file already.
+func reason(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 func readStream(from io.Reader) ([]byte, error) {

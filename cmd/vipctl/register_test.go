@@ -197,7 +197,7 @@ func TestRegisterNoCommand(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
 	_, stderr := f.do(exitFailed, "register", "web", webID, "--", "no-such-command")
-	if !strings.HasPrefix(stderr, "vipctl: starting COMMAND: ") {
+	if !strings.HasPrefix(stderr, "vipctl: starting ") {
 		t.Errorf("stderr is %q", stderr)
 	}
 	f.do(5, "register", "web", webID, "--", "sh", "-c", "exit 5")

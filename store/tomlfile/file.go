@@ -74,6 +74,8 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 // readable says why a file is not read, whatever is in it.
 func readable(path string, info fs.FileInfo) error {
 	switch {
+	case info.IsDir():
+		return &fs.PathError{Op: "read", Path: path, Err: errors.New("a folder, not a file")}
 	case !info.Mode().IsRegular():
 		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	case info.Size() > maxSize:
