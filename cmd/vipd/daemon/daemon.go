@@ -188,7 +188,7 @@ func (d *Daemon) openFiles() (err error) {
 	}
 	if d.config.API.HTTP != "" {
 		if d.web, err = net.Listen("tcp", d.config.API.HTTP); err != nil {
-			return fmt.Errorf("opening api.http for metrics and health: %w", err)
+			return fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
 		}
 	}
 	d.socket, err = listenSocket(d.config.API.Socket, d.Log)

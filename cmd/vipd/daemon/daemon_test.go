@@ -462,6 +462,25 @@ func TestSocketInUse(t *testing.T) {
 	}
 }
 
+// TestWebInUse: where another program listens at api.http, the error has the setting and the way out.
+func TestWebInUse(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	file := filepath.Join(t.TempDir(), "vipd.toml")
+	text := strings.Replace(header, `http = "127.0.0.1:0"`, fmt.Sprintf("http = %q", other.Addr()), 1)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err = daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
+	if err == nil || !strings.Contains(err.Error(), `api.http, for metrics and health (set another address, or "" to turn it off)`) ||
+		!strings.Contains(err.Error(), other.Addr().String()) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestProfiles asks the socket what goroutines do.
 func TestProfiles(t *testing.T) {
 	n := startNode(t, web)
