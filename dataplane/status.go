@@ -30,7 +30,7 @@ type Status struct {
 	LastError    string
 	// Compared is when the last full comparison began that could read everything.
 	Compared time.Time
-	// Repairs counts what others broke and the engine mended.
+	// Repairs counts objects that other programs had changed, and that the engine has repaired.
 	Repairs int
 }
 

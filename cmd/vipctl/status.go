@@ -155,7 +155,7 @@ func (out *sheet) sync(s *api.Status) {
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
-		out.text("", fmt.Sprintf("drift was repaired %s", times(y.Repairs)))
+		out.text("", fmt.Sprintf("repaired %s that other programs had changed", count(y.Repairs, "object")))
 	}
 	out.text("", y.LastError)
 }
@@ -169,13 +169,6 @@ func short(d time.Duration) string {
 		return d.Round(100 * time.Microsecond).String()
 	}
 	return d.Round(10 * time.Millisecond).String()
-}
-
-func times(n int) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
 }
 
 func (out *sheet) addresses(addresses []api.Address) {

@@ -96,7 +96,7 @@ type Sync struct {
 	LastDuration time.Duration `json:"last_duration_ns"`
 	LastChanges  int           `json:"last_changes"`
 	LastError    string        `json:"last_error,omitempty"`
-	// Repairs counts drift that was mended.
+	// Repairs counts objects that other programs had changed, and that vipd has repaired.
 	Repairs int `json:"drift_repairs"`
 }
 
