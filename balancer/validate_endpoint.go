@@ -78,7 +78,7 @@ func (r *reading) checkPortNames(e *Endpoint, names []string, i int) {
 func (r *reading) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
-		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint has the port of another of its ports: connections to it may come back for ever", e.Address)
+		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint has the port of another of its ports: connections to it may loop", e.Address)
 	}
 	if own || len(s.VIPs) == 0 || len(s.Pools) > 0 {
 		return

@@ -88,7 +88,7 @@ func runCleanup(c *call) error {
 }
 
 // wayOut says what to do about a vipd that runs.
-const wayOut = "stop it first, see what would be removed with --dry-run, or remove it all the same with --force"
+const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
 // clean runs the cleaners one after the other, and prints what they do.
 func (c *call) clean(cleaners []cleaner, dry bool) error {

@@ -16,11 +16,11 @@ func waitVerb() *verb {
 	return &verb{
 		name: "wait", args: "--revision R", brief: "return when all nodes have applied a revision of etcd",
 		about: "Returns when every running vipd has revision R of etcd in its kernel: the revision that apply, delete, drain or " +
-			"a tool of your own has printed. Nodes that join meanwhile count too. A node that goes away may be restarting: it " +
+			"your own tool has printed. Nodes that join meanwhile count too. A node that goes away may be restarting: it " +
 			"is waited for a while longer, and then left out with a message.\n\n" +
 			"With --nodes only these nodes count, and they are waited for until they appear. When --timeout ends, the nodes " +
-			"that lag are named, and the exit code is 1. A node that refuses a service has applied the revision all the same; " +
-			"its problems are printed. Outages of etcd are waited out.",
+			"that lag are named, and the exit code is 1. A node that refuses a service has applied the revision, too; " +
+			"its problems are printed. While etcd is unreachable, wait goes on waiting.",
 		example: "vipctl wait --revision 1042 --timeout 30s",
 		flags: []cli.Flag{
 			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
@@ -109,7 +109,7 @@ func (c *call) applied(v *vigil) error {
 	}
 	how := ""
 	if n := len(v.problems); n > 0 {
-		how = fmt.Sprintf(", but %d of them may not serve all of it", n)
+		how = fmt.Sprintf(", but %s may not serve all of it", count(n, "node"))
 	}
 	return c.print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, count(len(v.done), "node"), how))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // errLoop is why a backend gets no connections that would loop to the frontend that they leave.
-var errLoop = errors.New("its address is that of a service that leads back to this one: connections would go round for ever")
+var errLoop = errors.New("its address is that of a service that leads back to this one: connections would loop")
 
 // chains know which frontends are wanted, for those that connect to backends: one may be a frontend, too.
 type chains struct {

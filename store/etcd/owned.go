@@ -160,7 +160,7 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 	case m.To != "" && !there:
 		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd", m.To)
 	case m.To != "" && !m.Force && r.cannot(m.To, member, a) != "":
-		return owner.Node, fmt.Errorf("%s can't take %s: %s (--force moves it all the same)", m.To, a, r.cannot(m.To, member, a))
+		return owner.Node, fmt.Errorf("%s can't take %s: %s (--force moves it anyway)", m.To, a, r.cannot(m.To, member, a))
 	}
 	takeBack, err := w.askMove(ctx, a, m)
 	if err != nil {

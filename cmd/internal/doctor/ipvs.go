@@ -182,8 +182,8 @@ func (v *visit) foreignServers() {
 	}
 	if len(inTheWay) > 0 {
 		v.add(problem("virtual servers of other programs are where services are: "+list(inTheWay),
-			"IPVS gives each address and port to one; vipd does not touch what it did not make, and its own can't be there. "+
-				"Whoever made it has to remove it, or the service needs another VIP or port",
+			"IPVS gives each address and port to one; vipd does not touch what it did not create. "+
+				"Remove it with the program that created it, or give the service another VIP or port",
 			show))
 	}
 	if len(beside) > 0 {

@@ -31,7 +31,7 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	if last == nil {
 		return nil
 	}
-	return errors.New("no usable endpoint would be left of " + Some(last) + ", so that new connections would fail: nothing was changed; --force does it all the same")
+	return errors.New("no usable endpoint would be left of " + Some(last) + ", so that new connections would fail: nothing was changed; --force does it anyway")
 }
 
 // lastAt names the ports of a service of which the targets are all endpoints that are usable.

@@ -267,7 +267,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		{api.OverrideRequest{Service: "wep", Address: "127.40.1.1", Draining: &yes}, `there is no service "wep"; did you mean web?`},
 		{
 			api.OverrideRequest{Service: "web", Address: "127.40.1.1", Draining: &yes},
-			"no usable endpoint would be left of service web (port 8080/tcp), so that new connections would fail: nothing was changed; --force does it all the same",
+			"no usable endpoint would be left of service web (port 8080/tcp), so that new connections would fail: nothing was changed; --force does it anyway",
 		},
 		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "say what to change: a weight, or whether to drain"},
 		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": endpoints say where they run in their field node`},
