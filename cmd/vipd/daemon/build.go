@@ -52,8 +52,8 @@ func (d *Daemon) build() (err error) {
 	}
 	published := model.NewPublished(d.config)
 	d.configuration = liveconfig.New(d.ConfigFile, d.Mode, d.config, published.Kick)
-	choice := modeswitch.Options{Modes: d.Modes, Config: d.config, Configuration: d.configuration, Log: d.Log, Journal: d.journal}
-	first, err := modeswitch.First(context.Background(), choice)
+	choice := modeswitch.Choice{Modes: d.Modes, Configuration: d.configuration, Log: d.Log, Journal: d.journal}
+	first, err := choice.Make(context.Background())
 	if err != nil {
 		return err
 	}
@@ -81,9 +81,10 @@ func (d *Daemon) build() (err error) {
 		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
 	})
 	d.model = d.newModel(published, first)
-	choice.Engine, choice.Adopt, choice.Kick = d.engine, d.model.Adopt, published.Kick
-	choice.Tell, choice.Listen, choice.Counters = d.host.SetMode, d.outliers.Listen, &d.counters
-	d.modeSwitch = modeswitch.New(choice, first)
+	d.modeSwitch = modeswitch.New(modeswitch.Options{
+		Choice: choice, Config: d.config, Engine: d.engine, Adopt: d.model.Adopt, Kick: published.Kick,
+		Tell: d.host.SetMode, Listen: d.outliers.Listen, Counters: &d.counters,
+	}, first)
 	d.access = accesslog.New(accesslog.Options{
 		Default: d.config.Userspace.AccessLog, Log: d.component("access"), Follow: d.modeSwitch.Follow,
 		Services: func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {

@@ -16,7 +16,7 @@ import (
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
-		c := New(Options{Configuration: &liveconfig.Config{}, Counters: &counters.Process{}}, &Chosen{Dataplane: asked})
+		c := New(Options{Choice: Choice{Configuration: &liveconfig.Config{}}, Counters: &counters.Process{}}, &Chosen{Dataplane: asked})
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = c.Run(ctx) }()

@@ -11,6 +11,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/dataplane"
 )
 
@@ -24,13 +25,15 @@ type Chosen struct {
 	Reason string
 }
 
-// choice is how a mode is chosen.
-type choice struct {
-	all     []modes.Mode
-	config  config.Config
-	by      string // who asks for its mode
-	log     *slog.Logger
-	journal *events.Journal
+// Choice is how a mode is chosen.
+type Choice struct {
+	// Modes are those that there are, the best first.
+	Modes []modes.Mode
+	// Configuration has the configuration as it is now, which says what mode is wanted.
+	Configuration *liveconfig.Config
+	Log           *slog.Logger
+	Journal       *events.Journal
+
 	// use is the mode in use, which needs no trial; nil means none is.
 	use *Chosen
 	// unfit are modes that can't be taken, with the reason.
@@ -42,16 +45,17 @@ type choice struct {
 // trialTime bounds the trial of one mode, which takes a fraction of a second on a machine that is not overloaded.
 const trialTime = 45 * time.Second
 
-// make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
+// Make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
 // its dataplane, another one with a new dataplane.
-func (c choice) make(ctx context.Context) (*Chosen, error) {
+func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	var reasons []string
-	wanted := c.config.Mode
-	for _, name := range order(c.all, wanted) {
-		m, dp, err := c.try(ctx, name)
+	conf := c.Configuration.Current()
+	wanted := conf.Mode
+	for _, name := range order(c.Modes, wanted) {
+		m, dp, err := c.try(ctx, name, conf)
 		if err != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
-			if wanted != config.AutoMode && c.config.StrictMode {
+			if wanted != config.AutoMode && conf.StrictMode {
 				return nil, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another: %w", name, err)
 			}
 			continue
@@ -63,10 +67,10 @@ func (c choice) make(ctx context.Context) (*Chosen, error) {
 		case wanted == config.AutoMode:
 			out.Reason = "the best that works here"
 		default:
-			out.Reason = c.by
+			out.Reason = c.Configuration.ModeBy()
 		}
 		if out.Fallback && (c.use == nil || !c.use.Fallback || c.use.Reason != out.Reason) {
-			c.journal.Record(events.Event{
+			c.Journal.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so that %s mode is taken", wanted, name),
 				Cause: out.Reason,
 			})
@@ -77,21 +81,21 @@ func (c choice) make(ctx context.Context) (*Chosen, error) {
 }
 
 // try proves that a mode works.
-func (c choice) try(ctx context.Context, name config.ModeName) (modes.Mode, dataplane.Dataplane, error) {
+func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Config) (modes.Mode, dataplane.Dataplane, error) {
 	if err := c.unfit[name]; err != nil {
 		return modes.Mode{}, nil, err
 	}
 	if c.use != nil && c.use.Name == name {
 		return c.use.Mode, c.use.Dataplane, nil
 	}
-	for _, m := range c.all {
+	for _, m := range c.Modes {
 		if m.Name == name {
 			if c.before != nil {
 				c.before(name)
 			}
 			ctx, cancel := context.WithTimeout(ctx, trialTime)
 			defer cancel()
-			dp, err := m.New(ctx, c.config, c.log.With("component", "dataplane", "dataplane", string(name)))
+			dp, err := m.New(ctx, conf, c.Log.With("component", "dataplane", "dataplane", string(name)))
 			return m, dp, err
 		}
 	}

@@ -12,9 +12,7 @@ import (
 	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
-	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon/internal/counters"
-	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/dataplane"
 )
 
@@ -37,13 +35,9 @@ type Switch struct {
 
 // Options are what a Switch is made of.
 type Options struct {
-	// Modes are those that there are, the best first.
-	Modes []modes.Mode
-	// Config is the configuration at the start, and Configuration has it as it is now.
-	Config        config.Config
-	Configuration *liveconfig.Config
-	Log           *slog.Logger
-	Journal       *events.Journal
+	Choice
+	// Config is the configuration at the start.
+	Config config.Config
 	// Engine carries out in the mode that serves.
 	Engine *dataplane.Engine
 	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
@@ -56,14 +50,6 @@ type Options struct {
 	Listen func(dataplane.Dataplane)
 	// Counters counts in the dataplanes that serve and have served.
 	Counters *counters.Process
-}
-
-// First chooses the mode to begin with, by Modes, Configuration, Log and Journal of the options alone.
-func First(ctx context.Context, o Options) (*Chosen, error) { return o.choice().make(ctx) }
-
-// choice is that among all modes, by the configuration as it is now.
-func (o *Options) choice() choice {
-	return choice{all: o.Modes, config: o.Configuration.Current(), by: o.Configuration.ModeBy(), log: o.Log, journal: o.Journal}
 }
 
 // New returns a Switch that begins with first.
@@ -125,10 +111,10 @@ func (c *Switch) again(ctx context.Context) {
 	defer c.changing.Unlock()
 	defer c.tune()
 	defer c.forsake()
-	use, among := c.Serving(), c.o.choice()
+	use, among := c.Serving(), c.o.Choice
 	among.use, among.unfit, among.before = use, map[config.ModeName]error{}, c.endRetiring
 	for {
-		next, err := among.make(ctx)
+		next, err := among.Make(ctx)
 		switch {
 		case ctx.Err() != nil && next != nil && next.Dataplane != use.Dataplane:
 			c.unused = append(c.unused, next)
