@@ -41,6 +41,7 @@ type gateway struct {
 	daemon *lab.Cmd // vipd
 	cmd    *lab.Cmd // vipd owner
 	ended  context.Context
+	gone   context.Context // vipd
 	http   *http.Client
 }
 
@@ -77,7 +78,7 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
 	f.lan.Join(ns, fmt.Sprintf("10.9.0.%d/16", 10+number), fmt.Sprintf("fd09::%d/64", 10+number))
-	f.other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 10+number))
+	f.other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 10+number), fmt.Sprintf("fd08::%d/64", 10+number))
 	f.third.Join(ns, fmt.Sprintf("10.7.0.%d/24", 10+number))
 	respond(f.t, ns)
 	g := &gateway{t: f.t, ns: ns, bin: f.bin, dir: f.t.TempDir()}
@@ -110,11 +111,14 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	return g
 }
 
-// boot starts all that runs on the host.
+// boot starts all that runs on the host, after what ran there before has ended.
 func (g *gateway) boot() {
 	g.t.Helper()
 	g.start()
-	g.daemon, _ = g.run("vipd", "--config", g.config())
+	if g.daemon != nil {
+		<-g.gone.Done()
+	}
+	g.daemon, g.gone = g.run("vipd", "--config", g.config())
 }
 
 // configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go nowhere for it.

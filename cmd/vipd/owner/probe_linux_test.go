@@ -23,7 +23,7 @@ const (
 	ownPort   = 9001
 )
 
-// respond has a host answer each datagram with what it was, and its name.
+// respond has a host answer each datagram with what it was, and its name, and converse on connections.
 func respond(t *testing.T, ns *lab.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -45,7 +45,7 @@ func respond(t *testing.T, ns *lab.NS) {
 			if err != nil {
 				return
 			}
-			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+			go converse(c)
 		}
 	}()
 	go func() {
@@ -58,6 +58,33 @@ func respond(t *testing.T, ns *lab.NS) {
 			_, _ = c.WriteToUDPAddrPort(append(b[:n:n], ns.Name...), from)
 		}
 	}()
+}
+
+// talkative is the first that a client says who is told something all the time.
+const talkative = "t"
+
+// converse gives a client back what it says.
+func converse(c net.Conn) {
+	defer c.Close()
+	b := make([]byte, 1)
+	if _, err := c.Read(b); err != nil {
+		return
+	}
+	_, _ = c.Write(b)
+	if string(b) == talkative {
+		go chatter(c)
+	}
+	_, _ = io.Copy(c, c)
+}
+
+// chatter says something on a connection every 20 ms until that fails.
+func chatter(c net.Conn) {
+	for {
+		if _, err := c.Write([]byte(".")); err != nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // ask asks once as a client does, and returns which host answers; "" means none does.

@@ -2,7 +2,6 @@ package owner
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -15,82 +14,74 @@ import (
 	"vipd/test/wait"
 )
 
-// roams is a VIP whose endpoints have inner, of the same group, for their gateway.
-var roams, inner = netip.MustParseAddr("10.9.0.101"), netip.MustParseAddr("10.8.0.101")
+// roaming are VIPs of a group. The last two are the gateways of the endpoints, by which they answer.
+var roaming = []netip.Addr{
+	netip.MustParseAddr("10.9.0.101"), netip.MustParseAddr("fd09::101"), netip.MustParseAddr("10.8.0.101"), netip.MustParseAddr("fd08::101"),
+}
 
-const roaming = `
-[vips."10.9.0.101"]
-hold = "one"
-group = "roams"
-[vips."10.8.0.101"]
-hold = "one"
-group = "roams"
-[services.roams]
-vips = ["10.9.0.101"]
+// roams has frontends whose hosts choose endpoints alike: with one owner by two schedulers and over IPv6, and one that each host has,
+// to which the client's router is the owner.
+const roams = `
+[vips]
+"10.9.0.101" = { hold = "one", group = "roams" }
+"fd09::101" = { hold = "one", group = "roams" }
+"10.8.0.101" = { hold = "one", group = "roams" }
+"fd08::101" = { hold = "one", group = "roams" }
+"10.96.0.2" = { withdraw = "no_endpoint" }
+[services.maglev]
+vips = ["10.9.0.101", "fd09::101", "10.96.0.2"]
 scheduler = "mh"
 ports = [{ port = 9000, target_port = 9001 }]
+endpoints = [
+    { address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "10.8.0.33" },
+    { address = "fd08::31" }, { address = "fd08::32" }, { address = "fd08::33" },
+]
+[services.source]
+vips = ["10.9.0.101"]
+scheduler = "sh"
+ports = [{ port = 9002, target_port = 9001 }]
 endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "10.8.0.33" }]
 `
+
+// roamers are the clients of each frontend: hosts choose by their addresses, so that each has one.
+const roamers = 8
 
 // TestConnectionsGoOn: open connections to a VIP whose hosts choose endpoints alike go on at the next owner, whether the client alone
 // talks or both sides do.
 func TestConnectionsGoOn(t *testing.T) {
 	for mode, more := range map[string]string{"nftables": "", "iptables": "", "legacy": "iptables.backend = \"legacy\"\n"} {
 		t.Run(mode, func(t *testing.T) {
-			in := mode
 			if mode == "legacy" {
-				in = "iptables"
+				mode = "iptables"
 			}
-			f := newFleet(t, in, etcdkit.Options{}, more, roaming)
-			endpoints := f.lab.Add("endpoints")
-			f.other.Join(endpoints, "10.8.0.31/24", "10.8.0.32/24", "10.8.0.33/24")
-			endpoints.Exec("ip", "route", "add", "default", "via", inner.String())
-			talk(t, endpoints)
-			f.goesOn(planned)
-			f.goesOn(killed)
+			connectionsGoOn(t, mode, more)
 		})
 	}
 }
 
-// talk has a host answer what connections say; on those that begin with b it talks all the time, too.
-func talk(t *testing.T, ns *lab.NS) {
-	t.Helper()
-	l, err := ns.Listen("tcp", fmt.Sprintf(":%d", ownPort))
-	if err != nil {
-		t.Fatal(err)
+// connectionsGoOn moves the VIPs of such connections, and kills their owner.
+func connectionsGoOn(t *testing.T, mode, more string) {
+	f := newFleet(t, mode, etcdkit.Options{}, more, roams)
+	endpoints := f.lab.Add("endpoints")
+	f.other.Join(endpoints, "10.8.0.31/24", "10.8.0.32/24", "10.8.0.33/24", "fd08::31/64", "fd08::32/64", "fd08::33/64")
+	endpoints.Default("10.8.0.101", "fd08::101")
+	respond(t, endpoints)
+	for _, g := range f.hosts {
+		g.ns.Sysctl("net.ipv6.conf.all.forwarding", "1")
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				b := make([]byte, 1)
-				if _, err := c.Read(b); err == nil && b[0] == 'b' {
-					go chatter(c)
-				}
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
-}
-
-// chatter says something on a connection every 20 ms until that fails.
-func chatter(c net.Conn) {
-	for {
-		if _, err := c.Write([]byte(".")); err != nil {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	for i := range roamers {
+		f.client.AddAddr("lan", fmt.Sprintf("10.9.0.%d/16", 60+i))
+		f.client.AddAddr("lan", fmt.Sprintf("fd09::%d/64", 60+i))
 	}
+	f.client.Route("10.96.0.2/32", "10.9.0.101")
+	f.goesOn(planned)
+	f.goesOn(killed)
 }
 
 // line is an open connection.
 type line struct {
 	net.Conn
+	to    string
 	both  bool
 	heard atomic.Int64 // bytes
 	ended atomic.Pointer[error]
@@ -108,28 +99,34 @@ func (l *line) listen() {
 	}
 }
 
-// lines opens connections to the VIP, of which every second one is talked on by both sides all the time.
-func (f *fleet) lines(n int) (all []*line) {
+// lines opens connections to all frontends that roam, of which every second one is talked on by both sides all the time.
+func (f *fleet) lines() (all []*line) {
 	f.t.Helper()
-	for i := range n {
-		l := &line{both: i%2 == 1}
-		lab.Eventually(f.t, 10*time.Second, "a connection", func() (err error) {
-			l.Conn, err = f.client.Dial(f.t.Context(), "tcp", netip.AddrPortFrom(roams, probePort).String())
-			return err
-		})
-		f.t.Cleanup(func() { _ = l.Close() })
-		first := "c"
-		if l.both {
-			first = "b"
+	for _, to := range []string{"10.9.0.101:9000", "10.9.0.101:9002", "[fd09::101]:9000", "10.96.0.2:9000"} {
+		for i := range roamers {
+			l := &line{to: to, both: i%2 == 1}
+			from := "10.9.0."
+			if to[0] == '[' {
+				from = "fd09::"
+			}
+			lab.Eventually(f.t, 10*time.Second, "a connection to "+to, func() (err error) {
+				l.Conn, err = f.client.DialFrom(f.t.Context(), "tcp", netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprint(from, 60+i)), 0), to)
+				return err
+			})
+			f.t.Cleanup(func() { _ = l.Close() })
+			first := "c"
+			if l.both {
+				first = talkative
+			}
+			if _, err := l.Write([]byte(first)); err != nil {
+				f.t.Fatal(err)
+			}
+			go l.listen()
+			if l.both {
+				go chatter(l.Conn)
+			}
+			all = append(all, l)
 		}
-		if _, err := l.Write([]byte(first)); err != nil {
-			f.t.Fatal(err)
-		}
-		go l.listen()
-		if l.both {
-			go chatter(l.Conn)
-		}
-		all = append(all, l)
 	}
 	return all
 }
@@ -140,23 +137,25 @@ func (f *fleet) goesOn(c fault) {
 	f.settled()
 	has := func() (owner *gateway) {
 		for _, g := range f.hosts {
-			if all := g.bound(); slices.Contains(all, roams) && slices.Contains(all, inner) {
+			if all := g.bound(); !slices.ContainsFunc(roaming, func(v netip.Addr) bool { return !slices.Contains(all, v) }) {
 				owner = g
 			}
 		}
 		return owner
 	}
 	var g *gateway
-	wait.For(f.t, etcdkit.Patience, "an owner of "+roams.String(), func() bool { g = has(); return g != nil })
-	const n = 40
-	all := f.lines(n)
+	wait.For(f.t, etcdkit.Patience, "an owner of all that roams", func() bool { g = has(); return g != nil })
+	all := f.lines()
+	wait.For(f.t, etcdkit.Patience, "an answer on each connection", func() bool {
+		return !slices.ContainsFunc(all, func(l *line) bool { return l.heard.Load() == 0 })
+	})
 	if c.name == planned.name {
-		g.vipctl("vip", "move", roams.String())
+		g.vipctl("vip", "move", roaming[0].String())
 	} else {
 		c.fault(g)
 	}
 	wait.For(f.t, etcdkit.Patience, "another owner after "+c.name, func() bool { o := has(); return o != nil && o != g })
-	before := make([]int64, n)
+	before := make([]int64, len(all))
 	for i, l := range all {
 		before[i] = l.heard.Load()
 		if !l.both {
@@ -166,9 +165,9 @@ func (f *fleet) goesOn(c fault) {
 	wait.For(f.t, etcdkit.Patience, "connections to go on or end", func() bool {
 		return !slices.ContainsFunc(all, func(l *line) bool { return l.ended.Load() == nil && l.heard.Load() == before[slices.Index(all, l)] })
 	})
-	for i, l := range all {
+	for _, l := range all {
 		if err := l.ended.Load(); err != nil {
-			f.t.Errorf("%s: connection %d, on which both sides talk: %t, ended: %v", c.name, i, l.both, *err)
+			f.t.Errorf("%s: a connection to %s, on which both sides talk: %t, ended: %v", c.name, l.to, l.both, *err)
 		}
 	}
 	c.mend(g)

@@ -19,31 +19,45 @@ import (
 	"vipd/test/wait"
 )
 
-// TestWorstGap measures for how long nobody answers when a VIP moves and when its owner dies: docs/ownership.md has the results.
+// TestWorstGap measures for how long nobody answers when a VIP moves and when its owner meets a fault: docs/ownership.md has the results.
 func TestWorstGap(t *testing.T) {
 	n := wait.Soak(0, 20)
 	if n == 0 {
 		t.Skip("needs to measure for minutes, which make soak does")
 	}
-	for mode, faults := range map[string][]fault{"nftables": {planned, killed, stopped}, "userspace": {frozenDaemon}} {
-		t.Run(mode, func(t *testing.T) {
-			f := newFleet(t, mode, etcdkit.Options{})
-			for _, c := range faults {
-				var gaps []time.Duration
-				for range n {
-					if mode == "userspace" {
-						time.Sleep(21 * time.Second) // a VIP that its owner gave away three times within a minute stays for a minute
-					}
-					gaps = append(gaps, f.meets(c))
-				}
-				slices.Sort(gaps)
-				t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", c.name, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
-			}
-		})
+	for _, c := range []fault{planned, killed, stopped, powerOff, cutOff, lanLost, cutFromEtcd} {
+		t.Run(c.name, func(t *testing.T) { newFleet(t, "nftables", etcdkit.Options{}).worst(c, n) })
 	}
+	t.Run("etcd frozen for minutes", func(t *testing.T) {
+		f := newFleet(t, "nftables", etcdkit.Options{})
+		f.worst(f.etcdFrozen(3*time.Minute), 1)
+	})
+	t.Run("userspace", func(t *testing.T) { newFleet(t, "userspace", etcdkit.Options{}).worst(frozenDaemon, n) })
 }
 
-// TestAtRest measures what 10,000 VIPs on three hosts cost while nothing happens.
+// worst has the owner meet a fault n times.
+func (f *fleet) worst(c fault, n int) {
+	f.t.Helper()
+	var gaps []time.Duration
+	for range n {
+		if f.mode == "userspace" {
+			time.Sleep(21 * time.Second) // a VIP that its owner gave away three times within a minute stays for a minute
+		}
+		gaps = append(gaps, f.meets(c))
+	}
+	tell(f.t, c.name, gaps)
+	f.t.Logf("an owner waited %s for a processor at worst", f.late().Round(time.Millisecond))
+}
+
+// tell says for how long nobody answered.
+func tell(t *testing.T, what string, gaps []time.Duration) {
+	t.Helper()
+	slices.Sort(gaps)
+	n := len(gaps)
+	t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", what, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
+}
+
+// TestAtRest measures what 10,000 VIPs on three hosts cost while nothing happens, announced each second and each minute, the default.
 func TestAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
 	if n == 0 {
@@ -60,11 +74,19 @@ func TestAtRest(t *testing.T) {
 	wait.For(t, 10*time.Minute, "the first announcements", func() bool {
 		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { s := g.status(); return s == nil || s.Announced < uint64(least*len(s.Bound)) })
 	})
-	before := f.reading()
-	time.Sleep(span) // what is measured
-	after := f.reading()
-	for _, what := range slices.Sorted(maps.Keys(after)) {
-		t.Logf("%s: %.2f a second", what, (after[what]-before[what])/span.Seconds())
+	for _, every := range []string{"1s", "60s"} {
+		for _, g := range f.hosts {
+			g.configure(func(text string) string {
+				return strings.Replace(text, `announce_every = "1s"`, fmt.Sprintf("announce_every = %q", every), 1)
+			})
+		}
+		time.Sleep(span) // after which what was due before has been announced
+		before := f.reading()
+		time.Sleep(span) // what is measured
+		after := f.reading()
+		for _, what := range slices.Sorted(maps.Keys(after)) {
+			t.Logf("announced every %s: %s: %.2f a second", every, what, (after[what]-before[what])/span.Seconds())
+		}
 	}
 }
 
