@@ -5,11 +5,13 @@ SHELL       := bash
 .DEFAULT_GOAL := help
 
 GO      ?= go
+# Everywhere, so that what one target has compiled serves the others, and the tests that build programs.
+export GOFLAGS := -trimpath $(GOFLAGS)
 VERSION ?= $(shell packaging/version 2>/dev/null || echo unknown)
 # The commit is stamped where git can tell it; in a tree without .git, or of another user, the build must not fail.
 STAMP   := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 REPORT  := CGO_ENABLED=0 $(GO) build -buildvcs=false -o build/report ./test/report && build/report
-BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=$(STAMP) -trimpath -ldflags "-X vipd/cmd/internal/version.Version=$(VERSION)"
+BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=$(STAMP) -ldflags "-X vipd/cmd/internal/version.Version=$(VERSION)"
 # Pinned in a file of its own and not in go.mod, so that a linter's dependencies are never the program's.
 STATICCHECK := $(GO) tool -modfile=test/lint.mod staticcheck
 
@@ -29,7 +31,7 @@ help: ## list the targets
 build: ## bin/vipd, bin/vipctl, their manual pages in bin/man, and the servers of the examples
 	@mkdir -p bin
 	$(BUILD) -o bin/ ./cmd/vipd ./cmd/vipctl ./examples/echo ./examples/demo
-	@CGO_ENABLED=0 $(GO) run -buildvcs=false -trimpath ./packaging/man -bin bin -o bin/man -version "$(VERSION)"
+	@CGO_ENABLED=0 $(GO) run -buildvcs=false ./packaging/man -bin bin -o bin/man -version "$(VERSION)"
 
 run: build ## three servers behind a VIP on this machine, without root; Ctrl-C ends it
 	@bin/demo run
