@@ -143,7 +143,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		crowds(t, clients, netip.MustParseAddrPort("127.58.9.9:53"))
+		crowds(t, 0, clients, netip.MustParseAddrPort("127.58.9.9:53"))
 	}()
 	changes := 0
 	for sending := true; sending; changes++ {
