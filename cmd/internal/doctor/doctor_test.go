@@ -284,6 +284,12 @@ func TestFindings(t *testing.T) {
 		{"forwarding does not matter", func(m *made) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status.Mode = "0", api.Mode{InUse: "userspace", Wanted: "userspace"}
 		}, nil},
+		{"what drops forwarded packets does not matter", func(m *made) {
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
+			m.prints["iptables-nft-save"] = "*filter\n:FORWARD DROP [0:0]\n:VIPD-FORWARD - [0:0]\n-A FORWARD -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
+			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
+			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
+		}, nil},
 		{"loopback, paths, ARP, counters", func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"
 			m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"

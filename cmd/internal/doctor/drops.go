@@ -151,7 +151,10 @@ func (v *visit) dropsBefore(b *backend, chain string) bool {
 
 // filtered are the chains that connections to VIPs pass.
 func (v *visit) filtered() []string {
-	chains := []string{"INPUT", "FORWARD"}
+	chains := []string{"INPUT"}
+	if v.mode().Forward { // else they end on this host
+		chains = append(chains, "FORWARD")
+	}
 	if v.mode().Name == config.IPVSMode { // what virtual servers send on goes out here
 		chains = append(chains, "OUTPUT")
 	}
@@ -199,7 +202,7 @@ func (v *visit) otherPolicy(b *backend, name string) Finding {
 	f := warning(drops,
 		"what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
 		fmt.Sprintf("%s -P %s ACCEPT", b.program, name))
-	if v.has(b.family == "iptables") && (name == "INPUT" || v.mode().Forward) {
+	if v.has(b.family == "iptables") {
 		f.Level = Problem
 	}
 	return f

@@ -58,6 +58,10 @@ func (v *visit) foreignChains(ctx context.Context) {
 		v.add(note("others' nft tables were not looked at: nft is not installed", "", "apt-get install nftables"))
 		return
 	}
+	hooks := []string{"prerouting", "input", "output"}
+	if v.mode().Forward { // else connections to VIPs end on this host
+		hooks = append(hooks, "forward")
+	}
 	objects, err := v.nft(ctx, "list", "chains")
 	if err != nil {
 		v.add(warning("others' nft tables can't be read: "+oneLine(err), "", "nft list chains"))
@@ -65,7 +69,7 @@ func (v *visit) foreignChains(ctx context.Context) {
 	}
 	for _, o := range objects {
 		c := o.Chain
-		if c == nil || c.Type != "filter" || c.fromTables() || !slices.Contains([]string{"forward", "input", "prerouting", "output"}, c.Hook) {
+		if c == nil || c.Type != "filter" || c.fromTables() || !slices.Contains(hooks, c.Hook) {
 			continue
 		}
 		v.foreignChain(ctx, c)
