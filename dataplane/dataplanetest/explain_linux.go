@@ -2,8 +2,10 @@ package dataplanetest
 
 import (
 	"net/netip"
+	"slices"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/explain"
 	"vipd/test/lab"
 )
@@ -15,7 +17,8 @@ type asked struct {
 	revision int64
 }
 
-// explains checks that explain says of a client what real packets have just met.
+// explains checks that explain says of a client what real packets have just met, and, of those that are served, that the kernel has
+// all that it should.
 func (r *rig) explains(from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {
@@ -40,5 +43,8 @@ func (r *rig) explains(from *lab.NS, source netip.Addr, key balancer.Key, want e
 	a, err := n.Explain(r.Context(), explain.Question{Client: source, To: key})
 	if err != nil || a.Verdict != want {
 		r.Errorf("%s at %s, which packets find %s: explained as %s (%s), %v", from.Name, key, want, a.Verdict, a.Summary, err)
+	}
+	if i := slices.IndexFunc(a.Objects, func(o dataplane.Object) bool { return o.Missing }); i >= 0 && want == explain.Served {
+		r.Errorf("%s at %s is served, and explained with what is missing: %s", from.Name, key, a.Objects[i].Name)
 	}
 }

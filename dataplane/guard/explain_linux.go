@@ -16,13 +16,13 @@ import (
 // Explain asks the kernel which sets of the guard have f, and, where it has source ranges, whether they have client: allowed.
 // It has its own connections to the kernel, so that it disturbs no Guard at work.
 func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Object, allowed bool, err error) {
-	has, done, err := asker(f.Addr)
+	has, native, done, err := asker(f.Addr)
 	if err != nil {
 		return nil, false, err
 	}
 	defer done()
 	for _, def := range setDefs() {
-		if def.entries == nil || def.name == allowedSet || def.name == tunnelsSet || def.name == answersSet || len(def.entries(f)) == 0 {
+		if def.native && !native || def.entries == nil || def.name == allowedSet || def.name == tunnelsSet || def.name == answersSet || len(def.entries(f)) == 0 {
 			continue
 		}
 		name, in, err := has(&def, placeOf(f.Key))
@@ -55,8 +55,9 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	return objects, allowed, nil
 }
 
-// asker returns what asks whether an entry is in a set, in the form that the guard has in the kernel, and what ends asking.
-func asker(a netip.Addr) (has func(*setDef, ipset.Entry) (name string, in bool, err error), done func(), err error) {
+// asker returns what asks whether an entry is in a set, in the form that the guard has in the kernel, whether that is nf_tables', and
+// what ends asking.
+func asker(a netip.Addr) (has func(*setDef, ipset.Entry) (name string, in bool, err error), native bool, done func(), err error) {
 	family := inet.IPv4
 	if a.Is6() {
 		family = inet.IPv6
@@ -71,13 +72,13 @@ func asker(a netip.Addr) (has func(*setDef, ipset.Entry) (name string, in bool, 
 					return "set " + s.Name + " of table " + l.table.String(), false, nil
 				}
 				return "set " + s.Name + " of table " + l.table.String(), err == nil, err
-			}, func() { _ = conn.Close() }, nil
+			}, true, func() { _ = conn.Close() }, nil
 		}
 		_ = conn.Close() // nothing was written
 	}
 	conn, err := ipset.Open()
 	if err != nil {
-		return nil, nil, err
+		return nil, false, nil, err
 	}
 	return func(def *setDef, e ipset.Entry) (string, bool, error) {
 		name := setName(def.name, family)
@@ -86,5 +87,5 @@ func asker(a netip.Addr) (has func(*setDef, ipset.Entry) (name string, in bool, 
 			err = nil
 		}
 		return "ipset " + name, in, err
-	}, conn.Close, nil
+	}, false, conn.Close, nil
 }
