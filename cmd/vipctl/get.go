@@ -223,9 +223,10 @@ func (c *call) notServed(name string, services []api.Service) error {
 	return absent("service", name, "", namesOf(services))
 }
 
-// absent says that there is nothing of a kind with this name, and what is near. Where is "" or says where it was looked for.
+// absent says that there is nothing of a kind with this name, and what is near, or else what there is. Where is "" or says where it
+// was looked for.
 func absent(what, name, where string, known []string) error {
-	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Meant(name, known))
+	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Other(name, known))
 }
 
 func namesOf(services []api.Service) []string {
