@@ -256,7 +256,7 @@ func (u *unit) trust(env *Env) {
 	}
 }
 
-// unbuilt reports the settings that this version of the program does not carry out in any mode.
+// unbuilt reports the settings that this version supports in no mode.
 func (u *unit) unbuilt() {
 	s := u.service
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {

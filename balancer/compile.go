@@ -67,7 +67,7 @@ type Inputs struct {
 	Leaving snap.Map[netip.Addr, Drain]
 	// Holders say which service had a contested key last; see Memory.
 	Holders snap.Map[Key, Name]
-	// VIPs are the settings of addresses, and Pools those of all addresses of a pool that have none of their own.
+	// VIPs are the settings of addresses, and Pools those of all addresses of a pool without settings.
 	VIPs  snap.Map[netip.Addr, *VIP]
 	Pools snap.Map[Name, *Pool]
 	// Away are VIPs that were withdrawn; see Memory.
@@ -94,14 +94,14 @@ type Drain struct {
 	Until time.Time `json:"until"`
 }
 
-// Desired is what is to be carried out: the result of compiling.
+// Desired is what is to be applied: the result of compiling.
 type Desired struct {
 	// Frontends are complete: what is not here must not be served.
 	Frontends snap.Map[Key, *Frontend]
 	// Addresses counts the frontends (node ports aside) on each VIP; 0 for one that is only kept for what is left of its
 	// connections.
 	Addresses snap.Map[netip.Addr, int]
-	// Standings say how those of Addresses that have settings stand here. The frontends on one that is not held are carried out
+	// Standings say how those of Addresses that have settings stand here. The frontends on one that is not held are applied
 	// all the same: when the address comes, all is ready.
 	Standings snap.Map[netip.Addr, Standing]
 	// Contested says who has each key that more than one service claims.
@@ -116,6 +116,6 @@ type Desired struct {
 type Revision struct {
 	// Store is the store's own revision: counts up from 1 for files, etcd's revision for etcd.
 	Store int64 `json:"store"`
-	// Seen is when the oldest change of the store that is not carried out yet was seen; zero means there is none.
+	// Seen is when the oldest change of the store that is not applied yet was seen; zero means there is none.
 	Seen time.Time `json:"seen,omitzero"`
 }

@@ -1,7 +1,7 @@
 // Package balancer is the model of vipd: what users write, what is compiled from it, and the pure function between.
 //
 // Users write services and endpoints (Service, Endpoint). Compile turns them, with everything else that has a say
-// (Env, Inputs), into frontends with their final backends (Frontend, Backend), which a dataplane carries out without
+// (Env, Inputs), into frontends with their final backends (Frontend, Backend), which a dataplane applies without
 // any further thought:
 //
 //	Inputs{Services, Endpoints, Overrides, Health, Drains, Holders}  --Compile(Env)-->  Desired{Frontends, Addresses, Problems}

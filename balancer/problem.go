@@ -47,7 +47,7 @@ type Problem struct {
 	Service Name `json:"service,omitempty"`
 	// Field is the path of the field inside its table, such as endpoints[2].weight; "" for the whole.
 	Field string `json:"field,omitempty"`
-	// Kind tells apart the problems that programs treat in a way of their own; "" for all others.
+	// Kind tells apart the problems that programs treat specially; "" for all others.
 	Kind ProblemKind `json:"kind,omitempty"`
 	// Port is the port of a problem with one port's endpoints, such as "80/tcp", as Service.PortWords writes it; "" for all others.
 	Port string `json:"port,omitempty"`

@@ -34,7 +34,7 @@ func (u *unit) lost(f *Frontend, to *Service) Problem {
 	}
 }
 
-// Compile is the specification: what is to be carried out, from nothing but its arguments. Its cost grows with
+// Compile is the specification: what is to be applied, from nothing but its arguments. Its cost grows with
 // everything; Compiler.Next gives the same answer for the cost of what changed.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired

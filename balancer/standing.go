@@ -12,7 +12,7 @@ type Standing string
 
 // The standings.
 const (
-	// Serving: the host holds it once a frontend on it that has an endpoint is carried out. Routers lead clients to the host as
+	// Serving: the host holds it once a frontend on it that has an endpoint is applied. Routers lead clients to the host as
 	// soon as the address is there.
 	Serving Standing = "serving"
 	// Withdrawn: the host does not hold it, for no endpoint of the services on it is usable, or the host is on standby.

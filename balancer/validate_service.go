@@ -209,7 +209,7 @@ func (r *reading) checkProtocols(s *Service) {
 }
 
 // checkLocality notes a locality that no endpoint can match. Endpoints published apart from the service are not seen
-// here, so a service without any of its own is left alone.
+// here, so a service without any is left alone.
 func (r *reading) checkLocality(s *Service) {
 	if len(s.Endpoints) == 0 || r.isBroken("endpoints") {
 		return

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// Dataplane carries out frontends, and nothing else. The methods down to Close are called by one goroutine at a time, the
+// Dataplane applies frontends, and nothing else. The methods down to Close are called by one goroutine at a time, the
 // others at any time, and Base has those. A wrapper embeds a Dataplane, and so passes on all that it does not change.
 type Dataplane interface {
 	// Capabilities says what this dataplane can honour here. It does not change during its life.
@@ -132,7 +132,7 @@ type Observation struct {
 	// next Apply, which the engine makes for every frontend when there is damage.
 	Damage []string
 	// Untold asks for an Apply of every frontend, also of those that are there as wanted: the dataplane has to be told
-	// what an earlier process made it carry out.
+	// what an earlier process made it apply.
 	Untold bool
 }
 

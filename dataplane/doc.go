@@ -5,7 +5,7 @@
 //	                            |---Apply([]Change)---> Dataplane  userspace | iptables | ipvs: frontends, nothing else
 //
 // Engine is level-triggered: Set only says "look again". A start, a change, a retry after a failure, drift and a full
-// comparison all take the same path: compare what was carried out with what is wanted, and apply the difference.
+// comparison all take the same path: compare what was applied with what is wanted, and apply the difference.
 //
 // A new dataplane is a folder beside these with doc.go, render.go, apply.go, observe.go and NAME.go, a line in
 // cmd/internal/modes, and a pass of the suite in dataplanetest.

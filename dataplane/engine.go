@@ -23,7 +23,7 @@ type Options struct {
 	Metrics Metrics
 	// Trace hears of each round that had work; nil means there is none. It is called by one goroutine and must not block.
 	Trace func(*Round)
-	// MinInterval spaces syncs; the first change after quiet is carried out at once. Default 100ms.
+	// MinInterval spaces syncs; the first change after quiet is applied at once. Default 100ms.
 	MinInterval time.Duration
 	// ProbeInterval is the time between cheap looks whether everything is still there. Default 1s.
 	ProbeInterval time.Duration
@@ -37,7 +37,7 @@ type Options struct {
 type Metrics interface {
 	// Synced tells of a sync that had work: full after an Observe, else partial; changes is how many keys were applied.
 	Synced(full bool, took time.Duration, changes int, failed bool)
-	// Programmed tells how long after it was seen a change was carried out.
+	// Programmed tells how long after it was seen a change was applied.
 	Programmed(latency time.Duration)
 	// Repaired tells of n things of ours that another program had broken or removed, and what was noticed first; "" where
 	// that is frontends alone.
@@ -52,7 +52,7 @@ type Metrics interface {
 //     applies the difference. What is done is rebuilt from Observe at start, after damage and at every resync.
 //  3. Work grows with the difference: both sides are snap.Maps.
 //  4. One bad frontend never blocks the others: a failing batch is halved until the bad ones are alone, and those wait
-//     out a backoff of their own, while everything else goes on.
+//     out their own backoff, while everything else goes on.
 //  5. A burst costs few syncs: they are at least MinInterval apart. A change after quiet does not wait.
 //  6. Another dataplane takes over without a gap: see Switch.
 type Engine struct {
@@ -64,7 +64,7 @@ type Engine struct {
 	wanted balancer.Desired
 	isSet  bool
 	next   *succession // asked for, not yet begun
-	behind time.Time   // since when wanted is not carried out; zero means it is
+	behind time.Time   // since when wanted is not applied; zero means it is
 	asks   int         // counts what was wanted
 
 	status   atomic.Pointer[Status]
@@ -85,7 +85,7 @@ type Engine struct {
 	broken     broken // what was found broken, and is not mended yet
 	report     Status
 	steps      []Step // of this round, where Trace hears of it
-	// moving is the switch that is going on, if any, and serving what the dataplane before it carried out when it began.
+	// moving is the switch that is going on, if any, and serving what the dataplane before it applied when it began.
 	moving  *succession
 	serving snap.Map[balancer.Key, *balancer.Frontend]
 
@@ -124,7 +124,7 @@ func orDefault(d, fallback time.Duration) time.Duration {
 func (e *Engine) Set(d balancer.Desired) {
 	e.mu.Lock()
 	if e.isSet && !e.wanted.Revision.Seen.IsZero() && e.status.Load().Applied.Seen != e.wanted.Revision.Seen {
-		d.Revision.Seen = e.wanted.Revision.Seen // still waiting: the oldest change that is not carried out
+		d.Revision.Seen = e.wanted.Revision.Seen // still waiting: the oldest change that is not applied
 	}
 	e.wantLocked(d)
 	e.mu.Unlock()
@@ -140,14 +140,14 @@ func (e *Engine) wantLocked(d balancer.Desired) {
 	}
 }
 
-// Behind returns since when what is wanted is not carried out, frontends in backoff aside; zero means it is.
+// Behind returns since when what is wanted is not applied, frontends in backoff aside; zero means it is.
 func (e *Engine) Behind() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.behind
 }
 
-// fellBehind notes that what is wanted could not be carried out, or mended, in a round that began at started.
+// fellBehind notes that what is wanted could not be applied, or mended, in a round that began at started.
 func (e *Engine) fellBehind(started time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -156,7 +156,7 @@ func (e *Engine) fellBehind(started time.Time) {
 	}
 }
 
-// caughtUp notes that a round which began at started has carried out what was wanted then.
+// caughtUp notes that a round which began at started has applied what was wanted then.
 func (e *Engine) caughtUp(started time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,7 +210,7 @@ func (e *Engine) Progress() time.Time { return e.began.Add(time.Duration(e.progr
 // comesRound records the loop's progress on the monotonic clock.
 func (e *Engine) comesRound() { e.progress.Store(int64(time.Since(e.began))) }
 
-// Run carries out what is Set until ctx ends, and returns nil then. It leaves the dataplane as it is: closing that is
+// Run applies what is Set until ctx ends, and returns nil then. It leaves the dataplane as it is: closing that is
 // up to its maker.
 func (e *Engine) Run(ctx context.Context) error {
 	probe := time.NewTicker(e.ProbeInterval)
@@ -262,7 +262,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// alerts returns a channel on which the host has the engine look, and what waits for the end of that, when ctx has ended.
+// alerts returns a channel on which the host asks the engine to look, and what waits for the end of that, when ctx has ended.
 func (e *Engine) alerts(ctx context.Context) (told <-chan struct{}, ended func()) {
 	alerts, done := wake.New(), make(chan struct{})
 	go func() {

@@ -9,7 +9,7 @@ type Needs struct {
 	// that ask for more.
 	Marked bool
 	// LocalIn: the kernel takes packets where they would come in, as virtual servers do, so that filter FORWARD
-	// sees replies alone, and they have sysctls of their own.
+	// sees replies alone, and they have their own sysctls.
 	LocalIn bool
 	// Translates: conntrack translates connections to it without Forward, as redirects of userspace mode do.
 	Translates bool

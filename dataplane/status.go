@@ -11,11 +11,11 @@ import (
 type Status struct {
 	// Tried: a first round has ended, however.
 	Tried bool
-	// Ready: the first complete state was carried out, single frontends in backoff aside.
+	// Ready: the first complete state was applied, single frontends in backoff aside.
 	Ready bool
-	// Applied is the revision of the state that was last carried out, frontends in backoff aside.
+	// Applied is the revision of the state that was last applied, frontends in backoff aside.
 	Applied balancer.Revision
-	// Done is what is carried out. A frontend is as wanted when it has the pointer that is wanted.
+	// Done is what is applied. A frontend is as wanted when it has the pointer that is wanted.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
 	// Moving: another dataplane is taking over; Done and Failing are about that one.
 	Moving bool

@@ -12,7 +12,7 @@ type succession struct {
 }
 
 // Switch has another dataplane take over, and makes d what is wanted of it. Traffic moves before anything goes: the
-// dataplane in use is left as it is, and serves, until next has carried out everything but what it fails at; then
+// dataplane in use is left as it is, and serves, until next has applied everything but what it fails at; then
 // moved is called, and from there on the one before is the caller's to close. moved is called once, by the goroutine of
 // Run, and must not block.
 //
@@ -27,7 +27,7 @@ func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 }
 
 // begin returns what is wanted, and begins the switch that was asked for with it: what was wanted of one dataplane is
-// never carried out in another.
+// never applied in another.
 func (e *Engine) begin() (want balancer.Desired, isSet bool) {
 	e.mu.Lock()
 	next := e.next

@@ -104,7 +104,7 @@ func (e *Engine) repaired() {
 	}
 }
 
-// some reports whether anything of want is carried out: a state of which nothing at all could be is not ready.
+// some reports whether anything of want is applied: a state of which nothing at all could be is not ready.
 func (e *Engine) some(want balancer.Desired) bool {
 	return want.Frontends.Len() == 0 || len(e.retries) < want.Frontends.Len()
 }
@@ -142,7 +142,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// apply carries out what differs and is not waiting out a backoff: first what has not failed by itself, so that what has
+// apply applies what differs and is not waiting out a backoff: first what has not failed by itself, so that what has
 // blocks no caller.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	var fresh, failed []Change

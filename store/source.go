@@ -35,7 +35,7 @@ type Snapshot struct {
 	// Problems are what was found wrong in what users wrote. What they are about is absent from the maps, or there in
 	// its last good state.
 	Problems []balancer.Problem
-	// Revision counts up with each state that differs from the one before; a store with revisions of its own uses them.
+	// Revision counts up with each state that differs from the one before; a store that has revisions uses those.
 	Revision int64
 	// Connected is false while the place can't be read; Err says why. What it holds is here in its last good state then,
 	// and absent if it could not be read since the source started.

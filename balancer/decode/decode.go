@@ -180,7 +180,7 @@ func (d *decoder) unknown(plan []field, tree map[string]any) {
 	}
 }
 
-// value reads raw into v. The types that have a meaning of their own come first, then those of which only the kind
+// value reads raw into v. The types with a special meaning come first, then those of which only the kind
 // counts.
 func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	switch t := v.Addr().Interface().(type) {

@@ -18,7 +18,7 @@ type Saved struct {
 	Text    string           `json:"text"`
 }
 
-// Save returns what is to be kept of s, and whether there is anything: of a target without a verdict of its own there is
+// Save returns what is to be kept of s, and whether there is anything: of a target without its own verdict there is
 // not.
 func (s State) Save() (Saved, bool) {
 	return Saved{

@@ -2,7 +2,7 @@
 // made from it, and two versions are compared in time proportional to what differs between them.
 //
 // It is the carrier of everything that vipd hands from one part to the next. A part that is behind keeps the version
-// that it has carried out, takes the newest one when it gets round to it, and asks Diff for the difference:
+// that it has applied, takes the newest one when it gets round to it, and asks Diff for the difference:
 //
 //	before := done
 //	after := wanted.Load()

@@ -29,7 +29,7 @@ func (e *edit) refuse() error {
 	return errReported
 }
 
-// write carries out the changes, one transaction each: first what comes, then what goes, so that a key that moves from
+// write makes the changes, one transaction each: first what comes, then what goes, so that a key that moves from
 // one service to another always has an owner. A change that was overtaken by another edit is reported, and the others go on.
 func (e *edit) write() error {
 	slices.SortStableFunc(e.intents, func(a, b *intent) int {
@@ -95,7 +95,7 @@ func (i *intent) verb() string {
 // mostLooks is how often all services are looked at again for one change, because others claim something meanwhile.
 const mostLooks = 1000
 
-// writeOne carries out one change, which is the first of those that are left. Where others may have come to claim something
+// writeOne makes one change, which is the first of those that are left. Where others may have come to claim something
 // since the services were read, they are read again: what they don't claim is still free.
 func (e *edit) writeOne(i *intent, left []*intent) error {
 	for range mostLooks {

@@ -15,7 +15,7 @@ import (
 )
 
 // fleetFlags say how etcd is reached. What they leave out comes from [etcd] of the config. There is none for the
-// password itself: everybody on the host can read a command line.
+// password itself: every user of the host can read a command line.
 func fleetFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: what the config says"},

@@ -193,7 +193,7 @@ func rulesText(k *api.CheckRules) string {
 	return text
 }
 
-// withoutSecrets is a health check as defined, without the values of headers that are not for everybody's eyes.
+// withoutSecrets is a health check as defined, without the values of headers that are secret.
 func withoutSecrets(field string, value any) any {
 	check, ok := value.(map[string]any)
 	headers, there := check["headers"].(map[string]any)

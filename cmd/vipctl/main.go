@@ -59,7 +59,7 @@ const (
 	exitDifferences = 3
 )
 
-// run carries out one command line, says what went wrong in one line, and returns the exit code.
+// run executes one command line, prints what went wrong in one line, and returns the exit code.
 func run(ctx context.Context, w world, args []string) int {
 	err := execute(ctx, w, args)
 	var usage *usageError

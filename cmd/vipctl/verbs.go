@@ -74,7 +74,7 @@ func takesValue(f cli.Flag) bool {
 // usage is the verb with its arguments.
 func (v *verb) usage() string { return strings.TrimSpace("vipctl " + v.name + " " + v.args) }
 
-// execute carries out one command line.
+// execute runs one command line.
 func execute(ctx context.Context, w world, args []string) error {
 	if len(args) > 0 && args[0] == completeName {
 		args = append([]string{completeName, "--"}, args[1:]...)

@@ -147,8 +147,8 @@ const (
 	fleetPatience = 5 * time.Minute
 )
 
-// errNobody ends a vigil over no node.
-var errNobody = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
+// errNoNode ends a vigil over no node.
+var errNoNode = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
 // which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
@@ -163,7 +163,7 @@ func (v *vigil) keep(c *call, w *etcd.Writer, show func([]laggard)) (lag []lagga
 			return false, nil
 		}
 		if len(v.done) == 0 {
-			return true, errNobody
+			return true, errNoNode
 		}
 		return true, nil
 	})

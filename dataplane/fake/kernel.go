@@ -46,7 +46,7 @@ func newKernel(mu *sync.Mutex, addresses map[netip.Addr]bool) *Kernel {
 	return &Kernel{mu: mu, frontends: map[balancer.Key]dataplane.Digest{}, addresses: addresses, random: rand.New(rand.NewPCG(1, 2))}
 }
 
-// Beside returns the place of another dataplane on the same host: it has frontends and faults of its own, and k's
+// Beside returns the place of another dataplane on the same host: it has its own frontends and faults, and k's
 // addresses.
 func (k *Kernel) Beside() *Kernel { return newKernel(k.mu, k.addresses) }
 

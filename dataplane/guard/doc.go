@@ -22,7 +22,7 @@
 //	                     always -> masqueraded. A program of the host comes in by none
 //
 // Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until they
-// time out, all but their first packets invalid, and idle ones new again, so they are not: chains of their own keep them from
+// time out, all but their first packets invalid, and idle ones new again, so they are not: separate chains keep them from
 // being tracked, and sort what opens a connection. What a filter of iptables drops no other table can accept: an acceptor
 // keeps three chains there, where iptables has filters. Another firewall's own tables have to be told by who runs them.
 //

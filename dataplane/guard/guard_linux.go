@@ -43,9 +43,9 @@ type form interface {
 	retry(ctx context.Context) (mended bool)
 	// intact says what others have changed.
 	intact(ctx context.Context) (string, error)
-	// restricts says why what restricts f is not in force; nil means it is, or it can't be had and the dataplane enforces it by itself.
+	// restricts says why what restricts f is not in force; nil means it is, or it is unavailable and the dataplane enforces it by itself.
 	restricts(f *balancer.Frontend, enforced bool) error
-	// problems says what can't be had while it is needed.
+	// problems says what is needed and unavailable.
 	problems() []balancer.Problem
 	// resync has all compared in full.
 	resync()
@@ -259,7 +259,7 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 }
 
 // Ready says why a frontend must not be applied yet; nil means it may be. One with source ranges, or on an address that another host
-// may have, waits until the guard of its family stands and knows it. Where the guard can't be had, only a dataplane that enforces
+// may have, waits until the guard of its family stands and knows it. Where the guard is unavailable, only a dataplane that enforces
 // source ranges by itself serves it; what was served within the same source ranges before goes on.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	y := g.of(c.New.Addr)
@@ -269,7 +269,7 @@ func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	return y.formed().restricts(c.New, enforced)
 }
 
-// Problems says what of the guard can't be had while it is needed.
+// Problems says which parts of the guard are needed and unavailable.
 func (g *Guard) Problems() (all []balancer.Problem) {
 	for _, y := range g.families {
 		if y.form != nil {

@@ -46,7 +46,7 @@ func (g *legacy) try(ctx context.Context, tool Tool) error {
 }
 
 // batch is what is written for some parts in one run of the program: to start programs is most of what the guard takes. Each part
-// is a transaction of its own, and none looks at what another one writes.
+// is its own transaction, and none looks at what another one writes.
 type batch struct {
 	Tool
 	text string

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// loss is what is the matter while some of the guard can't be had.
+// loss is a part of the guard that is unavailable.
 type loss struct {
 	// part is the part that it needs, and kind the set that not every kernel has; "" means none.
 	part, kind string
@@ -38,7 +38,7 @@ func losses() []loss {
 	}
 }
 
-// lost says what can't be had while it is needed: of each loss, for what reason it has come.
+// lost says what is needed and unavailable: each loss, with its reason.
 func (w *wanted) lost(why func(loss) error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {

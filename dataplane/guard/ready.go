@@ -13,8 +13,8 @@ import (
 // errNotYet is why what restricts is not in force where nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
 
-// restricts says why what restricts f is not in force; nil means it is, or it can't be had here and the dataplane enforces it by
-// itself. It can't be had where there are no ipsets or iptables, or no privilege to use them, where the kernel lacks sets of networks,
+// restricts says why what restricts f is not in force; nil means it is, or it is unavailable here and the dataplane enforces it by
+// itself. It is unavailable where there are no ipsets or iptables, or no privilege to use them, where the kernel lacks sets of networks,
 // and where it has refused the rules for as long as refusedAfter.
 func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
 	err, standing := g.failed, g.ready
@@ -35,7 +35,7 @@ func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
 	return notInForce(f, g.fault)
 }
 
-// unenforceable is what a frontend that is restricted is told where that can't be had; nil means the dataplane enforces it.
+// unenforceable is what a frontend that is restricted is told where that is unavailable; nil means the dataplane enforces it.
 func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	if enforced {
 		return nil

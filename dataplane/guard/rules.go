@@ -263,7 +263,7 @@ func verdictChains(p *plan) []xtables.Chain {
 
 // cut are the rules that reset TCP connections which are new to conntrack without a SYN: they were cut, or conntrack has
 // lost them. Where conntrack alone knows their endpoints, such a packet was translated anew, maybe for another endpoint,
-// which answers with a reset of its own or, from TIME_WAIT, with none. Virtual servers leave such packets to the
+// which answers with its own reset or, from TIME_WAIT, with none. Virtual servers leave such packets to the
 // host, which resets them (sloppy_tcp), and so do the sockets of a mode that ends connections itself; connections that
 // these still know go on, unless a mode with resets serves beside them, whose translation such packets meet first. What was
 // translated for an endpoint of a roaming frontend goes on: it comes from another host.
@@ -316,7 +316,7 @@ func masqueradeJumps(p *plan) []jump {
 const halfway = "-p tcp ! --syn -m conntrack --ctstate UNTRACKED"
 
 // untrackedChains keep the connections of direct frontends from being tracked. Their answers pass by this node, so to it
-// they would stay new for ever, what follows the first packet would belong to none, and what is idle for two minutes
+// they would stay new forever, what follows the first packet would belong to none, and what is idle for two minutes
 // would be new once more.
 func untrackedChains(p *plan) []xtables.Chain {
 	var rules []string

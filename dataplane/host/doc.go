@@ -13,7 +13,7 @@
 //
 // Guard. Package guard keeps in netfilter what all modes share. An address is added when the guard stands, and the guard goes
 // after the last address: no port of the host's own is ever open on a VIP. Where the guard is busy addresses wait; where it
-// can't be had, that is a problem, and they do not.
+// is unavailable, that is a problem, and they do not.
 //
 // Ledger. Before each first change a file in the run folder says what is about to be ours, so that after kill -9 the
 // next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in

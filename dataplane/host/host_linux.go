@@ -302,7 +302,7 @@ func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a
 
 // Ready implements dataplane.Host: a frontend with source ranges is not applied before the guard of its family stands and
 // knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
-// are routed to it are there anyway. Where the guard can't be had, only a dataplane that restricts by itself serves it; what
+// are routed to it are there anyway. Where the guard is unavailable, only a dataplane that restricts by itself serves it; what
 // was served within the same source ranges before goes on.
 func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	return h.guard.Ready(c, enforced)
@@ -321,7 +321,7 @@ func (h *Host) publish() {
 	h.public.Store(p)
 }
 
-// Problems says which VIPs are not local, and what of the guard and the sysctls can't be had.
+// Problems says which VIPs are not local, and which parts of the guard and which sysctls are unavailable.
 func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]

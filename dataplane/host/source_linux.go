@@ -168,7 +168,7 @@ func (h *Host) route(family int, addrs []netip.Addr) []error {
 }
 
 // unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
-// in a work queue of its own, where it puts its route back if that is gone: so this waits for the event from there.
+// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there.
 func (h *Host) unshadow(ctx context.Context) error {
 	if len(h.shadowed) == 0 {
 		return nil

@@ -26,7 +26,7 @@ func inTurn(_ string, _, rest int) string {
 	return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", rest)
 }
 
-// bySource returns the coin that falls for a client always the same way. Every way has a hash of its own, so that of the
+// bySource returns the coin that falls for a client always the same way. Every way has its own hash, so that of the
 // clients of ways that stay only few move when others come or go.
 func bySource(is4 bool) coin {
 	return func(id string, share, rest int) string {

@@ -28,7 +28,7 @@ type Dataplane struct {
 	families map[inet.Family]*family
 	// told: the engine was asked to apply everything once.
 	told bool
-	// missing says why a family can't be had.
+	// missing says why a family is unavailable.
 	missing map[inet.Family]error
 }
 
@@ -156,7 +156,7 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 // sameText reports whether a rule is printed as it was written.
 func sameText(written, read string) bool { return canonical(written) == canonical(read) }
 
-// refused reports whether a rule can't be had here, and, if it can, whether it is printed as it was written. err says why
+// refused reports whether a rule is not supported here, and, if it is, whether it is printed as it was written. err says why
 // that is not known.
 func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, same bool, err error) {
 	read, err := tool.Try(ctx, table, rule)

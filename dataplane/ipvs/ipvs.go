@@ -27,7 +27,7 @@ type Dataplane struct {
 	failover bool
 	// lacks are the schedulers that the kernel does not have.
 	lacks []balancer.Scheduler
-	// no4 and no6 say why a family can't be had; nil means it can.
+	// no4 and no6 say why a family is unavailable; nil means it is available.
 	no4, no6 error
 	// timeouts are those that the kernel is given.
 	timeouts ipvsnl.Timeouts

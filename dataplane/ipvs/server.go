@@ -237,7 +237,7 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 // want takes in what is wanted: f, or nothing. drain is how long connections to what f leaves out may live, where they
 // are not f's own.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
-	leaves := f == nil && s.front != nil // everybody goes
+	leaves := f == nil && s.front != nil // all destinations go
 	found := !s.told                     // some may have gone while vipd was down
 	before := s.front
 	s.front, s.told = f, true

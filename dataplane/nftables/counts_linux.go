@@ -16,7 +16,7 @@ import (
 // counts is what is remembered of the kernel's counters. An element counts the first packets of connections, and begins anew
 // when it is replaced: what it had is added to the totals before.
 type counts struct {
-	// counter is a connection of its own: reading many elements takes time, for which a change must not wait.
+	// counter is a separate connection: reading many elements takes time, for which a change must not wait.
 	counter *nft.Conn
 
 	// reading is held while all counters are read with it.

@@ -14,7 +14,7 @@ type interception interface {
 	open(f *frontend) error
 	// forget takes the way to f away; its sockets are closed by the caller.
 	forget(f *frontend)
-	// commit carries out what the calls before have asked for.
+	// commit does what the calls before have asked for.
 	commit(ctx context.Context) error
 	// served reports whether the way to f is there.
 	served(f *frontend) bool
@@ -91,7 +91,7 @@ func (bind) stop(_ context.Context, frontends []*frontend) error {
 	return nil
 }
 
-// refuse keeps the port at the VIP closed, as it is while no backend is active, until letGo. Where silence can't be had,
+// refuse keeps the port at the VIP closed, as it is while no backend is active, until letGo. Where it can't be silent,
 // clients are refused.
 func (f *frontend) refuse() {
 	f.mu.Lock()

@@ -101,7 +101,7 @@ func (c *conn) pauseLocked() {
 	}
 }
 
-// unpause has it go on, as it could not be handed over.
+// unpause continues it after a handover that failed.
 func (c *conn) unpause() {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()

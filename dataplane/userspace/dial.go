@@ -15,7 +15,7 @@ import (
 var errCut = errors.New("the connection was cut")
 
 // attempt is the context of one dial, reused for each of a connection: it has a deadline and can be abandoned, without
-// a timer, channel or goroutine of its own, which a context of package context would take.
+// its own timer, channel or goroutine, which a context of package context would take.
 type attempt struct {
 	deadline  time.Time
 	abandoned atomic.Bool
@@ -44,7 +44,7 @@ func (a *attempt) abandon() {
 	}
 }
 
-// AfterFunc has f called when the attempt is abandoned.
+// AfterFunc calls f when the attempt is abandoned.
 func (a *attempt) AfterFunc(f func()) func() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane"
 )
 
-// flow is one UDP client at one frontend, with a socket of its own to its backend.
+// flow is one UDP client at one frontend, with its own socket to its backend.
 type flow struct {
 	client  netip.AddrPort
 	back    way

@@ -9,7 +9,7 @@ import (
 // tick is how often the janitor looks: no timeout is kept more exactly than that.
 const tick = 100 * time.Millisecond
 
-// janitor carries out what time alone brings about: idle timeouts, the ends of drains, and of UDP flows. It costs
+// janitor does what becomes due with time: idle timeouts, the ends of drains, and of UDP flows. It costs
 // nothing where no frontend has any of these.
 func (d *Dataplane) janitor() {
 	defer d.tasks.Done()

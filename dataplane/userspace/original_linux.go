@@ -54,7 +54,7 @@ func original6(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom16(s.Addr.Addr).Unmap(), port), nil
 }
 
-// wantDestination has the socket tell the address that each datagram came to.
+// wantDestination makes the socket report the address that each datagram came to.
 func wantDestination(fd uintptr, is4 bool) error {
 	if is4 {
 		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)

@@ -15,7 +15,7 @@ import (
 )
 
 // redirect is the interception by netfilter (guard.Redirects): to one shared port for all TCP frontends of a family, and to a
-// port of its own for each of UDP, which can't be asked for the original destination. A frontend without active backends keeps its
+// separate port for each of UDP, which can't be asked for the original destination. A frontend without active backends keeps its
 // redirect, which then leads to a port that is closed, and held: without it, clients would get to any program of the host that
 // listens on the same port.
 type redirect struct {

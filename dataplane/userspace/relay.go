@@ -46,7 +46,7 @@ type relaying struct {
 	err     error // the first cause
 }
 
-// backend runs the direction from the backend in a goroutine of its own; the caller's has the other one.
+// backend runs the direction from the backend in its own goroutine; the caller's has the other one.
 func (r *relaying) backend() {
 	defer r.other.Done()
 	r.run(&r.out)
@@ -60,7 +60,7 @@ func (r *relaying) run(p *pump) {
 	err := p.run()
 	if err == nil {
 		p.ended = true
-		if !r.half.Swap(true) { // the last end needs no word of its own: the caller closes both
+		if !r.half.Swap(true) { // the last end needs no CloseWrite: the caller closes both
 			err = p.dst.CloseWrite()
 		}
 	}

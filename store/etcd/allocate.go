@@ -192,7 +192,7 @@ func (w *Writer) noted(name balancer.Name, wanted *balancer.Service, a allocatio
 	b.claim(name, vips)
 }
 
-// doubt has the book read again: what was written on the strength of it was refused.
+// doubt rereads the book after a write that relied on it was refused.
 func (w *Writer) doubt() {
 	w.bookMu.Lock()
 	defer w.bookMu.Unlock()

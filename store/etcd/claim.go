@@ -23,7 +23,7 @@ const (
 	// mostSlots is how many slots a transaction writes. A service that claims more at once writes allClaims, and minds
 	// every slot.
 	mostSlots = 40
-	// allClaims is the slot that everybody minds.
+	// allClaims is the slot that every writer checks.
 	allClaims = "all"
 	// anySlot stands for all of them together, of which a Writer has a spell, too. There is no such key.
 	anySlot = ""

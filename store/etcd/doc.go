@@ -13,7 +13,7 @@
 //	PREFIX/health/NODE/SERVICE/ADDRESS what it has found of an endpoint, under the same lease as that
 //
 // A Source follows the first four and its own node's config. A Presence writes its own node's live and status. A
-// HealthBoard follows health/, on a connection of its own, and a HealthVoter writes its own node's folder there, both only
+// HealthBoard follows health/, on its own connection, and a HealthVoter writes its own node's folder there, both only
 // while a service asks for it. All else is written by a Writer, and by a Registrar for one endpoint. These are the rights
 // that a daemon's role needs; without those to vips and config, the rest is followed all the same, with a problem.
 //
@@ -42,7 +42,7 @@
 // When the last endpoints of a service that has none in its own text end with their leases, it is more likely that the
 // registrars lost etcd than that every server died. So all that ended within the last half minute stay in use, with a
 // warning, until an endpoint is registered again (the others then have half a minute to come back), the service gets
-// endpoints of its own, or it is deleted. Who leaves on purpose says so: a key that was deleted while its lease
+// its own endpoints, or it is deleted. Who leaves on purpose says so: a key that was deleted while its lease
 // lives, that had no lease, or that said draining or weight 0, is gone when it is gone.
 //
 // # An etcd that was wiped
@@ -71,7 +71,7 @@
 // # Health checks
 //
 // What nodes have found is a key for each node and target, written when a verdict changes and never else, many in one
-// transaction. Each node has a folder of its own, so that its role can't vote for others. Who takes part is in that folder
+// transaction. Each node has its own folder, so that its role can't vote for others. Who takes part is in that folder
 // too, and not read from nodes/: there every status would come along, from every host to every host.
 //
 // What it does not do: it does not judge whether a service may have the addresses that it asks for.

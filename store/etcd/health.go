@@ -25,7 +25,7 @@ type checkerText struct {
 	quorum.Checker
 }
 
-// voteText has up, down or, from who can't carry out the check, unknown as verdict.
+// voteText has up, down or, from a node that can't run the check, unknown as verdict.
 type voteText struct {
 	Version int `json:"version"`
 	quorum.Vote

@@ -23,7 +23,7 @@ type BoardOptions struct {
 	Patience time.Duration
 }
 
-// HealthBoard follows what the nodes of a fleet have found (PREFIX/health/), on a connection of its own: those who do
+// HealthBoard follows what the nodes of a fleet have found (PREFIX/health/), on its own connection: those who do
 // without it don't pay for it.
 type HealthBoard struct {
 	options BoardOptions

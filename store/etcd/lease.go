@@ -175,7 +175,7 @@ func (l *lease) do(ctx context.Context, operation func(context.Context, etcdserv
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
 	return l.writer.do(ctx, l.key, func(ctx context.Context, client *clientv3.Client) error {
-		// Not through the client, which asks again at once, for ever, where nothing listens.
+		// Not through the client, which asks again at once, forever, where nothing listens.
 		return operation(ctx, etcdserverpb.NewLeaseClient(client.ActiveConnection()))
 	})
 }
@@ -241,7 +241,7 @@ func under(key string, id int64) *etcdserverpb.Compare {
 	}
 }
 
-// write carries out change where the first key, and those of also, are under the lease, and first where no lease has the
+// write makes change where the first key, and those of also, are under the lease, and first where no lease has the
 // first key. Else nothing is written, and it returns who has it: that is the lease itself where others are missing.
 func (l *lease) write(ctx context.Context, first, change []*etcdserverpb.RequestOp, also ...string) (other *foreign, err error) {
 	conditions := []*etcdserverpb.Compare{l.ours(l.key)}
@@ -258,7 +258,7 @@ func (l *lease) write(ctx context.Context, first, change []*etcdserverpb.Request
 // foreign is who has a key: a lease, or 0 where it is under none; created is the key's revision, 0 where there is no such key.
 type foreign struct{ lease, created int64 }
 
-// attempt carries out ops if the conditions hold, and else returns who has the first key.
+// attempt runs ops if the conditions hold, and else returns who has the first key.
 func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare, ops []*etcdserverpb.RequestOp) (*foreign, error) {
 	look := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{
 		// To look only, any member will do: what it does not know yet is found when something is written.

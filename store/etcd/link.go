@@ -331,7 +331,7 @@ func (r *reading) mark(kvs []*mvccpb.KeyValue) {
 func (l *link) lease(ctx context.Context, id int64) leaseAnswer {
 	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
 	defer cancel()
-	// A client of its own: the token of the one that follows may have ended since.
+	// A new client: the token of the one that follows may have ended since.
 	client, err := l.config.open(ctx)
 	if err != nil {
 		return leaseUnknown

@@ -14,7 +14,7 @@ import (
 	"vipd/store"
 )
 
-// state is what is known of all keys. It is a value: a copy is a version of its own, and costs nothing.
+// state is what is known of all keys. It is a value: a copy is another version, and costs nothing.
 type state struct {
 	keys    Keys
 	records snap.Map[rawKey, *record]

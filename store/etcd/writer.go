@@ -135,7 +135,7 @@ func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snaps
 // while they take the addresses that it was about to take.
 const mostTries = 10
 
-// Apply carries out a change, in one transaction with its place in the history and the addresses of pools that the
+// Apply makes a change, in one transaction with its place in the history and the addresses of pools that the
 // service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
 // service that is removed takes its overrides along, and its endpoints that are under no lease; the others are their
 // registrars'. What is there already is not written again.

@@ -16,7 +16,7 @@ import (
 // nothing.
 type follower struct {
 	log *slog.Logger
-	// watcher is nil once notifications can't be had; its errors say why.
+	// watcher is nil once notifications are unavailable; its errors say why.
 	watcher *fsnotify.Watcher
 	// deaf: some folder can't be watched, so that only the poll notices changes there.
 	deaf bool
@@ -52,7 +52,7 @@ func (f *follower) close() {
 	}
 }
 
-// events and errors are nil, on which one waits for ever, where there are none to come.
+// events and errors are nil, on which one waits forever, where there are none to come.
 func (f *follower) events() <-chan fsnotify.Event {
 	if f.watcher == nil {
 		return nil

@@ -65,7 +65,7 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, m.compare, old.vips, fresh.vips)
 }
 
-// settle carries out what follows from what was put. A table that went from one file to another is not gone in between.
+// settle does what follows from what was put. A table that went from one file to another is not gone in between.
 func (m *merge) settle() {
 	m.services.settle(func(path string) map[balancer.Name]definition[balancer.Service] { return m.files[path].services })
 	m.vips.settle(func(path string) map[netip.Addr]definition[balancer.VIP] { return m.files[path].vips })

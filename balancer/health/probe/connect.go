@@ -125,7 +125,7 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &n) && n.Timeout()
 }
 
-// bare takes the operation and addresses, which everybody knows, from a network error.
+// bare removes the operation and addresses, which the reader knows, from a network error.
 func bare(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Err != nil {

@@ -1,8 +1,8 @@
-// Package probe carries out health checks: it is the only part of balancer that does I/O, and only the daemon imports it.
+// Package probe runs health checks: it is the only part of balancer that does I/O, and only the daemon imports it.
 //
 // A Probe does what one definition asks for, against any address. One check is one conversation: it connects, speaks
 // at most as long as the definition's timeout, reads at most 64 KiB, and comes to a health.Result whose text says what was
-// seen. Each way to fail has words of its own: a refused connection, packets that vanish, a port that takes connections
+// seen. Each way to fail has its own words: a refused connection, packets that vanish, a port that takes connections
 // and says nothing, an answer that stops in the middle or never ends, a certificate that has expired or is for another
 // name.
 //
@@ -20,8 +20,8 @@
 // Those that turn as well do the same. So a host that died, or a rack, is found out in a moment, and a target that flaps
 // alone costs little. What turns together is checked in step (health.Wave).
 //
-// One goroutine owns the entries, the heap and the verdicts. Checks run in goroutines of their own, so that one that
-// hangs delays no other, and programs wait in a line of their own. Many targets may share an entry; they change together,
+// One goroutine owns the entries, the heap and the verdicts. Checks run in their own goroutines, so that one that
+// hangs delays no other, and programs wait in their own queue. Many targets may share an entry; they change together,
 // and what changes within a moment is reported together.
 //
 // What it does not do: decide who is to be checked (health.Targets does), or choose backends by what it finds.

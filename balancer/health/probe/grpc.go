@@ -83,7 +83,7 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 func (a *attempt) uncalled(err error, w *watchedConn) error {
 	s := status.Convert(err)
 	got, first := w.seen()
-	// The client has no code of its own for answers that any HTTP/2 server gives.
+	// The client has no code for answers that any HTTP/2 server gives.
 	page, isPage := strings.CutPrefix(s.Message(), "unexpected HTTP status code received from server: ")
 	page, _, _ = strings.Cut(page, ";")
 	switch {

@@ -14,7 +14,7 @@ import (
 // maxAnswer is how much of an answer is read: an endless one must not hold a check or its memory.
 const maxAnswer = 64 << 10
 
-// Probe carries out the checks that one definition asks for. Its methods may be called by many goroutines at once.
+// Probe runs the checks that one definition asks for. Its methods may be called by many goroutines at once.
 type Probe struct {
 	health *balancer.Health
 	proto  balancer.Protocol

@@ -80,7 +80,7 @@ type Status struct {
 // Goals, and how each is met:
 //  1. One probe for each distinct (address, check): targets share entries, found by what they ask for, not by whose they
 //     are. Entries keep their state as long as any target has them.
-//  2. A check that hangs delays no other: each runs in a goroutine of its own, and programs have a lane of their own.
+//  2. A check that hangs delays no other: each runs in its own goroutine, and programs have their own queue.
 //  3. Cheap at 10,000 targets: one heap and one timer for all; what is due within a tick begins together; a result costs
 //     one push, and wakes the loop only if something has changed.
 //  4. Targets that fail together are found out together: a failure has those checked that may have failed with it (see
@@ -343,7 +343,7 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 	return r.Exchange(ctx, e.probe, e.key.at)
 }
 
-// mostByHand bounds the checks under way that users asked for. They have a lane of their own: who asks over and over
+// mostByHand bounds the checks under way that users asked for. They have their own queue: who asks over and over
 // must neither start any number of programs, nor keep those of the schedule waiting.
 const mostByHand = 4
 

@@ -122,7 +122,7 @@ func (t *transcript) masked(p part) []byte {
 	return data
 }
 
-// secretsOf returns the values of headers that are not for everybody's eyes.
+// secretsOf returns the values of headers that are secret.
 func secretsOf(h *balancer.Health) []string {
 	var values []string
 	for name, value := range h.Headers {

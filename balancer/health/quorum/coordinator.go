@@ -201,7 +201,7 @@ func (c *Coordinator) count(t balancer.Target, s *target) int {
 	return len(s.checkers) - len(s.mute)
 }
 
-// grace is how long it takes a checker to come to a verdict of its own. Who goes on from what others have found may need
+// grace is how long it takes a checker to come to its own verdict. One that goes on from what others have found may need
 // a whole row of results for that.
 func grace(h *balancer.Health) time.Duration {
 	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout

@@ -28,7 +28,7 @@ func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdic
 }
 
 // longest breaks a tie: the vote that stands longest decides. What was known before would not do, because it may differ
-// from host to host, and would for ever.
+// from host to host, and would forever.
 func longest(up, down []Vote) (balancer.Verdict, time.Time) {
 	if up[0].Since.Before(down[0].Since) {
 		return balancer.HealthUp, up[0].Since

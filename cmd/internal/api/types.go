@@ -50,7 +50,7 @@ type HealthCount struct {
 	Endpoints int `json:"endpoints"`
 	Down      int `json:"down"`
 	Unknown   int `json:"unknown"`
-	// Unable checks can't be carried out by this node: what it knows of the endpoints may be old.
+	// Unable checks can't be run by this node: what it knows of the endpoints may be old.
 	Unable int `json:"unable,omitempty"`
 	// Panic are the services of which so few endpoints are healthy that all are used.
 	Panic []balancer.Name `json:"panic,omitempty"`

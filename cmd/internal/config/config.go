@@ -208,7 +208,7 @@ type Ownership struct {
 
 // Metrics bounds what a scrape costs.
 type Metrics struct {
-	// PerEndpoint: endpoints have series of their own.
+	// PerEndpoint: endpoints have their own series.
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
@@ -219,7 +219,7 @@ type Hooks struct {
 	OnVIP     []string `toml:"on_vip"`
 	OnProblem []string `toml:"on_problem"`
 	OnDrain   []string `toml:"on_drain"`
-	// User is who they run as. Default nobody.
+	// User is the user that they run as. Default nobody.
 	User string `toml:"user"`
 }
 

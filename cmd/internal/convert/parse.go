@@ -90,7 +90,7 @@ func (b *blocks) statements(opened, depth int) ([]*node, error) {
 				if len(out) == 0 || out[len(out)-1].block {
 					return nil, b.d.errorf(line, "a brace opens a block that has no name")
 				}
-				current, out = out[len(out)-1], out[:len(out)-1] // the brace stands on a line of its own
+				current, out = out[len(out)-1], out[:len(out)-1] // the brace stands on its own line
 			}
 			current.block = true
 			if current.children, err = b.statements(line, depth+1); err != nil {

@@ -15,7 +15,7 @@ type Kind string
 const (
 	// Reload: the configuration and the files of services were read again.
 	Reload Kind = "reload"
-	// Apply: a change was carried out in the dataplane.
+	// Apply: a change was applied in the dataplane.
 	Apply Kind = "apply"
 	// Health: an endpoint was found up or down, or is used or not by what its connections showed.
 	Health Kind = "health"

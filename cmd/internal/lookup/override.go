@@ -60,7 +60,7 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 	return slices.Compact(targets), nil
 }
 
-// targetsAt names one endpoint: by its address alone where that has no port of its own, else at each of the service's
+// targetsAt names one endpoint: by its address alone where that has no port, else at each of the service's
 // ports, for another endpoint may be at the same address.
 func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Target {
 	if e.Port == 0 && len(e.Ports) == 0 {

@@ -140,7 +140,7 @@ func (f *Follower) lookup(ctx context.Context) {
 	}
 }
 
-// anywhere are addresses of documentation: how they would be reached is how everything is that has no route of its own.
+// anywhere are addresses of documentation: they are reached as everything without a specific route is.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
 // look takes in what is reserved now, and reports whether that has changed.

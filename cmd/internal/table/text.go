@@ -79,7 +79,7 @@ func CutMiddle(text string, width int) string {
 	}
 }
 
-// Wrap breaks text at spaces into lines of at most width columns. A word that is longer has a line of its own.
+// Wrap breaks text at spaces into lines of at most width columns. A word that is longer has its own line.
 func Wrap(text string, width int) []string {
 	var lines []string
 	line := ""

@@ -53,7 +53,7 @@ type Tracer struct {
 	pending []*Compile        // compiled, and not yet part of a round; the newest last
 	reload  trace.SpanContext // of the reload that is under way; invalid: there is none
 
-	// failed is the trace of the change that the last round could not carry out as a whole; invalid: there is none. It is Run's.
+	// failed is the trace of the change that the last round could not apply as a whole; invalid: there is none. It is Run's.
 	failed trace.SpanContext
 }
 

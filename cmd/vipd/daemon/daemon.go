@@ -392,11 +392,11 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	return d.views.Look().Problems(), nil
 }
 
-// settleTime bounds how long a caller waits for what it asked to be carried out. What takes longer goes on, and is seen
+// settleTime bounds how long a caller waits until what it asked for is applied. What takes longer goes on, and is seen
 // in status.
 const settleTime = 5 * time.Second
 
-// settle waits until what is compiled is carried out, but for frontends in backoff.
+// settle waits until what is compiled is applied, but for frontends in backoff.
 func (d *Daemon) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()

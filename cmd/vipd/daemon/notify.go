@@ -75,7 +75,7 @@ func (n *notifier) extend(by time.Duration) {
 const stuckAfter = 90 * time.Second
 
 // notifyLoop tells systemd when the first complete state was tried, and feeds its watchdog while the engine and the model
-// come round. A state that can't be carried out whole must not keep systemd waiting, which would kill and restart what
+// come round. A state that can't be applied whole must not keep systemd waiting, which would kill and restart what
 // serves the rest: /readyz and status say what is wrong.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)

@@ -41,7 +41,7 @@ type verdict struct {
 	// Problems are those of the host, which may keep traffic away though all is applied; /readyz has them.
 	Problems []string `json:"problems,omitempty"`
 	Mode     string   `json:"mode"`
-	// Revision is the store's that is carried out.
+	// Revision is the store's that is applied.
 	Revision int64 `json:"revision_applied"`
 }
 
@@ -62,10 +62,10 @@ func (d *Daemon) check(reasons func() []string, problems func() []balancer.Probl
 	}
 }
 
-// patience is how long a change may wait to be carried out before the daemon counts as unhealthy.
+// patience is how long a change may wait to be applied before the daemon counts as unhealthy.
 const patience = time.Minute
 
-// unhealthy says which loop is stuck, or what has waited too long. Frontends in backoff are problems of their own.
+// unhealthy says which loop is stuck, or what has waited too long. Frontends in backoff are separate problems.
 func (d *Daemon) unhealthy() []string {
 	var reasons []string
 	if stuck := time.Since(d.engine.Progress()); stuck > patience {
@@ -80,7 +80,7 @@ func (d *Daemon) unhealthy() []string {
 	return reasons
 }
 
-// overdue says for how long what is wanted was not carried out, and what the last round failed at.
+// overdue says for how long what is wanted was not applied, and what the last round failed at.
 func overdue(behind time.Duration, last string) string {
 	text := fmt.Sprintf("changes have not been applied for %s", behind.Round(time.Second))
 	if last != "" {

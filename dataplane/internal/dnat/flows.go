@@ -20,7 +20,7 @@ import (
 
 // Flows drops what conntrack would go on leading to a backend that is gone, or past a service that has come since:
 // conntrack decides only once per flow where that goes. UDP clients go on sending, so theirs go with the change itself;
-// connections are given their time, and end in a goroutine of their own, because looking for them takes longer than a
+// connections are given their time, and end in their own goroutine, because looking for them takes longer than a
 // change.
 //
 // It is a part of Tracker, and serves alone where the kernel tracks connections by itself, as virtual servers do. Those end their
@@ -32,7 +32,7 @@ type Flows struct {
 	loop *worker.Loop
 
 	mu sync.Mutex // guards what follows
-	// wanted are the frontends that are carried out.
+	// wanted are the frontends that are applied.
 	wanted map[balancer.Key]*balancer.Frontend
 	// due says when connections of a key have to be looked at.
 	due map[balancer.Key]time.Time
@@ -116,7 +116,7 @@ func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	fl.loop.Look()
 }
 
-// take notes a batch that was carried out but for what failed. It returns the keys whose flows have to go at once.
+// take notes a batch that was applied but for what failed. It returns the keys whose flows have to go at once.
 func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -158,7 +158,7 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	}
 }
 
-// wantLocked notes that f is carried out in place of was, which is nil where none is known.
+// wantLocked notes that f is applied in place of was, which is nil where none is known.
 func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f

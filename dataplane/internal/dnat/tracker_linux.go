@@ -63,7 +63,7 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 }
 
 // Connections implements dataplane.Dataplane: it calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
-// connection of their own: a slow visit keeps no other reader waiting.
+// separate connection: a slow visit keeps no other reader waiting.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	conn, err := conntrack.Open()
 	if err != nil {

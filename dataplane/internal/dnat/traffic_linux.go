@@ -18,14 +18,14 @@ import (
 	"vipd/dataplane/internal/counters"
 )
 
-// frontends returns those that are carried out.
+// frontends returns those that are applied.
 func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return maps.Clone(fl.wanted)
 }
 
-// frontend returns the one that is carried out at k; nil means none.
+// frontend returns the one that is applied at k; nil means none.
 func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

@@ -67,7 +67,7 @@ type Entry struct {
 // Member is an entry that is in a set.
 type Member struct {
 	Entry
-	// Left is how long it stays; 0 means for ever.
+	// Left is how long it stays; 0 means forever.
 	Left time.Duration
 }
 

@@ -32,7 +32,7 @@ func number(kind int, n uint32) *nl.RtAttr {
 	return nl.NewRtAttr(kind|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint32(nil, n))
 }
 
-// address adds an address, which the kernel wants in a nest of its own.
+// address adds an address, which the kernel wants in its own nest.
 func address(to *nl.RtAttr, kind int, a netip.Addr) {
 	inner := nl.IPSET_ATTR_IPADDR_IPV4
 	if a.Is6() {

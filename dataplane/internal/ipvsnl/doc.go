@@ -22,7 +22,7 @@
 //   - Lists that changed while they were read are read again. The library's are halves then.
 //   - Whether there is a scheduler is asked in a way that makes nothing.
 //   - An answer that does not come is waited for no longer than the caller does, and ten seconds: the library's handles
-//     wait for ever, and two goroutines at one do so, too. See Kernel.
+//     wait forever, and two goroutines at one do so, too. See Kernel.
 //   - The number of virtual servers comes from a socket option, because no message tells it.
 //
 // Whole tables are read from /proc/net/ip_vs: for 2,000 virtual servers of ten destinations a tenth of the time that a

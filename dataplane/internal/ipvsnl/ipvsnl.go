@@ -13,7 +13,7 @@ import (
 // Conn is the kernel's IPVS, or what stands for it: Kernel and Fake. Its methods may be called from several goroutines.
 // Errors name what was asked for; errors.Is tells those of this package, and the kernel's numbers.
 type Conn interface {
-	// Do carries out changes in their order. It returns nil when all were done, otherwise an error, or nil, for each.
+	// Do applies changes in their order. It returns nil when all were done, otherwise an error, or nil, for each.
 	// One that fails does not keep the others from being done.
 	Do(ctx context.Context, ops []Op) []error
 	// Service reads one virtual server: one message, whatever else there is. ErrNoService where there is none.

@@ -73,8 +73,8 @@ func (k *Kernel) SetTimeouts(ctx context.Context, t Timeouts) error {
 	return nil
 }
 
-// withHandle lets do speak over a handle of its own, for no longer than any exchange: a handle whose answer does not come
-// waits for ever, and two goroutines at one would as well.
+// withHandle lets do speak over its own handle, for no longer than any exchange: a handle whose answer does not come
+// waits forever, and two goroutines at one would as well.
 func withHandle[T any](ctx context.Context, k *Kernel, do func(*ipvs.Handle) (T, error)) (T, error) {
 	// Without IPVS a handle reports success for everything, and remembers for good that there is none: not before the
 	// kernel has it.

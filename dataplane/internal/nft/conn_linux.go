@@ -78,7 +78,7 @@ func (e *Error) Unwrap() error { return e.Errno }
 // echoed is more than the kernel takes of a socket's room for one element that it sends back.
 const echoed = 1 << 10
 
-// Commit carries out the transaction, and fills in its Deleted, unless that is more than the socket may hold: without the right
+// Commit applies the transaction, and fills in its Deleted, unless that is more than the socket may hold: without the right
 // to pass the limit of the system, some 400 elements. An error of type *Error names the first step that was refused.
 func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {

@@ -16,7 +16,7 @@ const eventGroup = 7
 // eventRoom is how much the kernel keeps of what it tells, in bytes: thousands of changes by others, or generations of our own.
 const eventRoom = 1 << 20
 
-// eventPatience is how long the kernel may take to tell of a transaction that it has carried out.
+// eventPatience is how long the kernel may take to tell of a transaction that it has applied.
 const eventPatience = time.Second
 
 // events are what the kernel tells of transactions: each change with its table, and behind the changes the generation.
@@ -28,7 +28,7 @@ type events struct {
 	lost    uint64
 }
 
-// Listen has the kernel tell of transactions from now on, for Foreign. Without the privilege for it nothing is told.
+// Listen subscribes to the kernel's reports of transactions, for Foreign. Without the privilege there are none.
 func (c *Conn) Listen() error {
 	sock, err := listen(eventRoom)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {

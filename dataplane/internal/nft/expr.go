@@ -8,7 +8,7 @@ import (
 // Family is the address family of a table.
 type Family byte
 
-// The families. Each has tables of its own: one for both (inet) would need a test of the family in each rule.
+// The families. Each has its own tables: one for both (inet) would need a test of the family in each rule.
 const (
 	IPv4   Family = 2  // NFPROTO_IPV4, "ip"
 	Netdev Family = 5  // NFPROTO_NETDEV: frames of all protocols, as devices receive and send them

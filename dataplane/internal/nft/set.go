@@ -164,7 +164,7 @@ type Elem struct {
 	// Data is the value of a map; Goto the chain that a map to verdicts leads to.
 	Data []byte
 	Goto string
-	// Timeout is how long the element stays; 0 means for ever.
+	// Timeout is how long the element stays; 0 means forever.
 	Timeout time.Duration
 	// Comment is shown by listings, at most 127 bytes.
 	Comment string

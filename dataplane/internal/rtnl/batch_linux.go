@@ -14,7 +14,7 @@ import (
 // socket, even where it refuses all of them.
 const BatchSize = 64
 
-// Batches is a socket for many addresses and routes at once: the kernel carries out all messages of one system call, and
+// Batches is a socket for many addresses and routes at once: the kernel applies all messages of one system call, and
 // answers only what it refuses, and the last. One by one each takes two calls, and the library as much time again.
 type Batches struct {
 	*nlsock.Socket
@@ -36,7 +36,7 @@ type Message struct {
 	Body        []byte
 }
 
-// Do carries out messages in their order, also those after one that fails. It returns an error or nil for each.
+// Do applies messages in their order, also those after one that fails. It returns an error or nil for each.
 func (b *Batches) Do(messages []Message) []error {
 	errs := make([]error, 0, len(messages))
 	for part := range slices.Chunk(messages, BatchSize) {
@@ -76,7 +76,7 @@ func NewAddress(a netip.Addr, device int, scope byte) Message {
 	body := address(a, device, flags, scope)
 	if a.Is6() {
 		lifetimes := make([]byte, 16)                            // ifa_cacheinfo: preferred for no time,
-		binary.NativeEndian.PutUint32(lifetimes[4:], ^uint32(0)) // valid for ever
+		binary.NativeEndian.PutUint32(lifetimes[4:], ^uint32(0)) // valid forever
 		body.Bytes(unix.IFA_CACHEINFO, lifetimes...)
 	}
 	return Message{unix.RTM_NEWADDR, unix.NLM_F_CREATE | unix.NLM_F_EXCL, body.B}

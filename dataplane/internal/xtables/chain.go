@@ -17,7 +17,7 @@ type Chain struct {
 // NewChain returns a chain of these rules.
 func NewChain(name string, rules ...string) Chain { return Chain{Name: name, Rules: rules} }
 
-// Input is the input of a restore that makes chains of a table what they should be, whatever they were, and carries out further lines
+// Input is the input of a restore that makes chains of a table what they should be, whatever they were, and runs further lines
 // in the same transaction.
 func Input(table string, chains []Chain, further ...string) string {
 	var b strings.Builder

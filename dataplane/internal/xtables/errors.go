@@ -31,7 +31,7 @@ func (e *UnsupportedError) Error() string {
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 
 // ErrIncompatible is the error of reading a table back in which there are rules that iptables can't print.
-var ErrIncompatible = errors.New("it holds rules that iptables can't read: give them a table of their own; nft list ruleset shows them")
+var ErrIncompatible = errors.New("it holds rules that iptables can't read: give them their own table; nft list ruleset shows them")
 
 // OpError is a program of iptables that ended with an error.
 type OpError struct {

@@ -42,8 +42,8 @@ func (t *Tool) Variant() Variant { return t.variant }
 // Why says in some words why it is this variant, such as "configured".
 func (t *Tool) Why() string { return t.why }
 
-// Restore carries out input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
-// is a transaction of its own: an error, an *OpError that quotes the line refused, leaves the blocks before it done.
+// Restore runs input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
+// is one transaction: an error, an *OpError that quotes the line refused, leaves the blocks before it done.
 func (t *Tool) Restore(ctx context.Context, input string) error {
 	_, err := t.restore(ctx, input)
 	return err

@@ -30,7 +30,7 @@ const crowd = 20000
 // leastRules is where smaller blocks are no remedy any more.
 const leastRules = 50
 
-// Write carries out groups in their order, and returns how many are done. Where that is not all of them, err is about
+// Write applies groups in their order, and returns how many are done. Where that is not all of them, err is about
 // groups[done], of which nothing is done, nor of those after it. Only where ctx ends, or another program holds the tables
 // (IsBusy), or the program does not start, more may have been done than it says: writing the same groups again is right
 // then too.
@@ -48,7 +48,7 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 // WriteCounted is Write, and returns what the rules of the named chains had counted, as FullCounts does. In nft the kernel tells of
 // each rule that is deleted, with its last count. In legacy, where reading them takes a quarter as long as writing, the writer
 // returns what it has read; what rules count until it has written is lost. Counters are no reason not to write: chains whose
-// counters can't be had are absent in the result.
+// counters can't be read are absent in the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(ctx, table, groups)
 	if t.variant == Legacy || len(chains) == 0 {

@@ -1,4 +1,4 @@
 // Package command runs a program that a configuration names: an exec health check, or a hook. The program runs without a shell, as
-// a user of its own, in a process group of its own, and with nothing open but its input and outputs. When it ends, or its time is
+// its own user, in its own process group, and with nothing open but its input and outputs. When it ends, or its time is
 // over, what is left of its group is killed.
 package command

@@ -5,7 +5,7 @@
 //
 // Verdicts takes in what is compiled next, and returns what is known of it; where checks are shared with a fleet, it asks
 // fleetchecks, which gives the runner its part. What was found outlives a restart, in health.json. Which checks this node can't
-// carry out is kept apart (unable.go): their endpoints keep their verdicts, and look well.
+// run is kept apart (unable.go): their endpoints keep their verdicts, and look well.
 //
 // The checks themselves, and when each is due, are balancer/health/probe's.
 package checks

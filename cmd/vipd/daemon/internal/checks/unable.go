@@ -13,7 +13,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// unable keeps which checks this node can't carry out: results that say nothing of the endpoint, as many in a row as would
+// unable keeps which checks this node can't run: results that say nothing of the endpoint, as many in a row as would
 // take it down if they were failures. Such an endpoint keeps its verdict, and looks well.
 type unable struct {
 	some atomic.Bool // rows is not empty

@@ -42,7 +42,7 @@ type Checks struct {
 	voter       *etcd.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
 	pending     map[balancer.Target]bool
-	// lame is since when checks can't be carried out any more that were before.
+	// lame is since when checks can't be run any more that were before.
 	lame    map[balancer.Target]time.Time
 	wanted  snap.Map[balancer.Target, health.Subject]
 	dissent dissent
@@ -77,7 +77,7 @@ type Options struct {
 }
 
 // votePause is the time between two looks at first results, lamePause that between two looks whether checks can still be
-// carried out.
+// run.
 const (
 	votePause = 250 * time.Millisecond
 	lamePause = time.Second
@@ -229,7 +229,7 @@ func (f *Checks) take(ctx context.Context) error {
 	return nil
 }
 
-// attend looks at first results, at checks that can't be carried out any more, and at the end of the time after an absence
+// attend looks at first results, at checks that can't be run any more, and at the end of the time after an absence
 // of etcd, until ctx ends or no service asks for the fleet's checks.
 func (f *Checks) attend(ctx context.Context) {
 	look, limp := time.NewTicker(votePause), time.NewTicker(lamePause)

@@ -64,8 +64,8 @@ func (f *Checks) voteLocked() {
 	}
 }
 
-// limpLocked looks for checks that can't be carried out any more, or again. A vote of which that is true for long is taken
-// back: of two checkers, it would be in the way of the other for ever.
+// limpLocked looks for checks that can't be run any more, or again. A vote of which that is true for long is taken
+// back: of two checkers, it would block the other forever.
 func (f *Checks) limpLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)

@@ -28,7 +28,7 @@ type State struct {
 	Problems []balancer.Problem
 	// Complete: the first snapshot is in it. EverRead: the store could be read at least once.
 	Complete, EverRead bool
-	// Lacking are the problems of checks that this node can't carry out, which are as many as Unable.
+	// Lacking are the problems of checks that this node can't run, which are as many as Unable.
 	Lacking []balancer.Problem
 	Unable  int
 	// Fell is what went down from being up.

@@ -15,7 +15,7 @@ const (
 )
 
 // RemoveLeftovers removes what other modes left, when a vipd that served by one of them was stopped or killed: kernel
-// modes leave their rules on purpose. It waits until the mode in use has carried out the first complete state, so that
+// modes leave their rules on purpose. It waits until the mode in use has applied the first complete state, so that
 // the traffic has moved before, and tries again until nothing is left. So it does whenever a mode that was left could not
 // remove everything: its rules may stand before those of the mode in use, and lead to endpoints of the past.
 func (c *Switch) RemoveLeftovers(ctx context.Context) error {

@@ -38,10 +38,10 @@ type Options struct {
 	Choice
 	// Config is the configuration at the start.
 	Config config.Config
-	// Engine carries out in the mode that serves.
+	// Engine applies the state in the mode that serves.
 	Engine *dataplane.Engine
 	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
-	// moved. Kick has the engine look at the host again.
+	// moved. Kick makes the engine look at the host again.
 	Adopt func(dataplane.Dataplane) <-chan struct{}
 	Kick  func()
 	// Tell tells the host what modes need of it.
@@ -138,7 +138,7 @@ func (c *Switch) again(ctx context.Context) {
 	}
 }
 
-// moveTime bounds how long the next mode may take to carry out what is wanted, before it is left again. A first load of
+// moveTime bounds how long the next mode may take to apply what is wanted, before it is left again. A first load of
 // ten thousands of services takes some seconds.
 const moveTime = 2 * time.Minute
 

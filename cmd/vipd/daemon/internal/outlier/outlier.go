@@ -31,7 +31,7 @@ type Detector struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	rooms     *balancer.EjectionRooms
 	checked   int                 // services that have checks
-	carrier   dataplane.Dataplane // what carries out
+	carrier   dataplane.Dataplane // what applies frontends
 }
 
 // Options are what a Detector is made of.

@@ -15,19 +15,19 @@ import (
 	"vipd/dataplane"
 )
 
-// carriedOut records what the engine has carried out, and what it can't.
+// carriedOut records what the engine has applied, and what it can't.
 type carriedOut struct {
 	o       Options
 	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
 	told    told                                       // of the host
-	failing time.Time                                  // since when something can't be carried out; zero means nothing
+	failing time.Time                                  // since when something can't be applied; zero means nothing
 	errors  map[string]bool                            // what was recorded of that
 }
 
 // applyPause is the least time between two applies: those of a stream of changes are told as one a second.
 const applyPause = time.Second
 
-// Follow records what the engine carries out, and what it can't, until ctx ends.
+// Follow records what the engine applies, and what it can't, until ctx ends.
 func (r *Recorder) Follow(ctx context.Context) error {
 	c := &carriedOut{o: r.o}
 	pause := time.NewTimer(0)
@@ -53,12 +53,12 @@ func (r *Recorder) Follow(ctx context.Context) error {
 	}
 }
 
-// look records what is new, and reports whether anything was carried out.
+// look records what is new, and reports whether anything was applied.
 func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.o.Engine.Status()
 	c.told = c.told.next(c.o.Journal, now, c.o.HostProblems(), nil)
 	if s.Moving {
-		return false // the dataplane that takes over begins with nothing, and has failures of its own
+		return false // the dataplane that takes over begins with nothing, and has its own failures
 	}
 	c.lookAtFailures(s, now)
 	services, n := map[balancer.Name]bool{}, 0
@@ -90,7 +90,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	return true
 }
 
-// lookAtFailures records that something can't be carried out, and each new reason, until everything is.
+// lookAtFailures records that something can't be applied, and each new reason, until everything is.
 func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 	switch {
 	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < reasonsTold:

@@ -2,7 +2,7 @@
 // long it lasted.
 //
 //	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, who is still down
-//	engine -> Follow   -> what is carried out, what can't be, what the host lacks
+//	engine -> Follow   -> what is applied, what can't be, what the host lacks
 //	reload -> Reloads  -> what came of it
 //
 // What checks, ejections, the choice of the mode and the fleet find is recorded by those parts, who decide it.

@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Recorder records what is compiled and what is carried out.
+// Recorder records what is compiled and what is applied.
 type Recorder struct {
 	o       Options
 	reloads atomic.Int32 // under way, which say themselves that files were read
@@ -44,7 +44,7 @@ type Options struct {
 	Refused func()
 	// Drains and Panics are called with the service of each drain and each panic that begins.
 	Drains, Panics func(balancer.Name)
-	// Engine carries out. Reached is the store's newest revision for which the snapshot of another one is complete, and HostProblems
+	// Engine applies what is compiled. Reached is the store's newest revision for which the snapshot of another one is complete, and HostProblems
 	// are what the host can't do.
 	Engine       *dataplane.Engine
 	Reached      func(revision int64) int64

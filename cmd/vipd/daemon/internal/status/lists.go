@@ -151,7 +151,7 @@ func (v *View) Frontends() []api.Frontend {
 	return all
 }
 
-// Differences lists the keys that do not run as wanted, and where all keys do, what frontends share and can't be had.
+// Differences lists the keys that do not run as wanted, and where all keys do, what frontends share and is unavailable.
 func (v *View) Differences() []api.Difference {
 	all := []api.Difference{}
 	for key, c := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {

@@ -75,7 +75,7 @@ func (s *Sources) Look() *View {
 }
 
 // Counts returns what was counted when they were first asked for: reading them may cost more than all the rest. Nothing is counted
-// before the first state is carried out: a dataplane that does not know yet what an earlier process has left would show nothing of it.
+// before the first state is applied: a dataplane that does not know yet what an earlier process has left would show nothing of it.
 func (v *View) Counts() map[counters.Port]dataplane.FrontendCount {
 	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
@@ -152,7 +152,7 @@ func (v *View) Unready() []string {
 	return nil
 }
 
-// Applied is the store's revision that is carried out.
+// Applied is the store's revision that is applied.
 func (v *View) Applied() int64 { return v.from.Fleet.Reached(v.Sync.Applied.Store) }
 
 // Pending counts the frontends that are not as wanted, those in backoff aside.
@@ -207,7 +207,7 @@ func (v *View) place() string {
 }
 
 // Problems collects everything that an operator should know: of the configuration, the store, the services, the mode, the
-// host, and the frontends that can't be carried out.
+// host, and the frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State
 	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // JSON writes it as []
