@@ -37,8 +37,8 @@ const (
 	deepest = 4
 )
 
-// chooser writes the chains that choose among ways.
-type chooser struct {
+// chainWriter writes the chains that choose among ways.
+type chainWriter struct {
 	coin coin
 	// prefix begins the names of chains below the frontend's.
 	prefix string
@@ -52,7 +52,7 @@ func choose(f *balancer.Frontend, ways []way) (rules []string, below []xtables.C
 
 // chooseBy is choose with another coin.
 func chooseBy(by coin, f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
-	c := &chooser{coin: by, prefix: groupPrefix + keyHash(f.Key) + "-"}
+	c := &chainWriter{coin: by, prefix: groupPrefix + keyHash(f.Key) + "-"}
 	switch {
 	case len(ways) == 0:
 	case f.Scheduler == balancer.DestinationHash:
@@ -89,7 +89,7 @@ func byVIP(f *balancer.Frontend, ways []way) int {
 
 // list has one rule a way, the last of which takes what is left. By chance the heaviest come first, so that fewer rules
 // are looked at; by source the order must not change with weights.
-func (c *chooser) list(f *balancer.Frontend, ways []way) []string {
+func (c *chainWriter) list(f *balancer.Frontend, ways []way) []string {
 	if !isSourceHash(f) {
 		slices.SortStableFunc(ways, func(a, b way) int { return cmp.Compare(b.weight, a.weight) })
 	}
@@ -121,7 +121,7 @@ func identity(ways []way, i int) string {
 
 // spread has chains of chains. Which of them a way is in depends on its address alone, so that a change of one way
 // rewrites its own chain and those that lead to it.
-func (c *chooser) spread(f *balancer.Frontend, ways []way) []string {
+func (c *chainWriter) spread(f *balancer.Frontend, ways []way) []string {
 	fan, levels := fanFor(len(ways), inLeaf)
 	return c.branch(f, "", ways, fan, levels)
 }
@@ -141,7 +141,7 @@ func fanFor(n, leaf int) (fan, levels int) {
 }
 
 // branch returns the rules of the chain at path.
-func (c *chooser) branch(f *balancer.Frontend, path string, ways []way, fan, levels int) []string {
+func (c *chainWriter) branch(f *balancer.Frontend, path string, ways []way, fan, levels int) []string {
 	if levels == 0 || len(ways) <= 1 {
 		return c.list(f, ways)
 	}
@@ -184,7 +184,7 @@ func digit(a netip.AddrPort, level, fan int) int {
 
 // turns has every way taken exactly once in len(ways) connections: what is left over after dividing by the fan stands
 // in the chain itself, and the rest goes to equally large chains in turn.
-func (c *chooser) turns(path string, ways []way, fan int) []string {
+func (c *chainWriter) turns(path string, ways []way, fan int) []string {
 	n := len(ways)
 	if n <= mostInList {
 		return c.inOrder(ways, n)
@@ -205,7 +205,7 @@ func (c *chooser) turns(path string, ways []way, fan int) []string {
 }
 
 // inOrder has each of ways taken once in n connections, and by the last one all that are left where ways are n.
-func (c *chooser) inOrder(ways []way, n int) []string {
+func (c *chainWriter) inOrder(ways []way, n int) []string {
 	rules := make([]string, len(ways))
 	for i := range ways {
 		match := ""

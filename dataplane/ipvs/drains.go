@@ -21,9 +21,9 @@ const (
 // asked for that it shows to be done.
 const fewDrains = 64
 
-// sweep sees destinations that take no new connections to their end: it deletes those whose last connection has ended, or
-// its time. It returns when it has to be called again; zero means there are none.
-func (d *Dataplane) sweep(ctx context.Context) (next time.Time) {
+// endDrains deletes destinations that take no new connections once their last connection has ended, or their time is over. It
+// returns when it has to be called again; zero means there are none.
+func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	began := time.Now()
 	if err := d.settleAll(ctx); err != nil && ctx.Err() == nil {
 		d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)

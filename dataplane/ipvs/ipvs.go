@@ -56,7 +56,7 @@ func newDataplane(ctx context.Context, conn ipvsnl.Conn, tracked dnat.Cutter, l 
 		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: dnat.NewFlows(tracked, log), ledger: l,
 		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
 	}
-	d.drains = worker.New(d.sweep)
+	d.drains = worker.New(d.endDrains)
 	var nearest balancer.Scheduler
 	for _, name := range schedulers() {
 		has, err := conn.HasScheduler(ctx, string(name))

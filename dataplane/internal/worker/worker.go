@@ -11,8 +11,8 @@ import (
 // Loop calls a function whenever something may be due, in a goroutine that begins with the first call of Look and ends
 // with Close. It is safe for several goroutines.
 type Loop struct {
-	wake  wake.Signal // holds one token: look again
-	sweep func(ctx context.Context) time.Time
+	wake wake.Signal // holds one token: look again
+	work func(ctx context.Context) time.Time
 
 	mu      sync.Mutex // guards what follows
 	stop    context.CancelFunc
@@ -22,8 +22,8 @@ type Loop struct {
 
 // New returns a Loop that has not begun. The function does what is due, and returns when something is due again; zero:
 // nothing is, until the next call of Look. Its context ends with Close.
-func New(sweep func(ctx context.Context) time.Time) *Loop {
-	return &Loop{wake: wake.New(), sweep: sweep}
+func New(work func(ctx context.Context) time.Time) *Loop {
+	return &Loop{wake: wake.New(), work: work}
 }
 
 // Look has the function called soon.
@@ -52,7 +52,7 @@ func (l *Loop) run(ctx context.Context) {
 			return
 		}
 		timer.Stop()
-		if next := l.sweep(ctx); !next.IsZero() {
+		if next := l.work(ctx); !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
 	}
