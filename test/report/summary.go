@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -37,7 +38,8 @@ type summary struct {
 	// passed has the tests that did, packages those that ended.
 	passed   map[test]bool
 	packages map[test]bool
-	// pieces is how often a package is still to end that runs in pieces, took how long those took that have ended.
+	// pieces is how often a package is still to end that runs in pieces, took how long those took that have ended, and each test
+	// that is no part of another.
 	pieces map[test]int
 	took   map[test]float64
 }
@@ -92,6 +94,9 @@ func (s *summary) take(e event, where string) {
 			s.endPackage(t, e)
 		} else {
 			s.endTest(t, e.Action)
+			if !strings.Contains(e.Test, "/") {
+				s.took[t] += e.Elapsed
+			}
 		}
 	}
 }
@@ -170,6 +175,7 @@ func (s *summary) print(err error) {
 	for _, t := range s.skipped {
 		_, _ = fmt.Fprintf(s.out, "  %s: %s\n", t, reason(s.output[t]))
 	}
+	s.printSlowest()
 	word := "PASS"
 	if err != nil || s.failed() > 0 {
 		word = "FAIL"
@@ -178,6 +184,21 @@ func (s *summary) print(err error) {
 	inGuest := func(t test) bool { return t.where == where }
 	if s.ran(inGuest) {
 		_, _ = fmt.Fprintf(s.out, "of these %s: %s\n", where, s.count(inGuest))
+	}
+}
+
+// slowest is how many tests are named that took longest.
+const slowest = 10
+
+// printSlowest names the tests that took longest: what to look at first where the whole takes too long.
+func (s *summary) printSlowest() {
+	tests := slices.SortedFunc(maps.Keys(s.took), func(a, b test) int { return cmp.Compare(s.took[b], s.took[a]) })
+	tests = filter(tests, func(t test) bool { return t.name != "" && s.took[t] > 0 })
+	if len(tests) > 0 {
+		_, _ = fmt.Fprintln(s.out, "\nslowest:")
+	}
+	for _, t := range tests[:min(slowest, len(tests))] {
+		_, _ = fmt.Fprintf(s.out, "  %6.1fs  %s\n", s.took[t], t)
 	}
 }
 

@@ -72,3 +72,18 @@ func TestPackageEndsWithItsLastPiece(t *testing.T) {
 		t.Errorf("the report is\n%s\nwant\n%s", out.String(), want)
 	}
 }
+
+// TestSlowest: a test that runs in pieces took what these took together, and parts of a test are not named.
+func TestSlowest(t *testing.T) {
+	var out strings.Builder
+	s := newSummary(&out)
+	for _, e := range []event{
+		{Test: "TestPieces", Elapsed: 2}, {Test: "TestQuick", Elapsed: 0.5}, {Test: "TestSlow/part", Elapsed: 2.5},
+		{Test: "TestSlow", Elapsed: 2.75}, {Test: "TestPieces", Elapsed: 1},
+	} {
+		e.Action, e.Package = "pass", "vipd/x"
+		s.take(e, "")
+	}
+	s.print(nil)
+	has(t, out.String(), "slowest:\n     3.0s  x.TestPieces\n     2.8s  x.TestSlow\n     0.5s  x.TestQuick\n")
+}
