@@ -68,6 +68,7 @@ func (n *Node) destination(u *unit) (to, why string) {
 		}
 		return "", ""
 	}
+	leader := n.leader(u)
 	switch {
 	case n.stopping:
 		return n.best(u), "stop"
@@ -75,13 +76,12 @@ func (n *Node) destination(u *unit) (to, why string) {
 		return n.best(u), "standby"
 	case n.cut(u):
 		return n.best(u), "network"
+	case leader != "" && leader != n.o.Name && n.cannot(leader, u) == "":
+		return leader, "group" // however often it has moved: apart from its group it may be of no use
 	case n.flapping(u):
 		return "", ""
 	case n.unable(u):
 		return n.best(u), "health"
-	}
-	if to := n.leader(u); to != "" && to != n.o.Name && n.cannot(to, u) == "" {
-		return to, "group"
 	}
 	return n.preempt(u), "preempt"
 }

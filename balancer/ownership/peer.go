@@ -1,6 +1,10 @@
 package ownership
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // peer is another node, as its messages tell.
 type peer struct {
@@ -37,7 +41,7 @@ func (n *Node) beats() {
 	if n.my.live {
 		m.Session = n.my.id
 	}
-	for name := range n.members {
+	for _, name := range slices.Sorted(maps.Keys(n.members)) {
 		if name != n.o.Name {
 			n.do(Send{name, -1, m})
 		}

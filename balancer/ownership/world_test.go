@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -182,7 +183,7 @@ func (h *host) start() {
 		clear(h.bound)
 		h.member.Boot = ID(h.w.Uint64() | 1)
 		h.node = New(Options{Name: h.name, Member: h.member, Timing: NewTiming(800 * time.Millisecond), Started: h.clock(),
-			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Time{} }})
+			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // it jumps all the time
 		h.input(func(now Time) []Action { return h.node.SetPolicies(now, h.w.policy) })
 		h.register()
 		h.tick()
@@ -484,13 +485,16 @@ func (w *world) fault() {
 	case 5:
 		w.notef("etcd is away for %s", long)
 		w.etcd.down = true
-		w.after(long, func() { w.etcd.down = false })
+		w.after(long, func() {
+			w.etcd.down = false
+			for _, o := range w.hosts { // a new leader extends all leases
+				o.leased = max(o.leased, w.now.Add(15*time.Second))
+			}
+		})
 	case 6:
-		for v := range w.policy {
-			w.notef("move %s to %s", v, h.name)
-			w.commit(Write{Put: []Put{{Key{Moves, v.String()}, text(Move{To: h.name, Force: w.IntN(2) == 0})}}})
-			break
-		}
+		v := slices.MinFunc(slices.Collect(maps.Keys(w.policy)), netip.Addr.Compare)
+		w.notef("move %s to %s", v, h.name)
+		w.commit(Write{Put: []Put{{Key{Moves, v.String()}, text(Move{To: h.name, Force: w.IntN(2) == 0})}}})
 	}
 }
 
