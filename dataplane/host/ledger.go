@@ -36,6 +36,8 @@ type ledger struct {
 	path string
 	// changed: what was written last, or read, is not what the rest says.
 	changed bool
+	// written is how Addresses were written last, with those that have come since; nil means that others have changed.
+	written []byte
 }
 
 // sysctlRecord is a sysctl's value before vipd, and the one that vipd gave it.
@@ -109,7 +111,9 @@ func (l *ledger) setAddress(a netip.Addr, device string) {
 	l.changed = true
 	l.left(a, device)
 	if old != "" {
-		l.Leaving[a] = append(l.Leaving[a], old)
+		l.Leaving[a], l.written = append(l.Leaving[a], old), nil
+	} else if l.written != nil {
+		l.written = appendAddress(l.written, a, quote(device))
 	}
 	l.Addresses[a] = device
 }
@@ -129,7 +133,7 @@ func (l *ledger) left(a netip.Addr, device string) {
 // dropAddress forgets an address.
 func (l *ledger) dropAddress(a netip.Addr) {
 	if _, ok := l.Addresses[a]; ok {
-		l.changed = true
+		l.changed, l.written = true, nil
 		delete(l.Addresses, a)
 		delete(l.Leaving, a)
 	}
@@ -167,8 +171,8 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// text is the ledger as JSON. The addresses, which may be ten thousands, are written by hand and in no order: this is done
-// for each that comes or goes.
+// text is the ledger as JSON. The addresses, which may be ten thousands, are written by hand and in no order, and only those that
+// have come since the last time: this is done for each that comes.
 func (l *ledger) text() ([]byte, error) {
 	few := *l
 	few.Addresses = nil
@@ -176,20 +180,27 @@ func (l *ledger) text() ([]byte, error) {
 	if err != nil || len(l.Addresses) == 0 {
 		return text, err
 	}
-	text = slices.Grow(bytes.TrimSuffix(text, []byte("\n}")), 64*len(l.Addresses))
-	text = append(text, ",\n\t\"addresses\": {"...)
-	device, quoted := "", []byte(`""`)
-	for a, d := range l.Addresses {
-		if d != device {
-			if quoted, err = json.Marshal(d); err != nil {
-				return nil, err
+	if l.written == nil {
+		device, quoted := "", quote("")
+		for a, d := range l.Addresses {
+			if d != device {
+				device, quoted = d, quote(d)
 			}
-			device = d
+			l.written = appendAddress(l.written, a, quoted)
 		}
-		text = append(a.AppendTo(append(text, "\n\t\t\""...)), "\": "...)
-		text = append(append(text, quoted...), ',')
 	}
-	return append(text[:len(text)-1], "\n\t}\n}"...), nil
+	text = append(bytes.TrimSuffix(text, []byte("\n}")), ",\n\t\"addresses\": {"...)
+	return append(append(text, l.written[:len(l.written)-1]...), "\n\t}\n}"...), nil
+}
+
+func quote(device string) []byte {
+	quoted, _ := json.Marshal(device) // a string is never refused
+	return quoted
+}
+
+func appendAddress(text []byte, a netip.Addr, device []byte) []byte {
+	text = append(a.AppendTo(append(text, "\n\t\t\""...)), "\": "...)
+	return append(append(text, device...), ',')
 }
 
 func (l *ledger) empty() bool {

@@ -22,8 +22,20 @@ func TestLedgerText(t *testing.T) {
 			l.setAddress(netip.MustParseAddr(a), []string{"lo", "a\"b", "vipd0"}[i])
 			l.setAddress(netip.MustParseAddr(a), []string{"vipd0", "a\"b", "lo"}[i])
 		}
-		if err := l.save(); err != nil {
-			t.Fatal(err)
+		save := func() {
+			t.Helper()
+			if err := l.save(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		save()
+		if n > 0 { // two come after it was written, and one goes
+			l.setAddress(netip.MustParseAddr("10.96.0.30"), "a\"b")
+			save()
+			l.dropAddress(netip.MustParseAddr("10.96.0.10"))
+			l.setAddress(netip.MustParseAddr("10.96.0.40"), "lo")
+			save()
+			n++
 		}
 		got, err := loadLedger(filepath.Dir(l.path), "boot", "net")
 		if err != nil {
