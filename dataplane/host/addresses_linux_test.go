@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
@@ -213,6 +214,11 @@ func TestSource(t *testing.T) {
 	apply(t, h, both...)
 	checkSource(t, "10.96.0.10", "10.1.0.1")
 	checkSource(t, "fd00:96::10", "fd01::1")
+	for _, r := range h.ourRoutes(unix.RTPROT_KERNEL) {
+		if r.Dst.IP.Equal(net.IP(addrOf("10.96.0.10").AsSlice())) {
+			t.Fatalf("the kernel's own route to a VIP is there: %v", r)
+		}
+	}
 
 	// A second link with the default route: the node speaks to the world from there.
 	other := l.Add("other")
@@ -226,6 +232,9 @@ func TestSource(t *testing.T) {
 	// That address goes: the VIP stays local, and gets the other source.
 	l.Host().DelAddr("other", "10.2.0.1/24")
 	l.Host().DelAddr("other", "fd02::1/64")
+	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
+		t.Fatalf("without the node's address the VIP leads to %+v, %v", to, err)
+	}
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
 		t.Fatalf("reason %q, %v", reason, err)
 	}
@@ -241,7 +250,7 @@ func TestSource(t *testing.T) {
 	checkSource(t, "10.96.0.10", "10.1.0.1")
 	checkSource(t, "fd00:96::10", "fd01::1")
 	must(t, h.Release(t.Context()))
-	if routes := h.ourRoutes(); len(routes) != 0 {
+	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...); len(routes) != 0 {
 		t.Fatalf("routes are left: %v", routes)
 	}
 }

@@ -80,7 +80,7 @@ func (c *cleaner) addresses() {
 		}
 		c.do(fmt.Sprintf("remove address %s from %s", a, strings.Join(devices, ", ")), func() error { return h.removeOurs(a) })
 	}
-	for _, r := range h.ourRoutes() {
+	for _, r := range append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...) {
 		c.do(fmt.Sprintf("remove the local route to %s", r.Dst.IP), func() error { return c.removeRoute(r) })
 	}
 }

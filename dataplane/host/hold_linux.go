@@ -257,6 +257,7 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 		}
 		if i%between == between-1 {
 			h.catchUp()
+			all = append(all, h.rerouteAll()) // the fewer routes of the kernel's own there are, the less an address takes
 		}
 		part := addrs[:min(rtnl.BatchSize, len(addrs))]
 		all = append(all, h.addSome(part))

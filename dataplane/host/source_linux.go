@@ -37,6 +37,9 @@ type routes struct {
 // iproute2's list.
 const routeProtocol = 118
 
+// spareProtocol marks the routes that stand in for the kernel's own to IPv4 addresses, see route. It is unused, too.
+const spareProtocol = 119
+
 // Addresses for documentation (RFC 5737, RFC 3849): asking the kernel for the way there gives the address with which the
 // node speaks to the world.
 func world() [2]netip.Addr {
@@ -82,7 +85,7 @@ func (h *Host) rank(a netip.Addr) int {
 // readRoutes reads which of our routes are there, and removes those of addresses that we do not hold.
 func (h *Host) readRoutes() error {
 	clear(h.routed)
-	for _, r := range h.ourRoutes() {
+	for _, r := range h.ourRoutes(routeProtocol) {
 		dst, ok := netip.AddrFromSlice(r.Dst.IP)
 		if !ok {
 			continue
@@ -94,18 +97,33 @@ func (h *Host) readRoutes() error {
 			h.routed[dst] = src.Unmap()
 			continue
 		}
-		if err := h.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !isDenied(err) {
-			return fmt.Errorf("removing the route to %s: %w", dst, err)
+		if err := h.dropRoute(r); err != nil {
+			return err
+		}
+	}
+	for _, r := range h.ourRoutes(spareProtocol) {
+		if dst, _ := netip.AddrFromSlice(r.Dst.IP); h.ledger.Addresses[dst.Unmap()] == "" {
+			if err := h.dropRoute(r); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// ourRoutes lists the local routes that bear our mark.
-func (h *Host) ourRoutes() []netlink.Route {
+// dropRoute removes a route that is of no use, where it is there.
+func (h *Host) dropRoute(r netlink.Route) error {
+	if err := h.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !isDenied(err) {
+		return fmt.Errorf("removing the route to %s: %w", r.Dst.IP, err)
+	}
+	return nil
+}
+
+// ourRoutes lists the local routes that bear one of our marks.
+func (h *Host) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
 	var out []netlink.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: routeProtocol, Type: unix.RTN_LOCAL}
+		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: mark, Type: unix.RTN_LOCAL}
 		routes, err := again(func() ([]netlink.Route, error) {
 			return h.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TYPE)
 		})
@@ -124,7 +142,9 @@ func (h *Host) ourRoutes() []netlink.Route {
 // route makes connections from this host to held addresses of a family leave with the node's own address. It returns an
 // error or nil for each.
 //
-// For IPv4 the route comes before the kernel's own, which stays: when the node's address goes, the VIP is still local.
+// For IPv4 the route comes before one without a source: when the node's address goes, the VIP is still local. That one takes the
+// place of the kernel's own, which has the VIP for its source, and all of which the kernel walks through for each address that
+// comes: this was half of the time that ten thousand addresses take.
 // For IPv6 the kernel's own has a metric that others can't have, so it goes once ours is there, see unshadow; should
 // the node's address go, the kernel keeps our route without it.
 func (h *Host) route(family int, addrs []netip.Addr) []error {
@@ -159,12 +179,29 @@ func (h *Host) route(family int, addrs []netip.Addr) []error {
 			drop, replaced = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, old, h.device.index, routeProtocol)), append(replaced, i)
 		}
 	}
+	if family == 0 {
+		h.spare(addrs, routed)
+	}
 	for j, err := range h.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs[replaced[j]] = fmt.Errorf("removing the old route to %s: %w", addrs[replaced[j]], err)
 		}
 	}
 	return errs
+}
+
+// spare puts a route without a source in the place of the kernel's own to some of these addresses.
+func (h *Host) spare(addrs []netip.Addr, which []int) {
+	var put, drop []rtnl.Message
+	for _, i := range which {
+		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, addrs[i], netip.Addr{}, h.device.index, spareProtocol))
+	}
+	for j, err := range h.batches.Do(put) {
+		if a := addrs[which[j]]; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
+			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, h.device.index, unix.RTPROT_KERNEL))
+		}
+	}
+	h.batches.Do(drop) // one that is gone already, or stays, does no harm
 }
 
 // unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
@@ -204,12 +241,14 @@ func (h *Host) unroute(a netip.Addr) error {
 	if !h.routed[a].IsValid() {
 		return nil
 	}
-	r := &netlink.Route{Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: routeProtocol}
+	r := &netlink.Route{Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
 	if a.Is4() {
 		r.Scope = unix.RT_SCOPE_HOST
 	}
-	if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("removing the route to %s: %w", a, err)
+	for _, r.Protocol = range []netlink.RouteProtocol{routeProtocol, spareProtocol} {
+		if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("removing the route to %s: %w", a, err)
+		}
 	}
 	delete(h.routed, a)
 	return nil
