@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
 )
@@ -132,10 +133,8 @@ func (t *claiming) ops(keys Keys) (ifs []*etcdserverpb.Compare, then, otherwise 
 
 // notSince is the condition that no key of a scope was written after a revision. A removal does not count.
 func notSince(s scope, revision int64) *etcdserverpb.Compare {
-	return &etcdserverpb.Compare{
-		Result: etcdserverpb.Compare_LESS, Target: etcdserverpb.Compare_MOD, Key: []byte(s.key), RangeEnd: []byte(s.end),
-		TargetUnion: &etcdserverpb.Compare_ModRevision{ModRevision: revision + 1},
-	}
+	c := clientv3.Compare(clientv3.ModRevision(s.key).WithRange(s.end), "<", revision+1)
+	return c.GetCompare()
 }
 
 // stale reports whether another writer has written a slot that the turn minds after a revision, which the answer to what ops

@@ -154,6 +154,11 @@ func (k Keys) parse(key string) (subject, error) {
 	case nodeFolder:
 		return parseNode(key, rest)
 	}
+	return k.parseOfService(key, folder, rest)
+}
+
+// parseOfService reads a key that names a service behind its folder.
+func (k Keys) parseOfService(key, folder, rest string) (subject, error) {
 	name, id, deeper := strings.Cut(rest, "/")
 	s := subject{of: balancer.Name(name)}
 	if !s.of.Valid() {

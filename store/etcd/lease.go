@@ -235,10 +235,8 @@ func (l *lease) ours(key string) *etcdserverpb.Compare { return under(key, l.id)
 
 // under is the condition that a key is under the lease of that number.
 func under(key string, id int64) *etcdserverpb.Compare {
-	return &etcdserverpb.Compare{
-		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_LEASE, Key: []byte(key),
-		TargetUnion: &etcdserverpb.Compare_Lease{Lease: id},
-	}
+	c := clientv3.Compare(clientv3.LeaseValue(key), "=", id)
+	return c.GetCompare()
 }
 
 // write makes change where the first key, and those of also, are under the lease, and first where no lease has the

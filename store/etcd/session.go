@@ -141,10 +141,8 @@ func (w *Writer) transact(ctx context.Context, what string, request *etcdserverp
 
 // unchanged is the condition that a key was last changed at a revision; 0 means that it is not there.
 func unchanged(key string, revision int64) *etcdserverpb.Compare {
-	return &etcdserverpb.Compare{
-		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_MOD, Key: []byte(key),
-		TargetUnion: &etcdserverpb.Compare_ModRevision{ModRevision: revision},
-	}
+	c := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+	return c.GetCompare()
 }
 
 func put(key string, text []byte, lease int64) *etcdserverpb.RequestOp {

@@ -149,12 +149,11 @@ func (s *state) expire(now time.Time) {
 	}
 }
 
-// remove forgets a key that is gone, and returns what was known of it. An endpoint that may have gone with its lease is
-// remembered for a while.
-func (s *state) remove(key rawKey, now time.Time) *record {
+// remove forgets a key that is gone. An endpoint that may have gone with its lease is remembered for a while.
+func (s *state) remove(key rawKey, now time.Time) {
 	r, had := s.records.Get(key)
 	if !had {
-		return nil
+		return
 	}
 	s.records = s.records.Delete(key)
 	s.troubled = s.troubled.Delete(key)
@@ -167,7 +166,6 @@ func (s *state) remove(key rawKey, now time.Time) *record {
 	}
 	s.disuse(r)
 	s.depart(key, r, now)
-	return r
 }
 
 // settle brings what belongs to a service in order after some of it has come or gone: no more endpoints and overrides
