@@ -25,28 +25,7 @@ func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Des
 	if *o == nil {
 		*o = drainsOpen{}
 	}
-	more := map[balancer.Target]int{}
-	is := map[balancer.Target]balancer.Backend{} // as they are now, those that drain before others
-	for _, c := range snap.Diff(before.Frontends, s.Desired.Frontends) {
-		if c.HadOld {
-			for _, b := range c.Old.Backends {
-				if b.Drains() {
-					more[c.Old.Target(b)]--
-				}
-			}
-		}
-		if c.HasNew {
-			for _, b := range c.New.Backends {
-				t := c.New.Target(b)
-				if b.Drains() {
-					more[t]++
-				}
-				if known, ok := is[t]; !ok || !known.Drains() {
-					is[t] = b
-				}
-			}
-		}
-	}
+	more, is := drainsBetween(before, s.Desired)
 	for _, t := range slices.SortedFunc(maps.Keys(more), balancer.Target.Compare) {
 		d := (*o)[t]
 		was := d.frontends
@@ -68,6 +47,34 @@ func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Des
 		}
 	}
 	return begun
+}
+
+// drainsBetween returns in how many frontends more each endpoint drains (negative: fewer), of those whose frontends have changed,
+// and how these endpoints are now: where they differ from frontend to frontend, as one that drains.
+func drainsBetween(before, after balancer.Desired) (more map[balancer.Target]int, is map[balancer.Target]balancer.Backend) {
+	more, is = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}
+	for _, c := range snap.Diff(before.Frontends, after.Frontends) {
+		if c.HadOld {
+			for _, b := range c.Old.Backends {
+				if b.Drains() {
+					more[c.Old.Target(b)]--
+				}
+			}
+		}
+		if !c.HasNew {
+			continue
+		}
+		for _, b := range c.New.Backends {
+			t := c.New.Target(b)
+			if b.Drains() {
+				more[t]++
+			}
+			if known, ok := is[t]; !ok || !known.Drains() {
+				is[t] = b
+			}
+		}
+	}
+	return more, is
 }
 
 // drainBegins says that the endpoint at t drains, and why.
