@@ -18,69 +18,91 @@ import (
 	"vipd/store/etcd"
 )
 
+// findings are the problems of a configuration.
+type findings []balancer.Problem
+
+func (f *findings) add(severity balancer.Severity, field, format string, args ...any) {
+	*f = append(*f, balancer.Problem{Severity: severity, Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+func (f *findings) wrong(field, format string, args ...any) {
+	f.add(balancer.SeverityError, field, format, args...)
+}
+
 // validate returns what the fields' types alone can't refuse, and what this version of the program does not do.
 func (c *Config) validate() []balancer.Problem {
-	var problems []balancer.Problem
-	add := func(severity balancer.Severity, field, format string, args ...any) {
-		problems = append(problems, balancer.Problem{Severity: severity, Field: field, Text: fmt.Sprintf(format, args...)})
-	}
-	wrong := func(field, format string, args ...any) { add(balancer.SeverityError, field, format, args...) }
-	for field, path := range map[string]string{"state_dir": c.StateDir, "run_dir": c.RunDir, "api.socket": c.API.Socket} {
-		if path == "" {
-			wrong(field, "is empty; write a path, or leave the field out for the default")
-		}
-	}
-	if err := etcd.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
-		wrong("node", "%s", err)
-	}
-	if !isInterface(c.Addresses.Interface) {
-		wrong("addresses.interface", notInterface, c.Addresses.Interface)
-	}
-	// The kernel takes 107 bytes for the path of a Unix socket (sockaddr_un).
-	if n := len(c.API.Socket); n > 107 {
-		wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
-	}
-	if c.API.HTTP != "" && !isListen(c.API.HTTP) {
-		wrong("api.http", `%q is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`, c.API.HTTP)
-	}
+	var f findings
+	c.checkPlaces(&f)
+	c.checkInterfaces(&f)
+	c.checkFleet(&f)
 	for name, command := range c.Hooks.Commands() {
 		if command[0] == "" || strings.ContainsRune(strings.Join(command, ""), 0) {
-			wrong("hooks."+name, "%q is not a program with its arguments, such as [\"/usr/local/bin/notify\", \"web\"]", command)
-		}
-	}
-	if to := c.Tracing.OTLPEndpoint; to != "" {
-		if u, err := url.Parse(to); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			wrong("tracing.otlp_endpoint", `%q is not a URL such as "http://127.0.0.1:4318"; "" turns it off`, to)
-		}
-	}
-	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
-		wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")
-	}
-	for i, name := range c.Ownership.Interfaces {
-		if !isInterface(name) {
-			wrong(fmt.Sprintf("ownership.interfaces[%d]", i), notInterface, name)
-		}
-	}
-	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
-		add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
-	}
-	for _, err := range c.etcdErrors() {
-		field, text, _ := strings.Cut(err.Error(), ": ")
-		if text == "" || strings.Contains(field, " ") {
-			wrong("etcd", "%s", err)
-		} else {
-			wrong("etcd."+field, "%s", text)
+			f.wrong("hooks."+name, "%q is not a program with its arguments, such as [\"/usr/local/bin/notify\", \"web\"]", command)
 		}
 	}
 	for field, d := range map[string]time.Duration{
 		"ipvs.tcp_timeout": c.IPVS.TCPTimeout, "ipvs.tcpfin_timeout": c.IPVS.TCPFinTimeout, "ipvs.udp_timeout": c.IPVS.UDPTimeout,
 	} {
 		if why := notKernelTimeout(d); why != "" {
-			wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s leaves the kernel's", d, why, longestTimeout)
+			f.wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s leaves the kernel's", d, why, longestTimeout)
 		}
 	}
-	slices.SortStableFunc(problems, func(a, b balancer.Problem) int { return cmp.Compare(a.Field, b.Field) })
-	return problems
+	slices.SortStableFunc(f, func(a, b balancer.Problem) int { return cmp.Compare(a.Field, b.Field) })
+	return f
+}
+
+// checkPlaces looks at paths, and at what is listened on or sent to.
+func (c *Config) checkPlaces(f *findings) {
+	for field, path := range map[string]string{"state_dir": c.StateDir, "run_dir": c.RunDir, "api.socket": c.API.Socket} {
+		if path == "" {
+			f.wrong(field, "is empty; write a path, or leave the field out for the default")
+		}
+	}
+	// The kernel takes 107 bytes for the path of a Unix socket (sockaddr_un).
+	if n := len(c.API.Socket); n > 107 {
+		f.wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
+	}
+	if c.API.HTTP != "" && !isListen(c.API.HTTP) {
+		f.wrong("api.http", `%q is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`, c.API.HTTP)
+	}
+	if to := c.Tracing.OTLPEndpoint; to != "" {
+		if u, err := url.Parse(to); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			f.wrong("tracing.otlp_endpoint", `%q is not a URL such as "http://127.0.0.1:4318"; "" turns it off`, to)
+		}
+	}
+}
+
+// checkInterfaces looks at the names of interfaces.
+func (c *Config) checkInterfaces(f *findings) {
+	if !isInterface(c.Addresses.Interface) {
+		f.wrong("addresses.interface", notInterface, c.Addresses.Interface)
+	}
+	for i, name := range c.Ownership.Interfaces {
+		if !isInterface(name) {
+			f.wrong(fmt.Sprintf("ownership.interfaces[%d]", i), notInterface, name)
+		}
+	}
+}
+
+// checkFleet looks at what takes etcd, and at how that is reached.
+func (c *Config) checkFleet(f *findings) {
+	if err := etcd.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
+		f.wrong("node", "%s", err)
+	}
+	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
+		f.wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")
+	}
+	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
+		f.add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
+	}
+	for _, err := range c.etcdErrors() {
+		field, text, _ := strings.Cut(err.Error(), ": ")
+		if text == "" || strings.Contains(field, " ") {
+			f.wrong("etcd", "%s", err)
+		} else {
+			f.wrong("etcd."+field, "%s", text)
+		}
+	}
 }
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
