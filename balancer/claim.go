@@ -103,7 +103,7 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 		f.IdleTimeout = *s.IdleTimeout
 	}
 	env.Capabilities.fit(f)
-	f.Roams = !nodePort && f.choosesAsOthers() && c.in.PolicyOf(key.Addr).Wanders()
+	f.Roams = !nodePort && f.choosesAsOthers() && c.in.PolicyOf(key.Addr).wanders()
 	u.claims = append(u.claims, f)
 }
 

@@ -40,9 +40,9 @@ type VIPPolicy struct {
 	Withdraw Withdraw `toml:"withdraw"`
 }
 
-// Wanders reports whether what clients send to the address comes to another host once it has been to this one: to its next owner, or to
+// wanders reports whether what clients send to the address comes to another host once it has been to this one: to its next owner, or to
 // where routers lead it after a host has withdrawn it.
-func (p VIPPolicy) Wanders() bool { return p.Hold == HoldOne || p.Withdraw == WithdrawNoEndpoint }
+func (p VIPPolicy) wanders() bool { return p.Hold == HoldOne || p.Withdraw == WithdrawNoEndpoint }
 
 // Hold is which hosts hold a VIP.
 type Hold string

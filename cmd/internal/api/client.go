@@ -263,8 +263,8 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("asking vipd at %s: %w", c.socket, err)
 }
 
-// ErrSilent is what a daemon that takes a question and does not answer comes to.
-var ErrSilent = errors.New("no answer in time")
+// errSilent is what a daemon that takes a question and does not answer comes to.
+var errSilent = errors.New("no answer in time")
 
 // silence ends a question when nothing of its answer comes for a while. A nil one never does.
 type silence struct {
@@ -278,7 +278,7 @@ type silence struct {
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
-		cancel(fmt.Errorf("%w: vipd at %s has said nothing for %s; it hangs, or this host has no time for it", ErrSilent, c.socket, patience))
+		cancel(fmt.Errorf("%w: vipd at %s has said nothing for %s; it hangs, or this host has no time for it", errSilent, c.socket, patience))
 	})
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }

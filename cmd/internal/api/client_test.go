@@ -51,7 +51,7 @@ func TestSilentDaemon(t *testing.T) {
 			"override": func(ctx context.Context) error { _, err := c.Override(ctx, OverrideRequest{}); return err },
 		} {
 			err := ask(t.Context())
-			if !errors.Is(err, ErrSilent) || !strings.HasPrefix(err.Error(), "no answer in time: vipd at ") {
+			if !errors.Is(err, errSilent) || !strings.HasPrefix(err.Error(), "no answer in time: vipd at ") {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
 		}

@@ -127,7 +127,7 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 		if i == last {
 			text = Cut(text, widths[i])
 		} else {
-			text = CutMiddle(text, widths[i])
+			text = cutMiddle(text, widths[i])
 		}
 		pad := widths[i] - Width(text)
 		if c.Right {

@@ -56,8 +56,8 @@ func Cut(text string, width int) string {
 	return text
 }
 
-// CutMiddle returns text if it has at most so many columns, else its beginning and its end, with an ellipsis between.
-func CutMiddle(text string, width int) string {
+// cutMiddle returns text if it has at most so many columns, else its beginning and its end, with an ellipsis between.
+func cutMiddle(text string, width int) string {
 	if Width(text) <= width {
 		return text
 	}
