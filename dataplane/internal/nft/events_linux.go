@@ -48,19 +48,12 @@ func (c *Conn) Listen() error {
 
 // listen opens a socket to which the kernel tells of transactions, and for which it keeps so many bytes.
 func listen(room int) (*nlsock.Socket, error) {
-	sock, err := nlsock.Open(unix.NETLINK_NETFILTER)
+	sock, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, room, eventGroup)
 	if err != nil {
 		return nil, err
 	}
-	skipped := SkipOwn(sock, true)
-	failed := sock.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room)
-		}
-		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, eventGroup)
-	})
-	if err = errors.Join(skipped, failed, err); err != nil {
-		return nil, fmt.Errorf("listening to nf_tables: %w", errors.Join(err, sock.Close()))
+	if err := SkipOwn(sock, true); err != nil {
+		return nil, errors.Join(err, sock.Close())
 	}
 	return sock, nil
 }
