@@ -121,10 +121,7 @@ func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
 	if err != nil {
 		a.step("client", true, "%v", err)
 	}
-	objects, err := n.source(a, f, from)
-	if err != nil {
-		return *a, err
-	}
+	objects := n.source(a, f, from)
 	if a.Verdict != "" {
 		a.Objects = objects
 		return *a, nil
@@ -188,7 +185,7 @@ func (n *Node) trouble(k balancer.Key) string {
 }
 
 // source checks source ranges. It returns the objects of the guard that concern the frontend.
-func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) ([]dataplane.Object, error) {
+func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
 		a.step("guard", true, "the guard can't be read: %v", err)
@@ -208,7 +205,7 @@ func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) ([]datap
 			a.step("source", true, "the kernel's set of allowed clients does not have it yet")
 		}
 	}
-	return objects, nil
+	return objects
 }
 
 // existing lists connections of the client that there are, without those that have ended and are only remembered.
