@@ -42,9 +42,27 @@ func runExport(c *call) error {
 	if err != nil {
 		return err
 	}
-	left := 0
-	tables := map[balancer.Name]any{}
-	var b strings.Builder
+	texts, services, left := c.exportServices(all)
+	everything := map[string]any{"services": services}
+	if len(c.args) == 0 {
+		more, vips, err := c.exportVIPs(w)
+		if err != nil {
+			return err
+		}
+		if texts = append(texts, more...); len(vips) > 0 {
+			everything["vips"] = vips
+		}
+	}
+	err = c.show(everything, func() string { return strings.Join(texts, "\n") })
+	if err == nil && left > 0 {
+		err = errReported
+	}
+	return err
+}
+
+// exportServices returns services as texts, and by name; left is how many can't be written.
+func (c *call) exportServices(all []*etcd.Stored) (texts []string, tables map[balancer.Name]any, left int) {
+	tables = map[balancer.Name]any{}
 	for _, s := range all {
 		text, err := exported(s, c.format)
 		if err != nil {
@@ -52,35 +70,24 @@ func runExport(c *call) error {
 			left++
 			continue
 		}
-		if tables[s.Name] = s.Fields; b.Len() > 0 {
-			b.WriteByte('\n')
-		}
-		b.WriteString(text)
+		texts, tables[s.Name] = append(texts, text), s.Fields
 	}
-	everything := map[string]any{"services": tables}
-	if len(c.args) == 0 {
-		policies, err := w.Policies(c)
-		if etcd.Forbidden(err) {
-			c.note("not exported: settings of addresses: %v", err)
-		} else if err != nil {
-			return fmt.Errorf("reading the settings of addresses: %w", err)
-		}
-		vips := map[string]any{}
-		for _, p := range policies {
-			if vips[p.Addr.String()] = p.Fields; b.Len() > 0 {
-				b.WriteByte('\n')
-			}
-			b.WriteString(tableTOML("vips", p.Addr.String(), p.Fields))
-		}
-		if len(vips) > 0 {
-			everything["vips"] = vips
-		}
+	return texts, tables, left
+}
+
+// exportVIPs returns the settings of addresses as texts, and by address.
+func (c *call) exportVIPs(w *etcd.Writer) (texts []string, tables map[string]any, err error) {
+	policies, err := w.Policies(c)
+	if etcd.Forbidden(err) {
+		c.note("not exported: settings of addresses: %v", err)
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("reading the settings of addresses: %w", err)
 	}
-	err = c.show(everything, b.String)
-	if err == nil && left > 0 {
-		err = errReported
+	tables = map[string]any{}
+	for _, p := range policies {
+		texts, tables[p.Addr.String()] = append(texts, tableTOML("vips", p.Addr.String(), p.Fields)), p.Fields
 	}
-	return err
+	return texts, tables, nil
 }
 
 // named returns those of all that the arguments name.

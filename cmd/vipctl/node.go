@@ -49,26 +49,39 @@ type nodeSet struct {
 }
 
 func runNode(c *call) error {
-	name := c.args[1]
-	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
-	switch wait := c.flags.Bool("wait"); {
-	case wait && c.args[0] != "standby":
+	action, name := c.args[0], c.args[1]
+	switch {
+	case c.flags.Bool("wait") && action != "standby":
 		return wrongUse("--wait is for \"vipctl node standby\"")
-	case c.args[0] == "fence":
+	case action == "fence":
 		return fenceNode(c, name)
-	case c.args[0] == "standby" || c.args[0] == "resume":
-		err := c.editNode(name, func(conf *etcd.NodeConfig) { conf.Standby = c.args[0] == "standby" })
-		if err != nil || !wait {
-			return err
-		}
-		left, err := c.emptied(name)
-		if err == nil && len(left) > 0 {
-			err = errors.New(c.stays(name, left))
-		}
+	case action == "standby":
+		return c.standBy(name)
+	case action == "resume":
+		return c.editNode(name, func(conf *etcd.NodeConfig) { conf.Standby = false })
+	case action == "set":
+		return c.setModeAndZone(name)
+	}
+	return wrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
+}
+
+// standBy puts a node on standby and, with --wait, waits until its VIPs are elsewhere.
+func (c *call) standBy(name string) error {
+	err := c.editNode(name, func(conf *etcd.NodeConfig) { conf.Standby = true })
+	if err != nil || !c.flags.Bool("wait") {
 		return err
-	case c.args[0] != "set":
-		return wrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", c.args[0])
-	case !setsMode && !setsZone:
+	}
+	left, err := c.emptied(name)
+	if err == nil && len(left) > 0 {
+		err = errors.New(c.stays(name, left))
+	}
+	return err
+}
+
+// setModeAndZone sets those of a node that the flags give.
+func (c *call) setModeAndZone(name string) error {
+	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
+	if !setsMode && !setsZone {
 		return wrongUse("say what to set: --mode or --zone; for example: %s", c.verb.example)
 	}
 	mode, err := c.mode()

@@ -45,20 +45,9 @@ type waited struct {
 }
 
 func runWait(c *call) error {
-	v := &vigil{revision: c.flags.Int64("revision")}
-	timeout := c.flags.Duration("timeout")
-	switch {
-	case v.revision <= 0:
-		return wrongUse("\"vipctl wait\" needs --revision R, a number above 0; for example: %s", c.verb.example)
-	case timeout < 0:
-		return wrongUse("--timeout %s is below zero", timeout)
-	}
-	if text := c.flags.String("nodes"); text != "" {
-		for name := range strings.SplitSeq(text, ",") {
-			if name = strings.TrimSpace(name); name != "" && !slices.Contains(v.named, name) {
-				v.named = append(v.named, name)
-			}
-		}
+	v, timeout, err := c.waitedFor()
+	if err != nil {
+		return err
 	}
 	w, err := c.fleet.writer()
 	if err != nil {
@@ -78,17 +67,36 @@ func runWait(c *call) error {
 			return err
 		}
 	}
+	late := errors.Is(err, context.DeadlineExceeded) && c.Err() == nil
 	switch {
 	case err == nil:
 		return c.applied(v)
-	case errors.Is(err, context.DeadlineExceeded) && c.Err() == nil && len(lag) > 0:
+	case late && len(lag) > 0:
 		return fmt.Errorf("revision %d is not everywhere after %s: %s", v.revision, timeout, names(lag))
-	case errors.Is(err, context.DeadlineExceeded) && c.Err() == nil:
+	case late:
 		return fmt.Errorf("no answer of etcd within %s", timeout)
 	case len(lag) > 0 && c.Err() != nil:
 		return fmt.Errorf("interrupted; revision %d is not everywhere: %s", v.revision, names(lag))
 	}
 	return err
+}
+
+// waitedFor reads the flags.
+func (c *call) waitedFor() (*vigil, time.Duration, error) {
+	v := &vigil{revision: c.flags.Int64("revision")}
+	timeout := c.flags.Duration("timeout")
+	switch {
+	case v.revision <= 0:
+		return nil, 0, wrongUse("\"vipctl wait\" needs --revision R, a number above 0; for example: %s", c.verb.example)
+	case timeout < 0:
+		return nil, 0, wrongUse("--timeout %s is below zero", timeout)
+	}
+	for name := range strings.SplitSeq(c.flags.String("nodes"), ",") {
+		if name = strings.TrimSpace(name); name != "" && !slices.Contains(v.named, name) {
+			v.named = append(v.named, name)
+		}
+	}
+	return v, timeout, nil
 }
 
 // applied says that it is everywhere, and where it is not and was not waited for.
