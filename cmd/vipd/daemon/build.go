@@ -22,7 +22,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
-	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
@@ -134,10 +133,10 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
 		// Late, as each of the two tells the other: checks their results, and outliers which checks to hurry.
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
-		Observe: d.metrics.checked,
+		Observe: d.metrics.checked, Lease: leaseTime, Log: d.component("health"),
 	}
 	if d.config.Store.Kind == config.EtcdStore {
-		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.component("health"), Lease: leaseTime}
+		o.Etcd = (*etcd.Config)(&d.config.Etcd)
 	}
 	if d.checks, err = checks.New(o); err != nil {
 		return err

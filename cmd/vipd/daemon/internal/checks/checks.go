@@ -19,6 +19,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/statedir"
+	"vipd/store/etcd"
 )
 
 // Checks are this node's health checks.
@@ -40,8 +41,11 @@ type Options struct {
 	StateDir string
 	// Node is this node's name: nodes check the same endpoint at different times.
 	Node string
-	// Fleet says where checks are shared; nil means nowhere. What is missing in it New adds.
-	Fleet   *fleetchecks.Options
+	// Etcd is where a fleet shares checks; nil means they are not shared. Lease is how long after this node's end what it has found
+	// counts there, and Log is for what becomes of the connection.
+	Etcd    *etcd.Config
+	Lease   time.Duration
+	Log     *slog.Logger
 	Journal *events.Journal
 	// Service returns what is served as name; nil means nothing.
 	Service func(name balancer.Name) *balancer.Service
@@ -80,14 +84,14 @@ func New(o Options) (*Checks, error) {
 		},
 		Observe: func(t balancer.HealthType, r health.Result) { o.Observe(t, r.Took) },
 	})
-	if o.Fleet == nil {
+	if o.Etcd == nil {
 		return c, nil
 	}
-	fleet := *o.Fleet
-	fleet.Node, fleet.Runner, fleet.Record, fleet.Kick = o.Node, c.runner, o.Journal.Record, o.Kick
-	c.outlive(&fleet)
 	var err error
-	c.Fleet, err = fleetchecks.New(fleet)
+	c.Fleet, err = fleetchecks.New(fleetchecks.Options{
+		Config: *o.Etcd, Node: o.Node, Runner: c.runner, Log: o.Log, Record: o.Journal.Record, Kick: o.Kick,
+		Lease: o.Lease, Former: c.formerLease(), Keep: c.keepLease,
+	})
 	return c, err
 }
 
@@ -188,16 +192,17 @@ type keptLease struct {
 	Lease   int64 `json:"lease"`
 }
 
-// outlive has the lease of a run that is killed be known to the next, which takes back at once what that one has said.
-func (c *Checks) outlive(fleet *fleetchecks.Options) {
-	lifetime := fleet.Lease
+// formerLease is the lease of a run that was killed, so that this one takes back at once what that one has said.
+func (c *Checks) formerLease() int64 {
 	var kept keptLease
 	c.files.Read(leaseFile, &kept)
-	fleet.Former = kept.Lease
-	fleet.Keep = func(lease int64) {
-		err := c.files.Write(leaseFile, keptLease{statedir.Version, lease})
-		c.files.Note(leaseFile, because("after a crash, what this node tells the fleet of health counts for "+lifetime.String(), err))
-	}
+	return kept.Lease
+}
+
+// keepLease keeps the lease of this run for the next.
+func (c *Checks) keepLease(lease int64) {
+	err := c.files.Write(leaseFile, keptLease{statedir.Version, lease})
+	c.files.Note(leaseFile, because("after a crash, what this node tells the fleet of health counts for "+c.o.Lease.String(), err))
 }
 
 // Found is what is known of a target.
