@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,41 +17,66 @@ import (
 // eventsAtOnce is how many events are looked at for one page.
 const eventsAtOnce = 500
 
+// eventQuery is which events a request is for.
+type eventQuery struct {
+	since   uint64
+	kinds   []string // empty means all
+	service balancer.Name
+	follow  bool
+}
+
+func readEventQuery(from url.Values) (q eventQuery, err error) {
+	q.service, q.follow = balancer.Name(from.Get("service")), from.Get("follow") != ""
+	if text := from.Get("since"); text != "" {
+		if q.since, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return q, fmt.Errorf("since=%q is not the number of an event", text)
+		}
+	}
+	if text := from.Get("kind"); text != "" { // one or several with commas
+		q.kinds = strings.Split(text, ",")
+	}
+	for _, kind := range q.kinds {
+		if known := events.Kind("").Values(); !slices.Contains(known, kind) {
+			return q, fmt.Errorf("there are no events of kind %q; there are %s", kind, strings.Join(known, ", "))
+		}
+	}
+	return q, nil
+}
+
+// names reports whether the query is for an event.
+func (q *eventQuery) names(e *api.Event) bool {
+	return (q.service == "" || e.Service == q.service) && (len(q.kinds) == 0 || slices.Contains(q.kinds, string(e.Kind)))
+}
+
+// page reads the next page of the journal, and goes on behind it. More: there may be more.
+func (q *eventQuery) page(j *events.Journal) (page api.EventPage, more bool) {
+	all, missed := j.Read(q.since, eventsAtOnce)
+	if len(all) > 0 {
+		q.since = all[len(all)-1].Seq
+	}
+	page = api.EventPage{Missed: missed, Events: []api.Event{}, Next: q.since}
+	for i := range all {
+		if q.names(&all[i]) {
+			page.Events = append(page.Events, all[i])
+		}
+	}
+	return page, len(all) == eventsAtOnce
+}
+
 // getEvents answers with what the journal has after ?since, page by page, and with ?follow=1 with what comes.
 func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
-	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
-	if err != nil && q.Get("since") != "" {
-		refuseCall(w, http.StatusBadRequest, fmt.Errorf("since=%q is not the number of an event", q.Get("since")))
+	q, err := readEventQuery(r.URL.Query())
+	if err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
 		return
 	}
-	var wanted []string // all, or one or several with commas
-	if kind := q.Get("kind"); kind != "" {
-		wanted = strings.Split(kind, ",")
-	}
-	for _, kind := range wanted {
-		if kinds := events.Kind("").Values(); !slices.Contains(kinds, kind) {
-			refuseCall(w, http.StatusBadRequest, fmt.Errorf("there are no events of kind %q; there are %s", kind, strings.Join(kinds, ", ")))
-			return
-		}
-	}
-	service, follow, first := balancer.Name(q.Get("service")), q.Get("follow") != "", since == 0
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)
-	for {
-		more := d.journal.Changed()
-		page := api.EventPage{Events: []api.Event{}, Next: since}
-		var all []api.Event
-		if all, page.Missed = d.journal.Read(since, eventsAtOnce); len(all) > 0 {
-			page.Next = all[len(all)-1].Seq
-		}
+	for first := q.since == 0; ; first = false {
+		changed := d.journal.Changed()
+		page, more := q.page(d.journal)
 		if first {
 			page.Missed = 0 // a new follower misses nothing from before
-		}
-		for _, e := range all {
-			if (service == "" || e.Service == service) && (wanted == nil || slices.Contains(wanted, string(e.Kind))) {
-				page.Events = append(page.Events, e)
-			}
 		}
 		if len(page.Events) > 0 || page.Missed > 0 || first {
 			if err := out.Encode(page); err != nil {
@@ -58,17 +84,16 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 			}
 			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when it is full
 		}
-		since, first = page.Next, false
 		switch {
-		case len(all) == eventsAtOnce: // there may be more
+		case more:
 			continue
-		case !follow:
+		case !q.follow:
 			return
 		}
 		select {
 		case <-r.Context().Done():
 			return
-		case <-more:
+		case <-changed:
 		}
 	}
 }
