@@ -242,73 +242,86 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeFiles()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var parts sync.WaitGroup
-	start := func(name string, run func(context.Context) error) {
-		parts.Go(func() {
+	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
+	written := d.startWriting()
+	first := d.modeSwitch.Serving()
+	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
+	var running sync.WaitGroup
+	for name, run := range d.parts() {
+		running.Go(func() {
 			if err := run(ctx); err != nil {
 				cancel(fmt.Errorf("%s: %w", name, err))
 			}
 		})
 	}
-	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
-	logging, logged := context.WithCancel(context.Background()) // it ends last: the others have something to tell until they do
-	defer logged()
-	var writing sync.WaitGroup
-	writing.Go(func() { d.journal.Run(logging) })
-	if d.tracing != nil {
-		writing.Go(func() { d.tracing.Run(logging) })
-	}
-	writing.Go(func() { d.access.Run(logging) })
-	first := d.modeSwitch.Serving()
-	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
-	if d.socket != nil {
-		start("API", func(ctx context.Context) error {
-			return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
-		})
-	}
-	if d.web != nil {
-		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), webBounds()) })
-	}
-	if d.namespace != nil {
-		start("network namespace", d.namespace.Run)
-	}
-	if d.replacing != nil {
-		start("handover", d.awaitSuccessor)
-	}
-	start("model", d.model.Run)
-	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })
-	start("fleet", func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) })
-	start("health", d.checks.Run)
-	start("fleet's checks", d.checks.Fleet.Run)
-	start("outlier detection", d.outliers.Run)
-	start("firewall", func(ctx context.Context) error { return d.firewall.Run(ctx, d.examined) })
-	start("owned VIPs", func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) })
-	start("engine", d.engine.Run)
-	start("mode", d.modeSwitch.Run)
-	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) })
-	if d.reserved != nil {
-		start("reserved addresses", func(ctx context.Context) error { return d.reserved.Run(ctx, d.model.Kick) })
-	}
-	start("leftovers", d.modeSwitch.RemoveLeftovers)
-	start("notify", d.notifyLoop)
-	start("events", d.record.Follow)
-	start("hooks", func(ctx context.Context) error {
-		return hooks.Run(ctx, hooks.Options{
-			Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Journal: d.journal,
-			Log: d.component("hooks"),
-		})
-	})
 	<-ctx.Done()
 	d.notify.stopping()
-	parts.Wait()
+	running.Wait()
 	err := d.handOver()
-	logged()
-	writing.Wait()
+	written()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, errReplaced) {
 		err = errors.Join(cause, err)
 	}
 	d.Log.Info("vipd has stopped")
 	return err
+}
+
+// startWriting starts what writes down what the parts tell. They have something to tell until they end, so that it ends last: when
+// written is called, which returns once all is written.
+func (d *Daemon) startWriting() (written func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	writing.Go(func() { d.journal.Run(ctx) })
+	if d.tracing != nil {
+		writing.Go(func() { d.tracing.Run(ctx) })
+	}
+	writing.Go(func() { d.access.Run(ctx) })
+	return func() { cancel(); writing.Wait() }
+}
+
+// parts are what runs side by side until the daemon ends. The error of one that can't go on ends all of them.
+func (d *Daemon) parts() map[string]func(context.Context) error {
+	all := map[string]func(context.Context) error{
+		"model":             d.model.Run,
+		"store":             func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) },
+		"fleet":             func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) },
+		"health":            d.checks.Run,
+		"fleet's checks":    d.checks.Fleet.Run,
+		"outlier detection": d.outliers.Run,
+		"firewall":          func(ctx context.Context) error { return d.firewall.Run(ctx, d.examined) },
+		"owned VIPs":        func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) },
+		"engine":            d.engine.Run,
+		"mode":              d.modeSwitch.Run,
+		"addresses":         func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) },
+		"leftovers":         d.modeSwitch.RemoveLeftovers,
+		"notify":            d.notifyLoop,
+		"events":            d.record.Follow,
+		"hooks":             d.runHooks,
+	}
+	if d.socket != nil {
+		all["API"] = func(ctx context.Context) error {
+			return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
+		}
+	}
+	if d.web != nil {
+		all["metrics"] = func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), webBounds()) }
+	}
+	if d.namespace != nil {
+		all["network namespace"] = d.namespace.Run
+	}
+	if d.replacing != nil {
+		all["handover"] = d.awaitSuccessor
+	}
+	if d.reserved != nil {
+		all["reserved addresses"] = func(ctx context.Context) error { return d.reserved.Run(ctx, d.model.Kick) }
+	}
+	return all
+}
+
+func (d *Daemon) runHooks(ctx context.Context) error {
+	return hooks.Run(ctx, hooks.Options{
+		Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Journal: d.journal, Log: d.component("hooks"),
+	})
 }
 
 // publish takes a snapshot of the store.
