@@ -192,6 +192,7 @@ func TestDrift(t *testing.T) {
 				table("flush chain ip vipd-guard prerouting"),
 				table("flush table ip vipd-guard"),
 				table("insert rule ip vipd-guard input accept"),
+				{"sh", "-c", `nft replace rule ip vipd-guard input handle $(nft -a list chain ip vipd-guard input | sed -n 's/.* # handle //p' | tail -1) accept`},
 				table("delete chain ip vipd-guard source"),
 				table("add chain ip vipd-guard input { policy drop; }"),
 				table("add table ip vipd-guard { flags dormant; }"),

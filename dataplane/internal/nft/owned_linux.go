@@ -22,8 +22,7 @@ type Owned struct {
 	Next time.Time
 }
 
-// Shape is the state of a table without its elements: of each chain, and of the table itself under the empty name. A rule that
-// was replaced has another handle.
+// Shape is the state of a table without its elements: of each chain, and of the table itself under the empty name.
 type Shape map[string]string
 
 // Remove deletes the table where it is there.
@@ -69,7 +68,7 @@ func (o *Owned) Read() (Shape, error) {
 	}
 	rules, err := o.Rules(o.Table)
 	for _, r := range rules {
-		all[r.Chain] += fmt.Sprint(" ", r.Handle)
+		all[r.Chain] += fmt.Sprintf(" %d:%x", r.Handle, r.Content)
 	}
 	return all, err
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"syscall"
 	"time"
@@ -162,10 +163,11 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 	return all, err
 }
 
-// FoundRule is a rule that is there. A rule that was replaced has another handle.
+// FoundRule is a rule that is there. Content is a hash of its expressions without what they have counted: a rule that was
+// replaced keeps its handle since Linux 6.18.
 type FoundRule struct {
-	Chain  string
-	Handle uint64
+	Chain           string
+	Handle, Content uint64
 }
 
 // Rules lists the rules of a table in their order; none where the table is not there.
@@ -179,6 +181,8 @@ func (c *Conn) Rules(x Table) (all []FoundRule, err error) {
 				r.Chain = text(a.Value)
 			case ruleHandle:
 				r.Handle = number64(a.Value)
+			case ruleExprs:
+				r.Content = contentOf(a.Value)
 			}
 		}
 		all = append(all, r)
@@ -293,6 +297,17 @@ func data(b []byte) (v []byte, chain string) {
 		}
 	}
 	return v, chain
+}
+
+// contentOf is the hash of a rule's expressions, for FoundRule.
+func contentOf(exprs []byte) uint64 {
+	h := fnv.New64a()
+	for e := nlsock.In(exprs); e.Next(); {
+		if _, counts := Counted(e.Value); !counts {
+			_, _ = h.Write(e.Value) // never fails
+		}
+	}
+	return h.Sum64()
 }
 
 // Counted reads what a counter has counted from the kernel's form of an expression; ok is false where that is no counter.
