@@ -24,7 +24,7 @@ func (p Place) Service(name balancer.Name) (*balancer.Service, error) {
 	if ok {
 		return s, nil
 	}
-	return nil, fmt.Errorf("there is no service %q%s%s", name, p.Name, other(string(name), names(p.Services)))
+	return nil, fmt.Errorf("there is no service %q%s%s", name, p.Name, Other(string(name), names(p.Services)))
 }
 
 // Endpoints returns the endpoints that a target names.
@@ -81,8 +81,8 @@ func Meant(name string, known []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// other is Meant, or else says what is known.
-func other(name string, known []string) string {
+// Other is Meant, or else says what is known.
+func Other(name string, known []string) string {
 	if near := Meant(name, known); near != "" {
 		return near
 	}

@@ -14,7 +14,7 @@ func TestOther(t *testing.T) {
 		{"nope", []string{"web"}, "; there is web"},
 		{"nope", nil, "; there are none"},
 	} {
-		if got := other(test.name, test.known); got != test.want {
+		if got := Other(test.name, test.known); got != test.want {
 			t.Errorf("%q of %q: got %q, want %q", test.name, test.known, got, test.want)
 		}
 	}
