@@ -3,6 +3,7 @@ package table
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Style is how a text stands out on a terminal.
@@ -31,6 +32,8 @@ func Width(text string) int {
 	n := 0
 	for _, r := range text {
 		switch {
+		case r < utf8.RuneSelf: // most text, and quicker than a look at tables
+			n++
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 		case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),
 			r >= 0xff01 && r <= 0xff60, r >= 0x1f300 && r <= 0x1faff:
