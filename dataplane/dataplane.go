@@ -199,7 +199,9 @@ type FrontendCount struct {
 	Connections, In, Out uint64
 	// Failures are connects to backends that failed; always 0 where the kernel connects.
 	Failures uint64
-	Backends []BackendCount
+	// KeptIn and KeptOut are of these bytes: see BackendCount.Kept.
+	KeptIn, KeptOut uint64
+	Backends        []BackendCount
 }
 
 // BackendCount is what was counted at one backend of a frontend.
@@ -207,4 +209,6 @@ type BackendCount struct {
 	Backend netip.AddrPort
 	// Active are live ones, without UDP flows that are idle. Failures are connects that failed, as of the frontend.
 	Connections, Active, Failures uint64
+	// Kept is what the kernel has of it: the next process, which goes on with what is in the kernel, counts it again.
+	Kept uint64
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/inet"
 )
 
@@ -17,19 +17,16 @@ import (
 type counted struct {
 	counting sync.Mutex // guards what follows; taken after the family's
 	// totals are the connections that rules counted which are not there any more.
-	totals *counters.Sums[counters.Backend, uint64]
+	totals *counters.Sums[counters.Backend, counters.Count]
 	// last is what each chain's rules were last seen at.
 	last map[string][]uint64
 	// shown is what was last said, and next when the table may be read again.
-	shown map[counters.Backend]uint64
+	shown map[counters.Backend]counters.Count
 	next  time.Time
 }
 
-func newTotals() *counters.Sums[counters.Backend, uint64] {
-	return counters.New(
-		counters.Backend.Whole,
-		func(a, b uint64) uint64 { return a + b },
-	)
+func newTotals() *counters.Sums[counters.Backend, counters.Count] {
+	return counters.New(counters.Backend.Whole, counters.Count.Plus)
 }
 
 // chainOwners says of which frontend each chain's counts are.
@@ -80,7 +77,7 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 			n += last[i]
 		}
 		if n > 0 && target.IsValid() {
-			y.totals.Add(f.total(target), n, time.Now())
+			y.totals.Add(f.total(target), counters.Count{All: n}, time.Now())
 		}
 	}
 }
@@ -97,7 +94,7 @@ func (y *family) countLastLocked(ctx context.Context) {
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[counters.Backend]uint64{}, time.Now()) // what is said where the table can't be read any more
+	y.shown = y.totals.With(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table can't be read any more
 }
 
 func (f *front) total(backend netip.AddrPort) counters.Backend {
@@ -106,7 +103,7 @@ func (f *front) total(backend netip.AddrPort) counters.Backend {
 
 // counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
 // result is not changed any more.
-func (y *family) counts(ctx context.Context) map[counters.Backend]uint64 {
+func (y *family) counts(ctx context.Context) map[counters.Backend]counters.Count {
 	y.counting.Lock()
 	shown, next := y.shown, y.next
 	y.counting.Unlock()
@@ -128,11 +125,19 @@ func (y *family) counts(ctx context.Context) map[counters.Backend]uint64 {
 	return y.shown
 }
 
+// countNow is counts, however soon after another reading.
+func (y *family) countNow(ctx context.Context) {
+	y.counting.Lock()
+	y.next = time.Time{}
+	y.counting.Unlock()
+	y.counts(ctx)
+}
+
 // sumLocked adds a reading to the totals. Chains that were written after the epoch in which it began are left out: what
 // they had is among the totals.
-func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]uint64 {
+func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]counters.Count {
 	owners := y.chainOwners()
-	all := make(map[counters.Backend]uint64, len(y.shown))
+	all := make(map[counters.Backend]counters.Count, len(y.shown))
 	for name, c := range y.chains {
 		f := owners[name]
 		if f == nil || c.epoch > epoch {
@@ -144,9 +149,10 @@ func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counter
 				continue
 			}
 			if i < len(before) && now[i] < before[i] { // another program has written the chain
-				y.totals.Add(f.total(target), before[i], time.Now())
+				y.totals.Add(f.total(target), counters.Count{All: before[i]}, time.Now())
 			}
-			all[f.total(target)] += now[i]
+			at := f.total(target)
+			all[at] = all[at].Plus(counters.Count{All: now[i], Kept: now[i]})
 		}
 		if len(now) > 0 {
 			y.last[name] = now
@@ -160,7 +166,7 @@ func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counter
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	var counts []map[counters.Backend]uint64
+	var counts []map[counters.Backend]counters.Count
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
 			counts = append(counts, y.counts(ctx))

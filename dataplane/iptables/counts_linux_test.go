@@ -110,7 +110,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		for _, ctx := range []context.Context{unreadable, context.Background()} {
 			total := uint64(0)
 			for _, n := range r.d.families[inet.IPv4].counts(ctx) {
-				total += n
+				total += n.All
 			}
 			if total != made {
 				r.Errorf("%d connections are counted, want %d (%v)", total, made, ctx.Err())

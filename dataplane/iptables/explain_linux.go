@@ -9,7 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 )
@@ -38,7 +38,7 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	counted := y.counts(ctx)
 	for _, s := range e.Shares {
 		o := dataplane.Object{Name: "DNAT rules of " + string(f.Service), Says: s.Backend.String()}
-		e.Objects = append(e.Objects, o.Counted(counted[counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Backend}]))
+		e.Objects = append(e.Objects, o.Counted(counted[counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Backend}].All))
 	}
 	return e, y.stuck(f, client, front.slots, &e)
 }

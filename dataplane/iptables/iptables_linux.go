@@ -207,13 +207,12 @@ const closeTime = 20 * time.Second
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
 	failed := d.Tracker.Close()
-	if keep {
-		return failed
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // there is nothing to drain, and nothing may be left
 	defer cancel()
 	for _, name := range inet.Families() {
-		if y := d.families[name]; y != nil {
+		if y := d.families[name]; y != nil && keep {
+			y.countNow(ctx)
+		} else if y != nil {
 			if err := y.removeAll(ctx); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("removing rules of %s: %w", name, err))
 			}

@@ -9,7 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/ipvsnl"
 )
 
@@ -269,10 +269,11 @@ func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCou
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stats, active := map[counters.Backend]ipvsnl.Stats{}, map[counters.Backend]uint64{}
+	kept := map[counters.Backend]ipvsnl.Stats{}
 	for key, t := range c.tallies {
 		for at, l := range t.live {
 			k := counters.Backend{Port: t.of, Addr: at}
-			stats[k] = plus(stats[k], minus(l.seen, l.from))
+			stats[k], kept[k] = plus(stats[k], minus(l.seen, l.from)), plus(kept[k], l.seen)
 			live := uint64(l.active)
 			active[k] += live - min(live, idle[balancer.DrainKey{Frontend: key, Backend: at}])
 		}
@@ -290,8 +291,12 @@ func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCou
 		f.Connections += s.Connections
 		f.In += s.InBytes
 		f.Out += s.OutBytes
+		f.KeptIn += kept[k].InBytes
+		f.KeptOut += kept[k].OutBytes
 		if k.Addr.IsValid() {
-			f.Backends = append(f.Backends, dataplane.BackendCount{Backend: k.Addr, Connections: s.Connections, Active: active[k]})
+			f.Backends = append(f.Backends, dataplane.BackendCount{
+				Backend: k.Addr, Connections: s.Connections, Kept: kept[k].Connections, Active: active[k],
+			})
 		}
 	}
 	all := make([]dataplane.FrontendCount, 0, len(byPort))

@@ -12,8 +12,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/counters"
 	"vipd/dataplane/internal/ipvsnl"
 )
 

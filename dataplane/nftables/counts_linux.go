@@ -9,7 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -24,9 +24,9 @@ type counts struct {
 
 	counting sync.Mutex // guards what follows, never for long; taken after the family's
 	// totals are the connections of elements that are gone.
-	totals *counters.Sums[counters.Backend, uint64]
+	totals *counters.Sums[counters.Backend, counters.Count]
 	// shown is what was last said, and due when the kernel may be read again.
-	shown map[counters.Backend]uint64
+	shown map[counters.Backend]counters.Count
 	due   time.Time
 }
 
@@ -37,7 +37,7 @@ const countTime = 10 * time.Second
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	var all []map[counters.Backend]uint64
+	var all []map[counters.Backend]counters.Count
 	for _, y := range d.families {
 		all = append(all, y.counted())
 	}
@@ -52,7 +52,7 @@ func total(label string, backend netip.AddrPort) counters.Backend {
 
 // counted returns all counts so far, or those of the last reading while frontends are changed or the kernel was read just
 // now. The result is not changed any more.
-func (y *family) counted() map[counters.Backend]uint64 {
+func (y *family) counted() map[counters.Backend]counters.Count {
 	began := time.Now()
 	y.counting.Lock()
 	shown, due := y.shown, y.due
@@ -70,7 +70,7 @@ func (y *family) counted() map[counters.Backend]uint64 {
 	}
 	epoch := y.epoch
 	y.mu.Unlock()
-	live := map[counters.Backend]uint64{}
+	live := map[counters.Backend]counters.Count{}
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
 		if err != nil {
@@ -78,7 +78,8 @@ func (y *family) counted() map[counters.Backend]uint64 {
 		}
 		for _, e := range elems {
 			if k, _, ok := keyOf(e.Key, y.schema.table.Family); ok {
-				live[total(labels[k], backendOf(e.Data))] += e.Packets
+				at := total(labels[k], backendOf(e.Data))
+				live[at] = live[at].Plus(counters.Count{All: e.Packets, Kept: e.Packets})
 			}
 		}
 	}
@@ -95,6 +96,14 @@ func (y *family) counted() map[counters.Backend]uint64 {
 	return y.shown
 }
 
+// countNow reads the kernel's counters, however soon after another reading.
+func (y *family) countNow() {
+	y.counting.Lock()
+	y.due = time.Time{}
+	y.counting.Unlock()
+	y.counted()
+}
+
 // endLocked adds what was counted at elements that are gone to the totals.
 func (y *family) endLocked(gone []nft.FoundElem) {
 	y.counting.Lock()
@@ -102,7 +111,7 @@ func (y *family) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
 		if f := y.fronts[k]; ok && f != nil && x.Packets > 0 {
-			y.totals.Add(total(f.label, backendOf(x.Data)), x.Packets, time.Now())
+			y.totals.Add(total(f.label, backendOf(x.Data)), counters.Count{All: x.Packets}, time.Now())
 		}
 	}
 }
@@ -115,5 +124,5 @@ func (y *family) countLastLocked() {
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[counters.Backend]uint64{}, time.Now()) // what is said where the table is gone
+	y.shown = y.totals.With(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table is gone
 }

@@ -8,7 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -68,7 +68,7 @@ type chain struct {
 
 func newFamily(f nft.Family, mark uint32) (*family, error) {
 	y := &family{schema: newSchema(f), mark: mark}
-	y.totals = counters.New(counters.Backend.Whole, func(a, b uint64) uint64 { return a + b })
+	y.totals = counters.New(counters.Backend.Whole, counters.Count.Plus)
 	conn, err := nft.Open()
 	if err != nil {
 		return nil, err

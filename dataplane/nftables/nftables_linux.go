@@ -75,9 +75,11 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 // else on the host uses conntrack.
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	for _, y := range d.families {
-		if !keep {
-			failed = errors.Join(failed, y.remove())
+		if keep {
+			y.countNow() // as long as there is a way to
+			continue
 		}
+		failed = errors.Join(failed, y.remove())
 	}
 	return errors.Join(failed, d.Tracker.Close(), d.closeFamilies())
 }

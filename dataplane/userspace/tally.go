@@ -8,7 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 )
 
 // tally counts for one port of a service: for all its frontends. It outlives the frontends, and a backend's count the backend, for

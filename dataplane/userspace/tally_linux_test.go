@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 )
 
 // TestTallyForgets: what was counted at a backend outlives it for a time, and the service's own count outlives both.

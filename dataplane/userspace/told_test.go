@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 )
 
 // dials collects what is told of them.

@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/xtables"
 )
 

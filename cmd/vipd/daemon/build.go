@@ -80,6 +80,7 @@ func (d *Daemon) build() (err error) {
 		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
 	})
 	d.model = d.newModel(published, first)
+	d.counters.Open(d.config.RunDir, d.component("counters"))
 	d.modeSwitch = modeswitch.New(modeswitch.Options{
 		Choice: choice, Config: d.config, Engine: d.engine, Adopt: d.model.Adopt, Kick: published.Kick,
 		Tell: d.host.SetMode, Listen: d.outliers.Listen, Counters: &d.counters,

@@ -258,6 +258,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.notify.stopping()
 	running.Wait()
 	err := d.handOver()
+	if d.engine.Status().Ready { // else nothing was counted yet
+		d.counters.Last()
+	}
 	written()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, errReplaced) {
 		err = errors.Join(cause, err)

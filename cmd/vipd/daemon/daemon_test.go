@@ -55,6 +55,8 @@ type node struct {
 	ejection health.EjectionRules
 	firewall time.Duration // 0 means the daemon's own interval
 	stop     func()        // ends it and waits
+	// end ends or kills the program that spawn has started.
+	end func(kill bool)
 }
 
 // noRoot is the mode that needs no privilege and leaves the host's rules alone: without root, tests run on the host itself.

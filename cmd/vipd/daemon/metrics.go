@@ -167,7 +167,7 @@ func (d *Daemon) collect(tell teller) {
 	retries, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
 	tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
 	for key, f := range v.Counts() {
-		service, port := string(key.Service), key.Port
+		service, port := string(key.Service), key.Name
 		tell.counter("service_connections_total", "Connections and UDP flows of clients.", f.Connections, "service", service, "port", port)
 		bytes := func(direction string, n uint64) {
 			tell.counter("service_bytes_total", "Bytes from (in) and to (out) clients.", n, "service", service, "port", port, "direction", direction)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -202,7 +203,8 @@ type metered struct{ willing }
 func (metered) Traits() dataplane.Traits        { return dataplane.Traits{Drains: true} }
 func (metered) Yield(ctx context.Context) error { <-ctx.Done(); return nil }
 func (metered) Counters() []dataplane.FrontendCount {
-	return []dataplane.FrontendCount{{Service: "web", Connections: 5}}
+	at := netip.MustParseAddrPort("127.40.1.1:9001")
+	return []dataplane.FrontendCount{{Service: "web", Connections: 5, Backends: []dataplane.BackendCount{{Backend: at, Connections: 5, Kept: 5}}}}
 }
 
 // TestComesBackToAModeThatDrains: it takes over what it had in the kernel, whose counters are counted once; where it does

@@ -13,8 +13,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/counters"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -209,7 +209,7 @@ func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
 	r.lookAgain()
 	k := counters.Backend{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
-	all := r.tracker.Counters(context.Background(), map[counters.Backend]uint64{k: 1})
+	all := r.tracker.Counters(context.Background(), map[counters.Backend]counters.Count{k: {All: 1}})
 	if len(all) != 1 || len(all[0].Backends) != 1 {
 		r.Fatalf("counters are %+v", all)
 	}

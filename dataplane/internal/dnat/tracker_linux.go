@@ -8,8 +8,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/counters"
 )
 
 // Tracker follows the connections that rules of the kernel lead from frontends to backends; a dataplane embeds it. Apart from Applied and Found,
@@ -38,7 +38,10 @@ func Open(log *slog.Logger) (*Tracker, error) {
 }
 
 // Close ends the tracker's work; what it has counted stays readable.
-func (t *Tracker) Close() error { return errors.Join(t.traffic.close(), t.flows.Close()) }
+func (t *Tracker) Close() error {
+	t.traffic.lookNow()
+	return errors.Join(t.traffic.close(), t.flows.Close())
+}
 
 // Found takes in which frontends an earlier process left in the kernel: connections to them may lead to backends that are
 // gone since.
@@ -139,7 +142,7 @@ func (t *Tracker) Suspect(ctx context.Context, tell func(balancer.Target)) error
 
 // Counters adds the live connections, and the bytes where conntrack accounts for them, to the connections that rules have
 // counted at each backend (dataplane.Counters).
-func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]uint64) []dataplane.FrontendCount {
+func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]counters.Count) []dataplane.FrontendCount {
 	_ = t.traffic.look(ctx)             // what was last seen is better than nothing
 	backends := map[counters.Port]int{} // ten thousand services have many: their room is made at once
 	for _, of := range counts {
@@ -150,9 +153,9 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]u
 	byPort := make(map[counters.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {
-		v := t.traffic.bytes(p)
+		v, kept := t.traffic.bytes(p)
 		out = append(out, dataplane.FrontendCount{
-			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, Backends: make([]dataplane.BackendCount, 0, n),
+			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, KeptIn: kept.in, KeptOut: kept.out, Backends: make([]dataplane.BackendCount, 0, n),
 		})
 		byPort[p] = &out[len(out)-1]
 	}
@@ -160,8 +163,10 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]u
 	for _, of := range counts {
 		for k, n := range of {
 			c := byPort[k.Port]
-			if c.Connections += n; k.Addr.IsValid() {
-				c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.Addr, Connections: n, Active: t.traffic.activeAt(k)})
+			if c.Connections += n.All; k.Addr.IsValid() {
+				c.Backends = append(c.Backends, dataplane.BackendCount{
+					Backend: k.Addr, Connections: n.All, Kept: n.Kept, Active: t.traffic.activeAt(k),
+				})
 			}
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/counters"
 )
 
 // frontends returns those that are applied.
@@ -35,12 +35,16 @@ func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
 // leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target is not of these rules:
 // userspace mode, before a switch, has led it to its own port.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
-	if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == backend }) {
+	if has(f, backend) {
 		return true
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return fl.leaving[f.Key].has(backend)
+}
+
+func has(f *balancer.Frontend, backend netip.AddrPort) bool {
+	return slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == backend })
 }
 
 // volume is bytes from and to clients.
@@ -114,7 +118,8 @@ func (t *traffic) end(flow *conntrack.Flow) {
 	t.ended[k] = volume{v.in + flow.In, v.out + flow.Out}
 }
 
-// portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now.
+// portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now. What does not lead
+// to a backend was counted by the mode that led it.
 func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return counters.Port{}, false
@@ -125,7 +130,7 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if l := fl.leaving[k]; l.has(flow.Backend()) {
 		return l.port, true
 	}
-	if f := fl.wanted[k]; f != nil {
+	if f := fl.wanted[k]; f != nil && has(f, flow.Backend()) {
 		return counters.Port{Service: f.Service, Name: f.Port}, true
 	}
 	return counters.Port{}, false
@@ -166,6 +171,19 @@ func (t *traffic) look(ctx context.Context) error {
 	return err
 }
 
+// lookNow is look, however soon after another. What was last seen is better than nothing.
+func (t *traffic) lookNow() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	t.mu.Lock()
+	t.next = time.Time{}
+	t.mu.Unlock()
+	_ = t.look(ctx)
+}
+
+// lookTime bounds the last look of a process that ends.
+const lookTime = 2 * time.Second
+
 // idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter: by then so much has passed of the
 // time that each packet gives it (net.netfilter.nf_conntrack_udp_timeout, or with _stream if it is assured).
 func idle() func(*conntrack.Flow) bool {
@@ -184,15 +202,15 @@ func idle() func(*conntrack.Flow) bool {
 	}
 }
 
-// bytes returns the bytes of a port when the flows were last counted. Those of a flow that ended meanwhile come with the
-// next time: what was said once stays.
-func (t *traffic) bytes(k counters.Port) volume {
+// bytes returns the bytes of a port when the flows were last counted, and of these those of flows that are there. Those of a flow
+// that ended meanwhile come with the next time: what was said once stays.
+func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, live, shown := t.before[k], t.live[k], t.shown[k]
 	shown = volume{max(shown.in, before.in+live.in), max(shown.out, before.out+live.out)}
 	t.shown[k], t.asked[k] = shown, time.Now()
-	return shown
+	return shown, live
 }
 
 // prune forgets the bytes of ports that were not asked for in as long as connections are remembered of what is gone.

@@ -1,24 +1,32 @@
 package counters
 
 import (
-	"net/netip"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"vipd/balancer"
+	"vipd/cmd/internal/config"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 )
 
-// Process sums up what the dataplanes of this process have counted. Its zero value is ready. All methods may be called by any
-// goroutine.
+// Process sums up what the dataplanes of this process have counted, and those of earlier ones if Open was called. Its zero value is
+// ready. All methods may be called by any goroutine.
 type Process struct {
-	mu      sync.Mutex // not held while a dataplane counts: the kernel may hang
-	live    []counting // in use, or draining
-	gone    map[Port]dataplane.FrontendCount
+	file file
+
+	mu   sync.Mutex  // not held while a dataplane counts: the kernel may hang
+	live []*counting // in use, or draining
+	// gone is what was counted that no dataplane tells of any more; nil means nothing.
+	gone *counters.Sums[counters.Backend, amount]
+	// left is what the kernel had, of each mode, when it was last read.
+	left    map[config.ModeName]map[counters.Backend]amount
 	retries uint64 // of dataplanes that are gone
 	// last is what was counted last, which nothing changes.
 	last map[Port]dataplane.FrontendCount
+	// kept is what the kernel had at that reading.
+	kept map[config.ModeName]map[counters.Backend]amount
 	// reading is closed when the reading that is going on, since began, ends; nil means none is.
 	reading chan struct{}
 	began   time.Time
@@ -28,44 +36,33 @@ type Process struct {
 const patience = 500 * time.Millisecond
 
 // Port is a port of a service, by its name: counts are of a port, whatever the VIP.
-type Port struct {
-	Service balancer.Name
-	Port    string
-}
+type Port = counters.Port
 
-// counting is a dataplane that counts, with what it had counted when it began: what the one before it has told of already.
+// counting is a dataplane that counts. Process.mu guards again.
 type counting struct {
 	dataplane.Dataplane
-	from map[Port]dataplane.FrontendCount
+	mode config.ModeName
+	// again is what the kernel had when it was last read for the sums: a dataplane that finds it tells of it again. It is nil after
+	// the first reading.
+	again map[counters.Backend]amount
 }
 
-func (c counting) counts() map[Port]dataplane.FrontendCount {
-	all := map[Port]dataplane.FrontendCount{}
-	for _, f := range c.Counters() {
-		addCount(all, f)
-	}
-	for k, from := range c.from {
-		if f, ok := all[k]; ok {
-			all[k] = since(f, from)
-		}
-	}
-	return all
-}
-
-// Begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
-func (t *Process) Begin(dp dataplane.Dataplane, resumed bool) {
-	c := counting{Dataplane: dp}
-	if resumed {
-		c.from = c.counts()
-	}
+// Begin counts in a dataplane of a mode. One that is resumed goes on with what another of its kind has left in the kernel; what others
+// have left there is removed.
+func (t *Process) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c := &counting{Dataplane: dp, mode: mode}
+	if resumed {
+		c.again = t.left[mode]
+	}
+	t.left = nil
 	t.live = append(t.live, c)
 }
 
-// End keeps what a dataplane has counted, which is closed.
-func (t *Process) End(dp dataplane.Dataplane) {
-	is := func(c counting) bool { return c.Dataplane == dp }
+// End keeps what a dataplane has counted, which is closed. What it has in the kernel stays if another of its kind is to go on with it.
+func (t *Process) End(dp dataplane.Dataplane, stays bool) {
+	is := func(c *counting) bool { return c.Dataplane == dp }
 	t.mu.Lock()
 	i := slices.IndexFunc(t.live, is)
 	if i < 0 {
@@ -74,21 +71,41 @@ func (t *Process) End(dp dataplane.Dataplane) {
 	}
 	c := t.live[i]
 	t.mu.Unlock()
-	counts := c.counts()
+	counted := sumsOf(c.Counters())
 	n, _ := dp.DialRetries()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.gone == nil {
-		t.gone = map[Port]dataplane.FrontendCount{}
-	}
+	t.takeOffLocked(c, counted)
 	t.live = slices.DeleteFunc(slices.Clone(t.live), is)
-	for _, f := range counts {
-		for i := range f.Backends {
-			f.Backends[i].Active = 0
-		}
-		addCount(t.gone, f)
+	for k, a := range counted.all {
+		t.goneLocked().Add(k, a, time.Now())
+	}
+	if stays {
+		t.leaveLocked(c.mode, counted.kept)
 	}
 	t.retries += n
+}
+
+func (t *Process) goneLocked() *counters.Sums[counters.Backend, amount] {
+	if t.gone == nil {
+		t.gone = counters.New(counters.Backend.Whole, amount.plus)
+	}
+	return t.gone
+}
+
+func (t *Process) leaveLocked(mode config.ModeName, kept map[counters.Backend]amount) {
+	if t.left == nil {
+		t.left = map[config.ModeName]map[counters.Backend]amount{}
+	}
+	t.left[mode] = kept
+}
+
+// takeOffLocked has what a dataplane tells of again be counted once.
+func (t *Process) takeOffLocked(c *counting, first sums) {
+	for k, had := range c.again {
+		t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
+	}
+	c.again = nil
 }
 
 // Dataplanes returns those that count, the oldest first.
@@ -102,7 +119,7 @@ func (t *Process) Dataplanes() (all []dataplane.Dataplane) {
 }
 
 // Counts returns the sums, or what they were last if a dataplane hangs: the kernel's dump, or a tool. To read them has dataplanes
-// forget what is gone. The result belongs to all callers.
+// forget what is gone. The result belongs to all callers. A dataplane must know by then what an earlier process has left for it.
 func (t *Process) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
@@ -123,21 +140,53 @@ func (t *Process) Counts() map[Port]dataplane.FrontendCount {
 	return t.last
 }
 
+// Last reads the sums once more, after all dataplanes were closed, for the next process.
+func (t *Process) Last() {
+	for {
+		t.mu.Lock()
+		reading := t.reading
+		if reading == nil {
+			t.reading, t.began = make(chan struct{}), time.Now()
+			t.mu.Unlock()
+			t.read()
+			return
+		}
+		t.mu.Unlock()
+		<-reading
+	}
+}
+
 func (t *Process) read() {
 	t.mu.Lock()
-	live, all := t.live, make(map[Port]dataplane.FrontendCount, len(t.gone))
-	for _, f := range t.gone {
-		addCount(all, f)
-	}
+	live := t.live
 	t.mu.Unlock()
-	for _, c := range live {
-		for _, f := range c.counts() {
-			addCount(all, f)
+	counted := make([]sums, len(live))
+	for i, c := range live {
+		counted[i] = sumsOf(c.Counters())
+	}
+	t.mu.Lock()
+	all, now := sums{all: map[counters.Backend]amount{}, active: map[counters.Backend]uint64{}}, time.Now()
+	kept := maps.Clone(t.left)
+	if kept == nil {
+		kept = map[config.ModeName]map[counters.Backend]amount{}
+	}
+	for i, c := range live {
+		if slices.Contains(t.live, c) { // what has ended meanwhile is among what is gone
+			t.takeOffLocked(c, counted[i])
+			all.add(counted[i])
+			kept[c.mode] = counted[i].kept
 		}
+	}
+	all.all = t.goneLocked().With(all.all, now)
+	shown := all.ports()
+	same := equalCounts(t.last, shown) && maps.EqualFunc(t.kept, kept, maps.Equal)
+	t.mu.Unlock()
+	if !same {
+		t.file.write(all.all, kept)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last = all
+	t.last, t.kept = shown, kept
 	close(t.reading)
 	t.reading = nil
 }
@@ -152,55 +201,4 @@ func (t *Process) DialRetries() (n uint64, counted bool) {
 		n, counted = n+more, counted || counts
 	}
 	return n, counted
-}
-
-// since returns what f has counted since it was at from. Counts go back only where a dataplane has forgotten what was gone
-// for long, and begins anew with it: then all of it has come since.
-func since(f, from dataplane.FrontendCount) dataplane.FrontendCount {
-	f.Connections, f.In, f.Out = more(f.Connections, from.Connections), more(f.In, from.In), more(f.Out, from.Out)
-	f.Failures = more(f.Failures, from.Failures)
-	before := map[netip.AddrPort]dataplane.BackendCount{}
-	for _, b := range from.Backends {
-		before[b.Backend] = b
-	}
-	f.Backends = slices.Clone(f.Backends)
-	for i, b := range f.Backends {
-		was := before[b.Backend]
-		f.Backends[i].Connections, f.Backends[i].Failures = more(b.Connections, was.Connections), more(b.Failures, was.Failures)
-	}
-	return f
-}
-
-func more(now, before uint64) uint64 {
-	if now < before {
-		return now
-	}
-	return now - before
-}
-
-// addCount adds the counts of one port of a service.
-func addCount(to map[Port]dataplane.FrontendCount, f dataplane.FrontendCount) {
-	k := Port{f.Service, f.Port}
-	sum, ok := to[k]
-	if !ok {
-		to[k] = f
-		return
-	}
-	sum.Connections, sum.In, sum.Out, sum.Failures = sum.Connections+f.Connections, sum.In+f.In, sum.Out+f.Out, sum.Failures+f.Failures
-	at := map[netip.AddrPort]int{}
-	sum.Backends = slices.Clone(sum.Backends)
-	for i, b := range sum.Backends {
-		at[b.Backend] = i
-	}
-	for _, b := range f.Backends {
-		i, ok := at[b.Backend]
-		if !ok {
-			sum.Backends = append(sum.Backends, b)
-			continue
-		}
-		sum.Backends[i].Connections += b.Connections
-		sum.Backends[i].Active += b.Active
-		sum.Backends[i].Failures += b.Failures
-	}
-	to[k] = sum
 }

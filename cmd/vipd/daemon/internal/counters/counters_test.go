@@ -1,13 +1,23 @@
 package counters
 
 import (
+	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"vipd/cmd/internal/config"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
+
+func web() Port { return Port{Service: "web", Name: "http"} }
 
 // meter is a dataplane that has counted something.
 type meter struct {
@@ -32,21 +42,21 @@ func counted(port string, in uint64, backends ...dataplane.BackendCount) datapla
 func TestTallyOfAModeThatComesBack(t *testing.T) {
 	one, two := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
 	var all Process
-	count := func() dataplane.FrontendCount { return all.Counts()[Port{"web", "http"}] }
-	first := &meter{counted: []dataplane.FrontendCount{counted("http", 500, dataplane.BackendCount{Backend: one, Connections: 10, Active: 3})}}
-	all.Begin(first, false)
+	count := func() dataplane.FrontendCount { return sorted(all.Counts()[web()]) }
+	first := &meter{counted: []dataplane.FrontendCount{counted("http", 500, dataplane.BackendCount{Backend: one, Connections: 10, Kept: 8, Active: 3})}}
+	all.Begin("a", first, false)
 	between := &meter{counted: []dataplane.FrontendCount{counted("http", 70, dataplane.BackendCount{Backend: two, Connections: 7})}}
-	all.Begin(between, false)
-	all.End(first)
-	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 400, dataplane.BackendCount{Backend: one, Connections: 8, Active: 2})}}
-	all.Begin(resumed, true) // an endpoint had counted 2 that is gone
-	all.End(between)
+	all.Begin("b", between, false)
+	all.End(first, true)
+	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 0, dataplane.BackendCount{Backend: one, Connections: 8, Active: 2})}}
+	all.Begin("a", resumed, true) // an endpoint had counted 2 that is gone
+	all.End(between, false)
 	want := counted("http", 570, dataplane.BackendCount{Backend: one, Connections: 10, Active: 2}, dataplane.BackendCount{Backend: two, Connections: 7})
 	if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
 		t.Errorf("when it is back (-want +got):\n%s", d)
 	}
 	resumed.counted = []dataplane.FrontendCount{
-		counted("http", 450, dataplane.BackendCount{Backend: one, Connections: 9}, dataplane.BackendCount{Backend: two, Connections: 1}),
+		counted("http", 50, dataplane.BackendCount{Backend: one, Connections: 9}, dataplane.BackendCount{Backend: two, Connections: 1}),
 		counted("more", 5, dataplane.BackendCount{Backend: two, Connections: 1}),
 	}
 	for _, when := range []string{"after more", "when it is gone"} {
@@ -54,23 +64,109 @@ func TestTallyOfAModeThatComesBack(t *testing.T) {
 		if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
 			t.Errorf("%s (-want +got):\n%s", when, d)
 		}
-		if n := all.Counts()[Port{"web", "more"}].Connections; n != 1 {
+		if n := all.Counts()[Port{Service: "web", Name: "more"}].Connections; n != 1 {
 			t.Errorf("%s: another port has %d connections, want 1", when, n)
 		}
-		all.End(resumed)
+		all.End(resumed, false)
 	}
 }
 
-// TestTallyOfWhatWasForgotten: a dataplane that has forgotten what was gone for long, and counts it anew, is not told of with
-// counts that have wrapped around.
-func TestTallyOfWhatWasForgotten(t *testing.T) {
-	one := netip.MustParseAddrPort("192.0.2.1:80")
+// sorted has the backends in order.
+func sorted(f dataplane.FrontendCount) dataplane.FrontendCount {
+	slices.SortFunc(f.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })
+	return f
+}
+
+// objects are what the kernel counts with, each by a number.
+type objects map[int]dataplane.BackendCount
+
+// counter is a dataplane whose kernel objects outlive it.
+type counter struct {
+	dataplane.Dataplane
+	kernel objects
+	ended  map[netip.AddrPort]uint64 // what objects had counted that it has removed
+}
+
+func (c *counter) DialRetries() (uint64, bool) { return 0, false }
+
+func (c *counter) Counters() []dataplane.FrontendCount {
+	backends := map[netip.AddrPort]dataplane.BackendCount{}
+	for at, n := range c.ended {
+		backends[at] = dataplane.BackendCount{Backend: at, Connections: n}
+	}
+	for _, o := range c.kernel {
+		b := backends[o.Backend]
+		b.Backend, b.Connections, b.Kept = o.Backend, b.Connections+o.Connections, b.Kept+o.Connections
+		backends[o.Backend] = b
+	}
+	return []dataplane.FrontendCount{counted("http", 0, slices.Collect(maps.Values(backends))...)}
+}
+
+// TestCountsOfProcesses has random histories of a mode whose objects come, count and go, and of processes that end or are killed: what
+// is counted is what was sent, but for what objects had counted that went after the last reading before a kill. It never goes back.
+func TestCountsOfProcesses(t *testing.T) {
+	for seed := range uint64(wait.Soak(200, 5000)) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		dir, kernel, next := t.TempDir(), objects{}, 0
+		var sent, lost, shown uint64 // lost: at most
+		for range 6 {
+			all, c := &Process{}, &counter{kernel: kernel, ended: map[netip.AddrPort]uint64{}}
+			all.Open(dir, slog.New(slog.DiscardHandler))
+			all.Begin("a", c, true)
+			var gone uint64
+			look := func() {
+				now := all.Counts()[web()].Connections
+				if now < shown || now > sent || now+lost < sent {
+					t.Fatalf("seed %d: %d are counted of %d, %d before; at most %d may be lost", seed, now, sent, shown, lost)
+				}
+				shown, gone, lost = now, 0, sent-now
+			}
+			for range r.IntN(12) {
+				switch r.IntN(4) {
+				case 0:
+					next++
+					kernel[next] = dataplane.BackendCount{Backend: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+r.IntN(3)))}
+				case 1:
+					for n, o := range kernel {
+						delete(kernel, n)
+						c.ended[o.Backend] += o.Connections
+						gone += o.Connections
+						break
+					}
+				case 2:
+					look()
+				}
+				for n, o := range kernel {
+					o.Connections += uint64(r.IntN(5))
+					sent += o.Connections - kernel[n].Connections
+					kernel[n] = o
+				}
+			}
+			if r.IntN(2) == 0 {
+				look()
+				all.Last()
+			} else {
+				lost += gone // by a kill
+			}
+			for n, o := range kernel { // the kernel serves on
+				o.Connections++
+				kernel[n], sent = o, sent+1
+			}
+		}
+	}
+}
+
+// TestCountsOfABrokenFile begins at what the kernel has.
+func TestCountsOfABrokenFile(t *testing.T) {
+	dir, one := t.TempDir(), netip.MustParseAddrPort("192.0.2.1:80")
+	if err := os.WriteFile(filepath.Join(dir, FileName), []byte("{\"service\": \"web\", \"conn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var all Process
-	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 400, dataplane.BackendCount{Backend: one, Connections: 8})}}
-	all.Begin(resumed, true)
-	want := counted("http", 30, dataplane.BackendCount{Backend: one, Connections: 2})
-	resumed.counted = []dataplane.FrontendCount{want}
-	if d := cmp.Diff(want, all.Counts()[Port{"web", "http"}], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
+	all.Open(dir, slog.New(slog.DiscardHandler))
+	want := counted("http", 3, dataplane.BackendCount{Backend: one, Connections: 2})
+	all.Begin(config.NFTablesMode, &meter{counted: []dataplane.FrontendCount{want}}, true)
+	if d := cmp.Diff(want, all.Counts()[web()], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }

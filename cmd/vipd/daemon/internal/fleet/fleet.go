@@ -178,7 +178,7 @@ func drainsOf(v *status.View) []etcd.NodeDrain {
 	}
 	known, active := map[place]bool{}, map[balancer.Target]uint64{}
 	for _, f := range v.State.Desired.Frontends.All() {
-		port := counters.Port{Service: f.Service, Port: f.Port}
+		port := counters.Port{Service: f.Service, Name: f.Port}
 		for _, b := range f.Backends {
 			if p := (place{port, b.Addr}); b.Drains() && !known[p] {
 				known[p] = true

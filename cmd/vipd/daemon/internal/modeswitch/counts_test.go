@@ -2,27 +2,38 @@ package modeswitch
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"vipd/balancer"
 	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/dataplane"
 )
 
 // TestCountsAreReadByNobody: where nobody asks for counts, the dataplane is asked now and then, so that it forgets what is
-// gone.
+// gone; but not before it knows what an earlier process has left.
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
-		c := New(Options{Choice: Choice{Configuration: &liveconfig.Config{}}, Counters: &counters.Process{}}, &Chosen{Dataplane: asked})
+		engine := dataplane.NewEngine(dataplane.Options{Dataplane: asked, Host: asked, Log: slog.New(slog.DiscardHandler), ProbeInterval: time.Hour})
+		c := New(Options{Choice: Choice{Configuration: &liveconfig.Config{}}, Counters: &counters.Process{}, Engine: engine}, &Chosen{Dataplane: asked})
 		ctx, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); _ = c.Run(ctx) }()
+		var running sync.WaitGroup
+		running.Go(func() { _ = engine.Run(ctx) })
+		running.Go(func() { _ = c.Run(ctx) })
+		time.Sleep(time.Hour)
+		if asked.times > 0 {
+			t.Error("it was asked before anything was carried out")
+		}
+		asked.works.Store(true)
+		engine.Set(balancer.Desired{})
 		time.Sleep(24 * time.Hour)
 		end()
-		<-ended
+		running.Wait()
 		if asked.times < 100 || asked.times > 500 {
 			t.Errorf("it was asked %d times in a day", asked.times)
 		}

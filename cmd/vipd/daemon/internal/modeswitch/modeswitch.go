@@ -58,7 +58,7 @@ func New(o Options, first *Chosen) *Switch {
 		o: o, ask: make(chan chan struct{}), left: wake.New(), ended: wake.New(), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
 	}
 	c.serving.Store(first)
-	o.Counters.Begin(first.Dataplane, false)
+	o.Counters.Begin(first.Name, first.Dataplane, true) // where an earlier process has left something for it
 	return c
 }
 
@@ -83,7 +83,9 @@ func (c *Switch) Run(ctx context.Context) error {
 			c.again(ctx)
 			close(done)
 		case <-count.C:
-			c.o.Counters.Counts()
+			if c.o.Engine.Status().Ready { // see status.View.Counts
+				c.o.Counters.Counts()
+			}
 		case <-c.ended:
 			c.changing.Lock()
 			c.tune()
@@ -156,7 +158,7 @@ func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 		c.back(ctx, use, next, err)
 		return err
 	}
-	c.o.Counters.Begin(next.Dataplane, c.resumed[next.Name])
+	c.o.Counters.Begin(next.Name, next.Dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
 	c.retire(use)
 	c.o.Journal.Record(events.Event{

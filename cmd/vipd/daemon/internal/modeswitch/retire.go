@@ -45,7 +45,7 @@ func (c *Switch) retire(old *Chosen) {
 		close(r.yielded)
 		r.kept = r.resumed.Load()
 		failed = errors.Join(failed, old.Dataplane.Close(ctx, r.kept))
-		c.o.Counters.End(old.Dataplane)
+		c.o.Counters.End(old.Dataplane, r.kept)
 		if failed != nil {
 			c.o.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
 		}

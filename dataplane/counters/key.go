@@ -22,6 +22,15 @@ type Backend struct {
 // Whole is what New asks for: the backends of the port that are forgotten.
 func (b Backend) Whole() Backend { return Backend{Port: b.Port} }
 
+// Count is a number of connections.
+type Count struct {
+	// All is what was counted; of this, Kept is at kernel objects that are there, which the next process would read again.
+	All, Kept uint64
+}
+
+// Plus adds two counts.
+func (c Count) Plus(more Count) Count { return Count{c.All + more.All, c.Kept + more.Kept} }
+
 // The kernel's counters are read at most once every readEvery, and reading takes at most one part in readShare of the time.
 const (
 	readEvery = time.Second

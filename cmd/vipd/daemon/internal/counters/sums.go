@@ -1,0 +1,109 @@
+package counters
+
+import (
+	"maps"
+
+	"vipd/dataplane"
+	"vipd/dataplane/counters"
+)
+
+// amount is what was counted of one backend of a port. With the port itself are the bytes, and what no backend was given. Amounts
+// are signed: what the kernel tells of again may be more than was counted of it, as where an endpoint comes back to it.
+type amount struct {
+	Connections int64 `json:"connections,omitempty"`
+	Failures    int64 `json:"failures,omitempty"`
+	In          int64 `json:"in,omitempty"`
+	Out         int64 `json:"out,omitempty"`
+}
+
+func (a amount) plus(b amount) amount {
+	return amount{a.Connections + b.Connections, a.Failures + b.Failures, a.In + b.In, a.Out + b.Out}
+}
+
+func (a amount) least(b amount) amount {
+	return amount{min(a.Connections, b.Connections), min(a.Failures, b.Failures), min(a.In, b.In), min(a.Out, b.Out)}
+}
+
+func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -a.In, -a.Out} }
+
+// sums are counts of many ports.
+type sums struct {
+	all, kept map[counters.Backend]amount
+	active    map[counters.Backend]uint64
+}
+
+// sumsOf takes apart what a dataplane tells of.
+func sumsOf(counts []dataplane.FrontendCount) sums {
+	size := 0 // ten thousand services have many: their room is made at once
+	for _, f := range counts {
+		size += 1 + len(f.Backends)
+	}
+	s := sums{make(map[counters.Backend]amount, size), map[counters.Backend]amount{}, map[counters.Backend]uint64{}}
+	add := func(to map[counters.Backend]amount, k counters.Backend, a amount) {
+		if a != (amount{}) || k.Addr.IsValid() {
+			to[k] = to[k].plus(a)
+		}
+	}
+	for _, f := range counts {
+		whole := counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}}
+		rest := amount{int64(f.Connections), int64(f.Failures), int64(f.In), int64(f.Out)}
+		for _, b := range f.Backends {
+			k := counters.Backend{Port: whole.Port, Addr: b.Backend}
+			add(s.all, k, amount{Connections: int64(b.Connections), Failures: int64(b.Failures)})
+			rest.Connections, rest.Failures = rest.Connections-int64(b.Connections), rest.Failures-int64(b.Failures)
+			if b.Kept > 0 {
+				add(s.kept, k, amount{Connections: int64(b.Kept)})
+			}
+			if b.Active > 0 {
+				s.active[k] += b.Active
+			}
+		}
+		s.all[whole] = s.all[whole].plus(rest) // a port without backends is told of as well
+		add(s.kept, whole, amount{In: int64(f.KeptIn), Out: int64(f.KeptOut)})
+	}
+	return s
+}
+
+func (s sums) add(more sums) {
+	for k, a := range more.all {
+		s.all[k] = s.all[k].plus(a)
+	}
+	for k, n := range more.active {
+		s.active[k] += n
+	}
+}
+
+// ports puts the counts of each port together.
+func (s sums) ports() map[Port]dataplane.FrontendCount {
+	sum := map[Port]*dataplane.FrontendCount{}
+	for k, a := range s.all {
+		f := sum[k.Port]
+		if f == nil {
+			f = &dataplane.FrontendCount{Service: k.Service, Port: k.Name}
+			sum[k.Port] = f
+		}
+		f.Connections, f.Failures = f.Connections+uint64(a.Connections), f.Failures+uint64(a.Failures) // a sum of parts, each modulo 2^64
+		f.In, f.Out = f.In+uint64(a.In), f.Out+uint64(a.Out)
+		if k.Addr.IsValid() {
+			f.Backends = append(f.Backends, dataplane.BackendCount{
+				Backend: k.Addr, Connections: notNegative(a.Connections), Failures: notNegative(a.Failures), Active: s.active[k],
+			})
+		}
+	}
+	ports := make(map[Port]dataplane.FrontendCount, len(sum))
+	for k, f := range sum {
+		f.Connections, f.Failures = notNegative(int64(f.Connections)), notNegative(int64(f.Failures))
+		f.In, f.Out = notNegative(int64(f.In)), notNegative(int64(f.Out))
+		ports[k] = *f
+	}
+	return ports
+}
+
+func notNegative(n int64) uint64 { return uint64(max(0, n)) }
+
+// equalCounts reports whether nothing was counted in between. What a backend has counted its port has too.
+func equalCounts(a, b map[Port]dataplane.FrontendCount) bool {
+	return maps.EqualFunc(a, b, func(a, b dataplane.FrontendCount) bool {
+		return a.Connections == b.Connections && a.Failures == b.Failures && a.In == b.In && a.Out == b.Out
+	})
+}
