@@ -185,6 +185,9 @@ func (g *Guard) Holds(a netip.Addr) bool { return len(g.of(a).held.count) > 0 }
 // Knows reports whether any frontend of the address's family is wanted or applied.
 func (g *Guard) Knows(a netip.Addr) bool { return len(g.of(a).frontends.count) > 0 }
 
+// Roams reports whether connections to any frontend come from other hosts.
+func (g *Guard) Roams() bool { return g.families[0].answers.some() || g.families[1].answers.some() }
+
 // SetMode says what the mode does. It reports whether that is news: then Connect has to follow.
 func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	for _, y := range g.families {

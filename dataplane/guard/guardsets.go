@@ -116,7 +116,7 @@ func (g *legacy) cover(shrink bool) {
 	fit(&g.plan.held, true, g.held)
 	fit(&g.plan.owned, g.owned.some(), g.owned)
 	fit(&g.plan.direct, g.directed(), g.direct)
-	roaming := g.plan.mode.Resets && g.answers.some()
+	roaming := g.roaming()
 	g.stale = g.stale || changed || roaming != g.plan.roaming
 	g.plan.roaming = roaming
 }

@@ -105,9 +105,12 @@ type concerns struct{ special, direct, clamps, owned, roaming bool }
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.some(), direct: w.mode.LocalIn && w.direct.some(),
-		clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.mode.Resets && w.answers.some(),
+		clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(),
 	}
 }
+
+// roaming reports whether there are frontends whose connections come from other hosts, in a mode in which they can go on.
+func (w *wanted) roaming() bool { return (w.mode.Resets || w.mode.LocalIn) && w.answers.some() }
 
 // some reports whether the set has an entry, or shall have one.
 func (m *members) some() bool { return len(m.count)+len(m.have) > 0 }
@@ -174,10 +177,11 @@ func (l *layout) others(with concerns) (rules []nft.Rule) {
 // endpoint, it would hang. Virtual servers leave such packets to the host, which resets them (sloppy_tcp), and so do the
 // sockets of a mode that ends connections itself; connections that these still know go on, unless a mode with resets serves
 // beside them, whose translation such packets meet first. To a roaming frontend it belongs to a connection that comes from
-// another host: translated anew, it goes on.
+// another host: translated anew, it goes on. Where there are any, virtual servers take such packets for all frontends
+// (sloppy_tcp), so that those for the others are reset here.
 func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
-	if m.Resets {
+	if m.Resets || with.roaming {
 		stray := []nft.Stmt{isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}}
 		if with.roaming {
 			stray = append(stray, nft.In{Of: l.place, Set: l.sets[roamingSet], Not: true})

@@ -265,15 +265,16 @@ func verdictChains(p *plan) []xtables.Chain {
 // lost them. Where conntrack alone knows their endpoints, such a packet was translated anew, maybe for another endpoint,
 // which answers with its own reset or, from TIME_WAIT, with none. Virtual servers leave such packets to the
 // host, which resets them (sloppy_tcp), and so do the sockets of a mode that ends connections itself; connections that
-// these still know go on, unless a mode with resets serves beside them, whose translation such packets meet first. What was
-// translated for an endpoint of a roaming frontend goes on: it comes from another host.
+// these still know go on, unless a mode with resets serves beside them, whose translation such packets meet first. What is for
+// a roaming frontend, or was translated for an endpoint of one, goes on: it comes from another host. Where there are any,
+// virtual servers take such packets for all frontends.
 func (p *plan) cut() []string {
-	if !p.mode.Resets {
+	if !p.mode.Resets && !p.roaming {
 		return nil
 	}
 	rule := stray
 	if p.roaming {
-		rule += " " + p.notIn(answersSet, "dst,dst")
+		rule += " " + p.notIn(answersSet, "dst,dst") + " " + p.notIn(roamingSet, "dst,dst")
 	}
 	return []string{rule + " -j REJECT --reject-with tcp-reset"}
 }

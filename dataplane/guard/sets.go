@@ -73,7 +73,7 @@ func setDefs() []setDef {
 		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: when(isUnchanged)},
 		{name: allowedSet, kind: ipset.HashIPPortNet, early: true, optional: true, entries: allowed},
 		{name: clampsSet, kind: ipset.HashIPPort, early: true, native: true, entries: clamped},
-		{name: roamingSet, kind: ipset.HashIPPort, early: true, native: true, entries: when(isRoaming)},
+		{name: roamingSet, kind: ipset.HashIPPort, early: true, entries: when(isRoaming)},
 		{name: answersSet, kind: ipset.HashIPPort, early: true, entries: answers},
 		{name: heldSet, kind: ipset.HashIP, early: true},
 		{name: pendingSet, kind: ipset.HashIP, early: true},

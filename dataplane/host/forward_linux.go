@@ -77,14 +77,14 @@ func (h *Host) unmanaged() string {
 	return "manage_sysctls is false"
 }
 
-// virtualServers sets what the kernel's virtual servers need, where there are none of others. The settings stay until
-// Cleanup, like forwarding. What a kernel does not have, or not before it loads its module, is left out.
-func (h *Host) virtualServers() (err error) {
+// virtualServers sets what the kernel's virtual servers need, where there are none of others. Roams: connections come from other
+// hosts. The settings stay until Cleanup, like forwarding. What a kernel does not have, or not before it loads its module, is left out.
+func (h *Host) virtualServers(roams bool) (err error) {
 	h.untuned = nil
 	if !h.mode.Load().LocalIn {
 		return nil
 	}
-	wanted := slices.DeleteFunc(virtualServers(h.release), func(m minimum) bool {
+	wanted := slices.DeleteFunc(virtualServers(h.release, roams), func(m minimum) bool {
 		text, err := h.sys.Read(m.name)
 		value, notNumber := strconv.Atoi(text)
 		return errors.Is(err, os.ErrNotExist) || err == nil && notNumber == nil && m.met(value)

@@ -191,7 +191,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 	for _, a := range gone {
 		all = append(all, h.removeOurs(a))
 	}
-	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
 	h.announceAll() // what is back after it was removed
 	h.publish()
 	return errors.Join(all...)

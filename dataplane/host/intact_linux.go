@@ -198,7 +198,7 @@ func (h *Host) addressesIntact() (reason string) {
 // lookAtSysctls restores changed sysctls, and shows what was mended by hand or needs to be.
 func (h *Host) lookAtSysctls() error {
 	before := slices.Concat(h.arp, h.unforwarded, h.untuned)
-	err := errors.Join(h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
+	err := errors.Join(h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
 	if !slices.Equal(before, slices.Concat(h.arp, h.unforwarded, h.untuned)) {
 		h.publish()
 	}

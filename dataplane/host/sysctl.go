@@ -71,7 +71,8 @@ const (
 )
 
 // virtualServers are the sysctls of the kernel's virtual servers. All of them change what those of others do, too.
-func virtualServers(release string) []minimum {
+// Roams: connections come from other hosts.
+func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
 		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies miss this node where it has to be their source, and a policy DROP stops them"},
 		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to endpoints that are gone hang until the client gives up"},
@@ -81,6 +82,9 @@ func virtualServers(release string) []minimum {
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {
 		// With tracking, these kernels drop the first packet of a client that uses a port again.
 		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that uses a port again waits a second for its connection"})
+	}
+	if roams {
+		wanted = append(wanted, minimum{name: "net.ipv4.vs.sloppy_tcp", value: 1, loss: "open TCP connections that come from another host are reset"})
 	}
 	return wanted
 }

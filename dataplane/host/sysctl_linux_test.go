@@ -17,26 +17,34 @@ func TestVirtualServerSysctls(t *testing.T) {
 	const conntrack, reuse, nodest, template = "net.ipv4.vs.conntrack", "net.ipv4.vs.conn_reuse_mode", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"
 	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
 	tuned := map[string]string{conntrack: "1", reuse: "1", nodest: "1", template: "1"}
+	sloppy := func(all map[string]string, value string) map[string]string {
+		all = maps.Clone(all)
+		all["net.ipv4.vs.sloppy_tcp"] = value
+		return all
+	}
 	reused := map[string]string{conntrack: "1", reuse: "0", nodest: "1", template: "1"}
 	ipvs := dataplane.Needs{Forward: true, LocalIn: true}
 	for _, c := range []struct {
 		name, release  string
 		before, during map[string]string
 		mode           dataplane.Needs
-		left, foreign  bool
-		problems       int
+		// roams: connections come from other hosts.
+		left, foreign, roams bool
+		problems             int
 	}{
-		{"a newer kernel", "6.1.0-56-amd64", fresh, tuned, ipvs, false, false, 0},
-		{"the first without the delay", "5.9.1", fresh, tuned, ipvs, false, false, 0},
-		{"the last with the delay", "5.8.18-300.fc33", fresh, reused, ipvs, false, false, 0},
-		{"the first with the delay", "4.1.0", fresh, reused, ipvs, false, false, 0},
-		{"before all that", "3.18.1", fresh, tuned, ipvs, false, false, 0},
-		{"somebody did all of it", "5.4.0", reused, reused, ipvs, false, true, 0},
-		{"no module yet", "6.1.0", map[string]string{}, map[string]string{}, ipvs, false, true, 0},
-		{"some are not there", "6.1.0", map[string]string{conntrack: "0"}, map[string]string{conntrack: "1"}, ipvs, false, false, 0},
-		{"virtual servers of others", "5.4.0", fresh, fresh, ipvs, false, true, 4},
-		{"left to others", "5.4.0", fresh, fresh, ipvs, true, false, 4},
-		{"another mode", "5.4.0", fresh, fresh, dataplane.Needs{Forward: true}, false, false, 0},
+		{"a newer kernel", "6.1.0-56-amd64", fresh, tuned, ipvs, false, false, false, 0},
+		{"the first without the delay", "5.9.1", fresh, tuned, ipvs, false, false, false, 0},
+		{"the last with the delay", "5.8.18-300.fc33", fresh, reused, ipvs, false, false, false, 0},
+		{"the first with the delay", "4.1.0", fresh, reused, ipvs, false, false, false, 0},
+		{"before all that", "3.18.1", fresh, tuned, ipvs, false, false, false, 0},
+		{"somebody did all of it", "5.4.0", reused, reused, ipvs, false, true, false, 0},
+		{"no module yet", "6.1.0", map[string]string{}, map[string]string{}, ipvs, false, true, false, 0},
+		{"some are not there", "6.1.0", map[string]string{conntrack: "0"}, map[string]string{conntrack: "1"}, ipvs, false, false, false, 0},
+		{"virtual servers of others", "5.4.0", fresh, fresh, ipvs, false, true, false, 4},
+		{"left to others", "5.4.0", fresh, fresh, ipvs, true, false, false, 4},
+		{"another mode", "5.4.0", fresh, fresh, dataplane.Needs{Forward: true}, false, false, false, 0},
+		{"connections that stay", "6.1.0", sloppy(fresh, "0"), sloppy(tuned, "0"), ipvs, false, false, false, 0},
+		{"connections from other hosts", "6.1.0", sloppy(fresh, "0"), sloppy(tuned, "1"), ipvs, false, false, true, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -45,7 +53,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 			asked := 0
 			h := &Host{kernel: kernel{sys: s}, ledger: l, tuning: tuning{release: c.release}, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
 			h.SetMode(c.mode)
-			must(t, h.virtualServers())
+			must(t, h.virtualServers(c.roams))
 			if !maps.Equal(s.values, c.during) {
 				t.Errorf("got %v, want %v", s.values, c.during)
 			}
@@ -58,13 +66,13 @@ func TestVirtualServerSysctls(t *testing.T) {
 				}
 			}
 			once := asked
-			must(t, h.virtualServers())
+			must(t, h.virtualServers(c.roams))
 			if c.problems == 0 && asked != once {
 				t.Error("it asks for virtual servers of others though nothing is to be set")
 			}
 			if c.foreign { // they go
 				c.foreign = false
-				must(t, h.virtualServers())
+				must(t, h.virtualServers(c.roams))
 				if len(h.untuned) != 0 {
 					t.Errorf("problems without others: %v", h.untuned)
 				}
@@ -94,7 +102,7 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			}}}
 			h.SetMode(dataplane.Needs{Forward: true, LocalIn: true})
 			look := func() {
-				must(t, h.virtualServers())
+				must(t, h.virtualServers(false))
 				time.Sleep(time.Second)
 			}
 			const long = 2 * time.Hour

@@ -201,11 +201,12 @@ func isRefused(err error) bool {
 	return ok && e.Err != net.ErrClosed && e.Err.Error() != "use of closed network connection"
 }
 
-// gap ends the asking, and returns the longest time for which the client heard nobody, and the questions that two hosts answered.
+// gap ends the asking, and returns the longest time for which the client's questions had no answer, and the questions that two hosts
+// answered. A client that asks late, because this machine is busy, has missed nothing.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
 	close(p.stop)
 	p.done.Wait()
-	var last time.Time
+	last := uint64(0)
 	for id := uint64(1); id <= uint64(len(p.asked)); id++ {
 		if distinct(p.straight[id]) > 1 {
 			dual = append(dual, p.straight[id])
@@ -213,10 +214,10 @@ func (p *prober) gap() (gap time.Duration, dual [][]string) {
 		if len(p.client[id]) == 0 {
 			continue
 		}
-		if !last.IsZero() {
-			gap = max(gap, p.asked[id].Sub(last))
+		if last > 0 && id > last+1 {
+			gap = max(gap, p.asked[id].Sub(p.asked[last]))
 		}
-		last = p.asked[id]
+		last = id
 	}
 	return gap, dual
 }

@@ -59,6 +59,12 @@ func TestConnectionsGoOn(t *testing.T) {
 	}
 }
 
+// TestIPVSConnectionsGoOn: they do in ipvs mode.
+func TestIPVSConnectionsGoOn(t *testing.T) {
+	lab.NeedIPVS(t)
+	connectionsGoOn(t, "ipvs", "")
+}
+
 // connectionsGoOn moves the VIPs of such connections, and kills their owner.
 func connectionsGoOn(t *testing.T, mode, more string) {
 	f := newFleet(t, mode, etcdkit.Options{}, more, roams)
