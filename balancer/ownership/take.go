@@ -50,7 +50,7 @@ func (n *Node) takeFree() {
 		n.do(Probe{unknown})
 	}
 	if len(units) > 0 {
-		n.take(Write{}, units, "nobody", "free", firstFree(units))
+		n.take(Write{}, units, "", "free", firstFree(units))
 	}
 }
 
@@ -122,7 +122,7 @@ func (n *Node) Whose(mac string) string {
 }
 
 // take writes that this session owns units, on the condition that their owner has not changed and that it is live. Since is
-// when their last owner was last heard of; 0 means there was none.
+// when their last owner, from, was last heard of; 0 means there was none.
 func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 	n.taking = true
 	if len(units) > 0 {
@@ -152,7 +152,11 @@ func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 		if vips == 0 {
 			return
 		}
-		note := Note{Kind: NoteTook, Text: fmt.Sprintf("took %s from %s", some(names), from), VIPs: vips, Why: why}
+		whose := " from " + from
+		if from == "" {
+			whose = ", which had no owner"
+		}
+		note := Note{Kind: NoteTook, Text: "took " + some(names) + whose, VIPs: vips, Why: why}
 		if since > 0 {
 			note.After = n.now.Since(since)
 		}

@@ -274,12 +274,12 @@ func (h *host) tick() {
 // refresher is a thread of its own: what it has checked it may do much later.
 func (h *host) refresher() {
 	h.later(31*time.Millisecond, func() {
-		if token := h.token; h.opened && h.clock() < h.deadline.Add(-h.node.o.Timing.Gate) {
+		if token, at := h.token, h.clock(); h.opened && at < h.deadline.Add(-h.node.o.Timing.Gate) {
 			h.later(h.hitch(), func() {
 				if h.token == token && h.w.now < h.gate {
 					h.gate = h.w.now.Add(h.node.o.Timing.Gate)
 				}
-				h.refreshed = h.clock()
+				h.refreshed = at
 				h.w.look()
 			})
 		}

@@ -213,10 +213,12 @@ func (out *sheet) addresses(addresses []api.Address) {
 }
 
 func heldText(a api.Address) string {
-	switch a.Held {
-	case "host":
+	switch {
+	case a.Held == "host" && a.Owned:
+		return "owned by this host"
+	case a.Held == "host":
 		return "the host's own"
-	case "none", "":
+	case a.Held == "none" || a.Held == "":
 		return "not on this host"
 	}
 	return "on " + a.Held

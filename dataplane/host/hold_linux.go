@@ -51,14 +51,18 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 	case a.IsLoopback():
 		return otherwise(onHost, "loopback", keep)
 	case h.elsewhere(a):
-		return otherwise(onHost, "", keep)
+		held, next := otherwise(onHost, "", keep)
+		if standing == balancer.Owned {
+			held.Standing = standing
+		}
+		return held, next
 	case !h.want.Has(a): // a frontend is left on it: what is there stays for that, and nothing is added
 		if ours {
 			return Held{Addr: a, Where: on}, keep
 		}
 		return Held{Addr: a}, wait
 	case standing == balancer.Owned:
-		return rests("rests until its owner among the hosts is this one")
+		return rests(`not owned by this host: "vipctl get vips" names the owner`)
 	case standing == balancer.Withdrawn:
 		return rests("withdrawn: no endpoint of its services is usable")
 	case !h.opts.Bind:

@@ -73,7 +73,7 @@ type Held struct {
 	Where string `json:"where"`
 	// Note is what there is to add in words, such as why it is not held; often "".
 	Note string `json:"note,omitempty"`
-	// Standing says why a VIP with settings is nowhere; "" for all others.
+	// Standing says why a VIP with settings is nowhere, or that it is here as its owner; "" for all others.
 	Standing balancer.Standing `json:"standing,omitempty"`
 }
 

@@ -318,7 +318,7 @@ func (w *Writer) FenceNode(ctx context.Context, node string, f ownership.Fence) 
 	alive := w.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: node})
 	_, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(alive, 0)}, []*etcdserverpb.RequestOp{put(key, text, 0)})
 	if err == nil && !ok {
-		err = fmt.Errorf("%s is registered in etcd, or was until 15 s ago, so it is not off: use \"vipctl node standby %s\"", node, node)
+		err = fmt.Errorf("%s was registered in etcd less than 15 s ago: if it is off, try again then; if not, use \"vipctl node standby %s\"", node, node)
 	}
 	return err
 }

@@ -105,6 +105,8 @@ type Address struct {
 	Address string `json:"address"`
 	// Held says who makes it local: the interface where vipd put it, "host" (it is the host's own anyway), or "none".
 	Held string `json:"held"`
+	// Owned: one host of several has it (hold = "one"), which is this one where Held is "host".
+	Owned bool `json:"owned,omitempty"`
 	// Note says what follows or what is wrong.
 	Note string `json:"note,omitempty"`
 }

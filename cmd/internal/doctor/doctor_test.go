@@ -149,7 +149,8 @@ func TestFindings(t *testing.T) {
 			vip := netip.MustParseAddr("192.168.1.77")
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
 				Gate: "closed", Etcd: "no", Confirmed: map[string]float64{"gw2": -1, "gw3": 0.1}, Late: 0.3, Problems: []string{"another host answers"},
-				Bound: []netip.Addr{vip}, Unplaced: []netip.Addr{netip.MustParseAddr("10.7.7.7")},
+				Waiting: map[string][]string{"gw1": {"gw1", "gw2"}},
+				Bound:   []netip.Addr{vip}, Unplaced: []netip.Addr{netip.MustParseAddr("10.7.7.7")},
 			}
 			m.programs = []string{"keepalived"}
 			m.files["/proc/sys/kernel/sched_rt_runtime_us"] = "0\n"
@@ -158,6 +159,7 @@ func TestFindings(t *testing.T) {
 			"ipvs: note: keepalived is running",
 			"ownership: problem: no process may run with real-time priority here",
 			"ownership: problem: another host answers",
+			"ownership: problem: VIPs of gw1 have no owner: gw1, gw2 are silent",
 			"ownership: warning: vipd owner does not reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd: VIPs rest here",
 			"ownership: warning: gw2 does not confirm this host",
@@ -433,11 +435,13 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestArrival: the four ways by which traffic gets to a VIP.
+// TestArrival: the ways by which traffic gets to a VIP.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts where a route leads here"},
 		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
+		{"owned", "192.168.1.100", "vipd0", "owned", "192.168.1.100 is owned by this host (eth0), which answers ARP or NDP for it"},
+		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host: \"vipctl get vips\" names the owner"},
 		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
 		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
 	} {
@@ -446,7 +450,14 @@ func TestArrival(t *testing.T) {
 			m.Config.Addresses.Interface, m.Frontends = test.device, nil
 			m.frontend(test.vip+":80/tcp", false)
 			m.frontend("192.168.1.5:30080/tcp", true)
-			m.Status.Addresses = []api.Address{{Address: test.vip, Held: test.held}}
+			a := api.Address{Address: test.vip, Held: test.held}
+			switch test.held {
+			case "owned":
+				a.Held, a.Owned = "host", true
+			case "owned elsewhere":
+				a.Held, a.Owned = "none", true
+			}
+			m.Status.Addresses = []api.Address{a}
 			m.arrives(t, OK, test.want)
 		})
 	}

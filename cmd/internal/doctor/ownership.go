@@ -50,6 +50,11 @@ func (v *visit) session(s *api.OwnerStatus) {
 	for _, text := range s.Problems {
 		v.add(problem(text, "", ""))
 	}
+	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
+		who := s.Waiting[node]
+		v.add(problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), be(len(who))),
+			"too few hosts are left to tell a host that is off from one that is cut off: make sure that it is off", "vipctl node fence "+node+" --is-off"))
+	}
 	if s.Etcd != "" {
 		v.add(warning("vipd owner does not reach etcd: "+s.Etcd, "owners stay, and nothing can move", ""))
 	}

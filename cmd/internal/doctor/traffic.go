@@ -102,6 +102,10 @@ func (t *traffic) arrival(a api.Address) Finding {
 	switch {
 	case err == nil && addr.IsLoopback():
 		return fine("on this host's loopback: for programs of this host only")
+	case a.Owned && device == "host":
+		return fine("owned by this host" + in(t.on[addr]) + ", which answers ARP or NDP for it")
+	case a.Owned:
+		return fine("not owned by this host: \"vipctl get vips\" names the owner")
 	case device == "host":
 		return fine("the host's own" + in(t.on[addr]) + ": every client that reaches the host reaches it")
 	case device == unsure:

@@ -169,7 +169,7 @@ func (v *View) Pending() int {
 func (v *View) addresses() []api.Address {
 	all := []api.Address{}
 	for _, h := range v.from.Host.Addresses() {
-		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Note: h.Note})
+		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note})
 	}
 	for _, vip := range v.resting() {
 		all = append(all, api.Address{Address: vip.String(), Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"})
