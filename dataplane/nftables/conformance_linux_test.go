@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -72,12 +73,35 @@ func damages() map[string]func(t testing.TB) {
 	} {
 		all["nft-"+what] = func(t testing.TB) {
 			t.Helper()
-			cmd := exec.Command("nft", "-f", "-")
-			cmd.Stdin = strings.NewReader(script + "\n")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+			load(t, script+"\n")
+		}
+	}
+	for what, line := range map[string]string{"flushed": "flush chain ip vipd $1", "shadowed": "insert rule ip vipd $1 drop"} {
+		all["nft-choices-"+what] = func(t testing.TB) {
+			t.Helper()
+			listing, err := exec.Command("nft", "list", "table", "ip", "vipd").Output()
+			if err != nil {
+				t.Fatal(err)
 			}
+			var script []byte
+			for _, m := range chosen.FindAllSubmatchIndex(listing, -1) {
+				script = chosen.Expand(script, []byte(line+"\n"), listing, m)
+			}
+			load(t, string(script))
 		}
 	}
 	return all
+}
+
+// chosen finds the chains that choose endpoints in nft's listing of our table.
+var chosen = regexp.MustCompile(`(?m)^\tchain ((?:random|turn|hash)-\S*) `)
+
+// load has nft carry out a script.
+func load(t testing.TB, script string) {
+	t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 }

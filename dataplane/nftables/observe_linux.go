@@ -61,6 +61,13 @@ func (y *family) intact() (string, error) {
 	return y.table.Look(y.readLocked)
 }
 
+// brokenLocked reports whether a chain that frontends need is not there any more, or its rules are not as they were left. Where
+// nothing is sound, all frontends are applied anyway.
+func (y *family) brokenLocked(name string) bool {
+	c := y.chains[name]
+	return c == nil || y.sound && name != unserved && c.choice == choice{}
+}
+
 // kernel is what was read of a table.
 type kernel struct {
 	shape                         nft.Shape
@@ -101,8 +108,8 @@ func (y *family) readLocked() (damage string, err error) {
 	for key, f := range found {
 		last := y.fronts[key]
 		switch {
-		case slices.ContainsFunc(f.uses(), func(name string) bool { return y.chains[name] == nil }):
-			f.digest = 0 // it needs a chain that is not there any more
+		case slices.ContainsFunc(f.uses(), y.brokenLocked):
+			f.digest = 0
 		case last == nil && !y.sound && f.chain != "":
 			f.digest = f.stored // an earlier process has left it
 			continue
