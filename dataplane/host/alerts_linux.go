@@ -18,21 +18,22 @@ const nftGroup = 7
 // alertBuffer is how much the kernel keeps of what it tells: that there was something is enough.
 const alertBuffer = 32 << 10
 
-// alerts are sockets on which the kernel tells of others' changes of nft's rules, of addresses and of links. What it tells is not
+// alerts are sockets on which the kernel tells of others' changes of nft's rules, of addresses, of links and of routes. What it tells is not
 // read: it is a reason to look. The legacy backend and ipsets tell nothing.
 type alerts []*nlsock.Socket
 
 // openAlerts opens a socket for each kind of alert. A kind that the kernel lacks, or that needs a privilege this process
 // does not have, is left out: the engine looks once a second anyway.
 func openAlerts() (all alerts, err error) {
-	for _, from := range []struct {
-		protocol int
-		groups   []int
-	}{{unix.NETLINK_NETFILTER, []int{nftGroup}}, {unix.NETLINK_ROUTE, eventGroups()}} {
-		s, err := nlsock.Subscribe(from.protocol, alertBuffer, from.groups...)
-		if err == nil && from.protocol == unix.NETLINK_NETFILTER {
+	rules := func() (*nlsock.Socket, error) {
+		s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, alertBuffer, nftGroup)
+		if err == nil {
 			err = nft.SkipOwn(s, false)
 		}
+		return s, err
+	}
+	for _, open := range []func() (*nlsock.Socket, error){rules, func() (*nlsock.Socket, error) { return subscribe(alertBuffer) }} {
+		s, err := open()
 		switch {
 		case err == nil:
 			all = append(all, s)

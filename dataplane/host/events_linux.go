@@ -24,8 +24,35 @@ func eventGroups() []int {
 	return []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 }
 
+// subscribe opens a socket on which the kernel also says which routes of ours are gone. Of others' routes a host may have a
+// million: the kernel itself drops what it says of these.
+func subscribe(room int) (*nlsock.Socket, error) {
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, append(eventGroups(), unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)...)
+	if err != nil {
+		return nil, err
+	}
+	wire := func(n uint16) uint32 {
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)))
+	}
+	const equal, end = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	const kindAt, protocolAt = 4, unix.SizeofNlMsghdr + routeProtocolAt
+	err = s.Filter([]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kindAt},
+		{Code: equal, K: wire(unix.RTM_NEWROUTE), Jt: 3},
+		{Code: equal, K: wire(unix.RTM_DELROUTE), Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocolAt},
+		{Code: equal, K: routeProtocol, Jt: 1},
+		{Code: end, K: 0},
+		{Code: end, K: ^uint32(0)},
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
 func openEvents() (*events, error) {
-	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
+	s, err := subscribe(eventBuffer)
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +64,13 @@ func openEvents() (*events, error) {
 type change struct {
 	// link is the device's index.
 	link int
-	// gone: the address or device is no more.
+	// gone: the address, device or route is no more.
 	gone bool
 	// addr is invalid where the event is about the device itself.
 	addr netip.Addr
 	at   local
+	// route: a route of ours to addr is gone.
+	route bool
 	// device is what the event says of the device, where it is about it.
 	device device
 }
@@ -70,13 +99,15 @@ func (e *events) drain(take func(change)) (complete bool, err error) {
 	}
 }
 
-// readChange reads one message: an ifaddrmsg or an ifinfomsg with attributes.
+// readChange reads one message: an ifaddrmsg, an ifinfomsg or a rtmsg with attributes.
 func readChange(m *nlsock.Messages) (change, bool) {
 	switch {
 	case (m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK) && len(m.Body) >= unix.SizeofIfInfomsg:
 		return readDevice(m)
 	case (m.Kind == unix.RTM_NEWADDR || m.Kind == unix.RTM_DELADDR) && len(m.Body) >= unix.SizeofIfAddrmsg:
 		return readAddress(m)
+	case m.Kind == unix.RTM_DELROUTE && len(m.Body) >= unix.SizeofRtMsg && m.Body[routeProtocolAt] == routeProtocol:
+		return readRoute(m)
 	}
 	return change{}, false
 }
@@ -99,6 +130,20 @@ func readAddress(m *nlsock.Messages) (change, bool) {
 			}
 		case unix.IFA_FLAGS:
 			c.at.flags = int(binary.NativeEndian.Uint32(a.Value))
+		}
+	}
+	return c, c.addr.IsValid() && a.Err == nil
+}
+
+// routeProtocolAt is where a rtmsg has the protocol.
+const routeProtocolAt = 5
+
+func readRoute(m *nlsock.Messages) (change, bool) {
+	c := change{gone: true, route: true}
+	a := nlsock.In(m.Body[unix.SizeofRtMsg:])
+	for a.Next() {
+		if a.Kind == unix.RTA_DST {
+			c.addr, _ = netip.AddrFromSlice(a.Value)
 		}
 	}
 	return c, c.addr.IsValid() && a.Err == nil

@@ -33,6 +33,7 @@ func (h *Host) updateView() error {
 		if err := h.readRoutes(); err != nil {
 			return err
 		}
+		h.lost = false
 		clear(h.source[:])
 	}
 	h.full, h.stale = false, false
@@ -64,6 +65,10 @@ func (h *Host) catchUp() {
 
 // noteEvent takes in one event.
 func (h *Host) noteEvent(c change) {
+	if c.route {
+		h.lost = h.lost || h.routed[c.addr].IsValid() // else vipd itself has removed it
+		return
+	}
 	if c.addr.IsValid() {
 		if c.gone {
 			h.view.unset(c.addr, c.link, c.at.bits)
@@ -186,11 +191,34 @@ func (h *Host) addressesIntact() (reason string) {
 	if moved {
 		h.publish()
 	}
+	if reason := h.routesIntact(); reason != "" {
+		return reason
+	}
 	if reason := h.sourceChanged(); reason != "" {
 		return reason
 	}
 	if h.asleep && h.view.devices[h.device.index].up {
 		return fmt.Sprintf("device %s has come up, for which routes to VIPs were waiting", h.device.name)
+	}
+	return ""
+}
+
+// routesIntact looks whether our routes are there, if one was removed: vipd itself may have put it back since.
+func (h *Host) routesIntact() string {
+	if !h.lost {
+		return ""
+	}
+	h.lost = false
+	there := map[netip.Addr]bool{}
+	for _, r := range h.ourRoutes(routeProtocol) {
+		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
+			there[a.Unmap()] = true
+		}
+	}
+	for a := range h.routed {
+		if !there[a] {
+			return fmt.Sprintf("the route to %s is gone from %s", a, h.device.name)
+		}
 	}
 	return ""
 }

@@ -45,6 +45,33 @@ func TestSourceGoesBeforeAdding(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
+// TestRouteTakenAway takes the routes of VIPs away, in whose place the kernel sends with the VIP's own address, or nothing. Routes
+// of others are their own business.
+func TestRouteTakenAway(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
+	for vip, node := range map[string]string{"10.96.0.10": "10.1.0.1", "fd00:96::10": "fd01::1"} {
+		checkSource(t, vip, node)
+		checkIntact(t, h)
+		ip(t, "route add local "+vip+" dev lo table 99 proto 119")
+		ip(t, "route del local "+vip+" dev lo table 99 proto 119")
+		checkIntact(t, h)
+		ip(t, "route del local "+vip+" dev lo table local proto 118")
+		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is gone from lo" {
+			t.Fatalf("reason %q, %v", reason, err)
+		}
+		h.Resync(true) // as the engine does
+		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
+		checkSource(t, vip, node)
+		checkIntact(t, h)
+	}
+	finishNothing(t, h)
+	checkIntact(t, h)
+}
+
 // TestRoutePending holds VIPs on a link that is down: they are held, their routes and announcements come with the link,
 // and nothing is left behind in between.
 func TestRoutePending(t *testing.T) {

@@ -24,6 +24,8 @@ type routes struct {
 	// carries.
 	source [2]netip.Addr
 	routed map[netip.Addr]netip.Addr
+	// lost: a route of ours was removed since they were looked at, perhaps by others.
+	lost bool
 	// renumbered: others' addresses of the family have changed since a source was looked for.
 	renumbered [2]bool
 	// unrouted are held addresses whose route is not right yet, with the reason; asleep: some wait for the device to come up.

@@ -2,8 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +24,7 @@ func openOwn() (*nlsock.Socket, error) {
 
 // SkipOwn has a socket that listens to nf_tables get nothing about the transactions of this process but, with generations, their
 // generations: thousands of elements at a load would push out what other programs do.
-func SkipOwn(s *nlsock.Socket, generations bool) (err error) {
+func SkipOwn(s *nlsock.Socket, generations bool) error {
 	wire := func(n uint32) uint32 { return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n)) }
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, subsystem<<8|msgNewGen))
 	const loadWord, loadHalf = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
@@ -47,12 +45,5 @@ func SkipOwn(s *nlsock.Socket, generations bool) (err error) {
 	if !generations {
 		program[7].Jt = 0
 	}
-	failed := s.Control(func(fd uintptr) {
-		attached := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, attached)
-	})
-	if err = errors.Join(failed, err); err != nil {
-		return fmt.Errorf("filtering what nf_tables tells: %w", err)
-	}
-	return nil
+	return s.Filter(program)
 }

@@ -85,6 +85,18 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	return s, nil
 }
 
+// Filter has the kernel put only what a program lets through into the socket. What came before is there.
+func (s *Socket) Filter(program []unix.SockFilter) (err error) {
+	failed := s.Control(func(fd uintptr) {
+		attached := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, attached)
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return fmt.Errorf("filtering what the kernel tells: %w", err)
+	}
+	return nil
+}
+
 func name(protocol int) string {
 	switch protocol {
 	case unix.NETLINK_GENERIC:
