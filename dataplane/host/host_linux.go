@@ -326,7 +326,7 @@ func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]
 	for _, held := range p.held.All() {
-		if held.Where == nowhere && held.Standing == "" {
+		if held.Where == nowhere && held.Standing == "" && h.opts.Bind {
 			out = append(out, notLocal(held, p.wanted))
 		}
 	}

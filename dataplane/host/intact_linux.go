@@ -180,8 +180,8 @@ func (h *Host) addressesIntact() (reason string) {
 		held, next := h.decide(a)
 		switch {
 		case (next == keep || next == wait) && held.Where == was.Where:
-		case (next == keep || next == wait) && h.standings.At(a) == balancer.Owned:
-			h.held = h.held.Set(a, held) // vipd owner brings and takes it: that is no drift
+		case (next == keep || next == wait) && (h.standings.At(a) == balancer.Owned || !h.opts.Bind):
+			h.held = h.held.Set(a, held) // vipd owner or another program brings and takes it: that is no drift
 			moved = true
 		default:
 			return h.difference(a, was)
