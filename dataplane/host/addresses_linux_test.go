@@ -343,6 +343,24 @@ func TestNoBind(t *testing.T) {
 	}
 }
 
+// TestGateway: an address by which the host reaches the world is not added, which would cut the host off.
+func TestGateway(t *testing.T) {
+	l, _ := network(t)
+	l.Host().Default("10.1.0.2", "fd01::2")
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	for _, vip := range []string{"10.1.0.2", "fd01::2"} {
+		apply(t, h, frontend(netip.AddrPortFrom(addrOf(vip), 80).String()), frontend("10.96.0.10:80"))
+		checkWhere(t, h, vip, "none")
+		checkWhere(t, h, "10.96.0.10", "lo")
+		if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, vip+" is not local: it is a gateway of this node") {
+			t.Fatalf("problems: %v", p)
+		}
+		checkIntact(t, h)
+	}
+}
+
 // TestARP asks for a held VIP on the link.
 func TestARP(t *testing.T) {
 	for _, strict := range []bool{true, false} {

@@ -67,6 +67,8 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 		return rests("withdrawn: no endpoint of its services is usable")
 	case !h.opts.Bind:
 		return otherwise(nowhere, "bind = false, and it has not been added to this host", wait)
+	case slices.Contains(h.gateways, a):
+		return otherwise(nowhere, "it is a gateway of this node, which would reach itself in its place: choose another address", wait)
 	}
 	to, err := h.holder()
 	held := Held{Addr: a, Where: to.name, Note: to.note}
@@ -142,6 +144,10 @@ func (h *Host) decideOnDevice(a netip.Addr) (Held, step) {
 func (h *Host) plan() map[step][]netip.Addr {
 	maps.Copy(h.dirty, h.retry)
 	clear(h.retry)
+	if len(h.dirty) > 0 {
+		world := world()
+		h.gateways = h.Gateways(world[:])
+	}
 	todo := map[step][]netip.Addr{}
 	for _, a := range slices.SortedFunc(maps.Keys(h.dirty), netip.Addr.Compare) {
 		if !h.needed(a) {

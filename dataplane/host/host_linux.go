@@ -76,6 +76,8 @@ type known struct {
 	downed bool
 	// relinked: devices may have changed since the guards heard of them.
 	relinked bool
+	// gateways are by which the host reached the world when addresses were added last: none of these is.
+	gateways []netip.Addr
 }
 
 // demand is what the engine asked for: want, standings and wanted with the last Prepare, applied with the last Finish.
