@@ -103,7 +103,7 @@ func (d *daemonLink) socket() (string, error) {
 		err = tomlfile.Decode(file, text, &conf)
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking for the daemon's socket in its config %s: %w (--socket names it)", file, reason(err))
+		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
 	}
 	return d.socketFrom(&conf), nil
 }
