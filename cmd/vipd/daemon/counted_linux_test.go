@@ -92,22 +92,19 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 	}
 }
 
-// TestCountsOverRestarts: clients send a datagram each while weights change, and while vipd ends or is killed and starts again, also
-// with other weights. The kernel serves on. No count goes back, and none is more than was sent. Each flow is counted once, but for those
-// of a kill in the middle of changes: what the kernel had counted since the last reading at what was replaced is lost with the process.
-func TestCountsOverRestarts(t *testing.T) {
-	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
-		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
-	}
-}
-
-func countsOverRestarts(t *testing.T, name config.ModeName) {
+// weighted is a node in a mode, with a service of two endpoints, which are silent; weigh writes other weights for each next number.
+func weighted(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
 	mode, _ := modes.Find(name)
-	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n = &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
 	n.cleansUp()
-	weigh := func(i int) {
+	silent, err := net.ListenPacket("udp", "0.0.0.0:5353")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	return n, func(i int) {
 		n.configure(`mode = "userspace"`, fmt.Sprintf("mode = %q", name), fmt.Sprintf(`[iptables]
 backend = "nft"
 [sync]
@@ -118,11 +115,19 @@ ports = [{ port = 53, protocol = "udp" }]
 endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "127.58.9.2", port = 5353, weight = %d }]
 `, 1+i%2*300, 301-i%2*300))
 	}
-	silent, err := net.ListenPacket("udp", "0.0.0.0:5353")
-	if err != nil {
-		t.Fatal(err)
+}
+
+// TestCountsOverRestarts: clients send a datagram each while weights change, and while vipd ends or is killed and starts again, also
+// with other weights. The kernel serves on. No count goes back, and none is more than was sent. Each flow is counted once, but for those
+// of a kill in the middle of changes: what the kernel had counted since the last reading at what was replaced is lost with the process.
+func TestCountsOverRestarts(t *testing.T) {
+	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
+		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
 	}
-	defer func() { _ = silent.Close() }()
+}
+
+func countsOverRestarts(t *testing.T, name config.ModeName) {
+	n, weigh := weighted(t, name)
 	change := func(times int) {
 		for i := range times {
 			weigh(i)
@@ -222,30 +227,10 @@ func TestCountsWhileServicesChange(t *testing.T) {
 }
 
 func countsWhileServicesChange(t *testing.T, name config.ModeName) {
-	lab.New(t)
-	lab.Need(t, "iptables-nft")
-	mode, _ := modes.Find(name)
-	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
-	n.cleansUp()
-	weigh := func(one, two int) {
-		n.configure(`mode = "userspace"`, fmt.Sprintf("mode = %q", name), fmt.Sprintf(`[iptables]
-backend = "nft"
-[sync]
-min_interval = "1ms"
-[services.dns]
-vips = ["127.58.9.9"]
-ports = [{ port = 53, protocol = "udp" }]
-endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "127.58.9.2", port = 5353, weight = %d }]
-`, one, two))
-	}
-	weigh(1, 1)
+	n, weigh := weighted(t, name)
+	weigh(0)
 	n.start()
 	t.Cleanup(func() { n.stop() })
-	silent, err := net.ListenPacket("udp", "0.0.0.0:5353")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = silent.Close() }()
 	clients := wait.Load(30_000)
 	sent := make(chan struct{})
 	go func() {
@@ -254,7 +239,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 	}()
 	changes := 0
 	for sending := true; sending; changes++ {
-		weigh(1+changes%2*300, 301-changes%2*300)
+		weigh(changes)
 		if _, err := n.client.Reload(t.Context(), "the test"); err != nil {
 			t.Fatal(err)
 		}

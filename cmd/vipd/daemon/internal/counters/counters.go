@@ -43,7 +43,7 @@ type counting struct {
 	dataplane.Dataplane
 	mode config.ModeName
 	// again is what the kernel had when it was last read for the sums: a dataplane that finds it tells of it again. It is nil after
-	// the first reading.
+	// the first reading that has told of anything.
 	again map[counters.Backend]amount
 }
 
@@ -102,6 +102,9 @@ func (t *Process) leaveLocked(mode config.ModeName, kept map[counters.Backend]am
 
 // takeOffLocked has what a dataplane tells of again be counted once.
 func (t *Process) takeOffLocked(c *counting, first sums) {
+	if len(first.all) == 0 { // one that is being written tells of nothing yet
+		return
+	}
 	for k, had := range c.again {
 		t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
 	}
