@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -189,6 +190,9 @@ func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) []datapl
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
 		a.step("guard", true, "the guard can't be read: %v", err)
+	}
+	if n.Dataplane.Traits().Needs == (dataplane.Needs{}) { // it serves alike without the guard
+		objects = slices.DeleteFunc(objects, func(o dataplane.Object) bool { return o.Missing })
 	}
 	may := f.Allows(a.Client)
 	switch {
