@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/modes"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -21,13 +23,14 @@ func TestTellsWhatDrops(t *testing.T) {
 			t.Fatalf("nft %s: %v: %s", words, err, out)
 		}
 	}
-	server(t, "127.60.1.1:9001", "one")
-	n := &node{t: t, dir: t.TempDir(), firewall: 20 * time.Millisecond}
-	n.write(`
+	mode, _ := modes.Find(config.NFTablesMode) // which forwards
+	n := &node{t: t, dir: t.TempDir(), firewall: 20 * time.Millisecond, modes: []modes.Mode{mode}}
+	n.cleansUp()
+	n.configure(`mode = "userspace"`, `mode = "nftables"`, `
 [services.web]
-vips = ["127.60.0.1"]
+vips = ["10.60.0.1"]
 ports = [{ port = 8080 }]
-endpoints = [{ address = "127.60.1.1", port = 9001 }]
+endpoints = [{ address = "10.60.1.1", port = 9001 }]
 `)
 	n.start()
 	t.Cleanup(func() { n.stop() })
