@@ -72,8 +72,8 @@ func elsewhere() map[string]string {
 	}
 	for _, name := range []string{
 		"arrival", "foreign", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
-		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/tables", "damage/chain-nat", "damage/chain-filter",
-		"damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
+		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
+		"damage/chain-filter", "damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
 		"routed/spread", "routed/hashes", "routed/undisturbed-many",
 	} {
 		skip[name] = "make soak runs it here: other modes show the same"
