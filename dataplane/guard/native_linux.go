@@ -107,13 +107,23 @@ func (t *native) forget() {
 	}
 }
 
-// establish makes the table, and puts in what restricts.
-func (t *native) establish(ctx context.Context) error {
+// establish makes the table, and puts in what restricts, again where another program changes it meanwhile.
+func (t *native) establish(ctx context.Context) (err error) {
 	if t.failed != nil {
 		return nil
 	}
+	for range nft.Tries {
+		if err = t.put(ctx); !errors.Is(err, nft.ErrBusy) {
+			return err
+		}
+		t.forget()
+	}
+	return err
+}
+
+func (t *native) put(ctx context.Context) error {
 	if !t.ready {
-		if err := t.read(); err != nil {
+		if err := t.table.Steady(t.read); err != nil {
 			return err
 		}
 	}
@@ -132,18 +142,17 @@ func (t *native) establish(ctx context.Context) error {
 		t.tx.FlushSet(t.layout.table, t.layout.oneArm.Name)
 		t.tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	}
-	err := t.commit(ctx)
+	commit := t.table.Commit
+	if write {
+		commit = t.table.Write
+	}
+	err := t.commit(ctx, commit)
 	var refused *nft.Error
 	if !t.ready && errors.As(err, &refused) && !isDenied(err) {
 		err = t.renew(ctx, with, err)
 	}
 	if err != nil {
 		return err
-	}
-	if write {
-		if err := t.table.Learn(); err != nil {
-			return err
-		}
 	}
 	t.written, t.ready, t.stale, t.pairs = with, true, false, false
 	if !t.looked {
@@ -205,7 +214,7 @@ func (t *native) renew(ctx context.Context, with concerns, cause error) error {
 	tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	tx.Append(&t.tx)
 	t.tx = tx
-	if err := t.commit(ctx); err != nil {
+	if err := t.commit(ctx, t.table.Write); err != nil {
 		return errors.Join(cause, err)
 	}
 	return nil
@@ -239,14 +248,14 @@ func (t *native) syncSets(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.commit(ctx)
+	return t.commit(ctx, t.table.Commit)
 }
 
-// commit makes what was put off.
-func (t *native) commit(ctx context.Context) error {
+// commit makes what was put off, by Write where that has chains in it.
+func (t *native) commit(ctx context.Context, by func(*nft.Tx) error) error {
 	tx := t.tx
 	t.tx = nft.Tx{}
-	err := t.table.Commit(&tx)
+	err := by(&tx)
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}

@@ -193,17 +193,28 @@ func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 }
 
 func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) error {
+	if t.have != nil {
+		err := t.commit(ctx, t.Commit, want)
+		if err == nil {
+			return nil
+		}
+		t.have = nil // another program may have changed what the transaction builds on
+	}
+	err := nft.ErrBusy
+	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
+		if err = t.Steady(func() error { return nil }); err == nil {
+			err = t.commit(ctx, t.Write, want)
+		}
+	}
+	return err
+}
+
+// commit makes the table what is wanted.
+func (t *redirectTable) commit(ctx context.Context, by func(*nft.Tx) error, want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
-	err := t.Commit(&tx)
+	err := by(&tx)
 	dataplane.Wrote(ctx, tx.Bytes)
-	if err != nil && t.have != nil { // another program may have changed what the transaction builds on
-		t.have = nil
-		return t.set(ctx, want)
-	}
-	if err == nil && t.have == nil {
-		err = t.Learn()
-	}
 	if err == nil {
 		t.have = maps.Clone(want)
 	}

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -53,9 +54,19 @@ type edit struct {
 	made  map[string]choice
 }
 
-func (y *family) apply(ctx context.Context, batch []dataplane.Change) error {
+// apply makes the changes of one family, again where another program changes the table meanwhile.
+func (y *family) apply(ctx context.Context, batch []dataplane.Change) (err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
+	for range nft.Tries {
+		if err = y.applyLocked(ctx, batch); !errors.Is(err, nft.ErrBusy) {
+			break
+		}
+	}
+	return err
+}
+
+func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) error {
 	if !y.sound {
 		if _, err := y.readLocked(); err != nil {
 			return err
@@ -73,18 +84,17 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change) error {
 		y.edit(e, c)
 	}
 	y.finish(e)
-	if err := y.commit(ctx, &e.first); err != nil {
+	commit := y.table.Commit
+	if y.table.Shape == nil {
+		commit = y.table.Write
+	}
+	if err := y.commit(ctx, commit, &e.first); err != nil {
 		return err
 	}
 	y.sound, y.damage = true, ""
-	if y.table.Shape == nil {
-		if err := y.table.Learn(); err != nil {
-			return err
-		}
-	}
 	if e.then.Len() > 0 {
 		time.Sleep(settle)
-		if err := y.commit(ctx, &e.then); err != nil {
+		if err := y.commit(ctx, y.table.Commit, &e.then); err != nil {
 			return err
 		}
 	}

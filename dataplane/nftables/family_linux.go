@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -28,6 +29,8 @@ type family struct {
 	sound bool
 	// damage says what was found broken since the last transaction that wrote all that frontends share.
 	damage string
+	// doubt is why frontends that no change was about may not be what they should be; Observe looks.
+	doubt string
 	// epoch counts commits.
 	epoch uint64
 
@@ -86,18 +89,21 @@ func newFamily(f nft.Family, mark uint32) (*family, error) {
 
 // forget is the state in which nothing is known of the kernel.
 func (y *family) forget() {
-	y.fronts, y.chains, y.table.Shape, y.sound = map[balancer.Key]*front{}, map[string]*chain{}, nil, false
+	y.fronts, y.chains, y.table.Shape = map[balancer.Key]*front{}, map[string]*chain{}, nil
+	y.sound, y.doubt = false, ""
 }
 
-// commit makes a transaction, and keeps what the elements had counted that it deletes.
-func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
-	err := y.table.Commit(tx)
+// commit makes a transaction by Commit, or by Write where that has chains in it, and keeps what the elements had counted that
+// it deletes.
+func (y *family) commit(ctx context.Context, by func(*nft.Tx) error, tx *nft.Tx) error {
+	err := by(tx)
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}
-	if err != nil {
-		y.sound = false // another program may have changed what the transaction builds on
-	} else if tx.Len() > 0 {
+	if err != nil { // another program may have changed what the transaction builds on, and other frontends too
+		y.sound, y.doubt = false, fmt.Sprintf("a change of table %s could not be made: %v", y.schema.table, err)
+	}
+	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
 		y.epoch++
 		y.endLocked(tx.Deleted)
 	}

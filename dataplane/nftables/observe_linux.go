@@ -33,6 +33,7 @@ func (y *family) observe(seen *dataplane.Observation) error {
 	if _, err := y.readLocked(); err != nil {
 		return err
 	}
+	y.doubt = ""
 	for k, f := range y.fronts {
 		seen.Digests[k] = f.digest
 	}
@@ -55,8 +56,8 @@ func (d *Dataplane) Intact(context.Context) (string, error) {
 func (y *family) intact() (string, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if !y.sound {
-		return "", nil
+	if y.doubt != "" || !y.sound {
+		return y.doubt, nil
 	}
 	return y.table.Look(y.readLocked)
 }

@@ -18,6 +18,8 @@ type Conn struct {
 	room int // bytes that the socket takes at once
 	hear int // bytes that it keeps until they are read
 	seq  uint32
+	// commits counts the transactions that had an effect.
+	commits uint32
 	// events: nil means that Listen was not called.
 	events *events
 }
@@ -101,6 +103,9 @@ func (c *Conn) Commit(t *Tx) error {
 	}
 	last := from + uint32(len(steps)) - 2 // before the end of the batch: acknowledged
 	refused, err := c.answers(last, t)
+	if err == nil && refused == nil {
+		c.commits++
+	}
 	if err != nil || refused == nil {
 		return err
 	}

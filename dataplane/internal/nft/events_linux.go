@@ -59,10 +59,10 @@ func listen(room int) (*nlsock.Socket, error) {
 }
 
 // Foreign counts the changes that other programs have made in a table, up to a generation. What the kernel did not tell of counts
-// as one; without Listen each generation does.
+// as one; without Listen each generation does that this connection has not made.
 func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	if c.events == nil {
-		return uint64(upTo)
+		return uint64(upTo - c.commits)
 	}
 	c.events.hear(upTo)
 	return c.events.touched[t] + c.events.lost

@@ -3,6 +3,8 @@ package nft
 import (
 	"errors"
 	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -119,6 +121,50 @@ func TestLooksWithoutEvents(t *testing.T) {
 	}
 }
 
+// TestWritesBesideOtherChanges: what another program has changed since the last look is never learned, be it before a transaction or
+// behind it.
+func TestWritesBesideOtherChanges(t *testing.T) {
+	s, o := ownSample(t, true)
+	rules := func() *Tx {
+		var tx Tx
+		tx.FlushChain(s.table, "some-10")
+		for _, r := range s.rules()["some-10"] {
+			tx.AddRule(s.table, "some-10", r)
+		}
+		return &tx
+	}
+	if err := o.Write(rules()); err != nil || o.Shape == nil {
+		t.Fatalf("with nobody else: %v, learned %v", err, o.Shape)
+	}
+	whole := strings.Count(o.Shape["some-10"], ":")
+	run(t, "flush chain ip sample some-10\n", "nft", "-f", "-")
+	if err := o.Write(rules()); !errors.Is(err, ErrBusy) || o.Shape != nil {
+		t.Fatalf("after another program's change: %v, learned %v", err, o.Shape)
+	}
+	storm := exec.CommandContext(t.Context(), "sh", "-c", "while nft flush chain ip sample some-10; do :; done")
+	if err := storm.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = storm.Process.Kill(); _ = storm.Wait() }()
+	learned, busy := 0, 0
+	for ended := time.Now().Add(time.Second); time.Now().Before(ended); {
+		if err := o.Steady(func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		switch err := o.Write(rules()); {
+		case errors.Is(err, ErrBusy):
+			busy++
+		case err != nil:
+			t.Fatal(err)
+		case strings.Count(o.Shape["some-10"], ":") != whole:
+			t.Fatalf("learned %q after %d good ones", o.Shape["some-10"], learned)
+		default:
+			learned++
+		}
+	}
+	t.Logf("learned %d times, %d times not", learned, busy)
+}
+
 // TestReadsBesideOtherChanges: what other programs change elsewhere while a table is read is no reason to read it again; what they change
 // in it is.
 func TestReadsBesideOtherChanges(t *testing.T) {
@@ -144,7 +190,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		t.Errorf("beside another table: read %d times, %v", reads, err)
 	}
 	reads = 0
-	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, errBusy) || reads != 10 {
+	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
 		t.Errorf("with changes in the table: read %d times, %v", reads, err)
 	}
 }

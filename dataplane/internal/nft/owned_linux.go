@@ -73,10 +73,26 @@ func (o *Owned) Read() (Shape, error) {
 	return all, err
 }
 
-// Learn remembers the table as it is, after it was written.
-func (o *Owned) Learn() (err error) {
-	o.Shape, err = o.Read()
-	return err
+// Write commits a transaction that makes chains, and learns the table as it is then. ErrBusy says that another program has
+// changed the table since the last Look or Steady: what would be learned may be its work.
+func (o *Owned) Write(tx *Tx) error {
+	o.Shape = nil
+	if err := o.Commit(tx); err != nil {
+		return err
+	}
+	shape, err := o.Read()
+	if err != nil {
+		return err
+	}
+	now, err := o.Generation()
+	if err != nil {
+		return err
+	}
+	if o.Foreign(o.Table, now) != o.foreign {
+		return ErrBusy
+	}
+	o.Shape = shape
+	return nil
 }
 
 // Changed says in what the chains and rules are not as they were learned; chains that others have added don't matter.
@@ -133,12 +149,15 @@ func (o *Owned) Look(compare func() (reason string, err error)) (reason string, 
 	return reason, err
 }
 
-// errBusy says that what is read is never the same for long enough.
-var errBusy = errors.New("other programs change it without pause")
+// ErrBusy says that another program changes the table while it is read or written.
+var ErrBusy = errors.New("another program changes it at the same time")
+
+// Tries is how often what ends with ErrBusy is tried.
+const Tries = 10
 
 // Steady has read read the table, again where another program has changed it meanwhile, and notes that it was seen.
 func (o *Owned) Steady(read func() error) error {
-	for range 10 {
+	for range Tries {
 		before, err := o.Generation()
 		if err != nil {
 			return err
@@ -156,7 +175,7 @@ func (o *Owned) Steady(read func() error) error {
 			return nil
 		}
 	}
-	return errBusy
+	return ErrBusy
 }
 
 // Cleanup deletes the tables of these names, of both families, and returns what it did in words, or, with dry, what it would do.

@@ -1,0 +1,193 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/fake"
+	"vipd/dataplane/internal/nft"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// foreignHistory is a dataplane whose table another program damages before its changes, and unseen.
+type foreignHistory struct {
+	*testing.T
+	r    *rand.Rand
+	d    *Dataplane
+	want map[balancer.Key]*balancer.Frontend
+	// rules are those of each chain as they were first seen, in tables that nobody had damaged yet.
+	rules map[string]string
+}
+
+// TestForeignHistories: whatever other programs have changed when a change comes, afterwards either all is as it should be, or a
+// look says that it is not, and a comparison mends it.
+func TestForeignHistories(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	h := &foreignHistory{T: t, rules: map[string]string{}}
+	for seed := range uint64(wait.Soak(3, 100)) {
+		h.r, h.want = rand.New(rand.NewPCG(seed, 9)), map[balancer.Key]*balancer.Frontend{}
+		d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: 0x8000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.d = d
+		h.mend()
+		for step := range 30 {
+			damage := ""
+			if step > 10 && h.r.IntN(2) == 0 {
+				damage = h.damage()
+			}
+			at := fmt.Sprintf("seed %d step %d, after %q", seed, step, damage)
+			err := d.Apply(t.Context(), h.edit())
+			if err != nil && damage == "" {
+				t.Fatalf("%s: %v", at, err)
+			}
+			reason := h.look()
+			switch {
+			case reason != "" && damage == "":
+				t.Fatalf("%s: it takes itself for broken: %s", at, reason)
+			case reason != "" || err != nil:
+				h.mend()
+			}
+			h.check(at)
+		}
+		if err := d.Close(context.Background(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// edit makes random changes of what is wanted, among four frontends.
+func (h *foreignHistory) edit() (batch []dataplane.Change) {
+	schedulers := []balancer.Scheduler{balancer.RoundRobin, balancer.Random, balancer.SourceHash}
+	f := fake.Frontend(fmt.Sprintf("10.96.0.%d:80", 1+h.r.IntN(4)))
+	f.Scheduler, f.Backends = schedulers[h.r.IntN(len(schedulers))], nil
+	for i := range 1 + h.r.IntN(3) {
+		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(h.r.IntN(3)), byte(i + 1)}), 8080)
+		f.Backends = append(f.Backends, balancer.Backend{Addr: a, State: balancer.Active, Weight: 1})
+	}
+	c := dataplane.Change{Key: f.Key, Old: h.want[f.Key], New: f}
+	if h.want[f.Key] = f; h.r.IntN(5) == 0 {
+		c.New = nil
+		delete(h.want, f.Key)
+	}
+	return []dataplane.Change{c}
+}
+
+// damage has another program change the table, and returns what that did.
+func (h *foreignHistory) damage() string {
+	h.Helper()
+	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd svc", "flush map ip vipd digests"}
+	for _, name := range h.chains() {
+		scripts = append(scripts, "flush chain ip vipd "+name, "insert rule ip vipd "+name+" accept")
+	}
+	script := scripts[h.r.IntN(len(scripts))]
+	load(h, script+"\n")
+	return script
+}
+
+// chains are the names of those that are there.
+func (h *foreignHistory) chains() (names []string) {
+	h.Helper()
+	for _, m := range regexp.MustCompile(`(?m)^\tchain (\S+) `).FindAllStringSubmatch(h.listed(), -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+func (h *foreignHistory) listed() string {
+	h.Helper()
+	out, err := exec.Command("nft", "-s", "-t", "list", "ruleset", "ip").Output()
+	if err != nil {
+		h.Fatal(err)
+	}
+	return string(out)
+}
+
+// look is Intact, at once.
+func (h *foreignHistory) look() string {
+	h.Helper()
+	for _, y := range h.d.families {
+		y.table.Next = time.Time{}
+	}
+	reason, err := h.d.Intact(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	return reason
+}
+
+// mend observes, and applies all that is not as it is wanted, as the engine does.
+func (h *foreignHistory) mend() {
+	h.Helper()
+	seen, err := h.d.Observe(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	var batch []dataplane.Change
+	for key, f := range h.want {
+		if seen.Digests[key] != h.d.Digest(f) || len(seen.Damage) > 0 {
+			batch = append(batch, dataplane.Change{Key: key, New: f})
+		}
+	}
+	for key := range seen.Digests {
+		if h.want[key] == nil {
+			batch = append(batch, dataplane.Change{Key: key})
+		}
+	}
+	if err := h.d.Apply(h.Context(), batch); err != nil {
+		h.Fatal(err)
+	}
+	if reason := h.look(); reason != "" {
+		h.Fatalf("just mended: %s", reason)
+	}
+}
+
+// check reads from the kernel that each frontend leads to its backends, through chains that are as they were first written.
+func (h *foreignHistory) check(at string) {
+	h.Helper()
+	listed := h.listed()
+	slots := map[string]int{} // of those that choose for one frontend alone
+	for key, f := range h.want {
+		slots[render(f).choice.chain(key)] = len(render(f).slots)
+	}
+	for _, name := range h.chains() {
+		_, body, _ := strings.Cut(listed, "chain "+name+" {")
+		body, _, _ = strings.Cut(body, "\n\t}")
+		if name = fmt.Sprint(name, " of ", slots[name]); h.rules[name] == "" {
+			h.rules[name] = body
+		}
+		if body != h.rules[name] {
+			h.Fatalf("%s: chain %s is\n%s\nwant\n%s", at, name, body, h.rules[name])
+		}
+	}
+	y := h.d.families[0]
+	k, err := y.readAll()
+	if err != nil {
+		h.Fatal(err)
+	}
+	found := frontsOf(&k, nft.IPv4)
+	if len(found) != len(h.want) {
+		h.Fatalf("%s: %d frontends are there, want %d", at, len(found), len(h.want))
+	}
+	for key, f := range h.want {
+		form := render(f)
+		got, want := slices.SortedFunc(slices.Values(found[key].eps), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(form.slots), netip.AddrPort.Compare)
+		if !slices.Equal(got, want) || found[key].chain != form.choice.chain(key) || found[key].stored != digest(f) {
+			h.Fatalf("%s: %s leads by %s to %v, want %s, %v", at, key, found[key].chain, got, form.choice.chain(key), want)
+		}
+	}
+}
