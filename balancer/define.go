@@ -164,6 +164,15 @@ func (p *Port) SetDefaults() { p.Protocol = TCP }
 // SetDefaults fills in the weight: 1.
 func (e *Endpoint) SetDefaults() { e.Weight = 1 }
 
+// Example is a port as one may write it.
+func (p *Port) Example() string { return "{ port = 80 }" }
+
+// Example is an endpoint as one may write it.
+func (e *Endpoint) Example() string { return `{ address = "192.168.1.11" }` }
+
+// Example is a health check as one may write it.
+func (h *Health) Example() string { return `{ type = "tcp" }` }
+
 // SetDefaults fills in what does not depend on other fields.
 func (h *Health) SetDefaults() {
 	h.Verify = true

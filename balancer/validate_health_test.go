@@ -4,7 +4,7 @@ import "testing"
 
 func TestWrongHealth(t *testing.T) {
 	checkWrong(t, []wrong{
-		{fields: web + `, "health": "tcp"`, want: []string{`health: needs a table, not the text "tcp"`}},
+		{fields: web + `, "health": "tcp"`, want: []string{`health: needs a table, such as { type = "tcp" }, not the text "tcp"`}},
 		{fields: check + `{}`, want: []string{`health.type: needs a type: tcp, http, https, grpc, dns, udp, exec`}},
 		{fields: check + `{"type": "htp", "path": 1}`, want: []string{
 			`health.type: "htp" is not one of tcp, http, https, grpc, dns, udp, exec; did you mean "http"?`,

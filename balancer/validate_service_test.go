@@ -79,7 +79,7 @@ func TestWrongPorts(t *testing.T) {
 		{fields: vip + `, "ports": [{"port": 65536}]`, want: []string{`ports[0].port: 65536 is out of range; 1 to 65535 are possible`}},
 		{fields: vip + `, "ports": [{"port": "80"}]`, want: []string{`ports[0].port: needs a number without quotes: write 80`}},
 		{fields: vip + `, "ports": [{"port": 80.5}]`, want: []string{`ports[0].port: needs a whole number, not the number 80.5`}},
-		{fields: vip + `, "ports": [80]`, want: []string{`ports[0]: needs a table, not the number 80`}},
+		{fields: vip + `, "ports": [80]`, want: []string{`ports[0]: needs a table, such as { port = 80 }, not the number 80`}},
 		{fields: vip + `, "ports": [{"prot": 80}]`, want: []string{
 			`ports[0].prot: unknown field; did you mean "port"?`,
 			`ports[0].port: needs a port, 1 to 65535`,
@@ -123,7 +123,7 @@ func TestWrongPorts(t *testing.T) {
 
 func TestWrongEndpoints(t *testing.T) {
 	checkWrong(t, []wrong{
-		{fields: web + `, "endpoints": ["10.0.0.1"]`, want: []string{`endpoints[0]: needs a table, not the text "10.0.0.1"`}},
+		{fields: web + `, "endpoints": ["10.0.0.1"]`, want: []string{`endpoints[0]: needs a table, such as { address = "192.168.1.11" }, not the text "10.0.0.1"`}},
 		{fields: web + `, "endpoints": [{}]`, want: []string{`endpoints[0].address: needs an address, such as 192.168.1.11`}},
 		{fields: web + `, "endpoints": [{"address": "web1.example.com"}, {"address": "10.0.0.1:80"}, {"address": "0.0.0.0"}, {"address": "239.1.1.1"}]`, want: []string{
 			`endpoints[0].address: "web1.example.com" is not an IP address, such as 192.168.1.11 or fd00::11`,

@@ -26,6 +26,9 @@ type Problem struct {
 // makes: elements of slices, and what a nil pointer is set to.
 type defaulter interface{ SetDefaults() }
 
+// exampler is implemented by pointers to structs that users are likely to write a plain value for: Example is a short one.
+type exampler interface{ Example() string }
+
 // Values is implemented by typed strings of which only some are possible.
 type Values interface{ Values() []string }
 
@@ -216,7 +219,7 @@ func (d *decoder) kind(v reflect.Value, raw any, allowed string) {
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		d.unsigned(v, raw, allowed)
 	case reflect.Struct:
-		if table, ok := d.asTable(raw); ok {
+		if table, ok := d.asStruct(v.Type(), raw); ok {
 			d.table(v, table)
 		}
 	case reflect.Pointer:
@@ -236,11 +239,22 @@ func (d *decoder) asTable(raw any) (map[string]any, bool) {
 	return table, ok
 }
 
+// asStruct is asTable where the table becomes a t.
+func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
+	if f, ok := reflect.New(t).Interface().(exampler); ok {
+		if _, isTable := raw.(map[string]any); !isTable {
+			d.wrong("a table, such as "+f.Example(), raw)
+			return nil, false
+		}
+	}
+	return d.asTable(raw)
+}
+
 // pointer reads raw into what v points to, or into something new. A table stays as far as it could be read, a plain
 // value only if it is right.
 func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 	if v.Type().Elem().Kind() == reflect.Struct && !isText(v.Type()) {
-		table, ok := d.asTable(raw)
+		table, ok := d.asStruct(v.Type().Elem(), raw)
 		if !ok {
 			return
 		}
