@@ -135,9 +135,13 @@ func (n *Node) owns(u *unit) bool {
 	return n.my.live && o != nil && o.value.Session == n.my.id
 }
 
-// adopt binds what this session owns, where the gate is open.
+// adopt binds what this session owns, once the gate is open and may pass it.
 func (n *Node) adopt() {
-	if n.gate != open || !n.passes() {
+	if n.gate != open {
+		return // Opened calls it again
+	}
+	if !n.passes() {
+		n.stale = true // so that refresh does
 		return
 	}
 	var addrs []netip.Addr

@@ -32,7 +32,11 @@ func TestWorstGap(t *testing.T) {
 		f := newFleet(t, "nftables", etcdkit.Options{})
 		f.worst(f.etcdFrozen(3*time.Minute), 1)
 	})
-	t.Run("userspace", func(t *testing.T) { newFleet(t, "userspace", etcdkit.Options{}).worst(frozenDaemon, n/2) })
+	for mode, faults := range map[string][]fault{"userspace": {planned, killed, frozenDaemon}, "iptables": {planned, killed, powerOff}} {
+		for _, c := range faults {
+			t.Run(mode+"/"+c.name, func(t *testing.T) { newFleet(t, mode, etcdkit.Options{}).worst(c, n) })
+		}
+	}
 }
 
 // worst has the owner meet a fault n times.
