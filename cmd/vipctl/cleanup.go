@@ -17,6 +17,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/atomicfile"
+	"vipd/balancer/sockerr"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/fence"
@@ -227,7 +228,7 @@ func (c *call) refuseWhileServing() error {
 	case err == nil:
 		_ = conn.Close()
 		return fmt.Errorf("vipd is running and answers at %s: %s", socket, wayOut)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, fs.ErrNotExist), sockerr.Is(err, syscall.ECONNREFUSED):
 		return nil
 	}
 	return fmt.Errorf("looking whether vipd is running: %w", err)

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"vipd/balancer/sockerr"
 )
 
 // errCut: the connection was ended from our side.
@@ -97,7 +99,7 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 		if c.attempt.abandoned.Load() {
 			return nil, context.Canceled
 		}
-		if !exhausted(err) || !wait.sleep(c.f.d.ctx.Done()) || time.Now().After(c.attempt.deadline) {
+		if !sockerr.Exhausted(err) || !wait.sleep(c.f.d.ctx.Done()) || time.Now().After(c.attempt.deadline) {
 			return nil, err
 		}
 	}
@@ -107,10 +109,10 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
+	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
 		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
 			"(net.ipv4.ip_local_port_range bounds them)", "frontend", f.key, "backend", b.addr)
-	case exhausted(err):
+	case sockerr.Exhausted(err):
 		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
 		b.failures.Add(1)
@@ -144,26 +146,16 @@ func (d *Dataplane) seldom(what string, args ...any) {
 	d.log.Warn(what, args...)
 }
 
-// exhausted reports whether err says that the process or the system is out of descriptors or memory for sockets.
-func exhausted(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
 // explainListen says what a failure to listen means and what to do.
 func explainListen(f *frontend, err error) error {
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
+	case sockerr.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("listening on %s: the port is in use by another program there, or on the wildcard address: find it with `ss -lnp sport = :%d` "+
 			"and stop it, or have it listen on another address: %w", f.key, f.key.Port, err)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
+	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("listening on %s: %s is not an address of this host: let vipd hold it (addresses.bind) or add it to an interface: %w",
 			f.key, f.key.Addr, err)
-	case errors.Is(err, syscall.EACCES):
+	case sockerr.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s: ports below net.ipv4.ip_unprivileged_port_start (1024) need CAP_NET_BIND_SERVICE: run vipd as root, "+
 			"give it that capability, or use a higher port: %w", f.key, err)
 	}

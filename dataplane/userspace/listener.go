@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/sockerr"
 )
 
 // keepAlive finds clients and backends that are gone without a word.
@@ -92,7 +93,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 			use(c, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
 		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
 			return
-		case errors.Is(err, syscall.ECONNABORTED):
+		case sockerr.Is(err, syscall.ECONNABORTED):
 		default:
 			d.seldom("accepting is slowed down", "listener", ln.Addr(), "err", err)
 			if !slower.sleep(d.ctx.Done()) {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"vipd/balancer/sockerr"
 )
 
 // errPaused means that a connection stands still, to be handed over to another process.
@@ -64,7 +66,7 @@ func (r *relaying) run(p *pump) {
 			err = p.dst.CloseWrite()
 		}
 	}
-	if err == nil || errors.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how
+	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how
 		return
 	}
 	if p.isPaused(err) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/sockerr"
 )
 
 // datagram is the largest that there is.
@@ -262,19 +263,12 @@ func (f *frontend) reply(x *flow, backend *backend) {
 
 // refuses reports whether an error says that the backend, or a network on the way, does not take datagrams.
 func refuses(err error) bool {
-	for _, e := range []error{
-		syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return sockerr.Is(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT)
 }
 
 // passing reports whether an error of reading is no reason to stop.
 func passing(err error) bool {
-	return errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.EINTR)
+	return sockerr.Is(err, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR)
 }
 
 // endFlow ends a flow for the reason err, if it has not ended, and returns its backend.

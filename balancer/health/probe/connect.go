@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"vipd/balancer/decode"
+	"vipd/balancer/sockerr"
 )
 
 // connect opens a connection to the target, whose deadline is that of ctx; when ctx ends before, so does waiting for it.
@@ -21,7 +22,7 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 	conn, err := a.dial(ctx, network)
 	if err != nil {
 		a.notes.note("there is no connection to %s", a.at)
-		if network == "tcp" && a.at.Addr().Is6() && errors.Is(err, syscall.EACCES) && !a.prohibited(ctx) {
+		if network == "tcp" && a.at.Addr().Is6() && sockerr.Is(err, syscall.EACCES) && !a.prohibited(ctx) {
 			return nil, errProhibited
 		}
 		return nil, a.unconnected(err)
@@ -53,7 +54,7 @@ func (a *attempt) prohibited(ctx context.Context) bool {
 	if err == nil {
 		_ = conn.Close()
 	}
-	return errors.Is(err, syscall.EACCES)
+	return sockerr.Is(err, syscall.EACCES)
 }
 
 // errProhibited is the word of a router, or of the target's own packet filter.
@@ -80,23 +81,23 @@ func (a *attempt) unconnected(err error) error {
 	switch {
 	case errors.As(err, &local):
 		return local
-	case timedOut(err), errors.Is(err, syscall.ETIMEDOUT):
+	case timedOut(err), sockerr.Is(err, syscall.ETIMEDOUT):
 		return fmt.Errorf("no answer to the connection attempt within %s: the host is away, or packets are dropped on the way", a.timeout())
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case sockerr.Is(err, syscall.ECONNREFUSED):
 		return errors.New("connection refused: nothing listens there")
-	case errors.Is(err, syscall.ECONNRESET):
+	case sockerr.Is(err, syscall.ECONNRESET):
 		return errors.New("connection reset while connecting")
-	case errors.Is(err, syscall.EHOSTUNREACH):
+	case sockerr.Is(err, syscall.EHOSTUNREACH):
 		return errors.New("host unreachable: no host answers for its address")
-	case errors.Is(err, syscall.ENETUNREACH):
+	case sockerr.Is(err, syscall.ENETUNREACH):
 		return errors.New("network unreachable: this host has no route to it")
-	case errors.Is(err, syscall.EADDRNOTAVAIL) && a.health.Source.IsValid():
+	case sockerr.Is(err, syscall.EADDRNOTAVAIL) && a.health.Source.IsValid():
 		return localf("this host does not have the source address %s", a.health.Source)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
+	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
 		return localf("this host has no address or port left to connect from")
-	case exhausted(err):
+	case sockerr.Exhausted(err):
 		return localf("this host is out of resources: %w", bare(err))
-	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+	case sockerr.Is(err, syscall.EPERM, syscall.EACCES):
 		return localf("this host's own packet filter or routes forbid it (%w)", errno(err))
 	}
 	return fmt.Errorf("connecting: %w", bare(err))
@@ -109,15 +110,6 @@ func errno(err error) error {
 		return e
 	}
 	return err
-}
-
-func exhausted(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 func timedOut(err error) bool {
@@ -146,7 +138,7 @@ func (a *attempt) silent(err error, got int, wanted string) error {
 		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
 	case timedOut(err):
 		return fmt.Errorf("%s was not complete within %s: only %s came", wanted, a.timeout(), size(got))
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE):
 		return fmt.Errorf("connection reset after %s", size(got))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		if got == 0 {

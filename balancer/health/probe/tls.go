@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"vipd/balancer/sockerr"
 )
 
 // secure speaks TLS over conn, offering the application protocol alpn, and checks the certificate against the
@@ -72,7 +74,7 @@ func (a *attempt) insecure(err error, name string) error {
 		return refusedTLS(err)
 	case timedOut(err):
 		return fmt.Errorf("connected, but the TLS handshake was not over within %s", a.timeout())
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE):
 		return errors.New("closed the connection in the TLS handshake")
 	}
 	return fmt.Errorf("TLS handshake: %w", bare(err))

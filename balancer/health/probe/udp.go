@@ -3,10 +3,11 @@ package probe
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"syscall"
+
+	"vipd/balancer/sockerr"
 )
 
 // udp sends a datagram. With an expected text, an answer that holds it has to come; without, silence is as good as any
@@ -52,11 +53,11 @@ func (a *attempt) datagrams(conn net.Conn) (string, error) {
 // host's own routes refuse the socket before.
 func (a *attempt) undelivered(err error) error {
 	switch {
-	case errors.Is(err, syscall.EACCES):
+	case sockerr.Is(err, syscall.EACCES):
 		return errProhibited
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case sockerr.Is(err, syscall.ECONNREFUSED):
 		return errPortUnreachable
-	case errors.Is(err, syscall.EMSGSIZE):
+	case sockerr.Is(err, syscall.EMSGSIZE):
 		return localf("sending %s: %w", size(len(a.health.Send)), bare(err))
 	}
 	return a.unconnected(err)

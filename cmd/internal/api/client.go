@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/sockerr"
 	"vipd/cmd/internal/tracing"
 )
 
@@ -252,7 +253,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 			}
 		}
 		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case sockerr.Is(err, syscall.ECONNREFUSED):
 		if info, err := os.Stat(c.socket); err == nil && info.Mode().Type() != fs.ModeSocket {
 			return fmt.Errorf("no vipd answers at %s: that is no socket; name vipd's with --socket", c.socket)
 		}

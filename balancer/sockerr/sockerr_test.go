@@ -1,0 +1,30 @@
+package sockerr
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+)
+
+// TestIs looks at real errors of the system that the test runs on.
+func TestIs(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if _, err := net.Listen("tcp", l.Addr().String()); !Is(err, syscall.EACCES, syscall.EADDRINUSE) || Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("listening twice: %v", err)
+	}
+	_ = l.Close()
+	if _, err := net.Dial("tcp", l.Addr().String()); !Is(err, syscall.ECONNREFUSED) || Is(err, syscall.ECONNRESET, syscall.EADDRINUSE) {
+		t.Errorf("connecting to nobody: %v", err)
+	}
+	if Is(nil, syscall.ECONNREFUSED) || Is(errors.New("connection refused"), syscall.ECONNREFUSED) {
+		t.Error("what is no error of the system is taken for one")
+	}
+	if n := numberOn("windows", syscall.ECONNREFUSED); n != 10061 {
+		t.Errorf("on Windows it is %d", n)
+	}
+}
