@@ -21,12 +21,13 @@ type flowTable struct {
 	mu     sync.Mutex
 	flows  map[string]conntrack.Flow
 	broken bool
+	sweeps int // how often it was searched
 }
 
 func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.broken {
+	if f.sweeps++; f.broken {
 		return 0, errors.New("broken")
 	}
 	for name, flow := range f.flows {
@@ -152,6 +153,50 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		has("before the drain timeout of the frontend", "another's", true)
 		time.Sleep(time.Second)
 		has("after the drain timeout of the frontend", "another's", false)
+		if err := fl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSweepsAreShared counts searches of conntrack: changes within a moment have one in common, and none is for an endpoint that
+// comes, or that goes after its connections' time.
+func TestSweepsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &flowTable{}
+		fl := NewFlows(table, slog.New(slog.DiscardHandler))
+		time.Sleep(time.Millisecond)
+		want := func(when string, n int) {
+			t.Helper()
+			time.Sleep(2 * shared)
+			synctest.Wait()
+			table.mu.Lock()
+			defer table.mu.Unlock()
+			if table.sweeps != n {
+				t.Errorf("%s: conntrack was searched %d times, want %d", when, table.sweeps, n)
+			}
+			table.sweeps = 0
+		}
+		take := func(was, f *balancer.Frontend) { fl.Applied([]dataplane.Change{{Key: f.Key, Old: was, New: f}}, nil) }
+		for n := range 10 {
+			take(nil, web(key(2*n), 1, 2))
+			time.Sleep(shared / 20)
+		}
+		want("services that come", 1)
+		time.Sleep(time.Minute)
+		want("the end of what may have been led by another mode", 1)
+		take(web(key(0), 1, 2), web(key(0), 1, 2, 3))
+		want("an endpoint that comes", 0)
+		leaving := removed(web(key(0), 1, 2, 3), time.Now().Add(time.Minute))
+		take(web(key(0), 1, 2, 3), leaving)
+		want("an endpoint that drains", 0)
+		time.Sleep(time.Minute)
+		want("the end of its drain", 1)
+		take(leaving, web(key(0), 1, 2))
+		want("an endpoint that is drained", 0)
+		take(web(key(0), 1, 2), web(key(0), 1))
+		take(web(key(2), 1, 2), web(key(2), 1))
+		want("endpoints that go at once", 1)
 		if err := fl.Close(); err != nil {
 			t.Error(err)
 		}

@@ -154,7 +154,7 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	fl.leaving[k] = l
 	if k.Proto != balancer.UDP {
 		l.until = now.Add(was.DrainTimeout)
-		fl.due[k] = l.until
+		fl.due[k] = together(l.until)
 	}
 }
 
@@ -177,7 +177,7 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 		}
 	}
 	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f, now)) {
-		fl.due[k] = now
+		fl.due[k] = together(now)
 	}
 	fl.dueLocked(k, now)
 }
@@ -187,12 +187,12 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return losesBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
-// losesBackend reports whether a backend of was is gone from next, or its connections' time is over there and was not in
-// was, as that of one that fails its checks may be at once.
+// losesBackend reports whether the time of some backend's connections is over in next, as that of one that is gone or, at
+// once, of one that fails its checks may be, and was not in was: those that drained are ended when their time is over.
 func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := backend(next, b)
-		return is == nil || is.Over(now) && !b.Over(now)
+		return (is == nil || is.Over(now)) && !b.Over(now)
 	})
 }
 
@@ -206,12 +206,24 @@ func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
 	return nil
 }
 
+// shared is how far apart sweeps of connections begin: each walks all of conntrack's table, which takes the kernel 9 ms where it is
+// empty, and costs no more for many keys than for one.
+const shared = 100 * time.Millisecond
+
+// together is the first time from t on at which sweeps begin, so that changes within a moment have one in common.
+func together(t time.Time) time.Time {
+	if early := t.Sub(t.Truncate(shared)); early > 0 {
+		return t.Add(shared - early) // not Truncate's result, which a clock that is set moves
+	}
+	return t
+}
+
 // dueLocked arranges for a key to be looked at when the time of the first of its backends, or of an earlier frontend's
 // connections, ends.
 func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	end := func(until time.Time) {
-		if at, ok := fl.due[k]; until.After(now) && (!ok || until.Before(at)) {
-			fl.due[k] = until
+		if at, ok := fl.due[k]; until.After(now) && (!ok || together(until).Before(at)) {
+			fl.due[k] = together(until)
 		}
 	}
 	if f := fl.wanted[k]; f != nil {
