@@ -168,7 +168,7 @@ func TestSweepsAreShared(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		want := func(when string, n int) {
 			t.Helper()
-			time.Sleep(2 * shared)
+			time.Sleep(2 * leastPause)
 			synctest.Wait()
 			table.mu.Lock()
 			defer table.mu.Unlock()
@@ -180,7 +180,7 @@ func TestSweepsAreShared(t *testing.T) {
 		take := func(was, f *balancer.Frontend) { fl.Applied([]dataplane.Change{{Key: f.Key, Old: was, New: f}}, nil) }
 		for n := range 10 {
 			take(nil, web(key(2*n), 1, 2))
-			time.Sleep(shared / 20)
+			time.Sleep(leastPause / 20)
 		}
 		want("services that come", 1)
 		time.Sleep(time.Minute)

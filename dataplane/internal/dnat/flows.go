@@ -42,6 +42,10 @@ type Flows struct {
 	found map[balancer.Key]bool
 	// uncut are keys of UDP whose flows have to go with the next change, because they could not with the last.
 	uncut map[balancer.Key]bool
+	// pause is the time between sweeps.
+	pause time.Duration
+	// forget is when what is no longer needed is dropped: to look takes as long as there are keys.
+	forget time.Time
 }
 
 // Cutter is conntrack.Conn.
@@ -74,7 +78,7 @@ func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 	fl := &Flows{
 		conn: conn, log: log,
 		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]*leave{},
-		found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{},
+		found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{}, pause: leastPause,
 	}
 	fl.loop = worker.New(fl.sweep)
 	return fl
@@ -154,7 +158,7 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	fl.leaving[k] = l
 	if k.Proto != balancer.UDP {
 		l.until = now.Add(was.DrainTimeout)
-		fl.due[k] = together(l.until)
+		fl.due[k] = fl.togetherLocked(l.until)
 	}
 }
 
@@ -177,7 +181,7 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 		}
 	}
 	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f, now)) {
-		fl.due[k] = together(now)
+		fl.due[k] = fl.togetherLocked(now)
 	}
 	fl.dueLocked(k, now)
 }
@@ -206,14 +210,18 @@ func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
 	return nil
 }
 
-// shared is how far apart sweeps of connections begin: each walks all of conntrack's table, which takes the kernel 9 ms where it is
-// empty, and costs no more for many keys than for one.
-const shared = 100 * time.Millisecond
+// A sweep walks all of conntrack's table, which takes the kernel 9 ms where it is empty, and little more for many keys than for one.
+// Sweeps begin at least leastPause apart, and take at most one part in sweepShare of the time, but are no further than mostPause apart.
+const (
+	sweepShare = 20
+	leastPause = 100 * time.Millisecond
+	mostPause  = time.Second
+)
 
-// together is the first time from t on at which sweeps begin, so that changes within a moment have one in common.
-func together(t time.Time) time.Time {
-	if early := t.Sub(t.Truncate(shared)); early > 0 {
-		return t.Add(shared - early) // not Truncate's result, which a clock that is set moves
+// togetherLocked is the first time from t on at which sweeps begin, so that changes within a moment have one in common.
+func (fl *Flows) togetherLocked(t time.Time) time.Time {
+	if early := t.Sub(t.Truncate(fl.pause)); early > 0 {
+		return t.Add(fl.pause - early) // not Truncate's result, which a clock that is set moves
 	}
 	return t
 }
@@ -222,8 +230,8 @@ func together(t time.Time) time.Time {
 // connections, ends.
 func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	end := func(until time.Time) {
-		if at, ok := fl.due[k]; until.After(now) && (!ok || together(until).Before(at)) {
-			fl.due[k] = together(until)
+		if at, ok := fl.due[k]; until.After(now) && (!ok || fl.togetherLocked(until).Before(at)) {
+			fl.due[k] = fl.togetherLocked(until)
 		}
 	}
 	if f := fl.wanted[k]; f != nil {
@@ -238,6 +246,10 @@ func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 
 // forgetLocked drops what is no longer needed.
 func (fl *Flows) forgetLocked(now time.Time) {
+	if now.Before(fl.forget) {
+		return
+	}
+	fl.forget = now.Add(lastWords)
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
 
@@ -296,8 +308,10 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fl.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
 	}
+	took := time.Since(now)
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
+	fl.pause = min(max(leastPause, sweepShare*took), mostPause)
 	for k := range keys {
 		switch {
 		case fl.due[k].After(now): // something has come since
@@ -308,7 +322,6 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 			fl.dueLocked(k, now)
 		}
 	}
-	fl.forgetLocked(now)
 	for _, at := range fl.due {
 		if next.IsZero() || at.Before(next) {
 			next = at
