@@ -53,7 +53,7 @@ test: needs lint ## lint, and every test under the race detector; skips are list
 	@$(REPORT) -race -vet=off -timeout=60m ./...
 
 soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
-	@$(call builds,darwin)
+	@for os in windows darwin; do GOOS=$$os CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/vipd ./cmd/vipctl; done
 	@export VIPD_SOAK=1; $(REPORT) -race -count=1 -timeout=60m ./...
 
 test-kernel: needs ## only the packages whose tests need root and make real kernel objects
@@ -83,16 +83,12 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 	$(GO) run -buildvcs=false ./test/bench/kernel
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
-# Whether what runs elsewhere compiles for a system, without linking and optimizing. What Windows takes leaves little for
-# macOS to refuse, whose half of an empty cache is minutes of a processor: make soak alone asks.
-builds = GOOS=$(1) GOARCH=amd64 CGO_ENABLED=0 $(GO) list -export -gcflags='all=-N -l' ./cmd/vipd ./cmd/vipctl >/dev/null
-
 # Without cgo, as the programs are built, so that one set of compiled packages serves all but the race detector.
-lint: ## gofmt, go vet, staticcheck, and the build for Windows
+lint: ## gofmt, go vet, staticcheck, and the types of the programs for Windows and macOS
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(STATICCHECK) ./...
-	@$(call builds,windows)
+	CGO_ENABLED=0 $(GO) run -buildvcs=false ./test/typecheck windows darwin -- ./cmd/vipd ./cmd/vipctl
 
 cover: ## statement coverage of each package by all tests together
 	@mkdir -p build

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestFindsWhatOneSystemLacks has the check tell which system lacks what a file for all of them uses.
+func TestFindsWhatOneSystemLacks(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{
+		"go.mod":      "module x\n\ngo 1.26\n",
+		"main.go":     "package main\n\nimport \"net/http\"\n\nfunc main() { _ = http.Get; there() }\n",
+		"a_linux.go":  "package main\n\nfunc there() {}\n",
+		"a_darwin.go": "package main\n\nimport \"syscall\"\n\nfunc there() { _ = syscall.Kqueue }\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, system := range []string{"linux", "darwin"} {
+		if err := check(system, []string{"."}); err != nil {
+			t.Errorf("%s: %v", system, err)
+		}
+	}
+	if err := check("windows", []string{"."}); err == nil || !strings.Contains(err.Error(), "main.go:5:29: undefined: there") {
+		t.Errorf("windows: %v, want that there is undefined", err)
+	}
+}
