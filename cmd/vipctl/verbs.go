@@ -84,11 +84,11 @@ func execute(ctx context.Context, w world, args []string) error {
 	if err != nil {
 		return err
 	}
-	return newApp(w, all).RunContext(ctx, a.line())
+	return newApp(w, all, a.verb).RunContext(ctx, a.line())
 }
 
-// newApp makes the parser. It never exits, and prints nothing but help.
-func newApp(w world, all []*verb) *cli.App {
+// newApp makes the parser for a command line with that verb, or without one. It never exits, and prints nothing but help.
+func newApp(w world, all []*verb, asked *verb) *cli.App {
 	app := &cli.App{
 		Name: "vipctl", HelpName: "vipctl", Usage: "query and control vipd, the service load balancer of this host",
 		Writer: w.stdout, ErrWriter: w.stderr,
@@ -98,14 +98,18 @@ func newApp(w world, all []*verb) *cli.App {
 		CustomAppHelpTemplate:     appHelp,
 	}
 	for _, v := range all {
-		app.Commands = append(app.Commands, v.command(w))
+		c := v.command(w)
+		if v == asked { // to write the help of all verbs takes longer than most of them
+			c.Description = v.help()
+		}
+		app.Commands = append(app.Commands, c)
 	}
 	return app
 }
 
 func (v *verb) command(w world) *cli.Command {
 	return &cli.Command{
-		Name: v.name, Usage: v.brief, Description: v.help(), Hidden: v.hidden, HideHelpCommand: true,
+		Name: v.name, Usage: v.brief, Hidden: v.hidden, HideHelpCommand: true,
 		Flags: v.allFlags(), CustomHelpTemplate: "{{.Description}}",
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return wrongUse("\"vipctl %s\": %v", v.name, err)
