@@ -32,6 +32,9 @@ func (s *Sums[K, V]) Add(k K, count V, now time.Time) {
 // With adds what is kept to live, the counts of what is there, and returns it. What was not there for longer than Memory
 // becomes a part of its whole, and is lost with that once nothing of the whole was there for as long.
 func (s *Sums[K, V]) With(live map[K]V, now time.Time) map[K]V {
+	if len(s.sums) == 0 {
+		return live
+	}
 	last := make(map[K]time.Time) // when something of a whole was there
 	for k := range live {
 		last[s.whole(k)] = now

@@ -164,20 +164,8 @@ func (d *Daemon) collect(tell teller) {
 		tell.gauge("problems", "Problems, by service and field.", n, "service", at.service, "field", at.field)
 	}
 	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", d.access.Lost())
-	retries, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
+	retries, _ := d.counters.DialRetries()
 	tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
-	for key, f := range v.Counts() {
-		service, port := string(key.Service), key.Name
-		tell.counter("service_connections_total", "Connections and UDP flows of clients.", f.Connections, "service", service, "port", port)
-		bytes := func(direction string, n uint64) {
-			tell.counter("service_bytes_total", "Bytes from (in) and to (out) clients.", n, "service", service, "port", port, "direction", direction)
-		}
-		bytes("in", f.In)
-		bytes("out", f.Out)
-		if dials {
-			tell.counter("service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", f.Failures, "service", service, "port", port)
-		}
-	}
 }
 
 func oneIf(b bool) float64 {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"io"
 	"maps"
@@ -19,8 +20,8 @@ import (
 	"vipd/dataplane"
 )
 
-// serveMetrics answers a scrape in Prometheus' text format. The series of endpoints are written straight from a view: with 10,000
-// services of ten endpoints the registry takes 1.8 s of a processor for them, most of it to sort and check what is in order.
+// serveMetrics answers a scrape in Prometheus' text format. The series of services and endpoints are written straight from a view: with
+// 10,000 services of ten endpoints the registry takes 2 s of a processor for them, most of it to sort and check what is in order.
 func (d *Daemon) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	families, err := d.metrics.registry.Gather()
 	if err != nil {
@@ -42,9 +43,11 @@ func (d *Daemon) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	v := d.views.Look()
-	endpoints := d.writeServices(out, v)
+	all := d.seriesOfServices(v)
+	d.writeServices(out, all)
+	d.writePorts(out, all)
 	if d.config.Metrics.PerEndpoint {
-		d.writeEndpoints(out, v, endpoints)
+		d.writeEndpoints(out, all)
 	}
 	_ = out.Flush() // fails where the caller has gone
 }
@@ -77,18 +80,92 @@ func (c *serviceCount) at(service balancer.Name) uint64 {
 	return c.of[service]
 }
 
+// serviceSeries is what is shown of one service.
+type serviceSeries struct {
+	name balancer.Name
+	// known: it is defined. What is counted may be of one that is gone.
+	known     bool
+	ports     []dataplane.FrontendCount
+	states    map[balancer.BackendState]int
+	endpoints []endpointSeries // where they are shown
+}
+
 // endpointSeries is what is shown of one endpoint of a service, at whichever of its ports.
 type endpointSeries struct {
 	labels string // as in the text format
 	// known: the service has it, or it drains; up is for those. What is counted may be of one that is gone.
 	known, up bool
+	// counted: something tells of it. Several ports may share it.
+	counted bool
 	dataplane.BackendCount
 }
 
-// writeServices writes the series of services that are no counts of connections, and returns what is known of their endpoints. None
-// of the labels' values, there and here, has a character that the format escapes. Counters begin at 0, for increase() does not see
-// the first count of a series that begins with it.
-func (d *Daemon) writeServices(out *bufio.Writer, v *status.View) map[balancer.Target]*endpointSeries {
+// seriesOfServices collects what is shown of services, in order. None of the labels' values has a character that the format escapes.
+func (d *Daemon) seriesOfServices(v *status.View) []*serviceSeries {
+	of := map[balancer.Name]*serviceSeries{}
+	for port, f := range v.Counts() {
+		if of[port.Service] == nil {
+			of[port.Service] = &serviceSeries{name: port.Service}
+		}
+		of[port.Service].ports = append(of[port.Service].ports, f)
+	}
+	at := map[netip.AddrPort]int{} // where those of a service are
+	for name, s := range v.State.Snapshot.Services.All() {
+		x := of[name]
+		if x == nil {
+			x = &serviceSeries{name: name}
+			of[name] = x
+		}
+		x.known, x.states = true, map[balancer.BackendState]int{balancer.Active: 0} // for alerts at 0
+		clear(at)
+		for _, e := range v.EndpointsOf(s) {
+			x.states[e.State]++
+			if a, err := netip.ParseAddrPort(e.Address); err == nil && d.config.Metrics.PerEndpoint {
+				n := x.endpoint(a, at)
+				n.known, n.up = true, e.Health != balancer.HealthDown
+			}
+		}
+	}
+	all := slices.SortedFunc(maps.Values(of), func(a, b *serviceSeries) int { return cmp.Compare(a.name, b.name) })
+	if d.config.Metrics.PerEndpoint {
+		for _, x := range all {
+			x.count(at)
+		}
+	}
+	return all
+}
+
+// endpoint returns the series of the endpoint with an address, the same each time; at says where those of the service are.
+func (x *serviceSeries) endpoint(a netip.AddrPort, at map[netip.AddrPort]int) *endpointSeries {
+	i, there := at[a]
+	if !there {
+		i = len(x.endpoints)
+		at[a] = i
+		x.endpoints = append(x.endpoints, endpointSeries{
+			labels: `{endpoint="` + a.String() + `",service="` + string(x.name) + `"}`, BackendCount: dataplane.BackendCount{Backend: a},
+		})
+	}
+	return &x.endpoints[i]
+}
+
+// count adds what was counted of the service's endpoints, of which several ports may share one.
+func (x *serviceSeries) count(at map[netip.AddrPort]int) {
+	clear(at)
+	for i := range x.endpoints {
+		at[x.endpoints[i].Backend] = i
+	}
+	for _, f := range x.ports {
+		for _, b := range f.Backends {
+			n := x.endpoint(b.Backend, at)
+			n.Connections, n.Active, n.Failures = n.Connections+b.Connections, n.Active+b.Active, n.Failures+b.Failures
+			n.counted = true
+		}
+	}
+}
+
+// writeServices writes the series of services. Counters begin at 0, for increase() does not see the first count of a series that
+// begins with it.
+func (d *Daemon) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	for _, c := range []struct {
 		family
 		*serviceCount
@@ -98,71 +175,79 @@ func (d *Daemon) writeServices(out *bufio.Writer, v *status.View) map[balancer.T
 		{family{"vipd_panics_total", "Panics that began: so few endpoints were healthy that all were used.", "counter"}, &d.metrics.panicked},
 	} {
 		c.begin(out)
-		for service := range v.State.Snapshot.Services.All() {
-			writeSeries(out, c.name, `{service="`+string(service)+`"}`, c.at(service))
+		for _, x := range all {
+			if x.known {
+				writeSeries(out, c.name, `{service="`+string(x.name)+`"}`, c.at(x.name))
+			}
 		}
 	}
 	f := family{"vipd_endpoints", "Endpoints, by service and state.", "gauge"}
 	f.begin(out)
-	endpoints := map[balancer.Target]*endpointSeries{}
-	for service, s := range v.State.Snapshot.Services.All() {
-		states := map[balancer.BackendState]int{balancer.Active: 0} // for alerts at 0
-		for _, e := range v.EndpointsOf(s) {
-			states[e.State]++
-			if at, err := netip.ParseAddrPort(e.Address); err == nil && d.config.Metrics.PerEndpoint {
-				x := seriesOf(endpoints, service, at)
-				x.known, x.up = true, e.Health != balancer.HealthDown
-			}
-		}
-		for _, state := range slices.Sorted(maps.Keys(states)) {
-			writeSeries(out, f.name, `{service="`+string(service)+`",state="`+string(state)+`"}`, uint64(states[state]))
+	for _, x := range all {
+		for _, state := range slices.Sorted(maps.Keys(x.states)) {
+			writeSeries(out, f.name, `{service="`+string(x.name)+`",state="`+string(state)+`"}`, uint64(x.states[state]))
 		}
 	}
-	return endpoints
+}
+
+// writePorts writes what was counted of the ports of services.
+func (d *Daemon) writePorts(out *bufio.Writer, all []*serviceSeries) {
+	_, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
+	for _, f := range []struct {
+		family
+		first string // of the labels
+		there bool
+		value func(*dataplane.FrontendCount) uint64
+	}{
+		{family{"vipd_service_bytes_total", "Bytes from (in) and to (out) clients.", "counter"}, `direction="in",`, true,
+			func(f *dataplane.FrontendCount) uint64 { return f.In }},
+		{family{name: "vipd_service_bytes_total"}, `direction="out",`, true,
+			func(f *dataplane.FrontendCount) uint64 { return f.Out }},
+		{family{"vipd_service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "counter"}, "", dials,
+			func(f *dataplane.FrontendCount) uint64 { return f.Failures }},
+		{family{"vipd_service_connections_total", "Connections and UDP flows of clients.", "counter"}, "", true,
+			func(f *dataplane.FrontendCount) uint64 { return f.Connections }},
+	} {
+		if !f.there {
+			continue
+		}
+		if f.kind != "" {
+			f.begin(out)
+		}
+		for _, x := range all {
+			for i := range x.ports {
+				p := &x.ports[i]
+				writeSeries(out, f.name, `{`+f.first+`port="`+p.Port+`",service="`+string(x.name)+`"}`, f.value(p))
+			}
+		}
+	}
 }
 
 // writeEndpoints writes the series of endpoints, with what was counted of them.
-func (d *Daemon) writeEndpoints(out *bufio.Writer, v *status.View, endpoints map[balancer.Target]*endpointSeries) {
-	for key, f := range v.Counts() {
-		for _, b := range f.Backends { // an endpoint may serve several ports
-			x := seriesOf(endpoints, key.Service, b.Backend)
-			x.Connections, x.Active, x.Failures = x.Connections+b.Connections, x.Active+b.Active, x.Failures+b.Failures
-			x.Backend = b.Backend
-		}
-	}
+func (d *Daemon) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := d.counters.DialRetries()
-	sorted := slices.SortedFunc(maps.Values(endpoints), func(a, b *endpointSeries) int { return strings.Compare(a.labels, b.labels) })
 	for _, f := range []struct {
 		family
 		value func(*endpointSeries) (n uint64, there bool)
 	}{
 		{family{"vipd_endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "gauge"},
-			func(x *endpointSeries) (uint64, bool) { return x.Active, x.Backend.IsValid() }},
+			func(x *endpointSeries) (uint64, bool) { return x.Active, x.counted }},
 		{family{"vipd_endpoint_connect_failures_total", "Connects to an endpoint that failed, in userspace mode.", "counter"},
-			func(x *endpointSeries) (uint64, bool) { return x.Failures, x.Backend.IsValid() && dials }},
+			func(x *endpointSeries) (uint64, bool) { return x.Failures, x.counted && dials }},
 		{family{"vipd_endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "counter"},
-			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.Backend.IsValid() }},
+			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.counted }},
 		{family{"vipd_endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return uint64(oneIf(x.up)), x.known }},
 	} {
 		f.begin(out)
-		for _, x := range sorted {
-			if n, there := f.value(x); there {
-				writeSeries(out, f.name, x.labels, n)
+		for _, x := range all {
+			for i := range x.endpoints {
+				if n, there := f.value(&x.endpoints[i]); there {
+					writeSeries(out, f.name, x.endpoints[i].labels, n)
+				}
 			}
 		}
 	}
-}
-
-// seriesOf returns those of an endpoint, the same each time.
-func seriesOf(all map[balancer.Target]*endpointSeries, service balancer.Name, at netip.AddrPort) *endpointSeries {
-	t := balancer.Target{Service: service, Addr: at.Addr(), Port: at.Port()}
-	x := all[t]
-	if x == nil {
-		x = &endpointSeries{labels: `{endpoint="` + at.String() + `",service="` + string(service) + `"}`}
-		all[t] = x
-	}
-	return x
 }
 
 // writeSeries writes a line of the text format; what fails is seen at the end, by Flush.

@@ -25,8 +25,6 @@ type Process struct {
 	retries uint64 // of dataplanes that are gone
 	// last is what was counted last, which nothing changes.
 	last map[Port]dataplane.FrontendCount
-	// kept is what the kernel had at that reading.
-	kept map[config.ModeName]map[counters.Backend]amount
 	// reading is closed when the reading that is going on, since began, ends; nil means none is.
 	reading chan struct{}
 	began   time.Time
@@ -168,7 +166,7 @@ func (t *Process) read() {
 		counted[i] = sumsOf(c.Counters())
 	}
 	t.mu.Lock()
-	all, now := sums{all: map[counters.Backend]amount{}, active: map[counters.Backend]uint64{}}, time.Now()
+	var all sums
 	kept := maps.Clone(t.left)
 	if kept == nil {
 		kept = map[config.ModeName]map[counters.Backend]amount{}
@@ -176,20 +174,20 @@ func (t *Process) read() {
 	for i, c := range live {
 		if slices.Contains(t.live, c) { // what has ended meanwhile is among what is gone
 			t.takeOffLocked(c, counted[i])
-			all.add(counted[i])
 			kept[c.mode] = counted[i].kept
+			all = all.with(counted[i])
 		}
 	}
-	all.all = t.goneLocked().With(all.all, now)
-	shown := all.ports()
-	same := equalCounts(t.last, shown) && maps.EqualFunc(t.kept, kept, maps.Equal)
-	t.mu.Unlock()
-	if !same {
-		t.file.write(all.all, kept)
+	if all.all == nil {
+		all.all = map[counters.Backend]amount{}
 	}
+	all.all = t.goneLocked().With(all.all, time.Now())
+	shown := all.ports()
+	t.mu.Unlock()
+	t.file.keep(reading{all.all, kept})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last, t.kept = shown, kept
+	t.last = shown
 	close(t.reading)
 	t.reading = nil
 }

@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
 	"vipd/test/wait"
@@ -156,17 +158,112 @@ func TestCountsOfProcesses(t *testing.T) {
 	}
 }
 
-// TestCountsOfABrokenFile begins at what the kernel has.
+// TestCountsOfABrokenFile begins at what the kernel has, and goes on with what stands before a line that a kill has cut short.
 func TestCountsOfABrokenFile(t *testing.T) {
-	dir, one := t.TempDir(), netip.MustParseAddrPort("192.0.2.1:80")
-	if err := os.WriteFile(filepath.Join(dir, FileName), []byte("{\"service\": \"web\", \"conn"), 0o600); err != nil {
-		t.Fatal(err)
+	one := netip.MustParseAddrPort("192.0.2.1:80")
+	for text, before := range map[string]uint64{
+		"{\"service\": \"web\", \"conn\n": 0,
+		"{\"service\":\"web\",\"port\":\"http\",\"endpoint\":\"192.0.2.1:80\",\"connections\":5}\n{\"service\":\"we": 5,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, FileName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var all Process
+		all.Open(dir, slog.New(slog.DiscardHandler))
+		all.Begin(config.NFTablesMode, &meter{counted: []dataplane.FrontendCount{counted("http", 3, dataplane.BackendCount{Backend: one, Connections: 2})}}, true)
+		want := counted("http", 3, dataplane.BackendCount{Backend: one, Connections: 2 + before})
+		if d := cmp.Diff(want, all.Counts()[web()], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
+			t.Errorf("%s (-want +got):\n%s", text, d)
+		}
 	}
+}
+
+// TestWritesWhatChanged: a reading adds a line for each backend that has counted, the file stays short, and one that another program has
+// cut or removed is written anew.
+func TestWritesWhatChanged(t *testing.T) {
+	dir, backends := t.TempDir(), 100
+	m := &meter{counted: crowd(1, backends)}
 	var all Process
 	all.Open(dir, slog.New(slog.DiscardHandler))
-	want := counted("http", 3, dataplane.BackendCount{Backend: one, Connections: 2})
-	all.Begin(config.NFTablesMode, &meter{counted: []dataplane.FrontendCount{want}}, true)
-	if d := cmp.Diff(want, all.Counts()[web()], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
+	all.Begin(config.UserspaceMode, m, false)
+	size := func() int64 {
+		all.Last()
+		is, err := os.Stat(filepath.Join(dir, FileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return is.Size()
+	}
+	told := func() uint64 {
+		var next Process
+		next.Open(dir, slog.New(slog.DiscardHandler))
+		return next.last[Port{Service: "s0"}].Connections
+	}
+	most, sent := size(), uint64(backends)
+	for i := range 6000 {
+		was := most
+		m.counted[0].Backends[i%backends].Connections++
+		m.counted[0].Connections++
+		sent++
+		switch i {
+		case 100:
+			if err := os.Truncate(filepath.Join(dir, FileName), 10); err != nil {
+				t.Fatal(err)
+			}
+		case 200:
+			if err := os.Remove(filepath.Join(dir, FileName)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		most = max(was, size())
+		if i < 10 && most-was > 200 {
+			t.Errorf("a connection adds %d bytes to the file", most-was)
+		}
+		if i%97 == 0 || i == 100 || i == 200 {
+			if got := told(); got != sent {
+				t.Fatalf("the file tells of %d connections, want %d", got, sent)
+			}
+		}
+	}
+	if most > 3*shortest {
+		t.Errorf("the file grows to %d bytes", most)
+	}
+}
+
+// crowd is so many services with so many endpoints that have had a connection each.
+func crowd(services, endpoints int) (all []dataplane.FrontendCount) {
+	for i := range services {
+		f := dataplane.FrontendCount{Service: balancer.Name(fmt.Sprint("s", i)), Connections: uint64(endpoints)}
+		for j := range endpoints {
+			f.Backends = append(f.Backends, dataplane.BackendCount{Connections: 1, Kept: 1, Active: 1,
+				Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)}), uint16(1000+j))})
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// BenchmarkCounts reads the counters of 10,000 services with ten endpoints each, of which some, or all, had connections since the last reading.
+func BenchmarkCounts(b *testing.B) {
+	for _, busy := range []int{0, 100, 10_000} {
+		b.Run(fmt.Sprint("changed=", busy), func(b *testing.B) {
+			m := &meter{counted: crowd(10_000, 10)}
+			var all Process
+			all.Open(b.TempDir(), slog.New(slog.DiscardHandler))
+			all.Begin(config.NFTablesMode, m, false)
+			all.Last()
+			for b.Loop() {
+				for i := range busy {
+					f := &m.counted[i]
+					f.Connections += uint64(len(f.Backends))
+					for j := range f.Backends {
+						f.Backends[j].Connections++
+						f.Backends[j].Kept++
+					}
+				}
+				all.Last()
+			}
+		})
 	}
 }

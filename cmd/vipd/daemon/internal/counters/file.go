@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -27,9 +30,19 @@ type file struct {
 	path   string
 	log    *slog.Logger
 	failed bool // told once
+	// last is the reading that is in the file.
+	last reading
+	// size is how long the file is, and whole how long it was when it was last replaced; 0 means this process has not written it.
+	size, whole int64
 }
 
-// entry is a line of the file: what was counted of a backend, or of a port as a whole.
+// reading is what was counted by then, and of this what the kernel had, by the mode whose objects those are. Nothing changes it.
+type reading struct {
+	all  map[counters.Backend]amount
+	kept map[config.ModeName]map[counters.Backend]amount
+}
+
+// entry is a line of the file: what was counted of a backend, or of a port as a whole. Of several lines of one the last counts.
 type entry struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`
@@ -50,7 +63,7 @@ func (t *Process) Open(runDir string, log *slog.Logger) {
 	defer t.mu.Unlock()
 	all := sums{all: map[counters.Backend]amount{}}
 	for _, e := range entries {
-		k := counters.Backend{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
+		k := e.key()
 		all.all[k] = e.amount
 		t.goneLocked().Add(k, e.amount, time.Now())
 		for mode, a := range e.Kernel {
@@ -63,6 +76,53 @@ func (t *Process) Open(runDir string, log *slog.Logger) {
 	t.last = all.ports() // until a first reading has ended
 }
 
+// entry returns the line of a backend.
+func (r reading) entry(k counters.Backend) entry {
+	e := entry{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
+	for mode, of := range r.kept {
+		if had := of[k]; had != (amount{}) {
+			if e.Kernel == nil {
+				e.Kernel = map[config.ModeName]amount{}
+			}
+			e.Kernel[mode] = had
+		}
+	}
+	return e
+}
+
+// same reports whether a backend's line is that of an earlier reading.
+func (r reading) same(k counters.Backend, before reading) bool {
+	if r.all[k] != before.all[k] {
+		return false
+	}
+	for mode, of := range r.kept {
+		if of[k] != before.kept[mode][k] {
+			return false
+		}
+	}
+	for mode, of := range before.kept {
+		if of[k] != r.kept[mode][k] {
+			return false
+		}
+	}
+	return true
+}
+
+// changed returns the backends whose lines differ from those of an earlier reading.
+func (r reading) changed(before reading) (keys []counters.Backend) {
+	for k := range r.all {
+		if !r.same(k, before) {
+			keys = append(keys, k)
+		}
+	}
+	for k := range before.all { // what was forgotten is among what its port has
+		if _, there := r.all[k]; !there {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
 func (f *file) read() (all []entry, err error) {
 	in, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,47 +132,101 @@ func (f *file) read() (all []entry, err error) {
 		return nil, err
 	}
 	defer func() { _ = in.Close() }() // nothing was written
-	lines := json.NewDecoder(bufio.NewReader(in))
+	last := map[counters.Backend]int{}
+	lines := bufio.NewReader(in)
 	for {
-		var e entry
-		switch err := lines.Decode(&e); {
-		case errors.Is(err, io.EOF):
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) { // what follows the last whole line was cut short by a kill
 			return all, nil
-		case err != nil:
+		}
+		var e entry
+		if err == nil {
+			err = json.Unmarshal(line, &e)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", f.path, err)
 		}
+		if i, again := last[e.key()]; again {
+			all[i] = e
+			continue
+		}
+		last[e.key()] = len(all)
 		all = append(all, e)
 	}
 }
 
-// write replaces the file. What was not counted is not in it.
-func (f *file) write(all map[counters.Backend]amount, kept map[config.ModeName]map[counters.Backend]amount) {
+func (e *entry) key() counters.Backend {
+	return counters.Backend{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
+}
+
+// keep has the file say what was counted: it appends what has changed, and replaces the file when it has grown to twice its length.
+func (f *file) keep(now reading) {
 	if f.path == "" {
 		return
 	}
-	err := atomicfile.Write(f.path, atomicfile.ThisBoot, func(w *bufio.Writer) error {
-		lines := json.NewEncoder(w)
-		for k, a := range all {
-			e := entry{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: a}
-			for mode, of := range kept {
-				if had := of[k]; had != (amount{}) {
-					if e.Kernel == nil {
-						e.Kernel = map[config.ModeName]amount{}
-					}
-					e.Kernel[mode] = had
-				}
-			}
-			if a == (amount{}) && e.Kernel == nil {
-				continue
-			}
+	keys := now.changed(f.last)
+	if len(keys) == 0 && !f.failed {
+		return
+	}
+	err := f.append(now, keys)
+	if err != nil {
+		err = f.replace(now)
+	}
+	if err != nil && !f.failed {
+		f.log.Warn("counters can't be kept for the next vipd, which begins at what the kernel has then (run_dir must be writable)", "err", err)
+	}
+	f.last, f.failed = now, err != nil
+}
+
+// shortest is the length below which a file is not worth the replacing.
+const shortest = 1 << 16
+
+// errWhole: the file has to be replaced.
+var errWhole = errors.New("the file is long, or not what was last written")
+
+// append adds lines to the file.
+func (f *file) append(now reading, keys []counters.Backend) error {
+	if f.failed || f.size >= 2*f.whole {
+		return errWhole
+	}
+	out, err := os.OpenFile(f.path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if is, err := out.Stat(); err != nil || is.Size() != f.size {
+		return errors.Join(errWhole, out.Close())
+	}
+	w := bufio.NewWriterSize(out, 1<<16)
+	err = errors.Join(writeEntries(w, now, slices.Values(keys), true), w.Flush())
+	is, failed := out.Stat()
+	if err = errors.Join(err, failed, out.Close()); err == nil {
+		f.size = is.Size()
+	}
+	return err
+}
+
+// replace writes the file anew. What was not counted is not in it.
+func (f *file) replace(now reading) error {
+	f.size, f.whole = 0, 0
+	err := atomicfile.Write(f.path, atomicfile.ThisBoot, func(w *bufio.Writer) error { return writeEntries(w, now, maps.Keys(now.all), false) })
+	if err == nil {
+		var is os.FileInfo
+		if is, err = os.Stat(f.path); err == nil {
+			f.size, f.whole = is.Size(), max(is.Size(), shortest)
+		}
+	}
+	return err
+}
+
+// writeEntries writes lines, and those of what was not counted only where empty says so.
+func writeEntries(to io.Writer, now reading, keys iter.Seq[counters.Backend], empty bool) error {
+	lines := json.NewEncoder(to)
+	for k := range keys {
+		if e := now.entry(k); empty || e.amount != (amount{}) || e.Kernel != nil {
 			if err := lines.Encode(e); err != nil {
 				return err
 			}
 		}
-		return nil
-	})
-	if err != nil && !f.failed {
-		f.log.Warn("counters can't be kept for the next vipd, which begins at what the kernel has then (run_dir must be writable)", "err", err)
 	}
-	f.failed = err != nil
+	return nil
 }

@@ -1,8 +1,6 @@
 package counters
 
 import (
-	"maps"
-
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
 )
@@ -64,18 +62,29 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	return s
 }
 
-func (s sums) add(more sums) {
+// with returns both together, in the maps of one of them.
+func (s sums) with(more sums) sums {
+	if s.all == nil { // the usual case, in which one dataplane counts: nothing is copied
+		return more
+	}
 	for k, a := range more.all {
 		s.all[k] = s.all[k].plus(a)
 	}
 	for k, n := range more.active {
 		s.active[k] += n
 	}
+	return s
 }
 
 // ports puts the counts of each port together.
 func (s sums) ports() map[Port]dataplane.FrontendCount {
-	sum := map[Port]*dataplane.FrontendCount{}
+	ports := 0 // each has one entry as a whole; their room is made at once
+	for k := range s.all {
+		if !k.Addr.IsValid() {
+			ports++
+		}
+	}
+	sum := make(map[Port]*dataplane.FrontendCount, ports)
 	for k, a := range s.all {
 		f := sum[k.Port]
 		if f == nil {
@@ -90,20 +99,13 @@ func (s sums) ports() map[Port]dataplane.FrontendCount {
 			})
 		}
 	}
-	ports := make(map[Port]dataplane.FrontendCount, len(sum))
+	all := make(map[Port]dataplane.FrontendCount, len(sum))
 	for k, f := range sum {
 		f.Connections, f.Failures = notNegative(int64(f.Connections)), notNegative(int64(f.Failures))
 		f.In, f.Out = notNegative(int64(f.In)), notNegative(int64(f.Out))
-		ports[k] = *f
+		all[k] = *f
 	}
-	return ports
+	return all
 }
 
 func notNegative(n int64) uint64 { return uint64(max(0, n)) }
-
-// equalCounts reports whether nothing was counted in between. What a backend has counted its port has too.
-func equalCounts(a, b map[Port]dataplane.FrontendCount) bool {
-	return maps.EqualFunc(a, b, func(a, b dataplane.FrontendCount) bool {
-		return a.Connections == b.Connections && a.Failures == b.Failures && a.In == b.In && a.Out == b.Out
-	})
-}

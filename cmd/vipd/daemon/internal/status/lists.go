@@ -62,11 +62,12 @@ func (v *View) Endpoints() []api.Endpoint {
 
 // EndpointsOf lists the endpoints of a service at each of its ports, those that only drain included.
 func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
-	all := []api.Endpoint{}
+	defined := balancer.EndpointsOf(s, &v.State.Inputs)
+	all := make([]api.Endpoint, 0, len(s.Ports)*len(defined)) // one is large
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		of := map[netip.AddrPort]*api.Endpoint{}
-		for _, e := range balancer.EndpointsOf(s, &v.State.Inputs) {
+		of := make(map[netip.AddrPort]*api.Endpoint, len(defined))
+		for _, e := range defined {
 			at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
 			if of[at] == nil {
 				of[at] = v.endpoint(s, p, e, at)
