@@ -69,11 +69,7 @@ func runConns(c *call) error {
 	case c.flags.Bool("yes"):
 		return wrongUse("--yes goes with --kill alone")
 	}
-	conns, err := askDaemon(c, func(d *api.Client, ctx context.Context) ([]api.Connection, error) { return d.Connections(ctx, q) })
-	if err != nil {
-		return err
-	}
-	return c.printConnections(conns, q)
+	return c.printConnections(q)
 }
 
 // connectionQuery reads the argument and the flags.
@@ -101,25 +97,20 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 	return q, nil
 }
 
-// printConnections prints a table of connections.
-func (c *call) printConnections(conns []api.Connection, q dataplane.ConnectionQuery) error {
-	if len(conns) == 0 && q.Service != "" {
+// printConnections prints connections as they come, for there may be very many.
+func (c *call) printConnections(q dataplane.ConnectionQuery) error {
+	client, err := c.daemon.client()
+	if err != nil {
+		return err
+	}
+	list := connectionList{printer: c.printer, table: connectionTable()}
+	if err := client.EachConnection(c, q, list.add); err != nil {
+		return err
+	}
+	if list.listed == 0 && q.Service != "" {
 		if err := c.isService(string(q.Service)); err != nil {
 			return err
 		}
-	}
-	t := table.New(
-		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
-		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
-		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
-	)
-	for _, n := range conns {
-		backend := ""
-		if n.Backend.IsValid() {
-			backend = n.Backend.String()
-		}
-		in, out := transferred(n.In, n.Out)
-		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, c.elapsed(n.Since), string(n.Service), in, out)
 	}
 	empty := "there are no connections"
 	if q != (dataplane.ConnectionQuery{}) {
@@ -128,7 +119,86 @@ func (c *call) printConnections(conns []api.Connection, q dataplane.ConnectionQu
 	if q == (dataplane.ConnectionQuery{Service: q.Service}) && q.Service != "" {
 		empty = fmt.Sprintf("%s has no connections", q.Service)
 	}
-	return c.printRows(list(conns), t, empty)
+	return list.end(empty)
+}
+
+func connectionTable() *table.Table {
+	return table.New(
+		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
+		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
+		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
+	)
+}
+
+// connectionList prints connections while they come.
+type connectionList struct {
+	*printer
+	table  *table.Table
+	listed int
+	// text is JSON that is not printed yet.
+	text []byte
+	// all are those that are to be made something of as a whole.
+	all []api.Connection
+}
+
+// A long list is printed by so many rows, which have the same widths, or so many bytes of JSON.
+const (
+	partRows  = 1000
+	partBytes = 1 << 16
+)
+
+func (l *connectionList) add(n api.Connection) error {
+	l.listed++
+	switch {
+	case l.remake != nil:
+		l.all = append(l.all, n)
+		return nil
+	case l.format == formJSON:
+		return l.addJSON(n)
+	}
+	backend := ""
+	if n.Backend.IsValid() {
+		backend = n.Backend.String()
+	}
+	in, out := transferred(n.In, n.Out)
+	l.table.Row(n.Client.String(), n.Frontend.String(), backend, n.State, l.elapsed(n.Since), string(n.Service), in, out)
+	if l.table.Len() < partRows {
+		return nil
+	}
+	return l.print(l.table.Part(l.form()))
+}
+
+// addJSON prints one as printJSON does in a list.
+func (l *connectionList) addJSON(n api.Connection) error {
+	text, err := json.MarshalIndent(n, "  ", "  ") // none of its values has a character that HTML escapes
+	if err != nil {
+		return fmt.Errorf("writing JSON: %w", err)
+	}
+	begin := ",\n  "
+	if l.listed == 1 {
+		begin = "[\n  "
+	}
+	if l.text = append(append(l.text, begin...), text...); len(l.text) < partBytes {
+		return nil
+	}
+	part := string(l.text)
+	l.text = l.text[:0]
+	return l.print(part)
+}
+
+func (l *connectionList) end(empty string) error {
+	switch {
+	case l.remake != nil || l.format == formJSON && l.listed == 0:
+		return l.printJSON(list(l.all))
+	case l.format == formJSON:
+		return l.print(string(l.text) + "\n]\n")
+	case l.listed == 0:
+		l.say("%s", empty)
+		return nil
+	case l.table.Len() == 0:
+		return nil
+	}
+	return l.print(l.table.Part(l.form()))
 }
 
 // followConnections prints a line for each connection that begins or ends, until Ctrl-C, and goes on after a restart of vipd.
@@ -197,15 +267,23 @@ func (c *call) sureToKill(q dataplane.ConnectionQuery) (bool, error) {
 	if !c.errTerminal {
 		return false, wrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
 	}
-	conns, err := askDaemon(c, func(d *api.Client, ctx context.Context) ([]api.Connection, error) { return d.Connections(ctx, q) })
+	client, err := c.daemon.client()
 	if err != nil {
 		return false, err
 	}
-	if len(conns) == 0 {
+	conns := 0
+	err = client.EachConnection(c, q, func(api.Connection) error {
+		conns++
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	if conns == 0 {
 		c.say("there are no such connections")
 		return false, nil
 	}
-	fmt.Fprintf(c.stderr, "end %s? [y/N] ", count(len(conns), "connection"))
+	fmt.Fprintf(c.stderr, "end %s? [y/N] ", count(conns, "connection"))
 	answer, _ := bufio.NewReader(c.stdin).ReadString('\n') // no answer is no
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		c.say("nothing was ended")

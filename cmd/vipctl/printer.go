@@ -53,7 +53,12 @@ func (p *printer) printTable(t *table.Table, empty string) error {
 		p.say("%s", empty)
 		return nil
 	}
-	return p.print(t.Text(table.Form{Wide: p.format == formWide, Color: p.color, Width: p.room(0)}))
+	return p.print(t.Text(p.form()))
+}
+
+// form is how tables are printed.
+func (p *printer) form() table.Form {
+	return table.Form{Wide: p.format == formWide, Color: p.color, Width: p.room(0)}
 }
 
 // printRows writes rows as JSON where that is asked for, or else as a table.

@@ -37,6 +37,8 @@ type Form struct {
 type Table struct {
 	columns []Column
 	rows    [][]string
+	// printed are the widths of the parts so far; nil means there was none.
+	printed []int
 }
 
 // New returns an empty table with these columns.
@@ -63,15 +65,25 @@ func (t *Table) Len() int { return len(t.rows) }
 // gap is what stands between columns.
 const gap = "  "
 
+// Part returns what Text does of the rows so far, and forgets these: a long table is printed in parts. The first has the titles. Columns
+// are as wide as in the part before, or wider where a cell needs it.
+func (t *Table) Part(form Form) string {
+	text := t.Text(form)
+	t.printed, t.rows = t.widths(), nil
+	return text
+}
+
 // Text returns the table with its titles, a line for each row.
 func (t *Table) Text(form Form) string {
 	widths := t.fit(t.widths(), form)
 	var b strings.Builder
-	titles := make([]string, len(t.columns))
-	for i, c := range t.columns {
-		titles[i] = c.Title
+	if t.printed == nil {
+		titles := make([]string, len(t.columns))
+		for i, c := range t.columns {
+			titles[i] = c.Title
+		}
+		t.line(&b, titles, widths, Form{Wide: form.Wide})
 	}
-	t.line(&b, titles, widths, Form{Wide: form.Wide})
 	for _, row := range t.rows {
 		t.line(&b, row, widths, form)
 	}
@@ -81,7 +93,9 @@ func (t *Table) Text(form Form) string {
 func (t *Table) widths() []int {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
-		widths[i] = Width(c.Title)
+		if widths[i] = Width(c.Title); t.printed != nil {
+			widths[i] = max(widths[i], t.printed[i])
+		}
 		for _, row := range t.rows {
 			widths[i] = max(widths[i], Width(row[i]))
 		}

@@ -21,6 +21,23 @@ func TestTextPadsByWidthWithoutTrailingSpaces(t *testing.T) {
 	}
 }
 
+// In parts a table is what it is as a whole, but that columns widen where a later part needs it.
+func TestParts(t *testing.T) {
+	tab := New(Column{Title: "NAME"}, Column{Title: "N", Right: true}, Column{Title: "STATE"})
+	text := ""
+	for _, row := range [][]string{{"a", "1", "up"}, {"longer", "20", "up"}, {"b", "3", "down"}} {
+		tab.Row(row...)
+		text += tab.Part(Form{Width: 60})
+		if tab.Len() != 0 {
+			t.Fatalf("%d rows are kept", tab.Len())
+		}
+	}
+	want := "NAME  N  STATE\na     1  up\nlonger  20  up\nb        3  down\n"
+	if text != want {
+		t.Errorf("got\n%swant\n%s", text, want)
+	}
+}
+
 func TestColorDoesNotMoveColumns(t *testing.T) {
 	style := func(text string) Style {
 		if text == "down" {

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+// sampled counts the lines that are written to it, and how much this process keeps meanwhile.
+type sampled struct {
+	lines, looked int
+	most          uint64
+	tail          string
+}
+
+func (s *sampled) Write(p []byte) (int, error) {
+	if s.lines += strings.Count(string(p), "\n"); s.lines-s.looked >= 10_000 {
+		s.looked, s.most = s.lines, max(s.most, kept())
+	}
+	s.tail = string(p[max(0, len(p)-200):])
+	return len(p), nil
+}
+
+// kept is what this process keeps on its heap.
+func kept() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestConnsKeepsNoList: a hundred thousand connections are printed while they come. Kept as a list they take 35 MB and more.
+func TestConnsKeepsNoList(t *testing.T) {
+	const crowd, most = 100_000, 6 << 20
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		begin, out := "[", json.NewEncoder(w)
+		for i := range crowd {
+			_, _ = w.Write([]byte(begin))
+			begin = ","
+			_ = out.Encode(api.Connection{
+				Client:   netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), uint16(1024+i%60000)),
+				Frontend: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
+				Backend:  netip.MustParseAddrPort("192.168.1.11:8080"), State: "established", Service: "web",
+			})
+		}
+		_, _ = w.Write([]byte("]"))
+	})}
+	go func() { _ = server.Serve(l) }() // ends with Close
+	t.Cleanup(func() { _ = server.Close() })
+	t.Setenv("VIPCTL_SOCKET", socket)
+	last := fmt.Sprintf("10.%d.%d.%d:%d", (crowd-1)>>16, (crowd-1)>>8&255, (crowd-1)&255, 1024+(crowd-1)%60000)
+	for _, c := range []struct {
+		format string
+		lines  int // at least
+	}{{formTable, crowd + 1}, {formWide, crowd + 1}, {formJSON, crowd * 5}} {
+		out, errs, empty := &sampled{}, &strings.Builder{}, kept()
+		w := world{stdout: out, stderr: errs, getenv: func(string) string { return "" }, now: time.Now}
+		if code := run(t.Context(), w, []string{"conns", "-o", c.format}); code != 0 || errs.Len() > 0 {
+			t.Fatalf("%s: exit code %d: %s", c.format, code, errs)
+		}
+		if out.lines < c.lines || c.format != formJSON && out.lines != c.lines || !strings.Contains(out.tail, last) {
+			t.Errorf("%s: %d lines, which end in %q", c.format, out.lines, out.tail)
+		}
+		grown := out.most - min(out.most, empty)
+		if t.Logf("%s: %d lines, %d KiB kept at most", c.format, out.lines, grown>>10); grown > most || out.looked == 0 {
+			t.Errorf("%s keeps %d bytes", c.format, grown)
+		}
+	}
+}
