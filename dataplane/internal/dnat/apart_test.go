@@ -22,9 +22,14 @@ type flowTable struct {
 	flows  map[string]conntrack.Flow
 	broken bool
 	sweeps int // how often it was searched
+	// during is called when a search has begun; nil means nothing is.
+	during func()
 }
 
 func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (n int, err error) {
+	if f.during != nil {
+		f.during()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sweeps++; f.broken {
@@ -197,6 +202,32 @@ func TestSweepsAreShared(t *testing.T) {
 		take(web(key(0), 1, 2), web(key(0), 1))
 		take(web(key(2), 1, 2), web(key(2), 1))
 		want("endpoints that go at once", 1)
+		if err := fl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestReturnsDuringASweep has a frontend return while conntrack is searched because it went: its new connections stay.
+func TestReturnsDuringASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &flowTable{flows: map[string]conntrack.Flow{}}
+		fl := NewFlows(table, slog.New(slog.DiscardHandler))
+		front := web(key(0), 1)
+		front.DrainTimeout = 0
+		fl.Applied([]dataplane.Change{{Key: front.Key, New: front}}, nil)
+		time.Sleep(time.Minute)
+		table.during = func() {
+			table.during = nil
+			fl.Applied([]dataplane.Change{{Key: front.Key, New: front}}, nil)
+			table.add("a new connection", front.Key, 1, conntrack.DstNAT)
+		}
+		fl.Applied([]dataplane.Change{{Key: front.Key, Old: front}}, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if table.during != nil || len(table.flows) != 1 {
+			t.Errorf("searched: %t; there are %v, want the new connection", table.during == nil, table.flows)
+		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
 		}

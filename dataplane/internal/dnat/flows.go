@@ -253,20 +253,14 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
 
-// judge returns what tells stale flows of keys.
-func (fl *Flows) judge(keys map[balancer.Key]bool, now time.Time) func(*conntrack.Flow) bool {
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	wanted, leaving := map[balancer.Key]*balancer.Frontend{}, map[balancer.Key]*leave{}
-	for k := range keys {
-		wanted[k] = fl.wanted[k]
-		if l := fl.leaving[k]; l != nil && l.until.After(now) {
-			leaving[k] = &leave{until: l.until, since: maps.Clone(l.since)}
-		}
-	}
+// judge returns what tells stale flows, by what is wanted when it is asked: while conntrack is searched a frontend may return, and
+// flows begin that are right.
+func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 	return func(flow *conntrack.Flow) bool {
+		fl.mu.Lock()
+		defer fl.mu.Unlock()
 		k := flow.Frontend()
-		return stale(flow, wanted[k], leaving[k].keeps(flow.Backend(), now), now)
+		return stale(flow, fl.wanted[k], fl.leaving[k].keeps(flow.Backend(), now), now)
 	}
 }
 
@@ -303,7 +297,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	fl.mu.Unlock()
 	var err error
 	if len(keys) > 0 {
-		_, err = fl.conn.Cut(ctx, keys, fl.judge(keys, now))
+		_, err = fl.conn.Cut(ctx, keys, fl.judge(now))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fl.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)

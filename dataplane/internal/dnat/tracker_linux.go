@@ -56,7 +56,7 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	if len(atOnce) == 0 {
 		return
 	}
-	_, err := t.flows.conn.Cut(ctx, atOnce, t.flows.judge(atOnce, time.Now()))
+	_, err := t.flows.conn.Cut(ctx, atOnce, t.flows.judge(time.Now()))
 	t.flows.cut(atOnce, err)
 	if err != nil {
 		for k := range atOnce {
