@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"vipd/dataplane"
@@ -15,18 +14,9 @@ import (
 // counted is what is remembered of the kernel's counters. A rule counts the first packets of connections, and begins
 // anew when its chain is written: what it had is added to the totals before.
 type counted struct {
-	counting sync.Mutex // guards what follows; taken after the family's
-	// totals are the connections that rules counted which are not there any more.
-	totals *counters.Sums[counters.Backend, counters.Count]
-	// last is what each chain's rules were last seen at.
+	readings *counters.Readings
+	// last is what each chain's rules were last seen at; the family's lock guards it.
 	last map[string][]uint64
-	// shown is what was last said, and next when the table may be read again.
-	shown map[counters.Backend]counters.Count
-	next  time.Time
-}
-
-func newTotals() *counters.Sums[counters.Backend, counters.Count] {
-	return counters.New(counters.Backend.Whole, counters.Count.Plus)
 }
 
 // chainOwners says of which frontend each chain's counts are.
@@ -64,8 +54,6 @@ func (y *family) countedLocked(p *plan) (names []string) {
 
 // endLocked adds what a chain has counted to the totals, because it is replaced or deleted.
 func (y *family) endLocked(f *front, name string, counts []uint64) {
-	y.counting.Lock()
-	defer y.counting.Unlock()
 	last := y.last[name]
 	delete(y.last, name)
 	for i, target := range y.chains[name].targets {
@@ -76,8 +64,8 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 		if i < len(last) && n < last[i] { // another program has emptied the chain since
 			n += last[i]
 		}
-		if n > 0 && target.IsValid() {
-			y.totals.Add(f.total(target), counters.Count{All: n}, time.Now())
+		if target.IsValid() {
+			y.readings.End(f.total(target), n)
 		}
 	}
 }
@@ -92,9 +80,7 @@ func (y *family) countLastLocked(ctx context.Context) {
 			y.endLocked(f, name, counts[name])
 		}
 	}
-	y.counting.Lock()
-	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table can't be read any more
+	y.readings.Read(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table can't be read any more
 }
 
 func (f *front) total(backend netip.AddrPort) counters.Backend {
@@ -104,11 +90,9 @@ func (f *front) total(backend netip.AddrPort) counters.Backend {
 // counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
 // result is not changed any more.
 func (y *family) counts(ctx context.Context) map[counters.Backend]counters.Count {
-	y.counting.Lock()
-	shown, next := y.shown, y.next
-	y.counting.Unlock()
 	started := time.Now()
-	if shown != nil && started.Before(next) || !y.mu.TryLock() {
+	shown, due := y.readings.Shown()
+	if !due || !y.mu.TryLock() {
 		return shown
 	}
 	epoch := y.epoch
@@ -118,26 +102,14 @@ func (y *family) counts(ctx context.Context) map[counters.Backend]counters.Count
 		return shown
 	}
 	defer y.mu.Unlock()
-	y.counting.Lock()
-	defer y.counting.Unlock()
-	y.shown = y.sumLocked(counts, epoch)
-	y.next = counters.NextReading(started)
-	return y.shown
+	return y.readings.Read(y.liveLocked(counts, epoch), started)
 }
 
-// countNow is counts, however soon after another reading.
-func (y *family) countNow(ctx context.Context) {
-	y.counting.Lock()
-	y.next = time.Time{}
-	y.counting.Unlock()
-	y.counts(ctx)
-}
-
-// sumLocked adds a reading to the totals. Chains that were written after the epoch in which it began are left out: what
+// liveLocked is what a reading found at the rules that are there. Chains that were written after the epoch in which it began are left out: what
 // they had is among the totals.
-func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]counters.Count {
+func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]counters.Count {
 	owners := y.chainOwners()
-	all := make(map[counters.Backend]counters.Count, len(y.shown))
+	all := make(map[counters.Backend]counters.Count, len(y.chains))
 	for name, c := range y.chains {
 		f := owners[name]
 		if f == nil || c.epoch > epoch {
@@ -149,7 +121,7 @@ func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counter
 				continue
 			}
 			if i < len(before) && now[i] < before[i] { // another program has written the chain
-				y.totals.Add(f.total(target), counters.Count{All: before[i]}, time.Now())
+				y.readings.End(f.total(target), before[i])
 			}
 			at := f.total(target)
 			all[at] = all[at].Plus(counters.Count{All: now[i], Kept: now[i]})
@@ -158,7 +130,7 @@ func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counter
 			y.last[name] = now
 		}
 	}
-	return y.totals.With(all, time.Now())
+	return all
 }
 
 // Counters implements dataplane.Dataplane: the connections that were given to each backend and those that are live, and,

@@ -15,7 +15,7 @@ import (
 func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
 	r.Helper()
 	for _, y := range r.d.families {
-		y.shown = nil
+		y.readings.Renew()
 	}
 	byBackend = map[netip.AddrPort]dataplane.BackendCount{}
 	for _, f := range r.d.Counters() {

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
@@ -89,7 +90,7 @@ type front struct {
 
 func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
 	y := &family{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
-	y.totals, y.last = newTotals(), map[string][]uint64{}
+	y.counted = counted{counters.NewReadings(), map[string][]uint64{}}
 	y.broken = map[string]xtables.Print{}
 	y.forget()
 	return y

@@ -211,7 +211,8 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer cancel()
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil && keep {
-			y.countNow(ctx)
+			y.readings.Renew()
+			y.counts(ctx)
 		} else if y != nil {
 			if err := y.removeAll(ctx); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("removing rules of %s: %w", name, err))

@@ -20,14 +20,8 @@ type counts struct {
 	counter *nft.Conn
 
 	// reading is held while all counters are read with it.
-	reading sync.Mutex
-
-	counting sync.Mutex // guards what follows, never for long; taken after the family's
-	// totals are the connections of elements that are gone.
-	totals *counters.Sums[counters.Backend, counters.Count]
-	// shown is what was last said, and due when the kernel may be read again.
-	shown map[counters.Backend]counters.Count
-	due   time.Time
+	reading  sync.Mutex
+	readings *counters.Readings
 }
 
 // countTime bounds one reading of the flows that are there.
@@ -54,10 +48,8 @@ func total(label string, backend netip.AddrPort) counters.Backend {
 // now. The result is not changed any more.
 func (y *family) counted() map[counters.Backend]counters.Count {
 	began := time.Now()
-	y.counting.Lock()
-	shown, due := y.shown, y.due
-	y.counting.Unlock()
-	if shown != nil && began.Before(due) || !y.reading.TryLock() {
+	shown, due := y.readings.Shown()
+	if !due || !y.reading.TryLock() {
 		return shown
 	}
 	defer y.reading.Unlock()
@@ -90,28 +82,15 @@ func (y *family) counted() map[counters.Backend]counters.Count {
 	if y.epoch != epoch { // a part of what was read is among the totals
 		return shown
 	}
-	y.counting.Lock()
-	defer y.counting.Unlock()
-	y.shown, y.due = y.totals.With(live, time.Now()), counters.NextReading(began)
-	return y.shown
-}
-
-// countNow reads the kernel's counters, however soon after another reading.
-func (y *family) countNow() {
-	y.counting.Lock()
-	y.due = time.Time{}
-	y.counting.Unlock()
-	y.counted()
+	return y.readings.Read(live, began)
 }
 
 // endLocked adds what was counted at elements that are gone to the totals.
 func (y *family) endLocked(gone []nft.FoundElem) {
-	y.counting.Lock()
-	defer y.counting.Unlock()
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
-		if f := y.fronts[k]; ok && f != nil && x.Packets > 0 {
-			y.totals.Add(total(f.label, backendOf(x.Data)), counters.Count{All: x.Packets}, time.Now())
+		if f := y.fronts[k]; ok && f != nil {
+			y.readings.End(total(f.label, backendOf(x.Data)), x.Packets)
 		}
 	}
 }
@@ -122,7 +101,5 @@ func (y *family) countLastLocked() {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		y.endLocked(elems)
 	}
-	y.counting.Lock()
-	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table is gone
+	y.readings.Read(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table is gone
 }

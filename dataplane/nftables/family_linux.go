@@ -71,7 +71,7 @@ type chain struct {
 
 func newFamily(f nft.Family, mark uint32) (*family, error) {
 	y := &family{schema: newSchema(f), mark: mark}
-	y.totals = counters.New(counters.Backend.Whole, counters.Count.Plus)
+	y.readings = counters.NewReadings()
 	conn, err := nft.Open()
 	if err != nil {
 		return nil, err

@@ -76,7 +76,8 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	for _, y := range d.families {
 		if keep {
-			y.countNow() // as long as there is a way to
+			y.readings.Renew() // as long as there is a way to
+			y.counted()
 			continue
 		}
 		failed = errors.Join(failed, y.remove())
