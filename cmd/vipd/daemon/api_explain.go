@@ -157,7 +157,7 @@ func (d *Daemon) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 			}
 		}
 	}
-	if err != nil {
+	if err != nil && !l.Endpoint.IsValid() { // once it is found, what a list that ran out of time lacks does not matter
 		l.Error = err.Error()
 	}
 	return l
