@@ -23,6 +23,10 @@ import (
 	"vipd/test/wait"
 )
 
+// breath is how long a client of a loop pauses before it connects again, so that what clients could notice has the processor,
+// too.
+const breath = 5 * time.Millisecond
+
 // loop is a closed loop of clients: each connects, asks and hangs up, again and again.
 type loop struct {
 	t    testing.TB
@@ -30,13 +34,13 @@ type loop struct {
 	stop func() // ends it and waits
 }
 
-// clients starts n clients at the VIP, half of them on the gateway itself. What takes longer than drained may be cut: a
+// clients starts n clients at the VIP, or fewer in a guest, half of them on the gateway itself. What takes longer than drained may be cut: a
 // machine may stand still for so long.
 func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	l := &loop{t: g.t}
 	var all sync.WaitGroup
-	for i := range n {
+	for i := range max(2, wait.Load(n)) {
 		from := []*lab.NS{g.client, g.Host()}[i%2]
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -46,6 +50,7 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 					return
 				}
 				l.done.Add(1)
+				time.Sleep(wait.Paced(breath))
 			}
 		})
 	}
