@@ -323,5 +323,6 @@ func TestDetection(t *testing.T) {
 
 func TestIPVSDetection(t *testing.T) {
 	lab.NeedIPVS(t)
+	wait.ShownElsewhere(t, "TestDetection")
 	detects(t, "ipvs")
 }

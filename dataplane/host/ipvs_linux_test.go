@@ -90,6 +90,9 @@ func TestIPVSGuard(t *testing.T) {
 	t.Run("sysctls", func(t *testing.T) { testVirtualSysctls(t, r.Lab) })
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
+			if backend == xtables.Legacy {
+				testwait.ShownElsewhere(t, "TestSNAT/legacy")
+			}
 			r.opened()
 			// Rules of testSNAT mark what there is still of the connections before them, too.
 			must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))

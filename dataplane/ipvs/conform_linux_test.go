@@ -59,22 +59,20 @@ func TestIPVSConformance(t *testing.T) {
 	})
 }
 
-// emulated says that each case takes half a minute: this is a guest without hardware of its own.
-func emulated() bool { return wait.Scaled(time.Second) > time.Second }
-
 // elsewhere are the cases that such a guest runs in make soak alone: those about compiled services, the guard and addresses,
 // which all other modes show, and those about shares, which the kernel's schedulers make of the weights that tests of this
 // package compare one by one.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
-	if !emulated() || wait.Soaking() {
+	if !wait.Emulated() || wait.Soaking() {
 		return skip
 	}
 	for _, name := range []string{
 		"arrival", "foreign", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
 		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
 		"damage/chain-filter", "damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
-		"routed/spread", "routed/hashes", "routed/undisturbed-many",
+		"routed/spread", "routed/hashes", "routed/undisturbed-many", "routed/source-ranges", "snat/never",
+		"snat/never-same-link", "damage/addresses",
 	} {
 		skip[name] = "make soak runs it here: other modes show the same"
 	}
@@ -145,7 +143,7 @@ func scratches() map[string]func(t testing.TB) {
 // fewer leaves out of an emulated guest what breaks the guard: the suite of dataplane/nftables and TestDrift of
 // dataplane/host have all of that.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
-	if emulated() && !wait.Soaking() {
+	if wait.Emulated() && !wait.Soaking() {
 		for _, name := range []string{"chain-nat", "chain-filter", "chain-mangle", "entries", "entry6", "jumps", "rules", "sets", "entry"} {
 			delete(damages, name)
 		}

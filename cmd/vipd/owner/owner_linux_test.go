@@ -205,6 +205,7 @@ func TestOneOwnerInOtherModes(t *testing.T) {
 // TestIPVSOneOwner does so in ipvs mode.
 func TestIPVSOneOwner(t *testing.T) {
 	lab.NeedIPVS(t)
+	wait.ShownElsewhere(t, "TestOneOwner, as TestIPVSConnectionsGoOn does here,")
 	f := newFleet(t, "ipvs", etcdkit.Options{})
 	f.meets(planned)
 	f.meets(killed)
