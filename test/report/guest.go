@@ -93,7 +93,7 @@ func build(ctx context.Context, p plan, folder string) (orders, error) {
 	}
 	for i, k := range p.guest {
 		binary := filepath.Join(folder, strconv.Itoa(i)+".test")
-		if err := goRun(ctx, "test", "-c", "-o", binary, k.path); err != nil {
+		if err := goRun(ctx, "test", "-c", "-ldflags=-w", "-o", binary, k.path); err != nil {
 			return o, err
 		}
 		o.Packages[k.path] = order{k.folder, binary}
