@@ -83,8 +83,7 @@ func (c *call) examined() doctor.Host {
 	}
 	mode, _ := planned(h.Config.Mode)
 	h.Frontends = mapped(d.compile("", mode.Capabilities(h.Config)), func(f *balancer.Frontend) doctor.Frontend {
-		states := mapped(f.Backends, func(b balancer.Backend) balancer.BackendState { return b.State })
-		return doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+		return doctor.FrontendOf(f)
 	})
 	return h
 }
@@ -103,7 +102,13 @@ func (c *call) askVipd(h *doctor.Host) bool {
 	h.Status = &status
 	h.Frontends = mapped(frontends, func(f api.Frontend) doctor.Frontend {
 		states := mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
-		return doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+		of := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+		for _, b := range f.Backends {
+			if at, err := netip.ParseAddrPort(b.Address); err == nil {
+				of.Backends = append(of.Backends, at)
+			}
+		}
+		return of
 	})
 	return true
 }

@@ -60,6 +60,8 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is as compiled for the mode in use; "" where it is not known.
 	Scheduler balancer.Scheduler
+	// Backends are its endpoints.
+	Backends []netip.AddrPort
 	// Idle is why no endpoint gets new connections there; "" means one does.
 	Idle string
 }
@@ -149,6 +151,17 @@ func newVisit(h Host) *visit {
 		}
 	}
 	return v
+}
+
+// FrontendOf is a compiled frontend as doctor looks at it.
+func FrontendOf(f *balancer.Frontend) Frontend {
+	of := Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler}
+	var states []balancer.BackendState
+	for _, b := range f.Backends {
+		of.Backends, states = append(of.Backends, b.Addr), append(states, b.State)
+	}
+	of.Idle = Idle(states)
+	return of
 }
 
 // Examine makes every check, and returns what they found in the order of the checks.

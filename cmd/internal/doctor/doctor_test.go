@@ -292,6 +292,23 @@ func TestFindings(t *testing.T) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
 		}, nil},
+		{"rules that name an endpoint", func(m *made) {
+			m.Frontends = []Frontend{{Service: "web", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
+				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:8080"), netip.MustParseAddrPort("192.0.2.4:8080")}}}
+			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "accept"}}]}`
+			rule := func(handle int, to, port, verdict string) string {
+				return fmt.Sprintf(`{"rule": {"handle": %d, "expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "daddr"}}, "right": %s}},
+					{"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": %s}}, {"counter": {"packets": 1}}, {"%s": null}]}}`,
+					handle, to, port, verdict)
+			}
+			m.prints["nft -j list chain inet fw f"] = `{"nftables": [` + strings.Join([]string{
+				rule(1, `"192.0.2.2"`, "9999", "drop"), rule(2, `"192.0.2.3"`, "8080", "drop"), rule(3, `"192.0.2.4"`, "8080", "accept"), rule(3, `"192.0.2.4"`, "8080", "drop"),
+				rule(4, `"192.0.2.2"`, "8080", "drop"), rule(5, `{"set": ["192.0.2.9", {"prefix": {"addr": "10.96.0.0", "len": 16}}]}`, "80", "reject"),
+			}, ",") + `]}`
+		}, []string{
+			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to the endpoint 192.0.2.2:8080 of web",
+			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to 10.96.0.10:80/tcp (web)",
+		}},
 		{"loopback, paths, ARP, counters", func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"
 			m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"

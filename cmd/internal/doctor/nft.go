@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -24,7 +25,8 @@ type nftChain struct {
 }
 
 type nftRule struct {
-	Expr []map[string]json.RawMessage `json:"expr"`
+	Handle int                          `json:"handle"`
+	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
 // fromTables reports whether iptables-nft made the chain: those are read as iptables' rules.
@@ -75,7 +77,7 @@ func (v *visit) foreignChains(ctx context.Context) {
 		v.foreignChain(ctx, c)
 	}
 	if len(v.found) == before {
-		v.add(fine("no nft table of others drops what it does not know"))
+		v.add(fine("no nft table of others drops what it does not know, or names what vipd serves"))
 	}
 }
 
@@ -90,12 +92,19 @@ func (v *visit) foreignChain(ctx context.Context, c *nftChain) {
 		v.add(warning(fmt.Sprintf("the nft chain %s can't be read: %s", c.place(), oneLine(err)), "", ""))
 		return
 	}
-	lets := false
+	lets, accepted := false, map[string]bool{}
 	for _, o := range objects {
 		if o.Rule == nil {
 			continue
 		}
 		lets = lets || v.letsVIPs(o.Rule)
+		to := v.named(o.Rule)
+		accepted[to] = accepted[to] || o.Rule.ends("accept")
+		if to != "" && o.Rule.ends("drop", "reject") && !accepted[to] && !lets && how == "" && !strings.HasPrefix(c.Table, "vipd") {
+			v.add(warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, to),
+				"the rule may have more conditions; health checks come from this host and may pass another hook",
+				fmt.Sprintf("nft delete rule %s handle %d", c.place(), o.Rule.Handle)))
+		}
 		if how == "" && o.Rule.dropsAll() {
 			how = "ends in a rule that drops or rejects all"
 		}
@@ -127,6 +136,86 @@ func (r *nftRule) dropsAll() bool {
 		}
 	}
 	return ends
+}
+
+// ends reports whether the rule has one of the verdicts.
+func (r *nftRule) ends(verdicts ...string) bool {
+	return slices.ContainsFunc(r.Expr, func(e map[string]json.RawMessage) bool {
+		return slices.ContainsFunc(verdicts, func(verdict string) bool { return e[verdict] != nil })
+	})
+}
+
+// named returns the first place whose packets the rule matches by their destination: a frontend, or an endpoint of one; "" means none.
+func (v *visit) named(r *nftRule) string {
+	var hosts []netip.Prefix
+	port := uint16(0) // any
+	for _, e := range r.Expr {
+		var m struct {
+			Op   string `json:"op"`
+			Left struct {
+				Payload struct {
+					Field string `json:"field"`
+				} `json:"payload"`
+			} `json:"left"`
+			Right json.RawMessage `json:"right"`
+		}
+		if e["match"] == nil || json.Unmarshal(e["match"], &m) != nil || m.Op != "==" {
+			continue
+		}
+		switch m.Left.Payload.Field {
+		case "daddr":
+			hosts = prefixes(m.Right)
+		case "dport":
+			_ = json.Unmarshal(m.Right, &port) // a set is taken for any port
+		}
+	}
+	if len(hosts) == 0 {
+		return ""
+	}
+	in := func(a netip.AddrPort) bool {
+		return (port == 0 || port == a.Port()) && slices.ContainsFunc(hosts, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
+	}
+	for _, f := range v.Frontends {
+		if in(netip.AddrPortFrom(f.Addr, f.Port)) {
+			return fmt.Sprintf("%s (%s)", f.Key, f.Service)
+		}
+		for _, b := range f.Backends {
+			if in(b) {
+				return fmt.Sprintf("the endpoint %s of %s", b, f.Service)
+			}
+		}
+	}
+	return ""
+}
+
+// prefixes reads the addresses of a match: one, a network, or a set of both. What is named otherwise, as a named set, is left out.
+func prefixes(from json.RawMessage) []netip.Prefix {
+	var one string
+	if json.Unmarshal(from, &one) == nil {
+		a, err := netip.ParseAddr(one)
+		if err != nil {
+			return nil
+		}
+		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+	}
+	var more struct {
+		Prefix struct {
+			Addr netip.Addr `json:"addr"`
+			Len  int        `json:"len"`
+		} `json:"prefix"`
+		Set []json.RawMessage `json:"set"`
+	}
+	if json.Unmarshal(from, &more) != nil {
+		return nil
+	}
+	if more.Prefix.Addr.IsValid() {
+		return []netip.Prefix{netip.PrefixFrom(more.Prefix.Addr, more.Prefix.Len)}
+	}
+	var all []netip.Prefix
+	for _, m := range more.Set {
+		all = append(all, prefixes(m)...)
+	}
+	return all
 }
 
 // letsVIPs reports whether the rule accepts connections that were translated, or that carry vipd's mark.

@@ -132,9 +132,10 @@ func checkAccounting(v *visit) {
 	if !v.mode().Forward || v.sysctl("net.netfilter.nf_conntrack_max") == "" {
 		return
 	}
-	if v.sysctl("net.netfilter.nf_conntrack_acct") == "0" && v.mode().Name == config.IPTablesMode {
+	if name := v.mode().Name; v.sysctl("net.netfilter.nf_conntrack_acct") == "0" && (name == config.IPTablesMode || name == config.NFTablesMode) {
 		v.add(note("the kernel does not count bytes of connections (nf_conntrack_acct)",
-			"vipd_service_bytes_total and the bytes of vipctl conns stay 0; connections are counted. The setting holds for new connections",
+			"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Restart vipd behind the setting, "+
+				"which holds for new connections",
 			"sysctl -w net.netfilter.nf_conntrack_acct=1"))
 	}
 	if v.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal") == "0" {

@@ -68,7 +68,7 @@ func (d *Daemon) drops(ctx context.Context, f *balancer.Frontend) (all []string)
 		return nil
 	}
 	h := d.examined()
-	h.Frontends = []doctor.Frontend{{Key: f.Key, NodePort: f.NodePort, Service: f.Service}}
+	h.Frontends = []doctor.Frontend{doctor.FrontendOf(f)}
 	for _, found := range doctor.Drops(ctx, h) {
 		all = append(all, found.What)
 	}

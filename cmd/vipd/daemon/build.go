@@ -219,8 +219,8 @@ func (d *Daemon) examined() doctor.Host {
 	h := doctor.ThisHost()
 	h.Config, h.Modes = v.State.Config, d.Modes
 	h.Status = &api.Status{Mode: v.ModeStatus()}
-	for key, f := range v.State.Desired.Frontends.All() {
-		h.Frontends = append(h.Frontends, doctor.Frontend{Key: key, NodePort: f.NodePort, Service: f.Service})
+	for _, f := range v.State.Desired.Frontends.All() {
+		h.Frontends = append(h.Frontends, doctor.FrontendOf(f))
 	}
 	return h
 }
