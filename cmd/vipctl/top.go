@@ -164,7 +164,7 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 			e = &api.EndpointTraffic{}
 		}
 		t.Row(string(r.Service), e.Address, e.Port, fmt.Sprintf("%d/%d", r.Up, r.Of), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
-			rateText(r.New), strconv.FormatUint(r.Active, 10), rates.Bytes(uint64(r.In)), rates.Bytes(uint64(r.Out)), rates.Spark(r.Past, spark))
+			rateText(r.New), strconv.FormatUint(r.Active, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
 	}
 	return t
 }

@@ -118,6 +118,26 @@ func TestTopOnATerminal(t *testing.T) {
 	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
 }
 
+// TestTopWithoutBytes shows no bytes where the kernel counts none, instead of none in a second.
+func TestTopWithoutBytes(t *testing.T) {
+	s := newSession(t)
+	s.change(func() {
+		s.traffic = busy()
+		for i := range s.traffic {
+			for j := range s.traffic[i].Services {
+				s.traffic[i].Services[j].In, s.traffic[i].Services[j].Out = 0, 0
+			}
+		}
+	})
+	want := "SERVICE   UP  NEW/S  ACTIVE  IN/S  OUT/S\n" +
+		"dns      1/1   40.0      40     -      -\n" +
+		"empty    0/0      0       0   0 B    0 B\n" +
+		"web      1/2   10.0       7     -      -\n"
+	if code := s.run(t.Context(), "top", "--interval", "100ms"); code != 0 || s.out.String() != want {
+		t.Errorf("exit %d, %s\n%s", code, s.err, s.out)
+	}
+}
+
 // TestTopOnce prints rates of one interval where there is no terminal.
 func TestTopOnce(t *testing.T) {
 	for _, c := range []struct {

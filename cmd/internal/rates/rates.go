@@ -44,11 +44,24 @@ type Row struct {
 	// Endpoint is nil where the row is of a service.
 	Endpoint *api.EndpointTraffic
 	Rate
-	Active uint64
+	// NoBytes: connections were counted, but no bytes: the kernel does not count them.
+	NoBytes bool
+	Active  uint64
 	// Up endpoints get new connections, Of all: of a service, as api.Use counts them.
 	Up, Of int
 	// Past are the last rates of new connections, the latest last.
 	Past []float32
+}
+
+// BytesIn and BytesOut are the rates of bytes as text; "-" where they are not counted.
+func (r Row) BytesIn() string  { return r.bytes(r.In) }
+func (r Row) BytesOut() string { return r.bytes(r.Out) }
+
+func (r Row) bytes(n float64) string {
+	if r.NoBytes {
+		return "-"
+	}
+	return Bytes(uint64(n))
 }
 
 // Add takes what was counted next. What is not newer than the last is ignored.
@@ -108,6 +121,7 @@ func (w *Window) Services() []Row {
 			row.Active += e.Active
 			use.Add(e.Port, e.State)
 		}
+		row.NoBytes = s.Connections > 0 && s.In+s.Out == 0
 		row.Up, row.Of = use.Worst()
 		rows = append(rows, row)
 	}

@@ -92,7 +92,7 @@ func New(o Options) *Page {
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
 	functions := template.FuncMap{
-		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "bytes": func(n float64) string { return rates.Bytes(uint64(n)) }, "use": useClass, "weight": levelClass,
+		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "use": useClass, "weight": levelClass,
 		"here": readyClass, "since": func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
 	}
 	return &Page{
