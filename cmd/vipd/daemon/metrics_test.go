@@ -52,6 +52,20 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", fall = 1, panic_t
 	}
 }
 
+// TestProfilesAreForTheSocketAlone: what profiles and variables of Go show is not for everyone who may read metrics.
+func TestProfilesAreForTheSocketAlone(t *testing.T) {
+	n := startNode(t, web)
+	text, err := n.client.Profile(t.Context(), "goroutine?debug=2")
+	if err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
+		t.Errorf("the socket shows %v, %.200s", err, text)
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/pprof/profile", "/debug/vars"} {
+		if code, _ := n.get(path); code != http.StatusNotFound {
+			t.Errorf("%s on the web listener has the status %d", path, code)
+		}
+	}
+}
+
 // TestNoSeriesOfEndpoints: with per_endpoint = false no series names an endpoint, and those of services are there.
 func TestNoSeriesOfEndpoints(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
