@@ -113,7 +113,7 @@ func (n *Node) rest() string {
 func (n *Node) closeGate() {
 	n.gate = closing
 	n.do(CloseGate{})
-	n.each(func(u *unit) { u.bound, u.giving = false, false })
+	n.each(func(u *unit) { u.bound, u.giving = false, 0 })
 	n.bound = 0
 	clear(n.unbinds)
 }
@@ -146,7 +146,7 @@ func (n *Node) adopt() {
 	}
 	var addrs []netip.Addr
 	n.each(func(u *unit) {
-		if n.owns(u) && !u.bound && !u.giving {
+		if n.owns(u) && !u.bound && u.giving == 0 {
 			u.bound = true
 			addrs = append(addrs, u.addrs...)
 		}
@@ -177,7 +177,7 @@ func (n *Node) ownerChanged(name string) {
 	if len(u.changed) > flaps {
 		u.changed = u.changed[1:]
 	}
-	u.giving, u.clear, u.stranger, u.askAgain = false, false, "", 0 // no write that compares an older revision can be carried out any more
+	u.giving, u.clear, u.stranger, u.askAgain = 0, false, "", 0 // no write that compares an older revision can be carried out any more
 	if !n.owns(u) {
 		n.unbind(u)
 	} else if n.flapping(u) {

@@ -17,6 +17,18 @@ const (
 type gift struct {
 	unit *unit
 	to   string
+	// giving is that of the unit until the way has ended, or another one begun.
+	giving int
+}
+
+// over reports whether the way has ended.
+func (g gift) over() bool { return g.unit.giving != g.giving }
+
+// end ends the way, unless another one has begun.
+func (g gift) end() {
+	if !g.over() {
+		g.unit.giving = 0
+	}
 }
 
 // giveAway moves what should be elsewhere: asked for, on standby, at the end, without its network, or without what the policy
@@ -32,14 +44,14 @@ func (n *Node) giveAway() {
 			if g := u.policy.Group; g != "" {
 				way[g] = [2]string{to, why}
 			} else if len(by[why]) < mostTaken {
-				by[why] = append(by[why], gift{u, to})
+				by[why] = append(by[why], gift{unit: u, to: to})
 			}
 		}
 	})
 	if len(way) > 0 {
 		n.eachMine(func(u *unit) {
 			if w, ok := way[u.policy.Group]; ok && len(by[w[1]]) < mostTaken {
-				by[w[1]] = append(by[w[1]], gift{u, w[0]})
+				by[w[1]] = append(by[w[1]], gift{unit: u, to: w[0]})
 			}
 		})
 	}
@@ -52,7 +64,7 @@ func (n *Node) giveAway() {
 // eachMine calls f for the units that this node has.
 func (n *Node) eachMine(f func(*unit)) {
 	n.each(func(u *unit) {
-		if u.bound && !u.giving && n.owns(u) {
+		if u.bound && u.giving == 0 && n.owns(u) {
 			f(u)
 		}
 	})
@@ -157,13 +169,14 @@ func (n *Node) preempt(u *unit) string {
 
 // give makes units silent here, and then writes who owns them. If it can't be written, they come back.
 func (n *Node) give(gifts []gift, why string) {
+	n.last++
 	var addrs []netip.Addr
-	for _, g := range gifts {
-		g.unit.giving, g.unit.bound = true, false
+	for i, g := range gifts {
+		gifts[i].giving = n.last
+		g.unit.giving, g.unit.bound = n.last, false
 		addrs = append(addrs, g.unit.addrs...)
 	}
 	n.bound -= len(addrs)
-	n.last++
 	id := n.my.id
 	n.unbinds[n.last] = func() {
 		if n.my.id == id {
@@ -218,8 +231,10 @@ func (n *Node) hand(gifts []gift, why string) {
 	sessions := map[string]bool{}
 	for _, g := range gifts {
 		s := n.sessions[g.to]
-		if !g.unit.giving || s == nil || !n.owns(g.unit) {
-			g.unit.giving = false
+		if s == nil || !n.owns(g.unit) {
+			g.end()
+		}
+		if g.over() {
 			continue
 		}
 		if !sessions[g.to] {
@@ -280,7 +295,7 @@ func (n *Node) assign(w *Write, u *unit, owner Owner) {
 // keep ends the giving. What this node still owns is bound again.
 func (n *Node) keep(gifts []gift) {
 	for _, g := range gifts {
-		g.unit.giving = false
+		g.end()
 	}
 	n.adopt()
 }
@@ -289,9 +304,11 @@ func (n *Node) keep(gifts []gift) {
 // condition that nothing was. As long as that is unknown too, the VIPs rest, as they may be another's any moment.
 func (n *Node) reclaim(gifts []gift) {
 	for _, g := range gifts {
-		if !n.owns(g.unit) || !g.unit.giving {
-			g.unit.giving = false
-			continue // etcd has told that it was written
+		if !n.owns(g.unit) {
+			g.end() // etcd has told that it was written
+		}
+		if g.over() {
+			continue
 		}
 		w := Write{}
 		n.assign(&w, g.unit, Owner{Node: n.o.Name, Session: n.my.id, Why: "kept"})
@@ -316,7 +333,7 @@ func (n *Node) depart() {
 		return
 	}
 	for _, u := range n.order {
-		if u.giving || u.bound && n.gate == open && n.passes() && n.best(u) != "" {
+		if u.giving != 0 || u.bound && n.gate == open && n.passes() && n.best(u) != "" {
 			return
 		}
 	}

@@ -89,7 +89,8 @@ type unit struct {
 	addrs  []netip.Addr
 	policy Policy
 	bound  bool
-	giving bool
+	// giving is the ID of the Unbind that began to give it away; 0 means it is not given away.
+	giving int
 	// fresh: it has had no owner yet, as of the last refresh.
 	fresh bool
 	// since is when it was first looked at as free; 0 means it was not. better is since when a preferred node could have it.

@@ -22,7 +22,9 @@ func addresses(n int) map[netip.Addr]Policy {
 // TestNeverTwoOwners injects faults from seeds: nobody ever answers beside the owner, and when all is well again each VIP has one, and
 // those of a group the same.
 func TestNeverTwoOwners(t *testing.T) {
-	seeds := []uint64{1113} // it gives a VIP to a node that is not confirmed just then
+	// Found by make soak: a VIP comes to a node that is not confirmed just then; one is given away again before it is known how the
+	// first time ended.
+	seeds := []uint64{1113, 5059}
 	for seed := range uint64(wait.Soak(12, 10000)) {
 		seeds = append(seeds, seed)
 	}
