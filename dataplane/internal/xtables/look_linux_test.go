@@ -30,9 +30,7 @@ func small(t *testing.T, tool *Tool) model {
 
 // TestCompareNotices lets others do each kind of damage, and mends it.
 func TestCompareNotices(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		for _, c := range []struct {
@@ -82,9 +80,7 @@ func TestCompareNotices(t *testing.T) {
 
 // TestStamp changes nothing by looking, and in legacy counts what is ours.
 func TestStamp(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		empty, err := tool.Stamp("nat")
@@ -118,9 +114,7 @@ func TestStamp(t *testing.T) {
 
 // TestCountsPackets sends packets, and looks which rules counted them.
 func TestCountsPackets(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		small(t, tool)
 		// Without any rule that translates, the kernel tracks no connections, and the table sees no packets.
@@ -165,9 +159,7 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 
 // TestSaved reads rules that are written like those of others, and ends when it is told to.
 func TestSaved(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		small(t, tool)
@@ -198,9 +190,7 @@ func TestSaved(t *testing.T) {
 
 // TestTry takes rules that this kernel knows, refuses others with the reason, and leaves nothing.
 func TestTry(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		must(t, tool.Restore(ctx, foreignRules))
@@ -226,9 +216,7 @@ func TestTry(t *testing.T) {
 
 // TestLooksDuringWrites looks at chains that nobody changes while others in the table are written: all of it is right.
 func TestLooksDuringWrites(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		var still []Group
 		for i := range 300 {
@@ -282,9 +270,7 @@ func TestLooksDuringWrites(t *testing.T) {
 // TestNativeChains has others put chains into the table with nft: Saved reads on where these hide nothing, and says so
 // where they do; chains are listed, written and deleted in any case.
 func TestNativeChains(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
 	}
@@ -329,9 +315,7 @@ func TestNativeChains(t *testing.T) {
 
 // TestWriteTellsCounts replaces, in one write, chains whose rules have counted, and one that somebody has deleted.
 func TestWriteTellsCounts(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		must(t, tool.Restore(t.Context(), "*nat\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n:VIPD-C - [0:0]\n"+
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))

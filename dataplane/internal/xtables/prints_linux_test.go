@@ -7,9 +7,7 @@ import (
 
 // TestPrints tells chains apart by what is in them, and by nothing else.
 func TestPrints(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		chains := []string{"VIPD-A", "VIPD-B", "VIPD-EMPTY", "VIPD-SERVICES", "OUTPUT", "VIPD-ABSENT"}
 		prints := func() map[string]Print {

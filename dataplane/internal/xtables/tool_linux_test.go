@@ -59,9 +59,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestTool(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		must(t, tool.Restore(ctx, "*filter\n:FOREIGN - [0:0]\n-A FOREIGN -p tcp -m comment --comment \"-j VIPD-A of another\" -j ACCEPT\n-A INPUT -j FOREIGN\n-A INPUT -m comment --comment \"a \\\" -j VIPD-A\" -j FOREIGN\nCOMMIT\n"))
@@ -141,9 +139,7 @@ func rulesOf(saved, chain string) []string {
 
 // TestRefusals holds Restore to naming the line, and to undoing the whole block that it is in.
 func TestRefusals(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		for _, c := range []struct{ input, line string }{
 			{"*filter\n:VIPD-A - [0:0]\n-A VIPD-A -j VIPD-NOPE\nCOMMIT\n", "-A VIPD-A -j VIPD-NOPE"},
@@ -163,9 +159,7 @@ func TestRefusals(t *testing.T) {
 
 // TestFollowsTheHost lets real rules of the host decide which variant Auto takes.
 func TestFollowsTheHost(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	log := slog.New(slog.DiscardHandler)
 	for _, variant := range []Variant{Legacy, NFT} {
 		host, err := Find(t.Context(), inet.IPv4, variant, log)

@@ -152,9 +152,7 @@ func (g *Group) applyWrites(m model) {
 
 // TestWriteFollowsModel writes random groups, several at a time, and compares with what should come out.
 func TestWriteFollowsModel(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		must(t, tool.Restore(t.Context(), foreignRules))
 		before := foreign(t, tool)
@@ -194,9 +192,7 @@ func simple(i int) Group {
 // TestWriteStopsAtTheBadGroup puts each kind of refusal among good groups: those before it are there, it and those
 // after it are not.
 func TestWriteStopsAtTheBadGroup(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		must(t, tool.Restore(t.Context(), "*nat\n:HELD - [0:0]\n:VIPD-HELD - [0:0]\n-A HELD -j VIPD-HELD\n-A PREROUTING -j HELD\nCOMMIT\n"))
 		base := model{"VIPD-HELD": nil}
@@ -268,9 +264,7 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 // TestWriteKeepsGroupsWhole writes chains twice in one call, once deleting them between, and a group that is larger than
 // any block.
 func TestWriteKeepsGroupsWhole(t *testing.T) {
-	if !isolated(t) {
-		return
-	}
+	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		m := model{"VIPD-A": {"-p udp -j RETURN"}}
 		big := Group{}

@@ -1,0 +1,29 @@
+package xtables
+
+import (
+	"os/exec"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// empty gives a test tables with nothing in them, and empties them behind it.
+func empty(t *testing.T) {
+	t.Helper()
+	lab.Require(t)
+	lab.Need(t, "iptables", "nft")
+	t.Cleanup(func() {
+		if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+			t.Errorf("emptying nf_tables: %v: %s", err, out)
+		}
+		for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
+			for _, table := range []string{"nat", "filter", "mangle", "raw"} {
+				for _, flag := range []string{"-F", "-X"} {
+					_ = exec.Command(tool, "-w", "-t", table, flag).Run() // not every kernel has it
+				}
+			}
+		}
+	})
+}
