@@ -127,8 +127,13 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 	})
 	numbered(e, y.schema.eps, c.Key, was.eps, next.eps, backend)
 	numbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
-	for n := range union(was.ids, next.ids) {
-		element(e, y.schema.ids, key(c.Key).Number(n), was.ids[n], next.ids[n], backend)
+	for n, is := range next.ids {
+		element(e, y.schema.ids, key(c.Key).Number(n), was.ids[n], is, backend)
+	}
+	for n := range was.ids {
+		if _, stays := next.ids[n]; !stays {
+			e.remove[y.schema.ids] = append(e.remove[y.schema.ids], nft.Elem{Key: key(c.Key).Number(n)})
+		}
 	}
 }
 
@@ -157,17 +162,6 @@ func (y *family) front(f *balancer.Frontend, was *front) *front {
 	}
 	next.slots = arrange(was.slots, slots, form.fixed)
 	return next
-}
-
-func union(a, b map[uint32]netip.AddrPort) map[uint32]bool {
-	all := make(map[uint32]bool, len(a)+len(b))
-	for n := range a {
-		all[n] = true
-	}
-	for n := range b {
-		all[n] = true
-	}
-	return all
 }
 
 // numbered makes the numbered elements of a frontend what is wanted; the zero value stands for an element that is missing.

@@ -76,7 +76,7 @@ func (d *Daemon) build() (err error) {
 	d.firewall = firewall.New(d.FirewallInterval)
 	d.record = recorder.New(recorder.Options{
 		Journal: d.journal, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
-		Refused: d.metrics.reloadFailed, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
+		Refused: d.metrics.reloadFailures.Inc, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
 		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
 	})
 	d.model = d.newModel(published, first)

@@ -329,7 +329,7 @@ func (d *Daemon) runHooks(ctx context.Context) error {
 
 // publish takes a snapshot of the store.
 func (d *Daemon) publish(s store.Snapshot) {
-	d.metrics.storeEvent()
+	d.metrics.events.Inc()
 	if d.configuration.Follow(s.Settings) && d.fleet != nil {
 		d.fleet.Source().SetDefaults(d.configuration.Current().Defaults)
 	}

@@ -93,9 +93,6 @@ func (m *metrics) checked(t balancer.HealthType, took time.Duration) {
 	m.checks.WithLabelValues(string(t)).Observe(took.Seconds())
 }
 
-func (m *metrics) storeEvent()   { m.events.Inc() }
-func (m *metrics) reloadFailed() { m.reloadFailures.Inc() }
-
 // collector shows what is so at the moment of the question. Each of its metrics is named in one place, where it is told, so that
 // the registry does not know them before.
 type collector func(teller)

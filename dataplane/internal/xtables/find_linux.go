@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"vipd/dataplane/internal/inet"
 
+	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/inet"
 )
 
 // Find returns the tool of a family. Auto takes the variant that the host's other rules use: that of plain "iptables"
@@ -59,7 +61,7 @@ type finder struct {
 
 func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	tool := &Tool{family: f.family, variant: variant, why: "configured", run: f.run}
-	tool.reader = sync.OnceValues(func() (ruleReader, error) { return newReader(tool) })
+	tool.reader = sync.OnceValues(func() (*iptables.IPTables, error) { return newReader(tool) })
 	switch variant {
 	case NFT, Legacy:
 		tool.program = f.program(variant)

@@ -4,17 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"vipd/dataplane/internal/inet"
 
 	"github.com/coreos/go-iptables/iptables"
+
+	"vipd/dataplane/internal/inet"
 )
-
-// ruleReader is what is used of *iptables.IPTables.
-type ruleReader interface {
-	List(table, chain string) ([]string, error)
-}
-
-var _ ruleReader = (*iptables.IPTables)(nil)
 
 // Rules returns the rules of a chain that exists, in order, as -S prints them but without "-A" and the chain's name. Its
 // cost grows with the chain.
@@ -39,7 +33,7 @@ func (t *Tool) Rules(ctx context.Context, table, chain string) (rules []string, 
 }
 
 // newReader makes the reader of a tool's rules, which asks its program for its version.
-func newReader(t *Tool) (ruleReader, error) {
+func newReader(t *Tool) (*iptables.IPTables, error) {
 	family := iptables.ProtocolIPv4
 	if t.family == inet.IPv6 {
 		family = iptables.ProtocolIPv6

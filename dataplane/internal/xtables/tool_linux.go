@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/coreos/go-iptables/iptables"
+
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
 )
@@ -25,7 +28,7 @@ type Tool struct {
 	program string // such as iptables-nft; -restore and -save are appended
 	run     command
 	// reader makes the reader of rules when it is first asked for.
-	reader func() (ruleReader, error)
+	reader func() (*iptables.IPTables, error)
 	// commits counts the transactions that were done.
 	commits atomic.Uint32
 }
