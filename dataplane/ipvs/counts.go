@@ -22,8 +22,8 @@ type counts struct {
 	mu sync.Mutex // guards what follows; never held while the kernel is asked
 	// tallies are of the virtual servers that are there.
 	tallies map[balancer.Key]*tally
-	// totals are what destinations had counted that are gone.
-	totals *counters.Sums[counters.Backend, ipvsnl.Stats]
+	// ended are what destinations had counted that are gone.
+	ended *counters.Sums[counters.Backend, ipvsnl.Stats]
 }
 
 // tally is what the destinations of one virtual server have counted.
@@ -51,7 +51,7 @@ type live struct {
 const mostGone = 256
 
 func newCounts() *counts {
-	return &counts{tallies: map[balancer.Key]*tally{}, totals: counters.New(counters.Backend.Whole, plus)}
+	return &counts{tallies: map[balancer.Key]*tally{}, ended: counters.New(counters.Backend.Whole, plus)}
 }
 
 // renames reports whether the key has not been of this port.
@@ -135,7 +135,7 @@ func plus(a, b ipvsnl.Stats) ipvsnl.Stats {
 	}
 }
 
-func (c *counts) addLocked(k counters.Backend, s ipvsnl.Stats) { c.totals.Add(k, s, time.Now()) }
+func (c *counts) addLocked(k counters.Backend, s ipvsnl.Stats) { c.ended.Add(k, s, time.Now()) }
 
 // end takes in that a destination is deleted.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
@@ -279,7 +279,7 @@ func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCou
 		}
 	}
 	byPort := map[counters.Port]*dataplane.FrontendCount{}
-	for k, s := range c.totals.With(stats, time.Now()) {
+	for k, s := range c.ended.With(stats, time.Now()) {
 		if k.Service == "" {
 			continue
 		}

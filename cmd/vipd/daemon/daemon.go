@@ -22,7 +22,6 @@ import (
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
@@ -33,6 +32,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
@@ -70,7 +70,7 @@ type Daemon struct {
 	namespace  *netlock.Lock
 	beside     *netlock.HeldError
 	modeSwitch *modeswitch.Switch
-	counters   counters.Process // of what all modes have counted
+	counters   traffic.Counters // of what all modes have counted
 	engine     *dataplane.Engine
 	source     source
 	files      *tomlfile.Source // the part of source that follows files

@@ -12,10 +12,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/events"
-	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/store/etcd"
 )
@@ -173,12 +173,12 @@ func (f *Node) status(v *status.View) etcd.NodeStatus {
 // drainsOf lists the endpoints that drain, with their live connections on this node.
 func drainsOf(v *status.View) []etcd.NodeDrain {
 	type place struct { // counts are of a port, whatever the VIP
-		counters.Port
+		traffic.Port
 		at netip.AddrPort
 	}
 	known, active := map[place]bool{}, map[balancer.Target]uint64{}
 	for _, f := range v.State.Desired.Frontends.All() {
-		port := counters.Port{Service: f.Service, Name: f.Port}
+		port := traffic.Port{Service: f.Service, Name: f.Port}
 		for _, b := range f.Backends {
 			if p := (place{port, b.Addr}); b.Drains() && !known[p] {
 				known[p] = true

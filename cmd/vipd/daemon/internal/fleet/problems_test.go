@@ -12,10 +12,10 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
 	"vipd/store/etcd"
@@ -42,7 +42,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 		Fleet:        n,
 		Checks:       &checks.Checks{},
 		Model:        model.New(model.Options{Published: model.NewPublished(config.Config{})}),
-		Modes:        modeswitch.New(modeswitch.Options{Counters: &counters.Process{}}, &modeswitch.Chosen{Dataplane: dp}),
+		Modes:        modeswitch.New(modeswitch.Options{Counters: &traffic.Counters{}}, &modeswitch.Chosen{Dataplane: dp}),
 		Engine:       dataplane.NewEngine(dataplane.Options{Dataplane: dp, Host: fake.NewHost(kernel)}),
 		HostProblems: func() []balancer.Problem { return *problems.Load() },
 	}

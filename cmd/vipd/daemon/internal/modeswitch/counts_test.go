@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 )
 
@@ -20,7 +20,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
 		engine := dataplane.NewEngine(dataplane.Options{Dataplane: asked, Host: asked, Log: slog.New(slog.DiscardHandler), ProbeInterval: time.Hour})
-		c := New(Options{Choice: Choice{Configuration: &liveconfig.Config{}}, Counters: &counters.Process{}, Engine: engine}, &Chosen{Dataplane: asked})
+		c := New(Options{Choice: Choice{Configuration: &liveconfig.Config{}}, Counters: &traffic.Counters{}, Engine: engine}, &Chosen{Dataplane: asked})
 		ctx, end := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = engine.Run(ctx) })

@@ -14,7 +14,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
-	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 )
 
@@ -87,7 +87,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	}}
 	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
 	c := New(Options{
-		Choice: Choice{Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}, Log: log}, Engine: engine, Counters: &counters.Process{},
+		Choice: Choice{Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}, Log: log}, Engine: engine, Counters: &traffic.Counters{},
 	}, &Chosen{Mode: mode, Dataplane: serving})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
@@ -130,7 +130,7 @@ func TestLeftoversEndWithTheDaemon(t *testing.T) {
 		engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
 		others := &remains{attempts: 1 << 30}
 		c := New(Options{
-			Choice: Choice{Modes: []modes.Mode{{Name: "other", Cleanup: others.cleanup}}, Log: log}, Engine: engine, Counters: &counters.Process{},
+			Choice: Choice{Modes: []modes.Mode{{Name: "other", Cleanup: others.cleanup}}, Log: log}, Engine: engine, Counters: &traffic.Counters{},
 		}, &Chosen{Mode: modes.Mode{Name: "here"}, Dataplane: serving})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)

@@ -12,7 +12,7 @@ import (
 	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
-	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 )
 
@@ -49,7 +49,7 @@ type Options struct {
 	// Listen is called with a dataplane before it begins.
 	Listen func(dataplane.Dataplane)
 	// Counters counts in the dataplanes that serve and have served.
-	Counters *counters.Process
+	Counters *traffic.Counters
 }
 
 // New returns a Switch that begins with first.

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 )
 
 // Services lists the services, with all that is known of each.
@@ -42,7 +42,7 @@ func (v *View) Services() []api.Service {
 func (v *View) ports(s *balancer.Service) []api.Port {
 	ports := []api.Port{}
 	for _, p := range s.Ports {
-		c := v.Counts()[counters.Port{Service: s.Name, Name: p.Name}]
+		c := v.Counts()[traffic.Port{Service: s.Name, Name: p.Name}]
 		ports = append(ports, api.Port{
 			Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort,
 			Connections: c.Connections, In: c.In, Out: c.Out,
@@ -84,7 +84,7 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
-		for _, b := range v.Counts()[counters.Port{Service: s.Name, Name: p.Name}].Backends {
+		for _, b := range v.Counts()[traffic.Port{Service: s.Name, Name: p.Name}].Backends {
 			if e := of[b.Backend]; e != nil {
 				e.Active, e.Connections = b.Active, b.Connections
 			}

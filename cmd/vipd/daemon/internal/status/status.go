@@ -13,9 +13,9 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 )
@@ -30,7 +30,7 @@ type Sources struct {
 	Model      *model.Model
 	Modes      *modeswitch.Switch
 	Engine     *dataplane.Engine
-	Counters   *counters.Process
+	Counters   *traffic.Counters
 	Checks     *checks.Checks
 	Host       Host
 	Fleet      Fleet
@@ -63,7 +63,7 @@ type View struct {
 	Watched bool
 
 	from *Sources
-	sums map[counters.Port]dataplane.FrontendCount // see Counts
+	sums map[traffic.Port]dataplane.FrontendCount // see Counts
 
 	usedOf *balancer.Service // see uses
 	used   map[netip.Addr]bool
@@ -76,7 +76,7 @@ func (s *Sources) Look() *View {
 
 // Counts returns what was counted when they were first asked for: reading them may cost more than all the rest. Nothing is counted
 // before the first state is applied: a dataplane that does not know yet what an earlier process has left would show nothing of it.
-func (v *View) Counts() map[counters.Port]dataplane.FrontendCount {
+func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
 	}
@@ -84,7 +84,7 @@ func (v *View) Counts() map[counters.Port]dataplane.FrontendCount {
 }
 
 // Active are the live connections of a port to one backend.
-func (v *View) Active(port counters.Port, at netip.AddrPort) uint64 {
+func (v *View) Active(port traffic.Port, at netip.AddrPort) uint64 {
 	for _, b := range v.Counts()[port].Backends {
 		if b.Backend == at {
 			return b.Active

@@ -1,4 +1,4 @@
-package counters
+package traffic
 
 import (
 	"maps"
@@ -11,9 +11,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// Process sums up what the dataplanes of this process have counted, and those of earlier ones if Open was called. Its zero value is
+// Counters sums up what the dataplanes of this process have counted, and those of earlier ones if Open was called. Its zero value is
 // ready. All methods may be called by any goroutine.
-type Process struct {
+type Counters struct {
 	file file
 
 	mu   sync.Mutex  // not held while a dataplane counts: the kernel may hang
@@ -36,7 +36,7 @@ const patience = 500 * time.Millisecond
 // Port is a port of a service, by its name: counts are of a port, whatever the VIP.
 type Port = counters.Port
 
-// counting is a dataplane that counts. Process.mu guards again.
+// counting is a dataplane that counts. Counters.mu guards again.
 type counting struct {
 	dataplane.Dataplane
 	mode config.ModeName
@@ -47,7 +47,7 @@ type counting struct {
 
 // Begin counts in a dataplane of a mode. One that is resumed goes on with what another of its kind has left in the kernel; what others
 // have left there is removed.
-func (t *Process) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
+func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := &counting{Dataplane: dp, mode: mode}
@@ -59,7 +59,7 @@ func (t *Process) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bo
 }
 
 // End keeps what a dataplane has counted, which is closed. What it has in the kernel stays if another of its kind is to go on with it.
-func (t *Process) End(dp dataplane.Dataplane, stays bool) {
+func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	is := func(c *counting) bool { return c.Dataplane == dp }
 	t.mu.Lock()
 	i := slices.IndexFunc(t.live, is)
@@ -84,14 +84,14 @@ func (t *Process) End(dp dataplane.Dataplane, stays bool) {
 	t.retries += n
 }
 
-func (t *Process) goneLocked() *counters.Sums[counters.Backend, amount] {
+func (t *Counters) goneLocked() *counters.Sums[counters.Backend, amount] {
 	if t.gone == nil {
 		t.gone = counters.New(counters.Backend.Whole, amount.plus)
 	}
 	return t.gone
 }
 
-func (t *Process) leaveLocked(mode config.ModeName, kept map[counters.Backend]amount) {
+func (t *Counters) leaveLocked(mode config.ModeName, kept map[counters.Backend]amount) {
 	if t.left == nil {
 		t.left = map[config.ModeName]map[counters.Backend]amount{}
 	}
@@ -99,7 +99,7 @@ func (t *Process) leaveLocked(mode config.ModeName, kept map[counters.Backend]am
 }
 
 // takeOffLocked has what a dataplane tells of again be counted once.
-func (t *Process) takeOffLocked(c *counting, first sums) {
+func (t *Counters) takeOffLocked(c *counting, first sums) {
 	if len(first.all) == 0 { // one that is being written tells of nothing yet
 		return
 	}
@@ -110,7 +110,7 @@ func (t *Process) takeOffLocked(c *counting, first sums) {
 }
 
 // Dataplanes returns those that count, the oldest first.
-func (t *Process) Dataplanes() (all []dataplane.Dataplane) {
+func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.live {
@@ -121,7 +121,7 @@ func (t *Process) Dataplanes() (all []dataplane.Dataplane) {
 
 // Counts returns the sums, or what they were last if a dataplane hangs: the kernel's dump, or a tool. To read them has dataplanes
 // forget what is gone. The result belongs to all callers. A dataplane must know by then what an earlier process has left for it.
-func (t *Process) Counts() map[Port]dataplane.FrontendCount {
+func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
 		t.reading, t.began = make(chan struct{}), time.Now()
@@ -142,7 +142,7 @@ func (t *Process) Counts() map[Port]dataplane.FrontendCount {
 }
 
 // Last reads the sums once more, after all dataplanes were closed, for the next process.
-func (t *Process) Last() {
+func (t *Counters) Last() {
 	for {
 		t.mu.Lock()
 		reading := t.reading
@@ -157,7 +157,7 @@ func (t *Process) Last() {
 	}
 }
 
-func (t *Process) read() {
+func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live
 	t.mu.Unlock()
@@ -193,7 +193,7 @@ func (t *Process) read() {
 }
 
 // DialRetries returns the sum of retries; false: no dataplane of this process has counted them.
-func (t *Process) DialRetries() (n uint64, counted bool) {
+func (t *Counters) DialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n, counted = t.retries, t.retries > 0

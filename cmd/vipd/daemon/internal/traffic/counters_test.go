@@ -1,4 +1,4 @@
-package counters
+package traffic
 
 import (
 	"fmt"
@@ -39,11 +39,11 @@ func counted(port string, in uint64, backends ...dataplane.BackendCount) datapla
 	return f
 }
 
-// TestTallyOfAModeThatComesBack: what the kernel went on counting while a mode was left is told once, whether the next
+// TestCountsOfAModeThatComesBack: what the kernel went on counting while a mode was left is told once, whether the next
 // dataplane of its kind goes on with the kernel's counters or begins anew.
-func TestTallyOfAModeThatComesBack(t *testing.T) {
+func TestCountsOfAModeThatComesBack(t *testing.T) {
 	one, two := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
-	var all Process
+	var all Counters
 	count := func() dataplane.FrontendCount { return sorted(all.Counts()[web()]) }
 	first := &meter{counted: []dataplane.FrontendCount{counted("http", 500, dataplane.BackendCount{Backend: one, Connections: 10, Kept: 8, Active: 3})}}
 	all.Begin("a", first, false)
@@ -112,7 +112,7 @@ func TestCountsOfProcesses(t *testing.T) {
 		dir, kernel, next := t.TempDir(), objects{}, 0
 		var sent, lost, shown uint64 // lost: at most
 		for range 6 {
-			all, c := &Process{}, &counter{kernel: kernel, ended: map[netip.AddrPort]uint64{}}
+			all, c := &Counters{}, &counter{kernel: kernel, ended: map[netip.AddrPort]uint64{}}
 			all.Open(dir, slog.New(slog.DiscardHandler))
 			all.Begin("a", c, true)
 			var gone uint64
@@ -169,7 +169,7 @@ func TestCountsOfABrokenFile(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, FileName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var all Process
+		var all Counters
 		all.Open(dir, slog.New(slog.DiscardHandler))
 		all.Begin(config.NFTablesMode, &meter{counted: []dataplane.FrontendCount{counted("http", 3, dataplane.BackendCount{Backend: one, Connections: 2})}}, true)
 		want := counted("http", 3, dataplane.BackendCount{Backend: one, Connections: 2 + before})
@@ -184,7 +184,7 @@ func TestCountsOfABrokenFile(t *testing.T) {
 func TestWritesWhatChanged(t *testing.T) {
 	dir, backends := t.TempDir(), 100
 	m := &meter{counted: crowd(1, backends)}
-	var all Process
+	var all Counters
 	all.Open(dir, slog.New(slog.DiscardHandler))
 	all.Begin(config.UserspaceMode, m, false)
 	size := func() int64 {
@@ -196,7 +196,7 @@ func TestWritesWhatChanged(t *testing.T) {
 		return is.Size()
 	}
 	told := func() uint64 {
-		var next Process
+		var next Counters
 		next.Open(dir, slog.New(slog.DiscardHandler))
 		return next.last[Port{Service: "s0"}].Connections
 	}
@@ -249,7 +249,7 @@ func BenchmarkCounts(b *testing.B) {
 	for _, busy := range []int{0, 100, 10_000} {
 		b.Run(fmt.Sprint("changed=", busy), func(b *testing.B) {
 			m := &meter{counted: crowd(10_000, 10)}
-			var all Process
+			var all Counters
 			all.Open(b.TempDir(), slog.New(slog.DiscardHandler))
 			all.Begin(config.NFTablesMode, m, false)
 			all.Last()

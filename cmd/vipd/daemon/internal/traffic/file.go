@@ -1,4 +1,4 @@
-package counters
+package traffic
 
 import (
 	"bufio"
@@ -53,7 +53,7 @@ type entry struct {
 }
 
 // Open goes on with the sums that an earlier process has left in a run_dir, and keeps them there.
-func (t *Process) Open(runDir string, log *slog.Logger) {
+func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.file = file{path: filepath.Join(runDir, FileName), log: log}
 	entries, err := t.file.read()
 	if err != nil {

@@ -1,4 +1,4 @@
-package counters
+package traffic
 
 import (
 	"vipd/dataplane"
