@@ -9,15 +9,15 @@ import (
 // several goroutines, and nobody who reads the kernel keeps others waiting.
 type Readings struct {
 	mu sync.Mutex // guards what follows
-	// totals are of rules that are gone.
-	totals *Sums[Backend, Count]
+	// ended are of rules that are gone.
+	ended *Sums[Backend, Count]
 	// shown is what was last said, and due when the kernel may be read again.
 	shown map[Backend]Count
 	due   time.Time
 }
 
 // NewReadings returns those of rules that have counted nothing yet.
-func NewReadings() *Readings { return &Readings{totals: New(Backend.Whole, Count.Plus)} }
+func NewReadings() *Readings { return &Readings{ended: New(Backend.Whole, Count.Plus)} }
 
 // Shown returns what was last said, which is not changed any more, and whether the kernel may be read again.
 func (r *Readings) Shown() (shown map[Backend]Count, due bool) {
@@ -40,13 +40,13 @@ func (r *Readings) End(k Backend, n uint64) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.totals.Add(k, Count{All: n}, time.Now())
+	r.ended.Add(k, Count{All: n}, time.Now())
 }
 
 // Read takes in what a reading that began then has found at the rules that are there, and returns all counts.
 func (r *Readings) Read(live map[Backend]Count, began time.Time) map[Backend]Count {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shown, r.due = r.totals.With(live, time.Now()), NextReading(began)
+	r.shown, r.due = r.ended.With(live, time.Now()), NextReading(began)
 	return r.shown
 }

@@ -2,6 +2,8 @@ package deps
 
 import (
 	"fmt"
+	"go/ast"
+	"go/types"
 	"slices"
 	"strings"
 	"testing"
@@ -135,6 +137,27 @@ func TestModesKnowNotEachOther(t *testing.T) {
 				t.Errorf("%s imports %s: modes share dataplane/internal, never each other", f.path, imported)
 			}
 		}
+	}
+}
+
+// TestErrorsOfSockets: what runs on Windows asks package sockerr, which knows the numbers there.
+func TestErrorsOfSockets(t *testing.T) {
+	set, files := readTree(t)
+	for _, f := range files {
+		anywhere := within("balancer", f.folder()) || within("dataplane/userspace", f.folder()) || within("cmd", f.folder()) || within("examples", f.folder())
+		if !anywhere || f.test || strings.HasSuffix(f.path, "_linux.go") || strings.HasSuffix(f.path, "_unix.go") {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 2 || types.ExprString(call.Fun) != "errors.Is" {
+				return true
+			}
+			if of := types.ExprString(call.Args[1]); strings.HasPrefix(of, "syscall.E") {
+				t.Errorf("%s: errors.Is does not know %s on Windows: sockerr.Is does", set.Position(n.Pos()), of)
+			}
+			return true
+		})
 	}
 }
 

@@ -220,6 +220,9 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	if len(gaps) == 0 {
+		t.Skip("each part of it was skipped, with its reason")
+	}
 	tell(t, "kill -9 of the owner and the leader of etcd", gaps)
 }
 
