@@ -103,7 +103,7 @@ package-test: needs ## builds packages of two versions, and installs, upgrades, 
 	VERSION=v0.0.1 packaging/build build/package-test/old amd64
 	VERSION=v0.0.2 packaging/build build/package-test/new amd64 arm64
 	VERSION=v0.0.2 packaging/build build/package-test/again amd64 arm64
-	VIPD_PACKAGES=$(CURDIR)/build/package-test $(GO) test -count=1 -run Packages ./packaging/... ./test/systemd
+	VIPD_PACKAGES=$(CURDIR)/build/package-test $(GO) test -count=1 -run "Packages|RPM" ./packaging/... ./test/systemd
 
 install: ## (after build) to DESTDIR: programs, units, modules' options, completions, manual pages, and a default config unless there is one
 	@test -x bin/vipd || { echo 'run "make build" first'; exit 1; } # not as a dependency: under sudo there may be no Go

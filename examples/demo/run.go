@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"vipd/balancer/sockerr"
 )
 
 // run serves examples/quickstart.toml until ctx ends.
@@ -77,7 +75,7 @@ func quickstartPortsFree() error {
 	}
 	var taken []string
 	for _, place := range needed {
-		if err := tryBind(place); sockerr.Is(err, syscall.EADDRINUSE) {
+		if err := tryBind(place); errors.Is(err, syscall.EADDRINUSE) {
 			taken = append(taken, place)
 		} else if err != nil {
 			return fmt.Errorf("trying %s: %w", place, err)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"vipd/balancer/sockerr"
 )
 
 // server answers with its name on up to three sockets.
@@ -57,7 +55,7 @@ func (s *server) listen() (err error) {
 
 // explain says what to do about an address that can't be had.
 func explain(flag, address string, err error) error {
-	if sockerr.Is(err, syscall.EADDRINUSE) {
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("--%s %s: another program has that port; end it or take another one", flag, address)
 	}
 	return fmt.Errorf("--%s %s: %w", flag, address, err)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,13 +23,16 @@ type flowTable struct {
 	flows  map[string]conntrack.Flow
 	broken bool
 	sweeps int // how often it was searched
-	// during is called when a search has begun; nil means nothing is.
-	during func()
+	// before and after are called when a search has begun, and when it has met all flows; nil means nothing is.
+	before, after func()
 }
 
 func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (n int, err error) {
-	if f.during != nil {
-		f.during()
+	if f.before != nil {
+		f.before()
+	}
+	if f.after != nil {
+		defer f.after()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,7 +169,7 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 }
 
 // TestSweepsAreShared counts searches of conntrack: changes within a moment have one in common, and none is for an endpoint that
-// comes, or that goes after its connections' time.
+// comes, or that begins to drain.
 func TestSweepsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{}
@@ -198,7 +202,7 @@ func TestSweepsAreShared(t *testing.T) {
 		time.Sleep(time.Minute)
 		want("the end of its drain", 1)
 		take(leaving, web(key(0), 1, 2))
-		want("an endpoint that is drained", 0)
+		want("an endpoint that is drained", 1)
 		take(web(key(0), 1, 2), web(key(0), 1))
 		take(web(key(2), 1, 2), web(key(2), 1))
 		want("endpoints that go at once", 1)
@@ -212,21 +216,59 @@ func TestSweepsAreShared(t *testing.T) {
 func TestReturnsDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
-		fl := NewFlows(table, slog.New(slog.DiscardHandler))
 		front := web(key(0), 1)
 		front.DrainTimeout = 0
+		var fl *Flows
+		var gone, returned atomic.Bool
+		table.before = func() {
+			if gone.Load() && !returned.Swap(true) {
+				fl.Applied([]dataplane.Change{{Key: front.Key, New: front}}, nil)
+				table.add("a new connection", front.Key, 1, conntrack.DstNAT)
+			}
+		}
+		fl = NewFlows(table, slog.New(slog.DiscardHandler))
 		fl.Applied([]dataplane.Change{{Key: front.Key, New: front}}, nil)
 		time.Sleep(time.Minute)
-		table.during = func() {
-			table.during = nil
-			fl.Applied([]dataplane.Change{{Key: front.Key, New: front}}, nil)
-			table.add("a new connection", front.Key, 1, conntrack.DstNAT)
-		}
+		gone.Store(true)
 		fl.Applied([]dataplane.Change{{Key: front.Key, Old: front}}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if table.during != nil || len(table.flows) != 1 {
-			t.Errorf("searched: %t; there are %v, want the new connection", table.during == nil, table.flows)
+		if !returned.Load() || len(table.flows) != 1 {
+			t.Errorf("searched: %t; there are %v, want the new connection", returned.Load(), table.flows)
+		}
+		if err := fl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestGoesDuringASweep has an endpoint go, after its connections' time, at the end of a search that began before that time.
+func TestGoesDuringASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &flowTable{flows: map[string]conntrack.Flow{}}
+		all, end := web(key(0), 1, 2, 3), time.Now().Add(10*time.Minute)
+		draining := removed(all, end)
+		var fl *Flows
+		var late, gone atomic.Bool
+		table.after = func() {
+			if late.Load() && !gone.Swap(true) {
+				time.Sleep(time.Second)
+				fl.Applied([]dataplane.Change{{Key: all.Key, Old: draining, New: web(key(0), 1)}}, nil)
+			}
+		}
+		fl = NewFlows(table, slog.New(slog.DiscardHandler))
+		fl.Applied([]dataplane.Change{{Key: all.Key, New: all}}, nil)
+		table.add("to the endpoint that drains", all.Key, 3, conntrack.DstNAT)
+		fl.Applied([]dataplane.Change{{Key: all.Key, Old: all, New: draining}}, nil)
+		time.Sleep(time.Until(end) - 500*time.Millisecond)
+		late.Store(true)
+		fewer := *draining // the second goes at once
+		fewer.Backends = slices.Delete(slices.Clone(draining.Backends), 1, 2)
+		fl.Applied([]dataplane.Change{{Key: all.Key, Old: draining, New: &fewer}}, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !gone.Load() || len(table.flows) > 0 {
+			t.Errorf("gone: %t; there are %v", gone.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)

@@ -191,12 +191,12 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return losesBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
-// losesBackend reports whether the time of some backend's connections is over in next, as that of one that is gone or, at
-// once, of one that fails its checks may be, and was not in was: those that drained are ended when their time is over.
+// losesBackend reports whether a backend of was is gone from next, or its connections' time is over there and was not in was, as
+// that of one that fails its checks may be at once. One that is gone after its time may have gone during a search that began before.
 func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := backend(next, b)
-		return (is == nil || is.Over(now)) && !b.Over(now)
+		return is == nil || is.Over(now) && !b.Over(now)
 	})
 }
 

@@ -1,0 +1,69 @@
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+// TestRPMInARoot has rpm install, check, upgrade and remove the packages in a root of their own, without scripts, which need a shell
+// there. They have the files that those for Debian have. With scripts, a systemd and traffic they live in test/systemd.
+func TestRPMInARoot(t *testing.T) {
+	folder := os.Getenv("VIPD_PACKAGES")
+	if folder == "" {
+		t.Skip("needs packages of two versions: make package-test builds them")
+	}
+	lab.Need(t, "rpm", "dpkg-deb")
+	root := t.TempDir()
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	rpm := func(args ...string) string {
+		t.Helper()
+		return run("rpm", append([]string{"--root", root}, args...)...)
+	}
+	of := func(version, pattern string) string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(folder, version, pattern))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%s of the %s version: %v, %v", pattern, version, found, err)
+		}
+		return found[0]
+	}
+	files := func(list string) (paths []string) {
+		for line := range strings.Lines(list) {
+			path := strings.TrimPrefix(strings.TrimSpace(line), ".")
+			if info, err := os.Stat(filepath.Join(root, path)); err != nil || !info.IsDir() {
+				paths = append(paths, path)
+			}
+		}
+		slices.Sort(paths)
+		return paths
+	}
+	rpm("--initdb")
+	rpm("-i", "--nodeps", "--noscripts", of("old", "*.x86_64.rpm"))
+	rpm("-V", "--nodeps", "vipd")
+	rpm("-U", "--nodeps", "--noscripts", of("new", "*.x86_64.rpm"))
+	rpm("-V", "--nodeps", "vipd")
+	got := files(rpm("-ql", "vipd"))
+	deb := run("sh", "-ec", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", of("new", "*_amd64.deb"))
+	if want := files(deb); len(got) < 20 || !slices.Equal(got, want) {
+		t.Errorf("the RPM has\n%s\nthe package for Debian\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	rpm("-e", "--noscripts", "vipd")
+	for _, path := range got {
+		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {
+			t.Errorf("after removing it %s is there", path)
+		}
+	}
+}
