@@ -239,13 +239,15 @@ func (d *decoder) asTable(raw any) (map[string]any, bool) {
 	return table, ok
 }
 
-// asStruct is asTable where the table becomes a t.
+// asStruct is asTable where the table becomes a t, of which there may be an example.
 func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
+	table, ok := raw.(map[string]any)
+	if ok {
+		return table, true
+	}
 	if f, ok := reflect.New(t).Interface().(exampler); ok {
-		if _, isTable := raw.(map[string]any); !isTable {
-			d.wrong("a table, such as "+f.Example(), raw)
-			return nil, false
-		}
+		d.wrong("a table, such as "+f.Example(), raw)
+		return nil, false
 	}
 	return d.asTable(raw)
 }

@@ -82,9 +82,7 @@ func (c *call) examined() doctor.Host {
 		return h // what is wrong with the file is said already
 	}
 	mode, _ := planned(h.Config.Mode)
-	h.Frontends = mapped(d.compile("", mode.Capabilities(h.Config)), func(f *balancer.Frontend) doctor.Frontend {
-		return doctor.FrontendOf(f)
-	})
+	h.Frontends = mapped(d.compile("", mode.Capabilities(h.Config)), doctor.FrontendOf)
 	return h
 }
 

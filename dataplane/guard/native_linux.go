@@ -121,6 +121,7 @@ func (t *native) establish(ctx context.Context) (err error) {
 	return err
 }
 
+// put is establish, once.
 func (t *native) put(ctx context.Context) error {
 	if !t.ready {
 		if err := t.table.Steady(t.read); err != nil {

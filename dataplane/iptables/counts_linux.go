@@ -12,7 +12,7 @@ import (
 )
 
 // counted is what is remembered of the kernel's counters. A rule counts the first packets of connections, and begins
-// anew when its chain is written: what it had is added to ended before.
+// anew when its chain is written: what it had goes to the readings as ended before.
 type counted struct {
 	readings *counters.Readings
 	// last is what each chain's rules were last seen at; the family's lock guards it.
@@ -52,7 +52,7 @@ func (y *family) countedLocked(p *plan) (names []string) {
 	return names
 }
 
-// endLocked adds what a chain has counted to ended, because it is replaced or deleted.
+// endLocked ends what a chain has counted, because it is replaced or deleted.
 func (y *family) endLocked(f *front, name string, counts []uint64) {
 	last := y.last[name]
 	delete(y.last, name)
@@ -70,7 +70,7 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 	}
 }
 
-// countLastLocked adds what all chains have counted to ended, because they go: nothing leads to them any more.
+// countLastLocked ends what all chains have counted, because they go: nothing leads to them any more.
 // Counters are no reason to leave them.
 func (y *family) countLastLocked(ctx context.Context) {
 	counts, _ := y.tool.FullCounts(ctx, table, frontPrefix)
@@ -105,8 +105,8 @@ func (y *family) counts(ctx context.Context) map[counters.Backend]counters.Count
 	return y.readings.Read(y.liveLocked(counts, epoch), started)
 }
 
-// liveLocked is what a reading found at the rules that are there. Chains that were written after the epoch in which it began are left out: what
-// they had is among ended.
+// liveLocked is what a reading found at the rules that are there. Chains that were written after the epoch in which it began are
+// left out: what they had has ended.
 func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]counters.Count {
 	owners := y.chainOwners()
 	all := make(map[counters.Backend]counters.Count, len(y.chains))

@@ -170,7 +170,7 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 }
 
 // compare returns the states of the chains that were read, and which of them are not as they were left. What those had
-// counted is added to ended.
+// counted has ended.
 func (s *survey) compare() (read map[string]chainState, changed map[string]bool) {
 	y := s.y
 	owners := y.chainOwners()

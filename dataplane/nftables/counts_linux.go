@@ -14,7 +14,7 @@ import (
 )
 
 // counts is what is remembered of the kernel's counters. An element counts the first packets of connections, and begins anew
-// when it is replaced: what it had is added to ended before.
+// when it is replaced: what it had goes to the readings as ended before.
 type counts struct {
 	// counter is a separate connection: reading many elements takes time, for which a change must not wait.
 	counter *nft.Conn
@@ -79,13 +79,13 @@ func (y *family) counted() map[counters.Backend]counters.Count {
 		return shown
 	}
 	defer y.mu.Unlock()
-	if y.epoch != epoch { // a part of what was read is among ended
+	if y.epoch != epoch { // a part of what was read has ended
 		return shown
 	}
 	return y.readings.Read(live, began)
 }
 
-// endLocked adds what was counted at elements that are gone to ended.
+// endLocked ends what was counted at elements that are gone.
 func (y *family) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
@@ -95,7 +95,7 @@ func (y *family) endLocked(gone []nft.FoundElem) {
 	}
 }
 
-// countLastLocked adds what all elements have counted to ended, because they go.
+// countLastLocked ends what all elements have counted, because they go.
 func (y *family) countLastLocked() {
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
@@ -100,8 +102,11 @@ func (y *family) commit(ctx context.Context, by func(*nft.Tx) error, tx *nft.Tx)
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}
-	if err != nil { // another program may have changed what the transaction builds on, and other frontends too
-		y.sound, y.doubt = false, fmt.Sprintf("a change of table %s could not be made: %v", y.schema.table, err)
+	if err != nil {
+		y.sound = false // another program may have changed what the transaction builds on
+	}
+	if errors.Is(err, nft.ErrBusy) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) { // it has, and other frontends may be in it
+		y.doubt = fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
 		y.epoch++

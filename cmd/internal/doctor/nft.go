@@ -98,7 +98,10 @@ func (v *visit) foreignChain(ctx context.Context, c *nftChain) {
 			continue
 		}
 		lets = lets || v.letsVIPs(o.Rule)
-		to := v.named(o.Rule)
+		to := ""
+		if o.Rule.ends("accept", "drop", "reject") {
+			to = v.named(o.Rule)
+		}
 		accepted[to] = accepted[to] || o.Rule.ends("accept")
 		if to != "" && o.Rule.ends("drop", "reject") && !accepted[to] && !lets && how == "" && !strings.HasPrefix(c.Table, "vipd") {
 			v.add(warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, to),
