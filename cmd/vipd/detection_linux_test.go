@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -143,9 +143,7 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 	}
 	add("quiet", quietVIP.Addr().String(), 8080, "tcp", check(balancer.HTTPHealth, "port = 9100"))
 	add("panicky", panickyVIP.Addr().String(), 8080, "tcp", check(balancer.HTTPHealth, "port = 9100, panic_threshold = 100"))
-	if err := os.WriteFile(g.file, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, g.file, text.String())
 	return g
 }
 

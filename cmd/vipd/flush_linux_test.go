@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vipd/test/lab"
+	"vipd/test/program"
 )
 
 // BenchmarkFlush has others take away all rules of nf_tables, b.N times, with time to come to rest in between, and reports what
@@ -52,9 +53,7 @@ func (g *gateway) writeFew(settings string, services int) {
 	for i := 1; i < services; i++ {
 		fmt.Fprintf(&more, "[services.s%d]\nvips = [\"10.97.%d.%d\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"10.2.0.2\" }]\n", i, i/250, i%250+1)
 	}
-	if err := os.WriteFile(g.file, append(text, more.String()...), 0o600); err != nil {
-		g.t.Fatal(err)
-	}
+	program.Save(g.t, g.file, string(append(text, more.String()...)))
 }
 
 // holes is what clients have met at flushes.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -105,9 +104,7 @@ func (g *gateway) write(settings string, servers ...int) {
 vips = ["10.96.0.10"]
 ports = [{ port = 80, target_port = 8080 }]
 endpoints = [` + strings.Join(endpoints, ", ") + "]\n"
-	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
-		g.t.Fatal(err)
-	}
+	program.Save(g.t, g.file, text)
 }
 
 func settings(mode, backend string) string {

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -26,9 +26,7 @@ ports = [{ port = 80, target_port = 8080 }]
 endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
 health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "2s", rise = 1, fall = 2 }
 `
-	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, g.file, text)
 	g.start()
 	want := func(v balancer.Verdict, meanwhile func()) {
 		t.Helper()

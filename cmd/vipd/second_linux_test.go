@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -23,9 +24,7 @@ func (g *gateway) second() {
 	dir := t.TempDir()
 	other := filepath.Join(dir, "vipd.toml")
 	write := func(text string) {
-		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		program.Save(t, other, text)
 	}
 	before := g.kernel()
 	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services of this network namespace", os.Getpid(), g.file, filepath.Join(filepath.Dir(g.file), "run"))

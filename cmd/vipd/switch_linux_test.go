@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 	"vipd/dataplane"
 	"vipd/test/ipvs"
 	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -277,9 +277,7 @@ func TestSwitchByFile(t *testing.T) {
 	if _, c := g.ask(g.client); echoes(c) != nil {
 		t.Error("no echo after the switch")
 	}
-	if err := os.WriteFile(g.file, []byte("nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, g.file, "nonsense")
 	if _, c := g.ask(g.client); echoes(c) != nil {
 		t.Error("no echo after a broken file")
 	}

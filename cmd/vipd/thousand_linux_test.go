@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -118,9 +118,7 @@ func (g *gateway) writeThousand(mode string, addresses int) {
 		fmt.Fprintf(&text, ", { address = \"10.3.%d.%d\", port = %d }", n/250, 1+n%250, firstOfMany+i)
 	}
 	text.WriteString("]\n")
-	if err := os.WriteFile(g.file, []byte(text.String()), 0o600); err != nil {
-		g.t.Fatal(err)
-	}
+	program.Save(g.t, g.file, text.String())
 }
 
 // firstOfMany is the first of a thousand ports.

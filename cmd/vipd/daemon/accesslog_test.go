@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -24,9 +25,7 @@ vips = ["127.58.0.2"]
 ports = [{ port = 8080 }]
 endpoints = [{ address = "127.58.1.2", port = 9001 }]
 `
-	if err := os.WriteFile(n.file(), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, n.file(), text)
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	type entry struct {

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"go.uber.org/goleak"
 
+	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
@@ -25,6 +26,7 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
 	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -89,9 +91,16 @@ func (n *node) file() string { return filepath.Join(n.dir, "vipd.toml") }
 
 func (n *node) write(services string) {
 	n.t.Helper()
-	if err := os.WriteFile(n.file(), []byte(header+services), 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	program.Save(n.t, n.file(), header+services)
+}
+
+// written waits until no process has the file open for writing: one that was begun meanwhile has it until it runs its program.
+func (n *node) written() {
+	n.t.Helper()
+	wait.For(n.t, 10*time.Second, "the file to be closed", func() bool {
+		r, err := n.client.Reload(n.t.Context(), "")
+		return err == nil && !slices.ContainsFunc(r.Problems, func(p balancer.Problem) bool { return strings.Contains(p.Text, "is being written") })
+	})
 }
 
 // start starts it, and waits until it is ready.
@@ -452,9 +461,7 @@ func TestSocketInUse(t *testing.T) {
 	n := startNode(t, web)
 	other := filepath.Join(n.dir, "other.toml")
 	text := strings.Replace(header, `run_dir = "run"`, `run_dir = "other"`, 1)
-	if err := os.WriteFile(other, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, other, text)
 	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
 		t.Errorf("a second daemon on the same socket: %v", err)
@@ -601,9 +608,7 @@ func TestRemovesWhatOtherModesLeft(t *testing.T) {
 func TestModeFallsBack(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	text := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + web
-	if err := os.WriteFile(n.file(), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, n.file(), text)
 	n.start()
 	s := n.status()
 	if s.Mode.InUse != "userspace" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(n.problems(), "mode: userspace mode serves instead of ipvs") {
@@ -613,9 +618,7 @@ func TestModeFallsBack(t *testing.T) {
 		t.Error("the fallback is not in the metrics")
 	}
 	n.stop()
-	if err := os.WriteFile(n.file(), []byte("strict_mode = true\n"+text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, n.file(), "strict_mode = true\n"+text)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
 		t.Errorf("strict_mode: %v", err)

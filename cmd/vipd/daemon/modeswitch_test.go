@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -51,9 +51,7 @@ func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Datap
 // configure writes the configuration anew, with something replaced.
 func (n *node) configure(old, with, services string) {
 	n.t.Helper()
-	if err := os.WriteFile(n.file(), []byte(strings.Replace(header, old, with, 1)+services), 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	program.Save(n.t, n.file(), strings.Replace(header, old, with, 1)+services)
 }
 
 // TestLeavesAModeThatDoesNotWork: a mode in which nothing can be carried out takes nothing over, and is left again; what

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -159,9 +160,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	}
 
 	wrong := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + strings.Replace(text, "endpoints = []", "endpoints = 7", 1)
-	if err := os.WriteFile(n.file(), []byte(wrong), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	program.Save(t, n.file(), wrong)
 	p.fires(fired, "VipdConfigurationRefused", "VipdModeFallback")
 	if err := os.Rename(n.file(), n.file()+".away"); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ func TestSavingInPlace(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
+	n.written()
 	unchanged("is empty")
 	r, err := n.client.ReloadEmpty(t.Context(), "")
 	if err != nil || r.Services != 0 {
