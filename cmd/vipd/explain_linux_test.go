@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -58,8 +59,8 @@ func (g *gateway) explains(open net.Conn) {
 	}
 }
 
-// kills demands that connections are seen to begin, are ended when that is asked for, and are seen to end. The kernel can't end
-// single connections in ipvs mode. It returns where the client's end of the last one was.
+// kills demands that connections are seen to begin, are ended when that is asked for, are seen to end, and are in the access log. The
+// kernel can't end single connections in ipvs mode. It returns where the client's end of the last one was.
 func (g *gateway) kills(mode string) (client netip.AddrPort) {
 	g.t.Helper()
 	ctx, cancel := context.WithCancel(g.t.Context())
@@ -117,8 +118,20 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 			g.t.Errorf("in %s mode, a connection that was ended goes on: %v", mode, err)
 		}
 		lab.Eventually(g.t, 30*time.Second, "being told of the connection's end", func() error { return seen(api.Ended, c) })
+		lab.Eventually(g.t, 30*time.Second, "a line of the connection in the access log", func() error { return g.logged(client) })
 	}
 	return client
+}
+
+// logged returns an error while the access log has no line of a client's connection.
+func (g *gateway) logged(client netip.AddrPort) error {
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(g.file), "access.log"))
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, " service=web client="+client.String()+" ") && strings.Contains(line, "10.96.0.10:80/tcp") {
+			return nil
+		}
+	}
+	return fmt.Errorf("it says of %s nothing: %v\n%s", client, err, text)
 }
 
 // reuses demands that the client is served at the port of a connection that was ended before.

@@ -83,7 +83,7 @@ func (l *loop) more(n int64) {
 func switching(t *testing.T, names ...string) {
 	g := newGateway(t)
 	mode := func(name string) string { // drains last as long as the test, on a slow machine, too
-		return settings(name, "auto") + "[defaults]\ndrain_timeout = \"1h\"\n"
+		return settings(name, "auto") + "[userspace]\naccess_log = \"access.log\"\n[defaults]\ndrain_timeout = \"1h\"\n"
 	}
 	g.write(mode(names[0]), 0, 1)
 	g.start()

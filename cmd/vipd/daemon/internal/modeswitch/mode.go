@@ -23,6 +23,8 @@ type Chosen struct {
 	Fallback bool
 	// Reason is in words for users.
 	Reason string
+	// left is closed when another mode serves in its place.
+	left chan struct{}
 }
 
 // Choice is how a mode is chosen.
@@ -60,7 +62,10 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 			}
 			continue
 		}
-		out := &Chosen{Mode: m, Dataplane: dp, Fallback: wanted != config.AutoMode && name != wanted}
+		out := &Chosen{Mode: m, Dataplane: dp, Fallback: wanted != config.AutoMode && name != wanted, left: make(chan struct{})}
+		if c.use != nil && c.use.Dataplane == dp {
+			out.left = c.use.left
+		}
 		switch {
 		case len(reasons) > 0:
 			out.Reason = "not " + strings.Join(reasons, "; not ")

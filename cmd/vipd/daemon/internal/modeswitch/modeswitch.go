@@ -127,7 +127,9 @@ func (c *Switch) again(ctx context.Context) {
 			c.o.Journal.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
 			})
-			c.serving.Store(&Chosen{Mode: use.Mode, Dataplane: use.Dataplane, Fallback: true, Reason: err.Error()})
+			stays := *use
+			stays.Fallback, stays.Reason = true, err.Error()
+			c.serving.Store(&stays)
 			return
 		case next.Dataplane == use.Dataplane:
 			c.serving.Store(next)
@@ -253,9 +255,6 @@ func (c *Switch) Close() {
 	}
 }
 
-// followLook is how often a follower of connections looks whether another mode serves.
-const followLook = time.Second
-
 // Follow calls tell for the connections that begin and end in the mode that serves, until ctx ends; then it returns nil. It calls
 // lost where some may have been missed, as when another mode takes over.
 func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func()) error {
@@ -263,28 +262,20 @@ func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.
 		if !first {
 			lost()
 		}
-		serving := c.Serving().Dataplane
+		serving := c.Serving()
 		part, cancel := context.WithCancel(ctx)
-		go c.endWith(part, serving, cancel) // ends with part
-		err := serving.Follow(part, tell, lost)
+		go func() {
+			select {
+			case <-serving.left:
+			case <-part.Done():
+			}
+			cancel()
+		}()
+		err := serving.Dataplane.Follow(part, tell, lost)
 		cancel()
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// endWith calls cancel when another dataplane serves. It returns then, or when ctx ends.
-func (c *Switch) endWith(ctx context.Context, serving dataplane.Dataplane, cancel func()) {
-	look := time.NewTicker(followLook)
-	defer look.Stop()
-	for c.Serving().Dataplane == serving {
-		select {
-		case <-ctx.Done():
-			return
-		case <-look.C:
-		}
-	}
-	cancel()
 }

@@ -33,6 +33,7 @@ type retirement struct {
 
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
 func (c *Switch) retire(old *Chosen) {
+	close(old.left)
 	ctx, cut := context.WithTimeout(context.Background(), c.DrainTime())
 	traits := old.Dataplane.Traits()
 	traits.Needs.Resets = false // its rules go: nothing new is translated that could go on
