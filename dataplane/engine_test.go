@@ -364,6 +364,37 @@ func TestTotalFailureRests(t *testing.T) {
 	})
 }
 
+// TestTakenBackAfterFailure takes back a change of which the dataplane did some, and failed, until the engine left the rest for later.
+func TestTakenBackAfterFailure(t *testing.T) {
+	for seed := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, seed)
+			fill := func() {
+				for i := range 100 {
+					k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP}
+					w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
+					w.desired.Addresses = w.desired.Addresses.Set(k.Addr, 1)
+				}
+				w.set()
+			}
+			fill()
+			time.Sleep(time.Second)
+			before := w.desired.Frontends
+			w.kernel.Fail(fake.Faults{Share: 1}, seed)
+			fill()
+			time.Sleep(300 * time.Millisecond)
+			w.kernel.Fail(fake.Faults{}, seed)
+			w.desired.Frontends = before
+			w.set()
+			time.Sleep(time.Minute)
+			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
+				t.Errorf("seed %d: %q, failing %v", seed, d, w.engine.Status().Failing)
+			}
+			w.stop()
+		})
+	}
+}
+
 // TestManyPoisons checks that bad frontends in a row, more than the engine's patience, keep the good ones waiting for
 // seconds at most.
 func TestManyPoisons(t *testing.T) {

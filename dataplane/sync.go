@@ -282,9 +282,11 @@ func (a *applying) fail(c Change, err error) {
 		a.failed = err
 	}
 	a.postpone(c, err)
-	// What is there now is unknown: even what was not there before may be, with only the answer lost.
-	a.done = a.done.Set(c.Key, &balancer.Frontend{Key: c.Key})
+	a.doubt(c.Key)
 }
+
+// doubt notes that what is there now is unknown: even what was not there before may be, with only the answer lost.
+func (a *applying) doubt(k balancer.Key) { a.done = a.done.Set(k, &balancer.Frontend{Key: k}) }
 
 // hold leaves a key as it is until the host lets it be applied.
 func (a *applying) hold(c Change, err error) {
@@ -318,12 +320,14 @@ func (a *applying) remember(c Change) *retry {
 	return t
 }
 
-// giveUp leaves the rest of a batch for later, without counting it as tried: the failure is not about single keys.
+// giveUp leaves the rest of a batch for later, without counting it as tried: the failure is not about single keys. A part of it may
+// have been made by the larger batches that failed.
 func (a *applying) giveUp(batch []Change) {
 	a.gaveUp = a.failed
 	due := time.Now().Add(a.backoff(a.wholeTries + 1))
 	for _, c := range batch {
 		t := a.remember(c)
 		t.err, t.due, t.held = a.failed, due, false
+		a.doubt(c.Key)
 	}
 }
