@@ -28,8 +28,8 @@ func debugVerb() *verb {
 		about: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
 			"configuration and services files, what vipd has in the kernel, addresses and routes, and what its goroutines " +
 			"do. What can't be gathered says why, in its place.\n\n" +
-			"Headers and texts that checks send, and passwords in URLs, are replaced by \"(hidden)\". Files that hold passwords or keys " +
-			"are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
+			"Headers and texts that checks send, arguments of programs, and passwords and queries in URLs are replaced by \"(hidden)\". " +
+			"Files that hold passwords or keys are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
 		example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "write to `FILE`; \"-\": to stdout; default: vipd-HOST-TIME.tar.gz in this folder"},
@@ -238,15 +238,18 @@ func shareable(file string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// redact copies a value without secrets: what checks send, and the passwords in URLs.
+// redact copies a value without secrets: what checks send, arguments of programs, and passwords and queries in URLs.
 func redact(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for key, value := range v {
-			switch key {
-			case "headers", "send", "password":
+			program, _ := value.([]any)
+			switch {
+			case key == "headers", key == "send", key == "password":
 				out[key] = hidden
+			case (key == "command" || strings.HasPrefix(key, "on_")) && len(program) > 1:
+				out[key] = []any{program[0], hidden}
 			default:
 				out[key] = redact(value)
 			}
@@ -265,10 +268,14 @@ func redact(v any) any {
 		}
 		return out
 	case string:
+		if text, _, query := strings.Cut(v, "?"); query {
+			v = text + "?" + hidden
+		}
 		if u, err := url.Parse(v); err == nil && u.User != nil {
 			u.User = url.User("hidden")
 			return u.String()
 		}
+		return v
 	}
 	return v
 }

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestShareable leaves out of a bundle's files what may be secret, and nothing else.
+func TestShareable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "vipd.toml")
+	text := `# SECRET
+[etcd]
+endpoints = ["http://root:SECRET@10.0.0.1:2379"]
+[tracing]
+otlp_endpoint = "https://traces.example/v1?key=SECRET"
+[hooks]
+on_health = ["/bin/page", "--token", "SECRET"]
+[services.web]
+vips = ["10.96.0.10"]
+health = { type = "http", path = "/ready?token=SECRET", headers = { Authorization = "SECRET" }, send = "SECRET" }
+[services.db]
+health = { type = "exec", command = ["/bin/check", "-pSECRET"] }
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := shareable(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(got), "SECRET") {
+		t.Errorf("there are secrets in\n%s", got)
+	}
+	for _, kept := range []string{
+		`["/bin/page", "(hidden)"]`, `["/bin/check", "(hidden)"]`, `"/ready?(hidden)"`, `"https://traces.example/v1?(hidden)"`, "@10.0.0.1:2379", "10.96.0.10",
+	} {
+		if !strings.Contains(string(got), kept) {
+			t.Errorf("%s is missing in\n%s", kept, got)
+		}
+	}
+}
