@@ -109,11 +109,17 @@ func (n *Node) rest() string {
 	return fmt.Sprintf("%d VIPs rest: %s", len(names), some(names))
 }
 
-// closeGate closes the gate for all that went before, and unbinds everything.
+// closeGate closes the gate for all that went before, and unbinds everything. A unit whose giving may have been written rests until
+// that is known, also behind the next opening.
 func (n *Node) closeGate() {
 	n.gate = closing
 	n.do(CloseGate{})
-	n.each(func(u *unit) { u.bound, u.giving = false, 0 })
+	n.each(func(u *unit) {
+		if _, unwritten := n.unbinds[u.giving]; unwritten || !n.my.live {
+			u.giving = 0
+		}
+		u.bound = false
+	})
 	n.bound = 0
 	clear(n.unbinds)
 }
