@@ -236,6 +236,10 @@ func (h *haproxy) frontend(front *section) error {
 
 // serve makes services of what a frontend listens on and a backend serves; both are the same for a listen section.
 func (h *haproxy) serve(front, back *section) error {
+	if front == back && !slices.ContainsFunc(front.all(), func(s *node) bool { return strings.HasPrefix(s.word(0), "server") }) {
+		h.note(front.line, "left out: it has no server; vipd's own status page is at [api] http")
+		return nil
+	}
 	var listeners []listener
 	for _, s := range front.statements {
 		if s.is("bind") {

@@ -93,6 +93,10 @@ func (e *server) option(p *proxy, name string) {
 			p.check.cut = line
 		}
 	case "inter", "fastinter", "rise", "fall", "port", "addr", "verify", "check-ssl", "ca-file", "crt", "check-sni", "sni":
+		if slices.Contains(e.words[e.at+1:], name) && name != "check-ssl" {
+			e.value() // the server's own value, which stands behind that of default-server, is the one that counts
+			return
+		}
 		p.check.server(p, line, name, e)
 	default:
 		if slices.ContainsFunc(p.answers, func(a answer) bool { return a.in == "server" && slices.Contains(strings.Fields(a.words), name) }) {
