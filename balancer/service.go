@@ -56,13 +56,16 @@ func (s *Service) Addresses() []netip.Addr {
 }
 
 // Claims returns what s wants for itself alone, each with the field that says so. A node port has no address: it opens on
-// those of every host. A nil service claims nothing.
+// those of every host. A nil service claims nothing, and neither does port 0, which stands for one that can't be read.
 func (s *Service) Claims() map[Key]string {
 	claims := map[Key]string{}
 	if s == nil {
 		return claims
 	}
 	for i, p := range s.Ports {
+		if p.Port == 0 {
+			continue
+		}
 		for _, vip := range s.Addresses() {
 			claims[Key{Addr: vip, Port: p.Port, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].port", i)
 		}

@@ -111,23 +111,45 @@ func (d *definitions) checkOverlaps() {
 	}
 }
 
-// claimsIn reads what a service claims, and nothing else of it; nil where that can't be read.
+// claimsIn reads what a service claims, each address and port by itself, so that a wrong one hides none; nil where that
+// can't be read.
 func claimsIn(doc *tomlfile.Document, name balancer.Name) *intent {
 	if doc == nil {
 		return nil
 	}
 	services, _ := doc.Tree()["services"].(map[string]any)
 	fields, _ := services[string(name)].(map[string]any)
-	claims := map[string]any{}
-	for _, field := range []string{"vips", "ports"} {
-		if value, there := fields[field]; there {
-			claims[field] = value
-		}
+	one := func(vip, port any) *balancer.Service {
+		alone := map[string]any{"vips": []any{vip}, "ports": []any{port}}
+		service, _ := balancer.DecodeService(name, alone, nil, nil, balancer.SeverityWarning)
+		return service
 	}
 	where := doc.Under(decode.Join("services", string(name)))
-	service, _ := balancer.DecodeService(name, claims, nil, where, balancer.SeverityWarning)
-	if service == nil {
-		return nil
+	claimed := &balancer.Service{Name: name, Origin: where("")}
+	for _, vip := range elements(fields["vips"]) {
+		if s := one(vip, map[string]any{"port": int64(1)}); s != nil {
+			claimed.VIPs = append(claimed.VIPs, s.VIPs...)
+		}
 	}
-	return &intent{Name: name, What: createdService, service: service, where: where}
+	for _, port := range elements(fields["ports"]) {
+		p := balancer.Port{}
+		if s := one("192.0.2.1", port); s != nil {
+			p = s.Ports[0]
+		}
+		claimed.Ports = append(claimed.Ports, p)
+	}
+	return &intent{Name: name, What: createdService, service: claimed, where: where}
+}
+
+// elements are those of an array, which a parser gives a type of its own where all are tables.
+func elements(array any) (all []any) {
+	switch array := array.(type) {
+	case []any:
+		return array
+	case []map[string]any:
+		for _, table := range array {
+			all = append(all, table)
+		}
+	}
+	return all
 }
