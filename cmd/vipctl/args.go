@@ -170,6 +170,9 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 		}
 		return nil
 	}
+	if len(used) > 0 && !known(verbs, used[0].name) {
+		return wrongUse("vipctl has no flag %s", used[0].text) // and what was taken for the command is its value
+	}
 	help := lookup.Meant(name, verbNames(verbs))
 	if help == "" {
 		help = "; \"vipctl --help\" lists them"

@@ -28,6 +28,7 @@ func TestArrange(t *testing.T) {
 		{"weight web 10.0.0.1 -1", "vipctl weight -- web 10.0.0.1 -1"},
 		{"check - -w", `"vipctl check" has no flag -w`},
 		{"check -", "vipctl check -- -"},
+		{"--sokcet x status", "vipctl has no flag --sokcet"},
 		{"drain web --help", "vipctl drain --help"},
 		{"-h", "vipctl --help"},
 		{"help drain", "vipctl drain --help"},

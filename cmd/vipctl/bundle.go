@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -56,8 +57,11 @@ func runDebug(c *call) error {
 		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.now().Format("20060102-150405"))
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("writing the bundle: %w", err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no folder %s for the bundle: name another place with --file", filepath.Dir(file))
+	case err != nil:
+		return fmt.Errorf("writing the bundle to %s: %w; name another place with --file", file, reason(err))
 	}
 	if err := c.writeBundle(out); err != nil {
 		_ = out.Close()

@@ -12,6 +12,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lockfile"
+	"vipd/cmd/internal/netlock"
 	"vipd/store/tomlfile"
 )
 
@@ -35,7 +36,8 @@ func (d *daemonLink) client() (*api.Client, error) {
 		socket, err := d.socket()
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil, err
+				return nil, fmt.Errorf("there is no configuration at %s, which would name the daemon's socket: name one with --config, or the socket with --socket",
+					d.flags.String("config"))
 			}
 			socket = d.socketDespiteMistakes()
 			switch path := (*fs.PathError)(nil); {
@@ -65,7 +67,11 @@ func (d *daemonLink) absent(socket string, unread error) string {
 	if !samePath(conf.API.Socket, socket) {
 		return ""
 	}
-	if pid := lockfile.Holder(lockFile(conf.RunDir)); pid != 0 {
+	pid := lockfile.Holder(lockFile(conf.RunDir))
+	if h := netlock.Ask(); pid == 0 && h.RunDir != "" && samePath(h.RunDir, conf.RunDir) {
+		pid = h.PID // its lock was removed with its run_dir
+	}
+	if pid != 0 {
 		return fmt.Sprintf("its socket was removed, and vipd runs (pid %d): restart it", pid)
 	}
 	return ""

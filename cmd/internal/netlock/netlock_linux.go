@@ -36,7 +36,7 @@ func Take(self Holder) (*Lock, error) {
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, &HeldError{ask()}
+		return nil, &HeldError{Ask()}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("locking the network namespace: %w", err)
@@ -77,8 +77,8 @@ func (l *Lock) Close() error {
 	return l.listener.Close()
 }
 
-// ask returns what can be known of the holder.
-func ask() (h Holder) {
+// Ask returns what can be known of the process that has the lock of this network namespace.
+func Ask() (h Holder) {
 	conn, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
 		return h // it has just ended, or has no room for another client
