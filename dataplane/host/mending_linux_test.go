@@ -18,6 +18,7 @@ import (
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
+	testwait "vipd/test/wait"
 )
 
 // ip runs a command of iproute2 on the host.
@@ -415,7 +416,7 @@ func TestBudget(t *testing.T) {
 	o := options(t, xtables.NFT)
 	o.Interface, o.StrictARP = "lo", false
 	h := newHost(t, o)
-	const many = 10_000
+	many := testwait.Soak(2000, 10_000)
 	var frontends []*balancer.Frontend
 	for i := range many {
 		f := frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, 1+i%250))

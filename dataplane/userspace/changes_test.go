@@ -122,7 +122,7 @@ func (c flowing) Write(p []byte) (int, error) {
 }
 
 func TestTransferOutlivesChanges(t *testing.T) {
-	const size = 256 << 20
+	size := int64(wait.Soak(64, 256)) << 20
 	sum := func(r io.Reader) [32]byte {
 		h := sha256.New()
 		_, _ = io.Copy(h, r)
@@ -159,7 +159,7 @@ func TestTransferOutlivesChanges(t *testing.T) {
 	stop()
 	wg.Wait()
 	eventually(t, "the counts", func() error {
-		if n := d.Counters()[0]; n.In != size || n.Out != size+32 {
+		if n := d.Counters()[0]; n.In != uint64(size) || n.Out != uint64(size)+32 {
 			return fmt.Errorf("got %d in and %d out, want %d and %d", n.In, n.Out, size, size+32)
 		}
 		return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 func TestAffinityKeepsClients(t *testing.T) {
@@ -23,7 +24,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 	f := frontendAt("127.77.3.1:9000", at...)
 	f.AffinityTimeout = time.Hour
 	d.apply(f)
-	const clients = 2000
+	clients := wait.Soak(500, 2000)
 	round := func() []string {
 		got := make([]string, clients)
 		var wg sync.WaitGroup
