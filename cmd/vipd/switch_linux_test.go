@@ -227,7 +227,7 @@ func TestSwitchBackAndForth(t *testing.T) {
 			g.start()
 			l := g.clients(4, drained)
 			rng := rand.New(rand.NewPCG(1, 1))
-			for range 6 {
+			for range wait.Soak(3, 6) {
 				for _, name := range []string{"iptables", "userspace"} {
 					g.write(mode(name), 0, 1)
 					if rng.IntN(4) > 0 {

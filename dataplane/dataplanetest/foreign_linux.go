@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -94,7 +95,8 @@ func pipe(t testing.TB, input, name string, args ...string) {
 // testForeign has what others have on the host stay as it is through a dataplane's whole life: start, changes, damage
 // and its mending, being closed in both ways, and a cleanup.
 func testForeign(t *testing.T, s *Subject) {
-	const changes, atATime = 100, 5
+	const atATime = 5
+	changes := wait.Soak(30, 100)
 	w := layouts()[0].build(t, lab.New(t))
 	before := s.putForeign(t)
 	r := newStill(t, s, w)
@@ -112,7 +114,7 @@ func testForeign(t *testing.T, s *Subject) {
 			}
 		}
 	}
-	sameForeign(t, "after 100 changes", before)
+	sameForeign(t, fmt.Sprintf("after %d changes", changes), before)
 	if chains := s.ourChains(t, ""); len(chains) > 0 {
 		repairs := r.engine.Status().Repairs
 		s.iptables(t, "-t", chains[0].table, "-F", chains[0].name)

@@ -10,7 +10,7 @@ import (
 
 // testMany has hundreds of services come at once and go at once, and some of them come again.
 func testMany(r *rig) {
-	services := wait.Load(500)
+	services := wait.Soak(150, 500)
 	var all []*balancer.Service
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))

@@ -55,7 +55,7 @@ func testRestart(t *testing.T, s *Subject) {
 // and within a stream of changes. Each comes to what is wanted by then, clients are served, nothing is left over, and
 // what others have stays as it is.
 func testKills(t *testing.T, s *Subject) {
-	kills := max(3, wait.Soak(12, 50))
+	kills := max(3, wait.Soak(6, 50))
 	if !s.Keeps { // what dies with its process leaves little that could go wrong
 		kills = max(3, wait.Soak(3, 10))
 	}

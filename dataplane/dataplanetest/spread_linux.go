@@ -44,7 +44,11 @@ func spreadCases() []spreadCase {
 		}
 		all = append(all, spreadCase{n, scheduler, mixed, vipN(130 + len(all)), families})
 	}
-	for _, n := range []int{1, 2, 3, 7, 10, 100, 1000} {
+	sizes := []int{3, 7, 1000}
+	if wait.Soaking() {
+		sizes = []int{1, 2, 3, 7, 10, 100, 1000}
+	}
+	for _, n := range sizes {
 		if n > wait.Load(1000) {
 			break
 		}

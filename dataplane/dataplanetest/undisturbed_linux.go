@@ -64,7 +64,7 @@ func testUndisturbed(r *rig) {
 // testUndisturbedMany has connections and flows live through hundreds of changes to other services, to other ports of their VIP, and to the other endpoints of their own service, while data goes through them all the time.
 func testUndisturbedMany(r *rig) {
 	const atATime = 10
-	changes := max(4*atATime, wait.Soak(200, 1000))
+	changes := max(4*atATime, wait.Soak(100, 1000))
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	neighbour := newService("neighbour", r.w.vip, endpoints(r.w.servers...)...)
 	for i := range neighbour.Ports {
