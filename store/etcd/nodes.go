@@ -26,8 +26,6 @@ type Node struct {
 	// Problems are what can't be read of the node's keys.
 	Problems []balancer.Problem
 
-	// said is the revision at which Status was written.
-	said int64
 }
 
 // The words that Ready returns.
@@ -52,14 +50,15 @@ func (n *Node) Ready() string {
 }
 
 // Nodes returns all nodes that are there, or that are told something, by name. Revision is that of the newest change of
-// services, endpoints, overrides and addresses, removals included: a node that has come so far lacks none of them. What
-// others say they have come to tells less: who has read everything anew names the revision of that. Asked again and again
-// it may be some seconds behind, because finding it costs etcd a look at every key. It is 0 for who may not read all that.
+// services, endpoints, overrides and addresses, but for removals that leave nothing behind: those of endpoints and overrides
+// count with the next change. What others say they have come to tells less: who has read everything anew names the revision
+// of that. Asked again and again it may be some seconds behind, because finding it costs etcd a look at every key. It is 0
+// for who may not read all that.
 func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = w.Statuses(ctx); err != nil {
 		return nil, 0, err
 	}
-	if revision, err = w.newest(ctx, nodes); Forbidden(err) {
+	if revision, err = w.newest(ctx); Forbidden(err) {
 		return nodes, 0, nil
 	}
 	return nodes, revision, err
@@ -116,7 +115,7 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 	case nodeStatus:
 		var s NodeStatus
 		if read(&s) {
-			n.Status, n.said = &s, kv.ModRevision
+			n.Status = &s
 		}
 	}
 }
