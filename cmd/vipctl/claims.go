@@ -27,11 +27,6 @@ type contest struct {
 	isNew bool
 }
 
-// same reports whether two contests are about the same key and services.
-func (c contest) same(d contest) bool {
-	return c.key == d.key && c.intent.Name == d.intent.Name && c.other.Name == d.other.Name
-}
-
 // problem is an error if the change brings the contest about, and a warning if it was there before.
 func (c contest) problem() balancer.Problem {
 	p := c.intent.problem(c.field, "%s is claimed by service %s (%s): choose another address or port", claimText(c.key), c.other.Name, origin(c.other.Origin))

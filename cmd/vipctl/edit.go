@@ -157,54 +157,19 @@ func (c *call) author() string {
 	return name
 }
 
-// look reads once more after writing, unless there is nothing new to see: which addresses the services were given, and
-// whether another client has written meanwhile.
-func (e *edit) look() (others bool, err error) {
-	var written []*intent
-	newest, given := int64(0), false
-	for _, i := range e.all() {
-		if i.What != unchangedService && i.Error == "" {
-			written, newest = append(written, i), max(newest, i.Revision)
-			given = given || i.service != nil && len(i.service.Pools) > 0
-		}
-	}
-	others = newest != e.began+int64(len(written))
-	if len(written) == 0 || !others && !given {
-		return false, nil
+// look reads once more after writing which addresses pools have given to the services, if any asks for one.
+func (e *edit) look() error {
+	given := slices.DeleteFunc(slices.Clone(e.intents), func(i *intent) bool {
+		return i.What == unchangedService || i.Error != "" || i.service == nil || len(i.service.Pools) == 0
+	})
+	if len(given) == 0 {
+		return nil
 	}
 	if err := e.read(); err != nil {
-		return false, err
+		return err
 	}
-	for _, i := range written {
-		if i.service = withHeld(i.service, e.held); i.service != nil {
-			i.Addresses = i.service.Allocated
-		}
-	}
-	return others, nil
-}
-
-// overtaken finds what another service claims that something else than vipctl wrote at the same time as this edit's. The
-// hosts leave the key with one of them.
-func (e *edit) overtaken() error {
-	others := e.services()
-	var again []*intent
-	for _, i := range e.intents {
-		if i.What == unchangedService {
-			continue
-		}
-		if delete(others, i.Name); i.service != nil {
-			again = append(again, &intent{Name: i.Name, What: createdService, service: i.service, where: i.where})
-		}
-	}
-	wrong := 0
-	for _, now := range contests(others, again) {
-		if !slices.ContainsFunc(e.contested, now.same) {
-			e.note("%s", now.problem())
-			wrong++
-		}
-	}
-	if wrong > 0 {
-		return errors.New("all is written, but someone else wrote a service that claims the same: one of the two is not served there")
+	for _, i := range given {
+		i.Addresses = withHeld(i.service, e.held).Allocated
 	}
 	return nil
 }
@@ -274,12 +239,6 @@ func (e *edit) finish(dry bool) error {
 		return e.report(true)
 	}
 	err := e.write()
-	others, lookErr := e.look()
-	if reported := e.report(false); err == nil {
-		err = cmp.Or(reported, lookErr)
-	}
-	if err == nil && others {
-		err = e.overtaken()
-	}
-	return err
+	lookErr := e.look()
+	return cmp.Or(err, e.report(false), lookErr)
 }

@@ -68,15 +68,14 @@ type edit struct {
 	*call
 	writer *etcd.Writer
 	stored map[balancer.Name]*etcd.Stored
-	// held says who holds which address of a pool. The revision is that of the last reading, began that of the first.
-	held            map[netip.Addr]balancer.Name
-	revision, began int64
-	intents         []*intent
+	// held says who holds which address of a pool. The revision is that of the last reading.
+	held     map[netip.Addr]balancer.Name
+	revision int64
+	intents  []*intent
 	// vips are what is to become of settings of addresses.
 	vips []*intent
-	// problems are what is wrong with the changes, those of contested included.
-	problems  []balancer.Problem
-	contested []contest
+	// problems are what is wrong with the changes.
+	problems []balancer.Problem
 	// rollback is the text of the history that is written again; 0 means none is.
 	rollback int
 }
@@ -91,9 +90,7 @@ func (c *call) newEdit() (*edit, error) {
 		return nil, err
 	}
 	e := &edit{call: c, writer: w}
-	err = e.read()
-	e.began = e.revision
-	return e, err
+	return e, e.read()
 }
 
 func (e *edit) read() error {
@@ -182,8 +179,7 @@ func (e *edit) check() error {
 		return err
 	}
 	e.problems = append(e.problems, short...)
-	e.contested = contests(e.services(), e.intents)
-	for _, c := range e.contested {
+	for _, c := range contests(e.services(), e.intents) {
 		e.problems = append(e.problems, c.problem())
 	}
 	for _, i := range e.intents {
