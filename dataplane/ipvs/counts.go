@@ -20,14 +20,14 @@ type counts struct {
 	next time.Time
 
 	mu sync.Mutex // guards what follows; never held while the kernel is asked
-	// tallies are of the virtual servers that are there.
-	tallies map[balancer.Key]*tally
+	// servers are of the virtual servers that are there.
+	servers map[balancer.Key]*serverCounts
 	// ended are what destinations had counted that are gone.
 	ended *counters.Sums[counters.Backend, ipvsnl.Stats]
 }
 
-// tally is what the destinations of one virtual server have counted.
-type tally struct {
+// serverCounts is what the destinations of one virtual server have counted.
+type serverCounts struct {
 	of   counters.Port
 	live map[netip.AddrPort]live
 	// gone are destinations that were deleted, with what they had counted: the kernel keeps one for two minutes or more
@@ -51,14 +51,14 @@ type live struct {
 const mostGone = 256
 
 func newCounts() *counts {
-	return &counts{tallies: map[balancer.Key]*tally{}, ended: counters.New(counters.Backend.Whole, plus)}
+	return &counts{servers: map[balancer.Key]*serverCounts{}, ended: counters.New(counters.Backend.Whole, plus)}
 }
 
 // renames reports whether the key has not been of this port.
 func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tallies[k]
+	t := c.servers[k]
 	return t == nil || t.of != of
 }
 
@@ -66,10 +66,10 @@ func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 func (c *counts) name(k balancer.Key, of counters.Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tallies[k]
+	t := c.servers[k]
 	if t == nil {
-		t = &tally{live: map[netip.AddrPort]live{}, gone: map[netip.AddrPort]ipvsnl.Stats{}}
-		c.tallies[k] = t
+		t = &serverCounts{live: map[netip.AddrPort]live{}, gone: map[netip.AddrPort]ipvsnl.Stats{}}
+		c.servers[k] = t
 	}
 	for at, l := range t.live {
 		if t.of != (counters.Port{}) {
@@ -85,13 +85,13 @@ func (c *counts) name(k balancer.Key, of counters.Port) {
 func (c *counts) see(k balancer.Key, states []ipvsnl.DestinationState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.tallies[k]; t != nil {
+	if t := c.servers[k]; t != nil {
 		t.epoch++ // a reading under way may have begun earlier
 		c.seeLocked(k, t, states)
 	}
 }
 
-func (c *counts) seeLocked(k balancer.Key, t *tally, states []ipvsnl.DestinationState) {
+func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.DestinationState) {
 	t.busy = false
 	for at, l := range t.live { // some may be gone
 		l.active = 0
@@ -141,13 +141,13 @@ func (c *counts) addLocked(k counters.Backend, s ipvsnl.Stats) { c.ended.Add(k, 
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.tallies[k]; t != nil {
+	if t := c.servers[k]; t != nil {
 		t.epoch++
 		c.endLocked(t, at)
 	}
 }
 
-func (c *counts) endLocked(t *tally, at netip.AddrPort) {
+func (c *counts) endLocked(t *serverCounts, at netip.AddrPort) {
 	l, ok := t.live[at]
 	if !ok {
 		return
@@ -165,7 +165,7 @@ func (c *counts) endLocked(t *tally, at netip.AddrPort) {
 func (c *counts) endAll(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tallies[k]
+	t := c.servers[k]
 	if t == nil {
 		return
 	}
@@ -181,14 +181,14 @@ func (c *counts) endAll(k balancer.Key) {
 func (c *counts) forget(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.tallies, k)
+	delete(c.servers, k)
 }
 
 // back reports whether ops add destinations that were there before.
 func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tallies[k]
+	t := c.servers[k]
 	return t != nil && slices.ContainsFunc(ops, func(op ipvsnl.Op) bool {
 		_, gone := t.gone[op.Destination.Addr]
 		return op.Verb == ipvsnl.AddDestination && gone
@@ -247,7 +247,7 @@ func (c *counts) readLocked(ctx context.Context, conn ipvsnl.Conn) bool {
 func (c *counts) due(s ipvsnl.ServiceState) (epoch uint64, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tallies[s.Key]
+	t := c.servers[s.Key]
 	if t == nil || !t.busy && t.was == s.Stats {
 		return 0, false
 	}
@@ -258,7 +258,7 @@ func (c *counts) due(s ipvsnl.ServiceState) (epoch uint64, due bool) {
 func (c *counts) take(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, epoch uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.tallies[s.Key]; t != nil && t.epoch == epoch {
+	if t := c.servers[s.Key]; t != nil && t.epoch == epoch {
 		c.seeLocked(s.Key, t, states)
 		t.was = s.Stats
 	}
@@ -270,7 +270,7 @@ func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCou
 	defer c.mu.Unlock()
 	stats, active := map[counters.Backend]ipvsnl.Stats{}, map[counters.Backend]uint64{}
 	kept := map[counters.Backend]ipvsnl.Stats{}
-	for key, t := range c.tallies {
+	for key, t := range c.servers {
 		for at, l := range t.live {
 			k := counters.Backend{Port: t.of, Addr: at}
 			stats[k], kept[k] = plus(stats[k], minus(l.seen, l.from)), plus(kept[k], l.seen)

@@ -52,7 +52,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 			f = newFrontend(d, c.Key)
 			d.frontends[c.Key] = f
 		}
-		f.configure(c.New, d.tallyLocked(c.New))
+		f.configure(c.New, d.counterLocked(c.New))
 		d.chains.add(f)
 		if err := d.tables.open(f); err != nil {
 			failed[c.Key] = err

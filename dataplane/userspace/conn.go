@@ -85,7 +85,7 @@ func (c *conn) proceed() error {
 		}
 	}
 	if c.relaying == nil {
-		c.traffic.tally = c.f.conf.Load().tally
+		c.traffic.counter = c.f.conf.Load().counter
 		c.relaying = newRelaying(c.client, c.server, &c.traffic, c.f.d.pipes)
 	}
 	return c.relaying.relay()
@@ -138,7 +138,7 @@ func (f *frontend) enter(c *conn) bool {
 		return false
 	}
 	f.linkLocked(c)
-	f.conf.Load().tally.connections.Add(1)
+	f.conf.Load().counter.connections.Add(1)
 	if f.handing {
 		c.pauseLocked()
 	}
@@ -272,6 +272,6 @@ type traffic struct {
 	// half: one direction has ended.
 	half atomic.Bool
 	// paused: both directions stop, and keep what they hold.
-	paused atomic.Bool
-	tally  *tally
+	paused  atomic.Bool
+	counter *counter
 }

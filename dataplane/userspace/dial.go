@@ -116,7 +116,7 @@ func (f *frontend) judge(b *backend, err error) {
 		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
 		b.failures.Add(1)
-		f.conf.Load().tally.failures.Add(1)
+		f.conf.Load().counter.failures.Add(1)
 		if f.d.told != nil { // before b rests, so that no success after this one goes untold
 			f.d.told(b.target(), err)
 		}

@@ -17,7 +17,7 @@ type flow struct {
 	back    way
 	socket  *net.UDPConn
 	since   time.Time
-	tally   *tally
+	counter *counter
 	in, out atomic.Uint64
 	// last is the instant of the last datagram, either way.
 	last atomic.Int64

@@ -56,7 +56,7 @@ type config struct {
 	serves   bool
 	backends []*backend // parallel to Frontend.Backends
 	picker   pick.Picker
-	tally    *tally
+	counter  *counter
 }
 
 func newFrontend(d *Dataplane, key balancer.Key) *frontend {
@@ -68,8 +68,8 @@ func newFrontend(d *Dataplane, key balancer.Key) *frontend {
 
 // configure makes g the definition. Connections of backends that it does not have any more are cut, and so are UDP
 // flows of removed ones.
-func (f *frontend) configure(g *balancer.Frontend, t *tally) {
-	next := &config{Frontend: g, serves: g.Serves(), tally: t, backends: make([]*backend, len(g.Backends))}
+func (f *frontend) configure(g *balancer.Frontend, t *counter) {
+	next := &config{Frontend: g, serves: g.Serves(), counter: t, backends: make([]*backend, len(g.Backends))}
 	for i, b := range g.Backends {
 		next.backends[i] = t.backend(b.Addr)
 	}
@@ -93,7 +93,7 @@ func (f *frontend) configure(g *balancer.Frontend, t *tally) {
 	f.removed = false
 	f.conf.Store(next)
 	f.cutLostLocked(time.Now())
-	if old != nil && old.tally != t {
+	if old != nil && old.counter != t {
 		f.adoptLocked(next)
 	}
 }

@@ -189,7 +189,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	}
 	c := &conn{f: f, client: client, server: server, from: x.Client, since: x.Since, backend: conf.backends[i], seenAt: f.d.now()}
 	c.backend.take(0)
-	c.traffic.tally = conf.tally
+	c.traffic.counter = conf.counter
 	c.relaying = newRelaying(client, server, &c.traffic, f.d.pipes)
 	tail, pipes := c.relaying.in.inherit(x.In, x.tail, pipes)
 	c.relaying.out.inherit(x.Out, tail, pipes)
@@ -239,7 +239,7 @@ func (f *frontend) adoptFlowsLocked() {
 		b.take(0)
 		f.d.budget.take(1)
 		n := &flow{
-			client: x.Client, back: way{socket: f.packets, local: x.Local}, backend: b, socket: socket, since: x.Since, tally: c.tally,
+			client: x.Client, back: way{socket: f.packets, local: x.Local}, backend: b, socket: socket, since: x.Since, counter: c.counter,
 			placed: f.d.now(),
 		}
 		n.in.Store(x.In.Bytes)

@@ -150,7 +150,7 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	}
 	g := frontendAt("127.77.8.3:9000", netip.MustParseAddrPort("127.0.0.1:9"))
 	f := newFrontend(d, g.Key)
-	f.configure(g, d.tallyLocked(g))
+	f.configure(g, d.counterLocked(g))
 	if !f.enter(&conn{f: f, client: &net.TCPConn{}}) {
 		t.Fatal("nothing enters before the end")
 	}
@@ -182,7 +182,7 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	g.IdleTimeout = time.Hour
 	g.Backends[0].Until = time.Now().Add(time.Minute)
 	f := newFrontend(d, g.Key)
-	f.configure(g, d.tallyLocked(g))
+	f.configure(g, d.counterLocked(g))
 	const n = 20000
 	for range n {
 		f.enter(&conn{f: f, client: &net.TCPConn{}, server: &net.TCPConn{}, backend: f.conf.Load().backends[0]})
@@ -259,7 +259,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	g := frontendAt("127.77.8.6:9000", netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80"))
 	g.AffinityTimeout = time.Hour
 	f := newFrontend(d, g.Key)
-	f.configure(g, d.tallyLocked(g))
+	f.configure(g, d.counterLocked(g))
 	choose := func(i int, tried ...*backend) *backend {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -297,7 +297,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	first.answered()
 	back("after the rest")
 	full := with(g, func(g *balancer.Frontend) { g.Backends[0].MaxConnections = 1 })
-	f.configure(full, d.tallyLocked(full))
+	f.configure(full, d.counterLocked(full))
 	first.active.Add(1)
 	for i := range clients {
 		choose(i).release()

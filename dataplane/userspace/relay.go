@@ -16,8 +16,8 @@ var errPaused = errors.New("the connection is paused")
 
 func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
 	r := &relaying{traffic: t}
-	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.tally.in, pipes: p, paused: &t.paused}
-	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.tally.out, pipes: p, paused: &t.paused}
+	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.counter.in, pipes: p, paused: &t.paused}
+	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.counter.out, pipes: p, paused: &t.paused}
 	return r
 }
 

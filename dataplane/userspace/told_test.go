@@ -105,7 +105,7 @@ func TestUDPIsTold(t *testing.T) {
 	wantTold(t, told, bad, syscall.ECONNREFUSED, ask)
 	udpServer(t, bad.String(), "back")
 	wantTold(t, told, bad, nil, ask)
-	if b := d.tallies[counters.Port{Service: "web", Name: "p"}].backends[bad]; b.restUntil.Load() != 0 {
+	if b := d.counters[counters.Port{Service: "web", Name: "p"}].backends[bad]; b.restUntil.Load() != 0 {
 		t.Error("a backend that answers rests")
 	}
 }

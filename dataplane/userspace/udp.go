@@ -134,7 +134,7 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 		switch {
 		case err == nil:
 			x.in.Add(uint64(len(b)))
-			x.tally.in.Add(uint64(len(b)))
+			x.counter.in.Add(uint64(len(b)))
 			return
 		case refuses(err):
 			tried = append(tried, f.endFlow(x, err))
@@ -198,8 +198,8 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	}
 	f.d.budget.take(1)
 	b.total.Add(1)
-	c.tally.connections.Add(1)
-	x := &flow{client: client, back: back, backend: b, socket: socket, since: time.Now(), tally: c.tally}
+	c.counter.connections.Add(1)
+	x := &flow{client: client, back: back, backend: b, socket: socket, since: time.Now(), counter: c.counter}
 	x.last.Store(f.d.now())
 	x.placed = x.last.Load()
 	f.flows.add(x)
@@ -252,7 +252,7 @@ func (f *frontend) reply(x *flow, backend *backend) {
 		x.last.Store(f.d.now())
 		if err := x.back.send(b, x.client); err == nil { // else dropped, as networks do
 			x.out.Add(uint64(len(b)))
-			x.tally.out.Add(uint64(len(b)))
+			x.counter.out.Add(uint64(len(b)))
 		}
 	})
 	if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -91,7 +91,7 @@ type Dataplane struct {
 	mu        sync.Mutex // guards what follows, for moments only; taken before a frontend's
 	frontends map[balancer.Key]*frontend
 	timed     map[*frontend]struct{} // those that the janitor looks at
-	tallies   map[counters.Port]*tally
+	counters  map[counters.Port]*counter
 	running   bool // the janitor runs
 	closed    bool
 	yielded   bool // another dataplane has the new connections
@@ -111,7 +111,7 @@ func New(o Options) (*Dataplane, error) {
 		epoch:     time.Now(),
 		frontends: map[balancer.Key]*frontend{},
 		timed:     map[*frontend]struct{}{},
-		tallies:   map[counters.Port]*tally{},
+		counters:  map[counters.Port]*counter{},
 		chains:    chains{frontends: map[balancer.Key]*frontend{}},
 	}
 	d.budget = newBudget(o.maxDescriptors)

@@ -3,9 +3,9 @@ package api
 import "vipd/balancer"
 
 // Use counts endpoints of a service that get new connections, of how many: at the port that is worst off. Its zero value is ready.
-type Use struct{ ports map[string]tally }
+type Use struct{ ports map[string]use }
 
-type tally struct{ active, all int }
+type use struct{ active, all int }
 
 // Add counts an endpoint at one of its ports. One that was removed, and drains, is left out.
 func (u *Use) Add(port string, state balancer.BackendState) {
@@ -13,7 +13,7 @@ func (u *Use) Add(port string, state balancer.BackendState) {
 		return
 	}
 	if u.ports == nil {
-		u.ports = map[string]tally{}
+		u.ports = map[string]use{}
 	}
 	p := u.ports[port]
 	p.all++

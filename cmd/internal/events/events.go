@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Options are what a Journal is made of.
+// Options are what a History is made of.
 type Options struct {
 	// Log gets a line for each event, from Run.
 	Log *slog.Logger
@@ -19,8 +19,8 @@ type Options struct {
 
 const defaultLimit = 10_000
 
-// Journal keeps the latest events. All methods may be called by any goroutine.
-type Journal struct {
+// History keeps the latest events. All methods may be called by any goroutine.
+type History struct {
 	o Options
 
 	mu     sync.Mutex // guards the rest; never held while anything is written
@@ -37,8 +37,8 @@ type queue struct {
 	from   int
 }
 
-// New returns an empty journal.
-func New(o Options) *Journal {
+// New returns an empty history.
+func New(o Options) *History {
 	if o.Limit == 0 {
 		o.Limit = defaultLimit
 	}
@@ -46,47 +46,47 @@ func New(o Options) *Journal {
 		o.Now = time.Now
 	}
 	first := uint64(max(o.Now().UnixMicro(), 1))
-	return &Journal{o: o, first: first, next: first, queues: map[Kind]*queue{}}
+	return &History{o: o, first: first, next: first, queues: map[Kind]*queue{}}
 }
 
 // Record keeps an event, for Run to log it. It never blocks: who finds out that something is down must not stand still
 // because the log does.
-func (j *Journal) Record(e Event) {
+func (h *History) Record(e Event) {
 	if e.At.IsZero() {
-		e.At = j.o.Now()
+		e.At = h.o.Now()
 	}
 	e.At = e.At.Round(0) // no monotonic reading: it goes out of the process
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.kept >= j.o.Limit {
-		j.dropLocked()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.kept >= h.o.Limit {
+		h.dropLocked()
 	}
-	e.Seq = j.next
-	j.next++
-	j.kept++
-	q := j.queues[e.Kind]
+	e.Seq = h.next
+	h.next++
+	h.kept++
+	q := h.queues[e.Kind]
 	if q == nil {
 		q = &queue{}
-		j.queues[e.Kind] = q
+		h.queues[e.Kind] = q
 	}
 	q.events = append(q.events, e)
-	if j.more != nil {
-		close(j.more)
-		j.more = nil
+	if h.more != nil {
+		close(h.more)
+		h.more = nil
 	}
 }
 
 // dropLocked drops the oldest event of the kind that has the most; among equals, the oldest of all.
-func (j *Journal) dropLocked() {
+func (h *History) dropLocked() {
 	var most *queue
-	for _, q := range j.queues {
+	for _, q := range h.queues {
 		switch n := q.len(); {
 		case most == nil || n > most.len(), n == most.len() && n > 0 && q.oldest() < most.oldest():
 			most = q
 		}
 	}
 	most.drop()
-	j.kept--
+	h.kept--
 }
 
 func (q *queue) len() int       { return len(q.events) - q.from }
@@ -115,27 +115,27 @@ func (q *queue) after(seq uint64) []Event {
 }
 
 // Changed returns a channel that is closed at the next event. Take it before Read.
-func (j *Journal) Changed() <-chan struct{} {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.more == nil {
-		j.more = make(chan struct{})
+func (h *History) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.more == nil {
+		h.more = make(chan struct{})
 	}
-	return j.more
+	return h.more
 }
 
 // Read returns the events after the one numbered since, in order, at most so many (0: all), and how many others came
 // between those that are returned, or before them, and are not kept any more. A number from an earlier process means all
 // of this one; so does a number that this process has not given out yet, which is from an earlier one with a clock ahead.
-func (j *Journal) Read(since uint64, most int) (events []Event, missed uint64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if since < j.first || since >= j.next {
-		since = j.first - 1
+func (h *History) Read(since uint64, most int) (events []Event, missed uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if since < h.first || since >= h.next {
+		since = h.first - 1
 	}
 	var queues [][]Event
 	total := 0
-	for _, q := range j.queues {
+	for _, q := range h.queues {
 		if later := q.after(since); len(later) > 0 {
 			queues = append(queues, later)
 			total += len(later)
@@ -155,7 +155,7 @@ func (j *Journal) Read(since uint64, most int) (events []Event, missed uint64) {
 		events = append(events, queues[least][0])
 		queues[least] = queues[least][1:]
 	}
-	last := j.next - 1
+	last := h.next - 1
 	if most < total {
 		last = events[most-1].Seq
 	}

@@ -18,7 +18,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// model is a journal as a page of prose would have it: a list, from which the oldest of the most frequent kind goes.
+// model is a history as a page of prose would have it: a list, from which the oldest of the most frequent kind goes.
 type model struct {
 	limit int
 	all   []events.Event
@@ -56,8 +56,8 @@ func (m *model) read(since uint64, most int) (events []events.Event, missed uint
 	return events, missed
 }
 
-// TestJournalIsItsModel holds random histories of events and readings, at random limits, to the model.
-func TestJournalIsItsModel(t *testing.T) {
+// TestHistoryIsItsModel holds random histories of events and readings, at random limits, to the model.
+func TestHistoryIsItsModel(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -174,7 +174,7 @@ func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
 	if events, missed := j.Read(77, 0); len(events) != 0 || missed != 0 {
-		t.Errorf("an empty journal has %v, and %d are missed", events, missed)
+		t.Errorf("an empty history has %v, and %d are missed", events, missed)
 	}
 	j.Record(events.Event{Kind: events.Mode, Text: "one"})
 	j.Record(events.Event{Kind: events.Mode, Text: "two"})
@@ -223,7 +223,7 @@ func (c *clogged) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLog: a log that takes no lines keeps nobody from recording. When it takes them again, it gets what the journal
+// TestCloggedLog: a log that takes no lines keeps nobody from recording. When it takes them again, it gets what the history
 // still has, in order, and the number of the others.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,17 +10,17 @@ import (
 // flushTime bounds how long Run goes on at the end with what is not in the log yet.
 const flushTime = 2 * time.Second
 
-// atOnce is how many events are taken from the journal for the log in one go.
+// atOnce is how many events are taken from the history for the log in one go.
 const atOnce = 100
 
 // Run writes the log, in the order of the events, until ctx ends and all that was recorded before is written. It is called
 // once. A log that takes no lines does not keep it from returning: the goroutine that writes is then left behind in its
 // last line.
-func (j *Journal) Run(ctx context.Context) {
+func (h *History) Run(ctx context.Context) {
 	written, enough := make(chan struct{}), make(chan struct{})
 	go func() { // waited for, but for a line that does not come to an end
 		defer close(written)
-		j.write(ctx, enough)
+		h.write(ctx, enough)
 	}()
 	<-ctx.Done()
 	timer := time.NewTimer(flushTime)
@@ -33,13 +33,13 @@ func (j *Journal) Run(ctx context.Context) {
 }
 
 // write logs what was recorded and what comes, until ctx ends and nothing is left, or there was enough.
-func (j *Journal) write(ctx context.Context, enough <-chan struct{}) {
-	since := j.first - 1
+func (h *History) write(ctx context.Context, enough <-chan struct{}) {
+	since := h.first - 1
 	for {
-		more := j.Changed()
-		events, missed := j.Read(since, atOnce)
+		more := h.Changed()
+		events, missed := h.Read(since, atOnce)
 		if missed > 0 {
-			j.o.Log.Warn(fmt.Sprintf("%d events are not in the log, which did not take them in time", missed))
+			h.o.Log.Warn(fmt.Sprintf("%d events are not in the log, which did not take them in time", missed))
 		}
 		for i := range events {
 			select {
@@ -47,7 +47,7 @@ func (j *Journal) write(ctx context.Context, enough <-chan struct{}) {
 				return
 			default:
 			}
-			j.log(&events[i])
+			h.log(&events[i])
 			since = events[i].Seq
 		}
 		if len(events) > 0 {
@@ -66,8 +66,8 @@ func (j *Journal) write(ctx context.Context, enough <-chan struct{}) {
 }
 
 // log writes the line of an event, with the time of the event: the log may be late.
-func (j *Journal) log(e *Event) {
-	ctx, handler := context.Background(), j.o.Log.Handler()
+func (h *History) log(e *Event) {
+	ctx, handler := context.Background(), h.o.Log.Handler()
 	if !handler.Enabled(ctx, e.Level) {
 		return
 	}

@@ -17,8 +17,8 @@ import (
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/transitions"
 )
 
 // api returns the handler of the Unix socket.
@@ -167,13 +167,13 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 		for _, t := range targets {
 			was := o.At(t)
 			o = o.Say(t, change, place.Endpoints(t))
-			events = append(events, recorder.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
+			events = append(events, transitions.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, nil
 	}, func() {
 		for _, e := range events {
-			d.journal.Record(e)
+			d.events.Record(e)
 		}
 	})
 	if err != nil {

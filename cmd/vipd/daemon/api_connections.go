@@ -174,7 +174,7 @@ func (d *Daemon) postKill(w http.ResponseWriter, r *http.Request) {
 		if q.Backend.IsValid() {
 			e.Endpoint = q.Backend.String()
 		}
-		d.journal.Record(e)
+		d.events.Record(e)
 	}
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, fmt.Errorf("%w (%d connections were ended)", err, n))

@@ -48,8 +48,8 @@ func (q *eventQuery) names(e *api.Event) bool {
 	return (q.service == "" || e.Service == q.service) && (len(q.kinds) == 0 || slices.Contains(q.kinds, string(e.Kind)))
 }
 
-// page reads the next page of the journal, and goes on behind it. More: there may be more.
-func (q *eventQuery) page(j *events.Journal) (page api.EventPage, more bool) {
+// page reads the next page of the history, and goes on behind it. More: there may be more.
+func (q *eventQuery) page(j *events.History) (page api.EventPage, more bool) {
 	all, missed := j.Read(q.since, eventsAtOnce)
 	if len(all) > 0 {
 		q.since = all[len(all)-1].Seq
@@ -63,7 +63,7 @@ func (q *eventQuery) page(j *events.Journal) (page api.EventPage, more bool) {
 	return page, len(all) == eventsAtOnce
 }
 
-// getEvents answers with what the journal has after ?since, page by page, and with ?follow=1 with what comes.
+// getEvents answers with what the history has after ?since, page by page, and with ?follow=1 with what comes.
 func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 	q, err := readEventQuery(r.URL.Query())
 	if err != nil {
@@ -73,8 +73,8 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)
 	for first := q.since == 0; ; first = false {
-		changed := d.journal.Changed()
-		page, more := q.page(d.journal)
+		changed := d.events.Changed()
+		page, more := q.page(d.events)
 		if first {
 			page.Missed = 0 // a new follower misses nothing from before
 		}

@@ -27,8 +27,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/owned"
-	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -51,7 +51,7 @@ func (d *Daemon) build() (err error) {
 	}
 	published := model.NewPublished(d.config)
 	d.configuration = liveconfig.New(d.ConfigFile, d.Mode, d.config, published.Kick)
-	choice := modeswitch.Choice{Modes: d.Modes, Configuration: d.configuration, Log: d.Log, Journal: d.journal}
+	choice := modeswitch.Choice{Modes: d.Modes, Configuration: d.configuration, Log: d.Log, Events: d.events}
 	first, err := choice.Make(context.Background())
 	if err != nil {
 		return err
@@ -74,8 +74,8 @@ func (d *Daemon) build() (err error) {
 		d.component("host").Warn("what vipd owner has left stays", "err", err)
 	}
 	d.firewall = firewall.New(d.FirewallInterval)
-	d.record = recorder.New(recorder.Options{
-		Journal: d.journal, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
+	d.transitions = transitions.New(transitions.Options{
+		Events: d.events, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
 		Refused: d.metrics.reloadFailures.Inc, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
 		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
 	})
@@ -130,7 +130,7 @@ const leaseTime = 15 * time.Second
 // newChecks makes the health checks, which a fleet may share, and the detection of outliers.
 func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
-		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: published.Kick,
+		StateDir: d.config.StateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
 		// Late, as each of the two tells the other: checks their results, and outliers which checks to hurry.
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
@@ -143,7 +143,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 		return err
 	}
 	d.outliers = outlier.New(outlier.Options{
-		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.ejections.add,
+		Rules: d.Ejection, Events: d.events, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.ejections.add,
 	})
 	return nil
 }
@@ -161,7 +161,7 @@ func (d *Daemon) newSource() (err error) {
 	})
 	if d.fleet, err = fleet.New(fleet.Options{
 		Config: etcd.Config(c.Etcd), Name: c.Node, StateDir: c.StateDir, Defaults: c.Defaults,
-		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Journal: d.journal, Configured: d.configuration.Configure,
+		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Events: d.events, Configured: d.configuration.Configure,
 	}); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (d *Daemon) newSource() (err error) {
 func (d *Daemon) newOwned(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled && d.fleet != nil {
 		d.owned = owned.New(owned.Options{
-			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Journal: d.journal,
+			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Events: d.events,
 		})
 		return nil
 	}
@@ -184,13 +184,13 @@ func (d *Daemon) newOwned(published *model.Published) error {
 // newModel makes the model, which compiles for the first mode.
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
-		Published: published, Configuration: d.configuration, StateDir: d.config.StateDir, Started: d.started, Journal: d.journal,
+		Published: published, Configuration: d.configuration, StateDir: d.config.StateDir, Started: d.started, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
 		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
 		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
-		Awaiting: d.record.Awaiting, Compiled: d.record.Compiled,
+		Awaiting: d.transitions.Awaiting, Compiled: d.transitions.Compiled,
 	}
 	if d.tracing != nil {
 		o.Traced = func(before, s *model.State, began time.Time) {

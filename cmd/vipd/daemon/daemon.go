@@ -30,9 +30,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/owned"
-	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
+	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
@@ -86,11 +86,11 @@ type Daemon struct {
 	// configuration is config as it is now, of which some can change while running.
 	configuration *liveconfig.Config
 	model         *model.Model
-	record        *recorder.Recorder
+	transitions   *transitions.Tracker
 	views         status.Sources
 	// unheard has a place taken for each list of connections that waits for the kernel's first word.
 	unheard chan struct{}
-	journal *events.Journal // what begins or ends is recorded here, which logs it too
+	events  *events.History // what begins or ends is recorded here, which logs it too
 	metrics *metrics
 	socket  net.Listener // nil means the system has no Unix sockets
 	web     net.Listener // nil means turned off
@@ -120,7 +120,7 @@ func New(o Options) (*Daemon, error) {
 			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
 		}
 	}
-	d := &Daemon{Options: o, config: c, started: time.Now(), unheard: make(chan struct{}, mostUnheard), journal: events.New(events.Options{Log: o.Log})}
+	d := &Daemon{Options: o, config: c, started: time.Now(), unheard: make(chan struct{}, mostUnheard), events: events.New(events.Options{Log: o.Log})}
 	opened := false
 	defer func() {
 		if !opened {
@@ -245,7 +245,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
 	written := d.startWriting()
 	first := d.modeSwitch.Serving()
-	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
+	d.events.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
 	var running sync.WaitGroup
 	for name, run := range d.parts() {
 		running.Go(func() {
@@ -274,7 +274,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) startWriting() (written func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
-	writing.Go(func() { d.journal.Run(ctx) })
+	writing.Go(func() { d.events.Run(ctx) })
 	if d.tracing != nil {
 		writing.Go(func() { d.tracing.Run(ctx) })
 	}
@@ -298,7 +298,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"addresses":         func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) },
 		"leftovers":         d.modeSwitch.RemoveLeftovers,
 		"notify":            d.notifyLoop,
-		"events":            d.record.Follow,
+		"events":            d.transitions.Follow,
 		"hooks":             d.runHooks,
 	}
 	if d.socket != nil {
@@ -323,7 +323,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 
 func (d *Daemon) runHooks(ctx context.Context) error {
 	return hooks.Run(ctx, hooks.Options{
-		Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Journal: d.journal, Log: d.component("hooks"),
+		Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Events: d.events, Log: d.component("hooks"),
 	})
 }
 
@@ -381,10 +381,10 @@ func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 // releaseTime bounds how long taking the addresses back may take.
 const releaseTime = 20 * time.Second
 
-// Reload reads the configuration and all definitions again, and returns what came of it. The journal says so, and that
+// Reload reads the configuration and all definitions again, and returns what came of it. The history says so, and that
 // by was the cause.
 func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, error) {
-	done := d.record.Reloads(d.model.State(), by)
+	done := d.transitions.Reloads(d.model.State(), by)
 	traced := d.tracing.Reload(ctx)
 	problems, err := d.reload(ctx)
 	traced(err)

@@ -9,6 +9,6 @@
 // A change passes through it like this: a store's source publishes a snapshot; the model, one goroutine that owns all
 // inputs (services, overrides, drains, holders, facts about this node), compiles it and sets the result on the engine,
 // another goroutine, which carries it out. The API, metrics and health read what both have last published (view) and own
-// nothing. What begins or ends is recorded in the journal, once, by the part that decides it; what follows from a state, or from
+// nothing. What begins or ends is recorded in the history, once, by the part that decides it; what follows from a state, or from
 // the engine's work, by record. It is not logged besides.
 package daemon

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// lines keeps what is logged of the journal: kind, subject and message.
+// lines keeps what is logged of the events: kind, subject and message.
 type lines struct {
 	slog.Handler
 	mu  sync.Mutex

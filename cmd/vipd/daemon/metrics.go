@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
-	"vipd/cmd/vipd/daemon/internal/recorder"
+	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/dataplane"
 )
 
@@ -26,7 +26,7 @@ type metrics struct {
 	events         prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	journal        *events.Journal
+	history        *events.History
 	// What began, by service:
 	ejections, drained, panicked serviceCount
 }
@@ -34,7 +34,7 @@ type metrics struct {
 var _ dataplane.Metrics = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), journal: d.journal}
+	m := &metrics{registry: prometheus.NewRegistry(), history: d.events}
 	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -85,7 +85,7 @@ func (m *metrics) Programmed(latency time.Duration) { m.programming.Observe(late
 // Repaired is called by the engine.
 func (m *metrics) Repaired(n int, what string) {
 	m.repairs.Add(float64(n))
-	recorder.Repaired(m.journal, n, what)
+	transitions.Repaired(m.history, n, what)
 }
 
 // checked counts one health check.

@@ -21,7 +21,7 @@ func (d *Daemon) webHandler() http.Handler {
 		Status:  func() api.Status { return d.views.Look().Status() },
 		Traffic: func() api.Traffic { return d.views.Look().Traffic() },
 		Events: func() []events.Event {
-			all, _ := d.journal.Read(0, 0)
+			all, _ := d.events.Read(0, 0)
 			return all
 		},
 		Keys: func(name balancer.Name) []balancer.Key { return d.views.Look().Keys(name) },

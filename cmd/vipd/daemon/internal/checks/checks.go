@@ -43,10 +43,10 @@ type Options struct {
 	Node string
 	// Etcd is where a fleet shares checks; nil means they are not shared. Lease is how long after this node's end what it has found
 	// counts there, and Log is for what becomes of the connection.
-	Etcd    *etcd.Config
-	Lease   time.Duration
-	Log     *slog.Logger
-	Journal *events.Journal
+	Etcd   *etcd.Config
+	Lease  time.Duration
+	Log    *slog.Logger
+	Events *events.History
 	// Service returns what is served as name; nil means nothing.
 	Service func(name balancer.Name) *balancer.Service
 	// Kick has Verdicts be called again. It must not block.
@@ -89,7 +89,7 @@ func New(o Options) (*Checks, error) {
 	}
 	var err error
 	c.Fleet, err = fleetchecks.New(fleetchecks.Options{
-		Config: *o.Etcd, Node: o.Node, Runner: c.runner, Log: o.Log, Record: o.Journal.Record, Kick: o.Kick,
+		Config: *o.Etcd, Node: o.Node, Runner: c.runner, Log: o.Log, Record: o.Events.Record, Kick: o.Kick,
 		Lease: o.Lease, Former: c.formerLease(), Keep: c.keepLease,
 	})
 	return c, err
@@ -124,7 +124,7 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 func (c *Checks) report(changes []probe.Change) {
 	for _, change := range changes {
 		for _, t := range c.Fleet.Vote(change.Targets) {
-			c.o.Journal.Record(healthEvent(t, change))
+			c.o.Events.Record(healthEvent(t, change))
 		}
 	}
 	c.changed.Store(true)

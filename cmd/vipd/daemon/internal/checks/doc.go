@@ -1,7 +1,7 @@
 // Package checks runs the health checks of endpoints. Its verdicts are an input of what the model compiles:
 //
 //	services, endpoints -> targets -> runner -> verdicts -> compile
-//	                                  report -> the model looks again, and the journal says so
+//	                                  report -> the model looks again, and the history says so
 //
 // Verdicts takes in what is compiled next, and returns what is known of it; where checks are shared with a fleet, it asks
 // fleetchecks, which gives the runner its part. What was found outlives a restart, in health.json. Which checks this node can't

@@ -5,7 +5,7 @@
 //	PREFIX/nodes/NODE/live, status          <- presence <- Run, from views
 //
 // What it tells is written at most once a second, and only when it has changed. That etcd is lost, or that the fleet does not see
-// this node, begins and ends in the journal (events.go).
+// this node, begins and ends in the history (events.go).
 //
 // Keys, leases and the watch are store/etcd's; the health checks that a fleet shares are fleetchecks'.
 package fleet

@@ -6,7 +6,7 @@ import (
 
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/recorder"
+	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/store/etcd"
 )
 
@@ -24,7 +24,7 @@ func (f *Node) connection(revision int64, err error) {
 	}
 	f.followed = f.followed || err == nil
 	f.mu.Unlock()
-	f.o.Journal.Record(e)
+	f.o.Events.Record(e)
 }
 
 // Began records, once, that the first state is not etcd's, where that is so.
@@ -45,14 +45,14 @@ func (f *Node) Began(s *model.State, now time.Time) {
 	if s.Snapshot.Err != nil {
 		e.Cause = s.Snapshot.Err.Error()
 	}
-	f.o.Journal.Record(e)
+	f.o.Events.Record(e)
 }
 
 // configured records a change of what is set in etcd for this node, and passes it on.
 func (f *Node) configured(set etcd.NodeConfig) {
 	if f.set != nil {
-		for _, e := range recorder.NodeSet(*f.set, set) {
-			f.o.Journal.Record(e)
+		for _, e := range transitions.NodeSet(*f.set, set) {
+			f.o.Events.Record(e)
 		}
 	}
 	f.set = &set
@@ -80,6 +80,6 @@ func (f *Node) report(err error) {
 	}
 	f.mu.Unlock()
 	if tell {
-		f.o.Journal.Record(e)
+		f.o.Events.Record(e)
 	}
 }

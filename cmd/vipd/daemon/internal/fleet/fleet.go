@@ -52,9 +52,9 @@ type Options struct {
 	Version string
 	Started time.Time
 	// Lease is how long after its end this node is still seen by others.
-	Lease   time.Duration
-	Log     *slog.Logger
-	Journal *events.Journal
+	Lease  time.Duration
+	Log    *slog.Logger
+	Events *events.History
 	// Configured is told what the fleet says of this node.
 	Configured func(etcd.NodeConfig)
 }

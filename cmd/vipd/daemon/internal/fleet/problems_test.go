@@ -30,7 +30,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	n, err := New(Options{
 		Config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", StateDir: t.TempDir(), Lease: 10 * time.Second,
-		Log: log, Journal: events.New(events.Options{Log: log}),
+		Log: log, Events: events.New(events.Options{Log: log}),
 	})
 	if err != nil {
 		t.Fatal(err)

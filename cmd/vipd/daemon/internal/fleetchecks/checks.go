@@ -33,7 +33,7 @@ type Checks struct {
 	// read is when the board could be read last; zero means never.
 	read time.Time
 	// aloneUntil is when this node may rely on the board again after it was away; zero means it may. alone is since when the
-	// journal has that this node decides alone; zero means it does not.
+	// history has that this node decides alone; zero means it does not.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
 	// votes are what this node has found of the targets that it checks for the fleet, and voter writes them; nil means no fleet.
@@ -317,7 +317,7 @@ func (f *Checks) publish(b quorum.Board, err error) {
 	f.o.Kick()
 }
 
-// tellLocked tells the journal when this node begins to decide alone, and when that is over.
+// tellLocked tells the history when this node begins to decide alone, and when that is over.
 func (f *Checks) tellLocked() {
 	now := time.Now()
 	switch alone := f.aloneLocked(); {

@@ -40,7 +40,7 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 }
 
 // TestFleetOutvotes has a host that sees everything down be outvoted, and one that can't check leave the rest to others;
-// and the journal have each change once, with who says so.
+// and the history have each change once, with who says so.
 func TestFleetOutvotes(t *testing.T) {
 	w := newWorld(t, 10, quick())
 	w.unhurried()

@@ -6,7 +6,7 @@
 //
 //	PREFIX/health/ -> board -> coordinator -> what this node checks -> runner -> its verdicts -> votes -> voter -> PREFIX/health/NODE/
 //	                              |
-//	                              +-> the majority's verdicts -> compile, journal
+//	                              +-> the majority's verdicts -> compile, history
 //
 // Verdicts has the runner check this node's part, and returns what all nodes have found; Vote takes in what the runner finds;
 // Run keeps in touch with etcd. Where that is away, the node decides alone, and says so.

@@ -61,7 +61,7 @@ type simulated struct {
 	own    map[balancer.Target]bool // services of its own file are in place of the fleet's
 	relay  *etcdkit.Relay           // between this host and etcd
 	stop   func()
-	events *events.Journal
+	events *events.History
 
 	seen    sync.Mutex // guards the rest
 	all     snap.Map[balancer.Target, balancer.Verdict]

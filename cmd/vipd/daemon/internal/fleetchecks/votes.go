@@ -140,7 +140,7 @@ func (f *Checks) Standing(t balancer.Target) (quorum.Standing, bool) {
 	return f.coordinator.Standing(t)
 }
 
-// recordLocked tells the journal of the fleet's targets whose verdicts were others before.
+// recordLocked tells the history of the fleet's targets whose verdicts were others before.
 func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
 	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
 		s, ours := f.coordinator.Standing(t)

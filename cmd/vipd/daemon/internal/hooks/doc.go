@@ -1,6 +1,6 @@
-// Package hooks runs the programs that the configuration names for events of the journal.
+// Package hooks runs the programs that the configuration names for events of the history.
 //
-//	journal --> one goroutine a hook, with its own place in the journal --> one run of the program an event, in order
+//	history --> one goroutine a hook, with its own place in the history --> one run of the program an event, in order
 //
 // A hook that is slow or hangs delays neither vipd nor the other hooks: a run has a bounded time, and of the events that wait for a
 // hook the oldest are left out. The programs run like exec health checks (balancer/health/probe/command). What fails is logged, and

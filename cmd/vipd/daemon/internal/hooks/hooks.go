@@ -21,7 +21,7 @@ const (
 	runTime = 30 * time.Second
 	// mostWaiting is how many events wait for a hook at most.
 	mostWaiting = 100
-	// atOnce is how many events are taken from the journal in one go.
+	// atOnce is how many events are taken from the history in one go.
 	atOnce = 100
 )
 
@@ -40,12 +40,12 @@ type Options struct {
 	// User is the user that they run as; "" means nobody.
 	User string
 	// Node is this host's name.
-	Node    string
-	Journal *events.Journal
-	Log     *slog.Logger
+	Node   string
+	Events *events.History
+	Log    *slog.Logger
 }
 
-// Run runs the hooks for all events of the journal until ctx ends. Programs that run then are killed.
+// Run runs the hooks for all events of the history until ctx ends. Programs that run then are killed.
 func Run(ctx context.Context, o Options) error {
 	var running sync.WaitGroup
 	for name, args := range o.Commands {
@@ -71,7 +71,7 @@ type hook struct {
 
 func (h *hook) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		more := h.Journal.Changed()
+		more := h.Events.Changed()
 		h.read()
 		if len(h.waiting) == 0 {
 			select {
@@ -88,10 +88,10 @@ func (h *hook) run(ctx context.Context) {
 	}
 }
 
-// read takes what is new in the journal.
+// read takes what is new in the history.
 func (h *hook) read() {
 	for {
-		all, _ := h.Journal.Read(h.since, atOnce)
+		all, _ := h.Events.Read(h.since, atOnce)
 		for _, e := range all {
 			h.since = e.Seq
 			if slices.Contains(h.kinds, e.Kind) {

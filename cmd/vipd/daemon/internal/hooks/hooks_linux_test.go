@@ -15,7 +15,7 @@ import (
 )
 
 // hooked runs hooks over a journal until the test ends; script is what each does, with $OUT as a folder that anybody may write.
-func hooked(t *testing.T, commands map[string]string) (journal *events.Journal, out string, logged *log) {
+func hooked(t *testing.T, commands map[string]string) (journal *events.History, out string, logged *log) {
 	t.Helper()
 	out = t.TempDir()
 	for dir := out; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) { // nobody has to get there
@@ -25,7 +25,7 @@ func hooked(t *testing.T, commands map[string]string) (journal *events.Journal, 
 	}
 	logged = &log{lines: make(chan string, 1000)}
 	o := Options{
-		Commands: map[string][]string{}, Node: "n1", Journal: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}),
+		Commands: map[string][]string{}, Node: "n1", Events: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}),
 		Log: slog.New(slog.NewTextHandler(logged, nil)),
 	}
 	for name, script := range commands {
@@ -40,7 +40,7 @@ func hooked(t *testing.T, commands map[string]string) (journal *events.Journal, 
 			t.Error(err)
 		}
 	})
-	return o.Journal, out, logged
+	return o.Events, out, logged
 }
 
 type log struct{ lines chan string }

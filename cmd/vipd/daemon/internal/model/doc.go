@@ -4,7 +4,7 @@
 //	store -> Publish ---+
 //	API -> Update ------+-> one loop -> balancer.Compiler -> State -> dataplane.Engine
 //	checks, ... -> Kick +                                      |
-//	                                                           +-> journal (Compiled), API, metrics (State)
+//	                                                           +-> history (Compiled), API, metrics (State)
 //
 // The loop compiles all inputs anew whenever something has kicked it, at a cost of what has changed. What must outlive a
 // restart (drains, holders, local overrides) it keeps in state_dir.

@@ -59,7 +59,7 @@ type Options struct {
 	// StateDir keeps overrides and drains for the next run.
 	StateDir string
 	Started  time.Time
-	Journal  *events.Journal
+	Events   *events.History
 	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
 	Carrier  dataplane.Dataplane
 	Engine   *dataplane.Engine
@@ -232,7 +232,7 @@ func (m *Model) env(c config.Config) balancer.Env {
 	if m.moved.Swap(false) {
 		local, err := m.o.LocalAddresses()
 		if err != nil {
-			m.o.Journal.Record(events.Event{
+			m.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
 			})
 		} else {

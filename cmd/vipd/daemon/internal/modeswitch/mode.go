@@ -34,7 +34,7 @@ type Choice struct {
 	// Configuration has the configuration as it is now, which says what mode is wanted.
 	Configuration *liveconfig.Config
 	Log           *slog.Logger
-	Journal       *events.Journal
+	Events        *events.History
 
 	// use is the mode in use, which needs no trial; nil means none is.
 	use *Chosen
@@ -75,7 +75,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 			out.Reason = c.Configuration.ModeBy()
 		}
 		if out.Fallback && (c.use == nil || !c.use.Fallback || c.use.Reason != out.Reason) {
-			c.Journal.Record(events.Event{
+			c.Events.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so that %s mode is taken", wanted, name),
 				Cause: out.Reason,
 			})

@@ -124,7 +124,7 @@ func (c *Switch) again(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil: // strict_mode ends the start, but not what serves
-			c.o.Journal.Record(events.Event{
+			c.o.Events.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
 			})
 			stays := *use
@@ -163,7 +163,7 @@ func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Counters.Begin(next.Name, next.Dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
 	c.retire(use)
-	c.o.Journal.Record(events.Event{
+	c.o.Events.Record(events.Event{
 		Kind: events.Mode, Text: fmt.Sprintf("%s mode serves now, in place of %s", next.Name, use.Name), Cause: next.Reason, Took: time.Since(started),
 	})
 	return nil
@@ -217,7 +217,7 @@ func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 // back leaves a mode to which traffic could not move.
 func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 	if ctx.Err() == nil {
-		c.o.Journal.Record(events.Event{
+		c.o.Events.Record(events.Event{
 			Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode can't apply the wanted state: switching back", next.Name),
 			Cause: why.Error(),
 		})

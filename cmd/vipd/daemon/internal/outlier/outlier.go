@@ -38,8 +38,8 @@ type Detector struct {
 type Options struct {
 	// Rules say when failed connects eject an endpoint. Default health.DefaultEjectionRules.
 	Rules health.EjectionRules
-	// Journal is told of ejections.
-	Journal *events.Journal
+	// Events is told of ejections.
+	Events *events.History
 	// Hint has the health check of a target, if it has one, be done at once. It must not block.
 	Hint func(balancer.Target)
 	// Kick has Ejected be called again. It must not block.
@@ -129,7 +129,7 @@ func (p *Detector) changedLocked(x health.Ejected) {
 	if x.End == "" {
 		p.o.Ejects(x.Target.Service)
 	}
-	p.o.Journal.Record(ejectionEvent(x))
+	p.o.Events.Record(ejectionEvent(x))
 }
 
 func ejectionEvent(x health.Ejected) events.Event {
@@ -216,7 +216,7 @@ func (p *Detector) keepLooking(ctx context.Context, in dataplane.Dataplane) {
 		}
 		if err != nil && !told {
 			told = true
-			p.o.Journal.Record(events.Event{
+			p.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Cause: err.Error(),
 				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
 			})

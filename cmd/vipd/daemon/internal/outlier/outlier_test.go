@@ -19,8 +19,8 @@ import (
 // passiveOf returns a Detector that ejects at the first failure, and what it has been given of a service web.
 func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
-		Rules:   health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
-		Journal: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {}, Ejects: func(balancer.Name) {},
+		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
+		Events: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {}, Ejects: func(balancer.Name) {},
 	})
 	var in balancer.Inputs
 	in.Services = in.Services.Set(s.Name, s)
@@ -121,7 +121,7 @@ func TestHintsComeBack(t *testing.T) {
 		if len(pauses) != 11 || pauses[0] != 0 || pauses[1] != time.Second || pauses[2] != 2*time.Second || pauses[10] != time.Minute {
 			t.Errorf("pauses before attempts: %v", pauses)
 		}
-		events, _ := p.o.Journal.Read(0, 0)
+		events, _ := p.o.Events.Read(0, 0)
 		if len(events) != 1 || events[0].Cause != "the dump was torn" {
 			t.Errorf("the journal has %+v", events)
 		}

@@ -28,8 +28,8 @@ type Options struct {
 	// Changed is closed with the next state.
 	Changed func() <-chan struct{}
 	// Grace is for how long what is served goes on without this process, in a mode in which it does.
-	Grace   time.Duration
-	Journal *events.Journal
+	Grace  time.Duration
+	Events *events.History
 }
 
 // Serving is what the owner has to know of what is served.
@@ -217,7 +217,7 @@ func (t *Teller) tell(ctx context.Context, m api.OwnerTold) {
 	for _, e := range s.Events {
 		if e.Time.After(t.seen) {
 			t.seen = e.Time
-			t.o.Journal.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
+			t.o.Events.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
 		}
 	}
 }

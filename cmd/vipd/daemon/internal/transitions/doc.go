@@ -1,4 +1,4 @@
-// Package recorder turns what changes on a node into events of the journal: each once, when it begins and when it ends, with how
+// Package transitions turns what changes on a node into events of the events: each once, when it begins and when it ends, with how
 // long it lasted.
 //
 //	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, who is still down
@@ -8,4 +8,4 @@
 // What checks, ejections, the choice of the mode and the fleet find is recorded by those parts, who decide it.
 //
 // The package keeps what it has told and is not over yet; it decides nothing, and nothing depends on it.
-package recorder
+package transitions

@@ -19,8 +19,8 @@ func TestTallyForgets(t *testing.T) {
 	both, one := frontendAt("127.77.8.4:9000", gone, stays), frontendAt("127.77.8.4:9000", stays)
 	f := newFrontend(d, both.Key)
 	d.frontends[both.Key] = f
-	f.configure(both, d.tallyLocked(both))
-	counted := f.conf.Load().tally
+	f.configure(both, d.counterLocked(both))
+	counted := f.conf.Load().counter
 	counted.connections.Add(3)
 	b := counted.backend(gone)
 	b.total.Add(3)
@@ -34,7 +34,7 @@ func TestTallyForgets(t *testing.T) {
 			t.Errorf("%d backends are remembered, want %d", n, backends)
 		}
 	}
-	f.configure(one, d.tallyLocked(one))
+	f.configure(one, d.counterLocked(one))
 	after(2*counters.Memory, 2) // a connection lives there
 	b.active.Add(-1)
 	after(counters.Memory, 2)
@@ -46,7 +46,7 @@ func TestTallyForgets(t *testing.T) {
 	now = time.Now() // Counters has just seen it
 	after(counters.Memory-time.Second, 1)
 	after(2*time.Second, 0)
-	if n := len(d.tallies); n != 0 {
+	if n := len(d.counters); n != 0 {
 		t.Errorf("%d services are remembered, want none", n)
 	}
 }

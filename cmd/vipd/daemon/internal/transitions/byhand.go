@@ -1,4 +1,4 @@
-package recorder
+package transitions
 
 import (
 	"fmt"
@@ -68,7 +68,7 @@ func lasting(o *balancer.Override, now time.Time) string {
 
 // tellOverrides records how the overrides have changed that the fleet shares. Of those of this node it records the ones that
 // have expired; who changes others records that.
-func (r *Recorder) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
+func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
 		if lapsed := c.HadOld && !c.HasNew && c.Old.Lapsed(now); lapsed && c.Old.Says() {
@@ -78,7 +78,7 @@ func (r *Recorder) tellOverrides(before, after snap.Map[balancer.Target, *balanc
 		}
 		for _, e := range out {
 			e.At = now
-			r.o.Journal.Record(e)
+			r.o.Events.Record(e)
 		}
 	}
 }

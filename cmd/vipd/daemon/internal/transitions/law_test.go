@@ -1,4 +1,4 @@
-package recorder
+package transitions
 
 import (
 	"fmt"
@@ -65,7 +65,7 @@ func TestDrainEventsAlternate(t *testing.T) {
 		}
 		for subject, is := range open {
 			if is != want[subject] {
-				t.Fatalf("seed %d: %s drains by the journal: %v, want %v", seed, subject, is, want[subject])
+				t.Fatalf("seed %d: %s drains by the events: %v, want %v", seed, subject, is, want[subject])
 			}
 		}
 		for subject := range want {

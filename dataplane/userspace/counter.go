@@ -11,9 +11,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// tally counts for one port of a service: for all its frontends. It outlives the frontends, and a backend's count the backend, for
+// counter counts for one port of a service: for all its frontends. It outlives the frontends, and a backend's count the backend, for
 // counters.Memory, so that counts don't go back where something comes and goes.
-type tally struct {
+type counter struct {
 	connections, in, out, failures atomic.Uint64
 	service                        balancer.Name
 	seen                           time.Time // when a frontend last had it; the dataplane's mu guards it
@@ -23,7 +23,7 @@ type tally struct {
 }
 
 // backend returns the one at an address, the same each time.
-func (t *tally) backend(at netip.AddrPort) *backend {
+func (t *counter) backend(at netip.AddrPort) *backend {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.backends[at]
@@ -34,13 +34,13 @@ func (t *tally) backend(at netip.AddrPort) *backend {
 	return b
 }
 
-// tallyLocked returns the tally of a frontend's service and port.
-func (d *Dataplane) tallyLocked(f *balancer.Frontend) *tally {
+// counterLocked returns the counter of a frontend's service and port.
+func (d *Dataplane) counterLocked(f *balancer.Frontend) *counter {
 	k := counters.Port{Service: f.Service, Name: f.Port}
-	t := d.tallies[k]
+	t := d.counters[k]
 	if t == nil {
-		t = &tally{service: f.Service, backends: map[netip.AddrPort]*backend{}, seen: time.Now()}
-		d.tallies[k] = t
+		t = &counter{service: f.Service, backends: map[netip.AddrPort]*backend{}, seen: time.Now()}
+		d.counters[k] = t
 	}
 	return t
 }
@@ -49,12 +49,12 @@ func (d *Dataplane) tallyLocked(f *balancer.Frontend) *tally {
 func (d *Dataplane) forgetLocked(now time.Time) {
 	for _, f := range d.frontends {
 		c := f.conf.Load()
-		c.tally.seen = now
+		c.counter.seen = now
 		for _, b := range c.backends {
 			b.seen = now
 		}
 	}
-	for k, t := range d.tallies {
+	for k, t := range d.counters {
 		t.mu.Lock()
 		for at, b := range t.backends {
 			if b.active.Load() > 0 {
@@ -64,7 +64,7 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 			}
 		}
 		if len(t.backends) == 0 && now.Sub(t.seen) > counters.Memory {
-			delete(d.tallies, k)
+			delete(d.counters, k)
 		}
 		t.mu.Unlock()
 	}
@@ -76,8 +76,8 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	defer d.mu.Unlock()
 	d.forgetLocked(time.Now())
 	idle := d.idleLocked()
-	counts := make([]dataplane.FrontendCount, 0, len(d.tallies))
-	for k, t := range d.tallies {
+	counts := make([]dataplane.FrontendCount, 0, len(d.counters))
+	for k, t := range d.counters {
 		c := dataplane.FrontendCount{
 			Service: k.Service, Port: k.Name,
 			Connections: t.connections.Load(), In: t.in.Load(), Out: t.out.Load(), Failures: t.failures.Load(),

@@ -1,4 +1,4 @@
-package recorder
+package transitions
 
 import (
 	"context"
@@ -28,7 +28,7 @@ type carriedOut struct {
 const applyPause = time.Second
 
 // Follow records what the engine applies, and what it can't, until ctx ends.
-func (r *Recorder) Follow(ctx context.Context) error {
+func (r *Tracker) Follow(ctx context.Context) error {
 	c := &carriedOut{o: r.o}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -56,7 +56,7 @@ func (r *Recorder) Follow(ctx context.Context) error {
 // look records what is new, and reports whether anything was applied.
 func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.o.Engine.Status()
-	c.told = c.told.next(c.o.Journal, now, c.o.HostProblems(), nil)
+	c.told = c.told.next(c.o.Events, now, c.o.HostProblems(), nil)
 	if s.Moving {
 		return false // the dataplane that takes over begins with nothing, and has its own failures
 	}
@@ -86,7 +86,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	} else {
 		e.Text = fmt.Sprintf("%s applied, %s", several(names), howMany(n, "frontend"))
 	}
-	c.o.Journal.Record(e)
+	c.o.Events.Record(e)
 	return true
 }
 
@@ -102,9 +102,9 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 		if n := len(s.Failing); n > 0 {
 			e.Text = howMany(n, "frontend") + " can't be applied; vipd keeps retrying"
 		}
-		c.o.Journal.Record(e)
+		c.o.Events.Record(e)
 	case s.LastError == "" && len(s.Failing) == 0 && !c.failing.IsZero():
-		c.o.Journal.Record(events.Event{Kind: events.Problem, Text: "everything is applied again", Lasted: now.Sub(c.failing)})
+		c.o.Events.Record(events.Event{Kind: events.Problem, Text: "everything is applied again", Lasted: now.Sub(c.failing)})
 		c.failing, c.errors = time.Time{}, nil
 	}
 }
@@ -112,13 +112,13 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 // reasonsTold bounds the reasons that are recorded until everything is applied again.
 const reasonsTold = 20
 
-// Repaired records in journal that what others had changed was mended.
-func Repaired(journal *events.Journal, n int, what string) {
+// Repaired records that what others had changed was mended.
+func Repaired(history *events.History, n int, what string) {
 	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "repaired an object that another program had changed", Cause: what}
 	if n > 1 {
 		e.Text = fmt.Sprintf("repaired %d objects that another program had changed", n)
 	}
-	journal.Record(e)
+	history.Record(e)
 }
 
 // howMany writes "1 service", "3 services".

@@ -1,4 +1,4 @@
-package recorder
+package transitions
 
 import (
 	"log/slog"
@@ -20,7 +20,7 @@ type toldProblem struct {
 
 // next records the problems that are not in t yet, and those in t that are over. It returns those that hold. Served
 // reports whether a port of a service has an endpoint in use.
-func (t told) next(j *events.Journal, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) told {
+func (t told) next(j *events.History, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) told {
 	holds := told{}
 	for _, p := range problems {
 		is := identity(&p)
@@ -80,8 +80,6 @@ func (t toldProblem) over(now time.Time, served func(balancer.Name, string) bool
 		if !served(t.Service, t.Port) {
 			e.Text = "has none at port " + t.Port + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
 		}
-	case e.Service != "":
-		e.Text = "problem resolved"
 	default:
 		e.Text = "problem resolved"
 	}

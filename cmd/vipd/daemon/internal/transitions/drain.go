@@ -1,4 +1,4 @@
-package recorder
+package transitions
 
 import (
 	"maps"
@@ -21,7 +21,7 @@ type openDrain struct {
 
 // next records the drains that begin and end from before to what s wants, at a cost of what has changed. It returns the service of
 // each that begins.
-func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Desired, now time.Time) (begun []balancer.Name) {
+func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Desired, now time.Time) (begun []balancer.Name) {
 	if *o == nil {
 		*o = drainsOpen{}
 	}

@@ -1,4 +1,4 @@
-package recorder
+package transitions
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Recorder records what is compiled and what is applied.
-type Recorder struct {
+// Tracker records what is compiled and what is applied.
+type Tracker struct {
 	o       Options
 	reloads atomic.Int32 // under way, which say themselves that files were read
 
@@ -29,9 +29,9 @@ type Recorder struct {
 	withdrawn map[netip.Addr]time.Time
 }
 
-// Options are what a Recorder is made of.
+// Options are what a Tracker is made of.
 type Options struct {
-	Journal *events.Journal
+	Events *events.History
 	// Started is when vipd was.
 	Started time.Time
 	// Files: services are in files alone. Otherwise Began is told of the first state, and of those before it that say only
@@ -53,15 +53,15 @@ type Options struct {
 	HostChanged <-chan struct{}
 }
 
-// New returns a Recorder that has recorded nothing.
-func New(o Options) *Recorder { return &Recorder{o: o} }
+// New returns a Tracker that has recorded nothing.
+func New(o Options) *Tracker { return &Tracker{o: o} }
 
 // Reloads says that the configuration and the services, which are last so far, are being read again, because of by. What it returns
 // is called with the result, and records that.
-func (r *Recorder) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
+func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
-		r.o.Journal.Record(reload(by, last, s, problems, err))
+		r.o.Events.Record(reload(by, last, s, problems, err))
 		r.reloads.Add(-1)
 	}
 }
@@ -100,7 +100,7 @@ func changes(last, s *model.State) string {
 
 // Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is
 // called by the goroutine that calls Compiled.
-func (r *Recorder) Awaiting(s *model.State, now time.Time) {
+func (r *Tracker) Awaiting(s *model.State, now time.Time) {
 	switch {
 	case !r.o.Files:
 		r.o.Began(s, now)
@@ -111,7 +111,7 @@ func (r *Recorder) Awaiting(s *model.State, now time.Time) {
 
 // Compiled records what s, which is compiled from now on, changes: problems, drains, and whether files can be read. It is
 // called by one goroutine at a time.
-func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
+func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	switch {
 	case r.o.Files:
 		r.tellFiles(last, s, now)
@@ -132,7 +132,7 @@ func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
 			break
 		}
 	}
-	told := r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	told := r.told.next(r.o.Events, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
 	for is, p := range told {
 		if _, known := r.told[is]; !known && p.Kind == balancer.InPanic {
 			r.o.Panics(p.Service)
@@ -143,7 +143,7 @@ func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
 		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
 		r.tellOverrides(last.Local, s.Local, true, now)
 	}
-	for _, service := range r.drains.next(r.o.Journal, s, last.Desired, now) {
+	for _, service := range r.drains.next(r.o.Events, s, last.Desired, now) {
 		r.o.Drains(service)
 	}
 	r.tellWithdrawn(last, s, now)
@@ -162,21 +162,21 @@ func written(s *model.State) []balancer.Problem {
 }
 
 // tellFiles records that files were read again, or can't be.
-func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
+func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
 	was, is := &last.Snapshot, &s.Snapshot
 	switch {
 	case !is.Connected:
 		r.tellUnread("the services' files can't be read; serving what they last held", s, now)
 	case !r.unread.IsZero():
-		r.o.Journal.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
+		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
 	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
-		r.o.Journal.Record(reload("a file has changed", last, s, written(s), nil))
+		r.o.Events.Record(reload("a file has changed", last, s, written(s), nil))
 	}
 }
 
 // tellUnread records, once, that files can't be read, and why.
-func (r *Recorder) tellUnread(text string, s *model.State, now time.Time) {
+func (r *Tracker) tellUnread(text string, s *model.State, now time.Time) {
 	if !r.unread.IsZero() {
 		return
 	}
@@ -185,7 +185,7 @@ func (r *Recorder) tellUnread(text string, s *model.State, now time.Time) {
 		e.Cause = s.Snapshot.Err.Error()
 	}
 	r.unread = now
-	r.o.Journal.Record(e)
+	r.o.Events.Record(e)
 }
 
 // served reports whether a port of a service, as Problem.Port has it, has an endpoint in use.
@@ -214,7 +214,7 @@ const stillDownTold = 20
 
 // tellStillDown records which endpoints are down as vipd starts, by what is known from before: they have no event that says
 // so in this process.
-func (r *Recorder) tellStillDown(s *model.State, now time.Time) {
+func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 	var down []events.Event
 	for t, verdict := range s.Inputs.Health.All() {
 		if verdict != balancer.HealthDown {
@@ -236,12 +236,12 @@ func (r *Recorder) tellStillDown(s *model.State, now time.Time) {
 		}}
 	}
 	for _, e := range down {
-		r.o.Journal.Record(e)
+		r.o.Events.Record(e)
 	}
 }
 
 // tellWithdrawn records the VIPs that are withdrawn from now on, and those that are so no more.
-func (r *Recorder) tellWithdrawn(last, s *model.State, now time.Time) {
+func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
 	for vip, c := range snap.Diff(last.Desired.Standings, s.Desired.Standings) {
 		switch {
 		case c.New == balancer.Withdrawn:
@@ -253,7 +253,7 @@ func (r *Recorder) tellWithdrawn(last, s *model.State, now time.Time) {
 			if s.Env.Standby {
 				cause = "this host is on standby"
 			}
-			r.o.Journal.Record(events.Event{
+			r.o.Events.Record(events.Event{
 				Kind: events.VIP, Level: slog.LevelWarn, Text: fmt.Sprintf("withdrew %s: this host does not hold it", vip), Cause: cause,
 			})
 		case c.Old == balancer.Withdrawn && c.New == balancer.Serving:
@@ -261,7 +261,7 @@ func (r *Recorder) tellWithdrawn(last, s *model.State, now time.Time) {
 			if since, known := r.withdrawn[vip]; known {
 				e.Lasted = now.Sub(since)
 			}
-			r.o.Journal.Record(e)
+			r.o.Events.Record(e)
 			delete(r.withdrawn, vip)
 		case c.Old == balancer.Withdrawn:
 			delete(r.withdrawn, vip)
