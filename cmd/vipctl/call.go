@@ -14,7 +14,6 @@ import (
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/internal/version"
 	"vipd/store/etcd"
-	"vipd/store/tomlfile"
 )
 
 // world is what this process was given.
@@ -112,7 +111,7 @@ func mapped[T, R any](all []T, to func(T) R) []R {
 	return out
 }
 
-// tracingConfig is what is read of the config to find who takes traces, and nothing else.
+// tracingConfig is what is read of the config to find who takes traces.
 type tracingConfig struct {
 	Tracing struct {
 		Endpoint string `toml:"otlp_endpoint"`
@@ -123,10 +122,7 @@ type tracingConfig struct {
 // without a receiver it is passed on as it is.
 func (c *call) traced() error {
 	var said tracingConfig
-	file := c.flags.String("config")
-	if text, err := tomlfile.ReadFile(file); err == nil {
-		_ = tomlfile.Decode(file, text, &said) // what is wrong with it, others say
-	}
+	_ = readPart(c.flags.String("config"), &said) // what is wrong with it, others say
 	o := tracing.Options{Endpoint: said.Tracing.Endpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
 	o.Node, _ = os.Hostname() // without a name the span is still worth having
 	ctx, end := tracing.Command(c.Context, o, c.verbText(), c.getenv("TRACEPARENT"))

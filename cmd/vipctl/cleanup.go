@@ -163,7 +163,7 @@ func aroundAddress(line string) (before, address, behind string) {
 func (c *call) ownConfig() (config.Config, error) {
 	file := c.flags.String("config")
 	conf, problems, err := config.Load(file)
-	if errors.Is(err, fs.ErrNotExist) && file == defaultConfig {
+	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
 		return config.Default(), nil
 	}
 	if err != nil {

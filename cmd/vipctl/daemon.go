@@ -64,7 +64,7 @@ func (d *daemonLink) absent(socket string, unread error) string {
 	if err != nil {
 		conf = config.Default()
 	}
-	if !samePath(conf.API.Socket, socket) {
+	if !samePlace(conf.API.Socket, socket) {
 		return ""
 	}
 	pid := lockfile.Holder(lockFile(conf.RunDir))
@@ -77,17 +77,16 @@ func (d *daemonLink) absent(socket string, unread error) string {
 	return ""
 }
 
-// samePath reports whether two paths are the same text once they are absolute.
-func samePath(a, b string) bool {
-	x, errX := filepath.Abs(a)
-	y, errY := filepath.Abs(b)
-	return errX == nil && errY == nil && x == y
+// readPart reads the part of a config that into has fields for: a mistake elsewhere in there hides neither the daemon nor etcd.
+func readPart(file string, into any) error {
+	text, err := tomlfile.ReadFile(file)
+	if err == nil {
+		err = tomlfile.Decode(file, text, into)
+	}
+	return err
 }
 
-const defaultSocket = "/run/vipd/vipd.sock"
-
-// socketConfig is what is read of the config to find the socket, and nothing else: a mistake elsewhere in there leaves the
-// daemon within reach.
+// socketConfig is what is read of the config to find the socket.
 type socketConfig struct {
 	API struct {
 		Socket string `toml:"socket"`
@@ -101,12 +100,9 @@ func (d *daemonLink) socket() (string, error) {
 	}
 	file := d.flags.String("config")
 	var conf socketConfig
-	text, err := tomlfile.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) && file == defaultConfig {
-		return defaultSocket, nil
-	}
-	if err == nil {
-		err = tomlfile.Decode(file, text, &conf)
+	err := readPart(file, &conf)
+	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
+		return config.Default().API.Socket, nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
@@ -119,7 +115,7 @@ func (d *daemonLink) socketFrom(conf *socketConfig) string {
 	written := conf.API.Socket
 	switch {
 	case written == "":
-		return defaultSocket
+		return config.Default().API.Socket
 	case filepath.IsAbs(written):
 		return written
 	}
@@ -140,5 +136,5 @@ func (d *daemonLink) socketDespiteMistakes() string {
 			return d.socketFrom(&conf)
 		}
 	}
-	return defaultSocket
+	return config.Default().API.Socket
 }

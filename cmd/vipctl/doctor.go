@@ -66,7 +66,7 @@ func (c *call) examined() doctor.Host {
 				h.ConfigProblem = p.String()
 			}
 		}
-	case !errors.Is(err, fs.ErrNotExist) || file != defaultConfig:
+	case !errors.Is(err, fs.ErrNotExist) || file != config.DefaultFile:
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }

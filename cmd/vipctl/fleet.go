@@ -11,7 +11,6 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/store/etcd"
-	"vipd/store/tomlfile"
 )
 
 // fleetFlags say how etcd is reached. What they leave out comes from [etcd] of the config. There is none for the
@@ -80,8 +79,7 @@ func (f *fleetLink) takesOverrides() bool {
 	return f.named() || f.flags.String("socket") == "" && f.isStore()
 }
 
-// fleetConfig is what vipctl reads of the config to find etcd, and nothing else: a mistake elsewhere in there leaves
-// etcd within reach.
+// fleetConfig is what vipctl reads of the config to find etcd.
 type fleetConfig struct {
 	Store struct {
 		Kind config.StoreKind `toml:"kind"`
@@ -93,11 +91,7 @@ type fleetConfig struct {
 func (f *fleetLink) config() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
 	file := f.flags.String("config")
-	text, err := tomlfile.ReadFile(file)
-	if err != nil {
-		return said, err
-	}
-	if err := tomlfile.Decode(file, text, &said); err != nil {
+	if err := readPart(file, &said); err != nil {
 		return said, err
 	}
 	for _, path := range []*string{&said.Etcd.PasswordFile, &said.Etcd.CAFile, &said.Etcd.CertFile, &said.Etcd.KeyFile} {
@@ -112,7 +106,7 @@ func (f *fleetLink) config() (fleetConfig, error) {
 func (f *fleetLink) etcdConfig() (etcd.Config, error) {
 	file := f.flags.String("config")
 	said, err := f.config()
-	absent := errors.Is(err, fs.ErrNotExist) && file == defaultConfig
+	absent := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile
 	switch {
 	case absent && !f.named():
 		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", f.verb, file)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/table"
 )
 
@@ -21,7 +22,7 @@ Commands:
 Flags may stand anywhere; "--" ends them. All commands have:
   --socket PATH   the daemon's socket; default: api.socket of the config
                   (environment VIPCTL_SOCKET)
-  --config FILE   the daemon's config; default: ` + defaultConfig + `
+  --config FILE   the daemon's config; default: ` + config.DefaultFile + `
                   (environment VIPCTL_CONFIG)
   --etcd URL,...  etcd, where the command is about the etcd store; default: etcd
                   of the config (environment VIPCTL_ETCD). Further flags for it:

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/config"
 )
 
 // verb is one command: what its help says, what it takes, and what it does.
@@ -45,8 +47,6 @@ func verbs() []*verb {
 	}
 }
 
-const defaultConfig = "/etc/vipd/vipd.toml"
-
 // allFlags are the verb's own and those that all have.
 func (v *verb) allFlags() []cli.Flag {
 	flags := slices.Clone(v.flags)
@@ -61,7 +61,7 @@ func (v *verb) allFlags() []cli.Flag {
 	}
 	return append(flags,
 		&cli.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the daemon's socket, a `PATH`; default: what the config says"},
-		&cli.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: defaultConfig, Usage: "the daemon's config, a `FILE`"},
+		&cli.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "the daemon's config, a `FILE`"},
 	)
 }
 

@@ -10,9 +10,6 @@ const (
 	Legacy Variant = "legacy"
 )
 
-// Values lists what users may write.
-func (Variant) Values() []string { return []string{"auto", "nft", "legacy"} }
-
 func (v Variant) other() Variant {
 	if v == NFT {
 		return Legacy
