@@ -68,7 +68,7 @@ func (d *daemonLink) absent(socket string, unread error) string {
 		return ""
 	}
 	pid := lockfile.Holder(lockFile(conf.RunDir))
-	if h := netlock.Ask(); pid == 0 && h.RunDir != "" && samePath(h.RunDir, conf.RunDir) {
+	if h := netlock.Ask(); pid == 0 && h.RunDir != "" && samePlace(h.RunDir, conf.RunDir) {
 		pid = h.PID // its lock was removed with its run_dir
 	}
 	if pid != 0 {
