@@ -127,7 +127,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, err
 	}
 	if err != nil {
-		return a, fmt.Errorf("%w; see vipd --help", err)
+		return a, fmt.Errorf("%s; see vipd --help", strings.Replace(err.Error(), "flag provided but not defined: -", "there is no flag --", 1))
 	}
 	if f.NArg() > 0 {
 		return a, fmt.Errorf("%q is surplus: vipd takes flags only; see vipd --help", f.Arg(0))

@@ -57,7 +57,7 @@ func TestExec(t *testing.T) {
 		{"no shell", define(balancer.ExecHealth, func(h *balancer.Health) {
 			h.Command, h.Timeout = []string{"/bin/echo", "$HOME;", "`id`"}, wait.Patience
 		}), health.Passed, "$HOME; `id`"},
-		{"no such program", define(balancer.ExecHealth, func(h *balancer.Health) { h.Command = []string{"/nowhere/check"} }), health.NotRun, "not run: starting the program: fork/exec /nowhere/check: no such file or directory"},
+		{"no such program", define(balancer.ExecHealth, func(h *balancer.Health) { h.Command = []string{"/nowhere/check"} }), health.NotRun, "not run: starting /nowhere/check: no such file or directory"},
 		{"no such user", shell("exit 0", func(h *balancer.Health) { h.User = "nobody-of-that-name" }), health.NotRun, "not run: looking up the user nobody-of-that-name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

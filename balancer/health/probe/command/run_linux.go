@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -39,7 +40,10 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: who, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second // a process outside the group may hold the output open
 	if err := cmd.Start(); err != nil {
-		return Result{}, fmt.Errorf("starting the program: %w", err)
+		if path := (*fs.PathError)(nil); errors.As(err, &path) {
+			err = path.Err
+		}
+		return Result{}, fmt.Errorf("starting %s: %w", c.Args[0], err)
 	}
 	intime := await(ctx, cmd.Process.Pid)
 	err = cmd.Wait()
