@@ -199,6 +199,15 @@ func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outc
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	got := patient(t, probe.New(h, proto), at)
+	for range 3 { // where a server that answers was late, on a busy machine
+		if !strings.Contains(got.Text, " within ") || strings.Contains(text, " within ") {
+			break
+		}
+		longer := *h
+		longer.Timeout *= 4
+		h = &longer
+		got = patient(t, probe.New(h, proto), at)
+	}
 	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
 		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}
