@@ -84,6 +84,7 @@ func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
 		case p.Kind == Reserving:
 		case p.Kind == Refused && (!strings.HasPrefix(p.Field, "endpoints") || slices.Contains(allowing, p)):
 			p.Severity = SeverityWarning
+			p.Text = strings.Replace(p.Text, " is not served: ", " is served only where a node allows it: ", 1)
 		default:
 			continue
 		}
