@@ -172,8 +172,16 @@ func (s *summary) print(err error) {
 	if len(s.skipped) > 0 {
 		_, _ = fmt.Fprintln(s.out, "\nskipped:")
 	}
+	left := map[test]int{} // to make soak, by package
 	for _, t := range s.skipped {
-		_, _ = fmt.Fprintf(s.out, "  %s: %s\n", t, reason(s.output[t]))
+		if why := reason(s.output[t]); strings.HasPrefix(why, "make soak runs it") {
+			left[test{t.pkg, "", t.where}]++
+		} else {
+			_, _ = fmt.Fprintf(s.out, "  %s: %s\n", t, why)
+		}
+	}
+	for _, t := range slices.SortedFunc(maps.Keys(left), func(a, b test) int { return cmp.Compare(a.String(), b.String()) }) {
+		_, _ = fmt.Fprintf(s.out, "  %s: make soak runs %d more\n", t, left[t])
 	}
 	s.printSlowest()
 	word := "PASS"

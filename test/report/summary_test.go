@@ -10,8 +10,9 @@ import (
 // TestSummary runs go test on a small module of its own with one test of each outcome.
 func TestSummary(t *testing.T) {
 	folder := module(t, map[string]string{
-		"good/good_test.go":   "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Log(\"quiet\") }\n",
-		"skip/skip_test.go":   "package skip\nimport \"testing\"\nfunc TestSkip(t *testing.T) { t.Log(\"before\"); t.Skip(\"needs root: tables\") }\n",
+		"good/good_test.go": "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Log(\"quiet\") }\n",
+		"skip/skip_test.go": "package skip\nimport \"testing\"\nfunc TestSkip(t *testing.T) { t.Log(\"before\"); t.Skip(\"needs root: tables\") }\n" +
+			"func TestLong(t *testing.T) { t.Skip(\"make soak runs it: as others do\") }\nfunc TestLonger(t *testing.T) { t.Skip(\"make soak runs it here\") }\n",
 		"bad/bad_test.go":     "package bad\nimport \"testing\"\nfunc TestBad(t *testing.T) { t.Run(\"case\", func(t *testing.T) { t.Error(\"got 1, want 2\") }) }\n",
 		"main/main_test.go":   "package main\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { println(\"no luck\"); os.Exit(3) }\n",
 		"syntax/syn_test.go":  "package syntax\nimport \"testing\"\nfunc TestX(t *testing.T) { undefined() }\n",
@@ -41,8 +42,8 @@ func TestSummary(t *testing.T) {
 		"--- failed: panics.TestPanic\n",
 		"panic: broken invariant",
 		"undefined: undefined",
-		"skipped:\n  skip.TestSkip: needs root: tables\n",
-		"\nFAIL: 2 passed, 5 failed, 1 skipped, in 6 packages\n",
+		"skipped:\n  skip.TestSkip: needs root: tables\n  skip: make soak runs 2 more\n",
+		"\nFAIL: 2 passed, 5 failed, 3 skipped, in 6 packages\n",
 	)
 	for _, unwanted := range []string{"quiet", "none"} {
 		if strings.Contains(got, unwanted) {
