@@ -83,11 +83,13 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 	$(GO) run -buildvcs=false ./test/bench/kernel
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
-# Without cgo, as the programs are built, so that one set of compiled packages serves all but the race detector.
+# With the race detector, so that what is compiled for vet and staticcheck, which is all with its tests, serves the tests too; and with
+# rarer garbage collections, as they end soon.
 lint: ## gofmt, go vet, staticcheck, and the types of the programs for Windows and macOS
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	CGO_ENABLED=0 $(GO) vet ./...
-	CGO_ENABLED=0 $(STATICCHECK) ./...
+	GOGC=400 $(GO) vet -race ./...
+	CGO_ENABLED=0 $(GO) build -modfile=test/lint.mod -o build/staticcheck honnef.co/go/tools/cmd/staticcheck
+	GOGC=400 GOFLAGS="$(GOFLAGS) -race" build/staticcheck ./...
 	CGO_ENABLED=0 $(GO) run -buildvcs=false ./test/typecheck windows darwin -- ./cmd/vipd ./cmd/vipctl
 
 cover: ## statement coverage of each package by all tests together
