@@ -25,7 +25,6 @@ type Node struct {
 	Status *NodeStatus
 	// Problems are what can't be read of the node's keys.
 	Problems []balancer.Problem
-
 }
 
 // The words that Ready returns.
