@@ -50,7 +50,7 @@ func NewRedirects(ctx context.Context, family inet.Family, o Options) (*Redirect
 	}
 	tool, err := xtables.Find(ctx, family, o.Variant, o.Log)
 	if err == nil {
-		err = tool.Try(ctx, "nat", redirectChain(some)...)
+		_, err = tool.Try(ctx, "nat", redirectChain(some)...)
 	}
 	if err != nil {
 		r.closeConn()

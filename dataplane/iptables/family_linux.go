@@ -47,6 +47,8 @@ type family struct {
 	prints map[string]xtables.Print
 	// broken is what was found of chains instead.
 	broken map[string]xtables.Print
+	// exact: the programs here print rules in the words in which they are written.
+	exact bool
 	// looked: other backends were looked into.
 	looked bool
 	// epoch counts the writes.

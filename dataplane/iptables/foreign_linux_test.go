@@ -261,7 +261,7 @@ func (v *vandal) wrong() string {
 			return fmt.Sprintf("%s: the tree does not lead to %v", name, reached)
 		}
 		for chain := range want {
-			if !slices.EqualFunc(got[chain], want[chain], func(a, b string) bool { return canonical(a) == canonical(b) }) {
+			if !slices.EqualFunc(got[chain], want[chain], sameText) {
 				return fmt.Sprintf("%s: %s has\n%s\nwant\n%s", name, chain, strings.Join(got[chain], "\n"), strings.Join(want[chain], "\n"))
 			}
 			delete(got, chain)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,9 +53,10 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	}
 	var reasons []error
 	for _, name := range inet.Families() {
-		tool, err := d.find(ctx, name, o)
+		tool, exact, err := d.find(ctx, name, o)
 		if err == nil {
 			d.families[name] = newFamily(name, tool, sets, o.Mark, o.Log)
+			d.families[name].exact = exact
 			continue
 		}
 		err = fmt.Errorf("iptables mode can't serve %s here: %w", name, err)
@@ -76,24 +78,25 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 // busyPause is between two trials while others hold the tables.
 const busyPause = 100 * time.Millisecond
 
-// find returns the tool of a family, and takes out of the capabilities what does not work with it. It goes on while others hold the tables, until ctx ends, and then says that they do: a family is
+// find returns the tool of a family, says whether it prints rules as they are written, and takes out of the capabilities what
+// does not work with it. It goes on while others hold the tables, until ctx ends, and then says that they do: a family is
 // missing for as long as the process runs.
-func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool *xtables.Tool, err error) {
+func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	var busy error
 	for {
 		if tool, err = xtables.Find(ctx, name, o.Variant, o.Log); err == nil {
-			err = try(ctx, tool, d.sets, &d.caps, o.Mark)
+			exact, err = try(ctx, tool, d.sets, &d.caps, o.Mark)
 		}
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
-			return nil, busy // the last try was cut short
+			return nil, false, busy // the last try was cut short
 		case !xtables.IsBusy(err):
-			return tool, err
+			return tool, exact, err
 		}
 		busy = err
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, false, err
 		case <-time.After(busyPause):
 		}
 	}
@@ -102,8 +105,9 @@ func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool
 // trialSet is the name of the set that is created and destroyed to prove that sets can be had.
 func trialSet(family inet.Family) string { return "vipd-trial" + family.Digit() }
 
-// try proves what rules need. What single schedulers and protocols need is taken out of caps where it is missing.
-func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (err error) {
+// try proves what rules need, and says whether they are printed as they are written. What single schedulers and protocols
+// need is taken out of caps where it is missing.
+func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (exact bool, err error) {
 	is4 := tool.Family() == inet.IPv4
 	to := netip.MustParseAddrPort("198.51.100.1:9") // of the addresses for documentation (RFC 5737, RFC 3849)
 	if !is4 {
@@ -111,7 +115,7 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 	}
 	set := trialSet(tool.Family())
 	if err := createSet(sets, set, tool.Family()); err != nil {
-		return err
+		return false, err
 	}
 	defer func() { err = errors.Join(err, sets.DestroySoon(ctx, set)) }()
 	key := balancer.Key{Addr: to.Addr(), Port: 9, Proto: balancer.TCP}
@@ -126,34 +130,40 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 		pathOf(key).match(newTree(is4).root.at) + "-j RETURN",
 		note{key: key, service: "trial", digest: 1}.rule(),
 	}
-	if err := tool.Try(ctx, table, rules...); err != nil {
-		return err
-	}
-	missing, err := refused(ctx, tool, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to.String())
+	read, err := tool.Try(ctx, table, rules...)
 	if err != nil {
-		return err
+		return false, err
+	}
+	exact = slices.EqualFunc(rules, read, sameText)
+	missing, _, err := refused(ctx, tool, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to.String())
+	if err != nil {
+		return false, err
 	}
 	if missing {
 		caps.Protocols = []balancer.Protocol{balancer.TCP, balancer.UDP}
 	}
-	missing, err = refused(ctx, tool, bySource(is4)("trial", 1, 3)+"-j RETURN")
+	missing, same, err := refused(ctx, tool, bySource(is4)("trial", 1, 3)+"-j RETURN")
 	if err != nil {
-		return err
+		return false, err
 	}
 	if missing {
 		caps.Nearest[balancer.SourceHash], caps.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
 	}
 	_, err = tool.Saved(ctx, table, frontPrefix, func(string, []string) error { return nil })
-	return err
+	return exact && (missing || same), err
 }
 
-// refused reports whether a rule is not supported here. err says why that is not known.
-func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing bool, err error) {
-	err = tool.Try(ctx, table, rule)
+// sameText reports whether a rule is printed as it was written.
+func sameText(written, read string) bool { return canonical(written) == canonical(read) }
+
+// refused reports whether a rule is not supported here, and, if it is, whether it is printed as it was written. err says why
+// that is not known.
+func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, same bool, err error) {
+	read, err := tool.Try(ctx, table, rule)
 	if xtables.IsBusy(err) || ctx.Err() != nil {
-		return false, err
+		return false, false, err
 	}
-	return err != nil, nil
+	return err != nil, err == nil && sameText(rule, read[0]), nil
 }
 
 // Capabilities says what was found to work here.

@@ -137,7 +137,7 @@ func (s *survey) take(chain string, rules []string) error {
 // conclude makes what was read the state of the family.
 func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []string) {
 	y := s.y
-	last, tree, unsure := y.fronts, y.tree, y.unsure
+	last := y.fronts
 	read, changed := s.compare()
 	y.forget()
 	y.chains, y.prints = read, s.prints
@@ -163,44 +163,10 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		f := s.front(n, last[n.key], changed)
 		y.fronts[n.key], digests[n.key] = f, f.digest
 	}
-	wrong := ""
-	if !unsure {
-		wrong = s.strayed(tree, changed)
-	}
-	if y.unsure = unsure || wrong != ""; !y.unsure {
-		y.tree = tree
-		return nil
-	}
-	for chain := range s.rules { // the tree is written anew, by other names
-		if isNode(chain) {
-			y.tree.next = max(y.tree.next, (&node{name: chain}).number())
-		}
-	}
-	if wrong != "" {
-		damage = append(damage, fmt.Sprintf("%s (%s)", wrong, y.name))
+	if found := s.findTree(); found != "" {
+		damage = append(damage, fmt.Sprintf("%s (%s)", found, y.name))
 	}
 	return damage
-}
-
-// strayed says in what the tree that was written last differs from what was read, or does not lead to just the frontends there.
-func (s *survey) strayed(t tree, changed map[string]bool) (wrong string) {
-	reached := 0
-	t.root.each(func(n *node) {
-		if _, there := s.rules[n.name]; !there {
-			wrong = "chain " + n.name + " is missing"
-		} else if changed[n.name] {
-			wrong = "rules of chain " + n.name + " were changed"
-		}
-		for _, b := range n.ways {
-			if b.node == nil && s.y.fronts[b.at.key()] != nil {
-				reached++
-			}
-		}
-	})
-	if wrong == "" && reached != len(s.y.fronts) {
-		wrong = fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, reached, len(s.y.fronts))
-	}
-	return wrong
 }
 
 // compare returns the states of the chains that were read, and which of them are not as they were left. What those had
@@ -210,11 +176,11 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	owners := y.chainOwners()
 	read, changed = make(map[string]chainState, len(s.rules)), map[string]bool{}
 	for chain, rules := range s.rules {
-		now := y.state(xtables.Chain{Name: chain, Rules: rules})
+		now := y.saved(chain, rules)
 		print, printed := y.prints[chain]
 		if was, ok := y.chains[chain]; !ok {
 			read[chain] = now
-		} else if was.text != 0 && (printed && print == s.prints[chain] || !printed && was.text == now.text) {
+		} else if y.alike(was, now) && (!printed || print == s.prints[chain]) {
 			read[chain] = was
 		} else {
 			read[chain], changed[chain] = now, true
@@ -232,6 +198,24 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 		}
 	}
 	return read, changed
+}
+
+// alike reports whether chains have the same rules, or, where their text does not show that, as many rules, which lead to
+// the same places.
+func (y *family) alike(c, d chainState) bool {
+	if y.exact && c.text != 0 && d.text != 0 {
+		return c.text == d.text
+	}
+	return c.rules == d.rules && slices.Equal(c.targets, d.targets) && slices.Equal(c.to, d.to)
+}
+
+// saved is the state of a chain as it was read.
+func (y *family) saved(chain string, rules []string) chainState {
+	s := y.state(xtables.Chain{Name: chain, Rules: rules})
+	if !y.exact {
+		s.text = 0
+	}
+	return s
 }
 
 // front takes in a frontend by its note.

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestRestartKeepsFrontends: a process that finds the rules of frontends as they should be goes on counting, and writes none of them.
-func TestRestartKeepsFrontends(t *testing.T) {
+// TestRestartWritesNothing: a process that finds the rules as they should be goes on counting, and writes none of them.
+func TestRestartWritesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
 		r.apply(f)

@@ -195,14 +195,15 @@ func TestTry(t *testing.T) {
 		ctx := t.Context()
 		must(t, tool.Restore(ctx, foreignRules))
 		before := saved(t, tool, "nat")
-		must(t, tool.Try(ctx, "nat", "-p tcp -m statistic --mode random --probability 0.25 -j RETURN", "-m comment --comment \"-j NOPE\" -j RETURN"))
+		_, err := tool.Try(ctx, "nat", "-p tcp -m statistic --mode random --probability 0.25 -j RETURN", "-m comment --comment \"-j NOPE\" -j RETURN")
+		must(t, err)
 		for rule, reason := range map[string]string{
 			"-p tcp -m nosuchmatch -j RETURN":          "nosuchmatch",
 			"-p tcp -j VIPD-NOPE":                      "VIPD-NOPE",
 			"-m set --match-set vipd-no dst -j RETURN": "vipd-no",
 			"-j TPROXY --on-port 1":                    "", // nat has no such target: the kernel gives no reason
 		} {
-			err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
+			_, err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
 			if err == nil || !strings.Contains(err.Error(), reason) {
 				t.Errorf("%q: got %v, want an error with %q", rule, err, reason)
 			}

@@ -1,0 +1,112 @@
+package iptables
+
+import (
+	"fmt"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// findTree follows the tree that was read from the root on. Where it leads to every frontend, and to nothing else, it is
+// the family's; otherwise the family is unsure, and the answer says what is wrong with it.
+func (s *survey) findTree() string {
+	y := s.y
+	for chain := range s.rules {
+		if isNode(chain) {
+			n := &node{name: chain}
+			y.tree.next = max(y.tree.next, n.number())
+		}
+	}
+	rules, ok := s.rules[rootChain]
+	last := keeper(y.is4())
+	switch {
+	case (!ok || len(rules) == 0) && len(y.fronts) == 0:
+		return ""
+	case !ok:
+		return "chain " + rootChain + " is missing"
+	case len(rules) == 0 || rules[len(rules)-1] != last:
+		return "the last rule of " + rootChain + " is missing"
+	}
+	t := treeReader{survey: s, fronts: map[string]balancer.Key{}, met: map[string]bool{}}
+	for k, f := range y.fronts {
+		t.fronts[f.chain] = k
+	}
+	root, wrong := t.node(rootChain, y.tree.root.at, rules[:len(rules)-1])
+	switch {
+	case wrong != "":
+		return "rules of chain " + wrong + " were changed"
+	case t.reached != len(y.fronts):
+		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, t.reached, len(y.fronts))
+	case root.depth() > deepestTree:
+		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
+	}
+	changed := ""
+	root.each(func(n *node) {
+		if !y.alike(y.chains[n.name], y.state(n.chain())) {
+			changed = "rules of chain " + n.name + " were changed"
+		}
+	})
+	if changed == "" {
+		y.tree.root, y.unsure = root, false
+	}
+	return changed
+}
+
+// treeReader makes nodes of rules.
+type treeReader struct {
+	*survey
+	// fronts are the frontends by their chains.
+	fronts map[string]balancer.Key
+	// met are the chains that rules lead to, and reached is how many of them are frontends'.
+	met     map[string]bool
+	reached int
+}
+
+// node reads the rules of a chain. It returns the name of the first chain whose rules are not those of a tree.
+func (t *treeReader) node(name string, at path, rules []string) (n *node, wrong string) {
+	n = &node{name: name, at: at}
+	for _, rule := range rules {
+		to := targetOf(rule)
+		b := branch{at: t.below(to)}
+		if t.met[to] || b.at.len <= at.len {
+			return nil, name
+		}
+		t.met[to] = true
+		if isNode(to) {
+			b.node = &node{name: to}
+			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // which prefix it is, the rule alone says
+				if b.at = whole.prefix(bits); b.rule(at) == rule {
+					break
+				}
+			}
+		}
+		switch {
+		case b.rule(at) != rule:
+			return nil, name
+		case b.node == nil:
+			t.reached++
+		default:
+			if b.node, wrong = t.node(to, b.at, t.rules[to]); wrong != "" {
+				return nil, wrong
+			}
+		}
+		n.ways = append(n.ways, b)
+	}
+	slices.SortFunc(n.ways, func(a, b branch) int { return a.at.compare(b.at) })
+	return n, ""
+}
+
+// below is the whole path of a frontend that a chain is of or leads to; the zero path means it leads to none.
+func (t *treeReader) below(chain string) path {
+	for range deepestTree + 1 {
+		if k, ok := t.fronts[chain]; ok {
+			return pathOf(k)
+		}
+		rules := t.rules[chain]
+		if !isNode(chain) || len(rules) == 0 {
+			break
+		}
+		chain = targetOf(rules[0])
+	}
+	return path{}
+}

@@ -1,0 +1,63 @@
+package iptables
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
+)
+
+// TestFindTree reads trees from their rules, and wants none where a rule is missing, leads elsewhere or is there twice.
+func TestFindTree(t *testing.T) {
+	for _, source := range keySources() {
+		for _, n := range []int{1, 40, 3000} {
+			r := rand.New(rand.NewPCG(uint64(n), 7))
+			all := map[balancer.Key]*front{}
+			for range n {
+				k := source.make(r)
+				all[k] = &front{chain: frontChain(k)}
+			}
+			is4 := source.make(r).Addr.Is4()
+			family := inet.IPv6
+			if is4 {
+				family = inet.IPv4
+			}
+			y := newFamily(family, nil, nil, "", slog.New(slog.DiscardHandler))
+			y.fronts, y.exact = all, true
+			wanted := newTree(is4).build(y.keys(nil))
+			s := &survey{y: y, rules: map[string][]string{}}
+			wanted.root.each(func(n *node) { s.rules[n.name] = n.chain().Rules })
+			read := func() string {
+				y.tree, y.unsure, y.chains = newTree(is4), true, map[string]chainState{}
+				for name, rules := range s.rules {
+					y.chains[name] = y.saved(name, rules)
+				}
+				return s.findTree()
+			}
+			if wrong := read(); wrong != "" || y.unsure || !reflect.DeepEqual(y.tree.root, wanted.root) {
+				t.Fatalf("%s, %d keys: %q, unsure %v", source.name, n, wrong, y.unsure)
+			}
+			for name, rules := range s.rules {
+				at := r.IntN(len(rules))
+				other := strings.Replace(rules[at], "-g VIPD-", "-g VIPD-N-", 1)
+				for what, changed := range map[string][]string{
+					"without": slices.Delete(slices.Clone(rules), at, at+1),
+					"twice":   slices.Insert(slices.Clone(rules), at, rules[at]),
+					"astray":  slices.Replace(slices.Clone(rules), at, at+1, other+" "),
+				} {
+					s.rules[name] = changed
+					if wrong := read(); wrong == "" || !y.unsure {
+						t.Fatalf("%s, %d keys: chain %s %s %q is taken for right", source.name, n, name, what, rules[at])
+					}
+				}
+				s.rules[name] = rules
+				break // another one each time
+			}
+		}
+	}
+}
