@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
@@ -35,6 +37,8 @@ type router struct {
 func newRouter(t *testing.T, backend xtables.Variant) *router {
 	t.Helper()
 	l := lab.New(t)
+	// Connections of tests before have marks, too. The kernel forgets those of a device that goes only when it finds the time.
+	must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	r := &router{Lab: l, t: t, backend: backend, client: l.Add("client"), server: l.Add("server"), near: l.Add("near"), far: l.Add("far"), odd: l.Add("odd+")}
 	l.Link(l.Host(), r.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	l.Link(l.Host(), r.server, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
