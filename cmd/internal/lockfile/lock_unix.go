@@ -14,7 +14,7 @@ import (
 func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the lock in run_dir, which takes the user that vipd runs as, often root: %w", err)
+		return nil, fmt.Errorf("opening the lock in run_dir (only vipd's user may, often root): %w", err)
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
