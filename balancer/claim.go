@@ -190,7 +190,7 @@ func (u *unit) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	for i, vip := range u.service.Addresses() {
 		owned := in.PolicyOf(vip).Hold == HoldOne // it comes and goes
 		if why := u.refusal(env, vip, owned); why != "" {
-			u.refuse(Refused, u.service.vipField(i), "%s is not served: %s", vip, why)
+			u.refuse(Refused, u.service.vipField(i), "%s"+notServed+"%s", vip, why)
 			continue
 		}
 		if env.LocalOnly && !owned && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {

@@ -62,6 +62,9 @@ func (env *Env) refusesPort(key Key) string {
 // portAdvice ends the texts about reserved ports.
 const portAdvice = "services from etcd never get it. Choose another port, or have the service in the node's own file"
 
+// notServed stands before the reason for which a VIP is not served on a node.
+const notServed = " is not served: "
+
 // Untrusted returns what nodes refuse a service from etcd, as far as that is known without knowing a node: errors are for
 // all nodes, warnings for those whose configuration does not allow it. Reserved is what is reserved on all nodes.
 func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
@@ -84,7 +87,7 @@ func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
 		case p.Kind == Reserving:
 		case p.Kind == Refused && (!strings.HasPrefix(p.Field, "endpoints") || slices.Contains(allowing, p)):
 			p.Severity = SeverityWarning
-			p.Text = strings.Replace(p.Text, " is not served: ", " is served only where a node allows it: ", 1)
+			p.Text = strings.Replace(p.Text, notServed, " is served only where a node allows it: ", 1)
 		default:
 			continue
 		}

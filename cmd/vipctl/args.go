@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -156,10 +157,8 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 			return nil
 		case slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == "version" }):
 			a.rest = []string{"version"}
-		case len(used) > 0 && !known(verbs, used[0].name):
-			return wrongUse("vipctl has no flag %s", used[0].text)
 		default:
-			return wrongUse("no command is given; \"vipctl --help\" lists them")
+			return cmp.Or(unknownFlag(verbs, used), wrongUse("no command is given; \"vipctl --help\" lists them"))
 		}
 	}
 	name := a.rest[0]
@@ -170,19 +169,26 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 		}
 		return nil
 	}
-	if len(used) > 0 && !known(verbs, used[0].name) {
-		return wrongUse("vipctl has no flag %s", used[0].text) // and what was taken for the command is its value
+	if err := unknownFlag(verbs, used); err != nil {
+		return err // what was taken for the command is its value
 	}
-	help := lookup.Meant(name, verbNames(verbs))
-	if help == "" {
-		help = "; \"vipctl --help\" lists them"
-	}
-	return wrongUse("there is no command %q%s", name, help)
+	return wrongUse("there is no command %q%s", name, cmp.Or(lookup.Meant(name, verbNames(verbs)), "; \"vipctl --help\" lists them"))
 }
 
-func known(verbs []*verb, flag string) bool {
-	_, ok := valueFlags(verbs)[flag]
-	return ok
+// unknownFlag says what is wrong where the first flag is none of any verb.
+func unknownFlag(verbs []*verb, used []usedFlag) error {
+	flags := valueFlags(verbs)
+	if len(used) == 0 {
+		return nil
+	} else if _, known := flags[used[0].name]; known {
+		return nil
+	}
+	var long []string
+	for name := range flags {
+		long = append(long, "--"+name)
+	}
+	help := cmp.Or(lookup.Meant("--"+used[0].name, slices.Sorted(slices.Values(long))), "; \"vipctl --help\" lists them")
+	return wrongUse("vipctl has no flag %s%s", used[0].text, help)
 }
 
 // takeFlags hands the flags to the verb, if it has them.

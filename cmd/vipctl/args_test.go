@@ -28,7 +28,7 @@ func TestArrange(t *testing.T) {
 		{"weight web 10.0.0.1 -1", "vipctl weight -- web 10.0.0.1 -1"},
 		{"check - -w", `"vipctl check" has no flag -w`},
 		{"check -", "vipctl check -- -"},
-		{"--sokcet x status", "vipctl has no flag --sokcet"},
+		{"--sokcet x status", "vipctl has no flag --sokcet; did you mean --socket?"},
 		{"drain web --help", "vipctl drain --help"},
 		{"-h", "vipctl --help"},
 		{"help drain", "vipctl drain --help"},
