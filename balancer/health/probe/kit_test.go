@@ -232,15 +232,31 @@ func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	return got
 }
 
-// closedPort returns an address where nothing listens.
+// closedPort returns an address where nothing listens, and nothing will while the test runs: a connection leaves from there by TCP, and
+// a socket that hears one peer alone has it by UDP.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = ln.Close()
-	return ln.Addr().(*net.TCPAddr).AddrPort()
+	t.Cleanup(func() { _ = ln.Close() })
+	peer := ln.Addr().(*net.TCPAddr).AddrPort()
+	for range 10 { // its number may be taken by UDP
+		var c net.Conn
+		if c, err = net.Dial("tcp", peer.String()); err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		at := c.LocalAddr().(*net.TCPAddr).AddrPort()
+		var u *net.UDPConn
+		if u, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(at), net.UDPAddrFromAddrPort(peer)); err == nil {
+			t.Cleanup(func() { _ = u.Close() })
+			return at
+		}
+	}
+	t.Fatal(err)
+	return netip.AddrPort{}
 }
 
 // authority makes certificates.
