@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -76,7 +77,9 @@ func (c *call) topOnce(service balancer.Name) error {
 			case <-time.After(c.flags.Duration("interval")):
 			}
 		}
-		t, err := askDaemon(c, (*api.Client).Traffic)
+		t, err := askDaemon(c, func(client *api.Client, ctx context.Context) (api.Traffic, error) {
+			return client.TrafficOf(ctx, service)
+		})
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"time"
 
 	"vipd/balancer"
@@ -22,9 +23,14 @@ type ServiceTraffic struct {
 	Name        balancer.Name `json:"name"`
 	Connections uint64        `json:"connections"`
 	// In and Out are bytes from and to clients; 0 also where the kernel does not count them.
-	In        uint64            `json:"bytes_in"`
-	Out       uint64            `json:"bytes_out"`
-	Endpoints []EndpointTraffic `json:"endpoints"`
+	In  uint64 `json:"bytes_in"`
+	Out uint64 `json:"bytes_out"`
+	// Active connections are open now. Up endpoints get new ones, Of all, as Use counts them.
+	Active uint64 `json:"active"`
+	Up     int    `json:"up"`
+	Of     int    `json:"of"`
+	// Endpoints are listed where they were asked for.
+	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 }
 
 // EndpointTraffic is what was counted of one endpoint at one port of its service, and how it is.
@@ -41,4 +47,9 @@ type EndpointTraffic struct {
 // Traffic asks for what was counted, in order of services and addresses.
 func (c *Client) Traffic(ctx context.Context) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic", nil, &t)
+}
+
+// TrafficOf is Traffic with the endpoints of one service alone; "" means none.
+func (c *Client) TrafficOf(ctx context.Context, service balancer.Name) (t Traffic, err error) {
+	return t, c.call(ctx, http.MethodGet, "/v1/traffic?endpoints="+url.QueryEscape(string(service)), nil, &t)
 }

@@ -116,13 +116,7 @@ func (w *Window) Services() []Row {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
 		row := w.row(place{service: s.Name})
-		var use api.Use
-		for _, e := range s.Endpoints {
-			row.Active += e.Active
-			use.Add(e.Port, e.State)
-		}
-		row.NoBytes = s.Connections > 0 && s.In+s.Out == 0
-		row.Up, row.Of = use.Worst()
+		row.Active, row.Up, row.Of, row.NoBytes = s.Active, s.Up, s.Of, s.Connections > 0 && s.In+s.Out == 0
 		rows = append(rows, row)
 	}
 	return rows

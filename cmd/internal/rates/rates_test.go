@@ -11,23 +11,9 @@ import (
 // counted is a service with one endpoint after so many seconds.
 func counted(second int, connections, in uint64) api.Traffic {
 	return api.Traffic{At: time.Unix(int64(second), 0), Services: []api.ServiceTraffic{{
-		Name: "web", Connections: connections, In: in,
+		Name: "web", Connections: connections, In: in, Active: 3, Up: 1, Of: 1,
 		Endpoints: []api.EndpointTraffic{{Address: "10.0.0.1:80", State: balancer.Active, Connections: connections / 2, Active: 3}},
 	}}}
-}
-
-// TestUseOfPorts: a service is as well off as its worst port, and an endpoint that was removed is none of its own.
-func TestUseOfPorts(t *testing.T) {
-	endpoints := []api.EndpointTraffic{
-		{Address: "10.0.0.1:80", Port: "http", State: balancer.Active}, {Address: "10.0.0.2:80", Port: "http", State: balancer.Active},
-		{Address: "10.0.0.1:443", Port: "https", State: balancer.Active}, {Address: "10.0.0.2:443", Port: "https", State: balancer.Down},
-		{Address: "10.0.0.3:443", Port: "https", State: balancer.Removed},
-	}
-	var w Window
-	w.Add(api.Traffic{At: time.Unix(1, 0), Services: []api.ServiceTraffic{{Name: "web", Endpoints: endpoints}}})
-	if row := w.Services()[0]; row.Up != 1 || row.Of != 2 {
-		t.Errorf("%d of %d are in use, want 1 of 2", row.Up, row.Of)
-	}
 }
 
 // TestRates: rates are of the time between two moments; a restart of vipd, which counts anew, is none, and what is told twice is not

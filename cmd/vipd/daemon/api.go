@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -26,7 +27,7 @@ func (d *Daemon) api() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", d.view(func(v *status.View) any { return v.Status() }))
 	mux.HandleFunc("GET /v1/services", d.view(func(v *status.View) any { return v.Services() }))
-	mux.HandleFunc("GET /v1/traffic", d.view(func(v *status.View) any { return v.Traffic() }))
+	mux.HandleFunc("GET /v1/traffic", d.getTraffic)
 	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *status.View) any { return v.Endpoints() }))
 	mux.HandleFunc("GET /v1/frontends", d.view(func(v *status.View) any { return v.Frontends() }))
 	mux.HandleFunc("GET /v1/diff", d.getDiff)
@@ -69,6 +70,12 @@ func (d *Daemon) view(make func(*status.View) any) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		d.follow(r.Context(), w, make)
 	}
+}
+
+// getTraffic answers with the endpoints of all services, or of the one that the question names.
+func (d *Daemon) getTraffic(w http.ResponseWriter, r *http.Request) {
+	named, only := r.URL.Query()["endpoints"]
+	answer(w, d.views.Look().Traffic(func(name balancer.Name) bool { return !only || slices.Contains(named, string(name)) }))
 }
 
 // watchInterval is how often an answer that is watched is made again for the sake of its counts.

@@ -41,6 +41,7 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 	for what, ask := range map[string]func() error{
 		"status":  func() error { _, err := n.client.Status(ctx); return err },
 		"traffic": func() error { _, err := n.client.Traffic(ctx); return err },
+		"top":     func() error { _, err := n.client.TrafficOf(ctx, ""); return err },
 		"conns":   func() error { _, err := n.client.Connections(ctx, dataplane.ConnectionQuery{}); return err },
 		"page":    n.shows("/"),
 		"service": n.shows("/services/s7"),

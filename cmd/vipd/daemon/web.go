@@ -19,7 +19,7 @@ func (d *Daemon) webHandler() http.Handler {
 	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }, d.hostProblems))
 	o := page.Options{
 		Status:  func() api.Status { return d.views.Look().Status() },
-		Traffic: func() api.Traffic { return d.views.Look().Traffic() },
+		Traffic: func() api.Traffic { return d.views.Look().Traffic(func(balancer.Name) bool { return true }) },
 		Events: func() []events.Event {
 			all, _ := d.events.Read(0, 0)
 			return all

@@ -209,19 +209,25 @@ func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	return keys
 }
 
-// Traffic lists what was counted, by service and endpoint.
-func (v *View) Traffic() api.Traffic {
+// Traffic lists what was counted, by service, and by endpoint of those that detailed is true of.
+func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {
-		out := api.ServiceTraffic{Name: name, Endpoints: []api.EndpointTraffic{}}
+		out := api.ServiceTraffic{Name: name}
 		for _, p := range v.ports(s) {
 			out.Connections, out.In, out.Out = out.Connections+p.Connections, out.In+p.In, out.Out+p.Out
 		}
+		var use api.Use
 		for _, e := range v.EndpointsOf(s) {
-			out.Endpoints = append(out.Endpoints, api.EndpointTraffic{
-				Address: e.Address, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
-			})
+			out.Active += e.Active
+			use.Add(e.Port, e.State)
+			if detailed(name) {
+				out.Endpoints = append(out.Endpoints, api.EndpointTraffic{
+					Address: e.Address, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
+				})
+			}
 		}
+		out.Up, out.Of = use.Worst()
 		t.Services = append(t.Services, out)
 	}
 	return t
