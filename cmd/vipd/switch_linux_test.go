@@ -97,6 +97,7 @@ func switching(t *testing.T, names ...string) {
 		l.more(20)
 		_, c := g.ask(g.client)
 		open[fmt.Sprintf("opened in %s mode, as number %d", names[i], i)] = c
+		_, ending := g.ask(g.client)
 		g.write(mode(name), 0, 1)
 		if _, err := g.api.Reload(t.Context(), ""); err != nil {
 			t.Fatal(err)
@@ -104,6 +105,11 @@ func switching(t *testing.T, names ...string) {
 		s, err := g.api.Status(t.Context())
 		if err != nil || s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
 			t.Fatalf("status %+v, %v", s, err)
+		}
+		_ = ending.Close()
+		if names[i] == "userspace" { // the kernel would tell of it two minutes later
+			last := netip.MustParseAddrPort(ending.LocalAddr().String())
+			lab.Eventually(t, 30*time.Second, "a line of a connection that ended in the mode before", func() error { return g.logged(last) })
 		}
 		g.reuses(killed)
 		l.more(20)

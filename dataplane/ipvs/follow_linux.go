@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"net/netip"
 
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
@@ -13,7 +14,7 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 		k := flow.Frontend()
 		d.mu.Lock()
 		s := d.servers[k]
-		ours := s != nil && s.there && s.last != nil
+		ours := s != nil && s.there && s.last != nil && flow.Backend() != netip.AddrPortFrom(k.Addr, k.Port) // else this host itself has it: userspace mode, before
 		c := dataplane.Connection{Frontend: k, Client: flow.Client(), Backend: flow.Backend(), State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out}
 		if ours {
 			c.Service = s.last.Service

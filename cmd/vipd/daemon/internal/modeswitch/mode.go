@@ -23,8 +23,8 @@ type Chosen struct {
 	Fallback bool
 	// Reason is in words for users.
 	Reason string
-	// left is closed when another mode serves in its place.
-	left chan struct{}
+	// left is closed when another mode serves in its place, and ended when nothing of it serves any more.
+	left, ended chan struct{}
 }
 
 // Choice is how a mode is chosen.
@@ -62,9 +62,9 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 			}
 			continue
 		}
-		out := &Chosen{Mode: m, Dataplane: dp, Fallback: wanted != config.AutoMode && name != wanted, left: make(chan struct{})}
+		out := &Chosen{Mode: m, Dataplane: dp, Fallback: wanted != config.AutoMode && name != wanted, left: make(chan struct{}), ended: make(chan struct{})}
 		if c.use != nil && c.use.Dataplane == dp {
-			out.left = c.use.left
+			out.left, out.ended = c.use.left, c.use.ended
 		}
 		switch {
 		case len(reasons) > 0:

@@ -255,27 +255,48 @@ func (c *Switch) Close() {
 	}
 }
 
-// Follow calls tell for the connections that begin and end in the mode that serves, until ctx ends; then it returns nil. It calls
-// lost where some may have been missed, as when another mode takes over.
+// Follow calls tell for the connections that begin and end in the mode that serves, and for those that end in a mode that was left, until
+// ctx ends; then it returns nil. It calls lost where some may have been missed, as when another mode takes over.
 func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func()) error {
+	var mu sync.Mutex // one after the other
+	var following sync.WaitGroup
+	defer following.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for first := true; ctx.Err() == nil; first = false {
 		if !first {
-			lost()
+			locked(&mu, lost)
 		}
-		serving := c.Serving()
-		part, cancel := context.WithCancel(ctx)
-		go func() {
-			select {
-			case <-serving.left:
-			case <-part.Done():
+		serving, failed := c.Serving(), make(chan error, 1)
+		part, end := context.WithCancel(ctx)
+		following.Go(func() {
+			defer end()
+			failed <- serving.Dataplane.Follow(part, func(began bool, n *dataplane.Connection) { locked(&mu, func() { tell(began, n) }) },
+				func() { locked(&mu, lost) })
+		})
+		select {
+		case err := <-failed:
+			if err != nil {
+				return err
 			}
-			cancel()
-		}()
-		err := serving.Dataplane.Follow(part, tell, lost)
-		cancel()
-		if err != nil {
-			return err
+		case <-serving.left:
+			if serving.Keeps && c.Serving().Keeps { // the kernel tells the next mode of all
+				end()
+			}
+			following.Go(func() {
+				defer end()
+				select {
+				case <-serving.ended:
+				case <-part.Done():
+				}
+			})
 		}
 	}
 	return nil
+}
+
+func locked(mu *sync.Mutex, do func()) {
+	mu.Lock()
+	defer mu.Unlock()
+	do()
 }

@@ -54,6 +54,7 @@ func (c *Switch) retire(old *Chosen) {
 			Kind: events.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
 		})
 		close(r.done)
+		close(old.ended)
 		c.ended.Send()
 		if failed != nil { // nothing is looked for while it retires
 			c.left.Send()
