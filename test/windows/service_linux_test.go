@@ -50,7 +50,7 @@ func TestService(t *testing.T) {
 		return strings.ReplaceAll(string(out), "\r", "")
 	}
 
-	endpoint, web, vip := listen(t), free(t), free(t)
+	endpoint, web, vip := listen(t, "127.0.0.1:0"), free(t), free(t)
 	go func() { _ = http.Serve(endpoint, http.HandlerFunc(hello)) }()
 	config := filepath.Join(folder, "vipd.toml")
 	write(t, config, fmt.Sprintf(`mode = "userspace"
@@ -60,7 +60,7 @@ state_dir = "state"
 socket = "vipd.sock"
 http = "%s"
 [services.web]
-vips = ["127.0.0.1"]
+vips = ["127.88.3.1"]
 ports = [{ port = %d, target_port = %d }]
 endpoints = [{ address = "127.0.0.1" }]
 `, web, vip.Port, endpoint.Addr().(*net.TCPAddr).Port))
@@ -93,9 +93,9 @@ endpoints = [{ address = "127.0.0.1" }]
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
 
-func listen(t *testing.T) net.Listener {
+func listen(t *testing.T, at string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,10 +103,10 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// free returns an address that nothing listens on.
+// free returns an address that nothing listens on, of a host of its own: no connection of another test leaves from there.
 func free(t *testing.T) *net.TCPAddr {
 	t.Helper()
-	l := listen(t)
+	l := listen(t, "127.88.3.1:0")
 	_ = l.Close()
 	return l.Addr().(*net.TCPAddr)
 }

@@ -50,7 +50,7 @@ func startPrometheus(t *testing.T, target string) *prometheus {
 		return strings.NewReplacer("15s", "1s", "127.0.0.1:9890", target).Replace(s)
 	})
 	rewrite("alerts.yml", func(s string) string { return regexp.MustCompile(`for: \w+`).ReplaceAllString(s, "for: 1s") })
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port: Prometheus does not say which one it took
+	l, err := net.Listen("tcp", "127.88.2.1:0") // a free port, which no other test's connections take: Prometheus does not say which one it took
 	if err != nil {
 		t.Fatal(err)
 	}
