@@ -67,7 +67,7 @@ PORTABLE := ./balancer ./balancer/decode ./balancer/health ./balancer/health/quo
 	./store ./dataplane ./cmd/internal/convert ./cmd/internal/events
 
 test-windows: ## vipd as a service of Windows, and the tests of portable packages, by wine (apt-get install wine wine64 binutils-mingw-w64-x86-64)
-	$(GO) test -count=1 ./test/windows
+	VIPD_SOAK=1 $(GO) test -count=1 ./test/windows
 	GOOS=windows CGO_ENABLED=0 $(GO) test -short -count=1 -exec $(CURDIR)/test/windows/wine $(PORTABLE); code=$$?; test/windows/wine end; exit $$code
 
 fresh: ## run, check, package, install and serve in a fresh Debian with only Go, git, make and certificates (as root, with mmdebstrap)

@@ -29,6 +29,9 @@ func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
 // TestService: vipd.exe, as sc.exe makes a service of it, serves in userspace mode, ends when it is stopped, and gives the
 // service manager the exit code of a start that failed. In ipvs mode it says that this is not on this system.
 func TestService(t *testing.T) {
+	if !wait.Soaking() { // building all of it for Windows takes as long as the largest packages' tests
+		t.Skip("make test-windows and make soak run it; make lint checks that it compiles")
+	}
 	for _, tool := range []string{"wine", "x86_64-w64-mingw32-ld"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip("needs wine and binutils-mingw-w64-x86-64 (make test-windows)")
