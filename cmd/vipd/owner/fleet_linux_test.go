@@ -115,6 +115,12 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 func (g *gateway) boot() {
 	g.t.Helper()
 	g.start()
+	g.serve()
+}
+
+// serve starts vipd, after the one before has ended.
+func (g *gateway) serve() {
+	g.t.Helper()
 	if g.daemon != nil {
 		<-g.gone.Done()
 	}

@@ -3,6 +3,7 @@ package owner
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -126,8 +127,9 @@ var (
 	cutOff      = fault{"cut off from all", func(g *gateway) { cut("lan, other")(g); cutFromEtcd.fault(g) }, func(g *gateway) { cutFromEtcd.mend(g); nft("delete table netdev cut")(g) }, true}
 	powerOff    = fault{"power-off", func(g *gateway) { cutOff.fault(g); killed.fault(g); _ = g.daemon.Process.Kill() }, func(g *gateway) { cutOff.mend(g); g.boot() }, true}
 	cutFromEtcd = fault{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false}
-	// frozenDaemon is one for userspace mode, in which nothing is served without vipd.
+	// Two of userspace mode, in which nothing is served without vipd.
 	frozenDaemon = fault{"vipd stopped", func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGSTOP) }, func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGCONT) }, true}
+	killedDaemon = fault{"vipd killed", func(g *gateway) { _ = g.daemon.Process.Kill() }, (*gateway).serve, true}
 )
 
 // etcdFrozen is one of etcd, for some time.
@@ -153,7 +155,8 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	c.mend(g)
 	f.settled() // whoever was stopped has had the time to answer again
 	f.answers(vip, vip6)
-	if err := said(talk); c.moves != errors.Is(err, syscall.ECONNRESET) {
+	// A kernel ends the connections of a program that is killed.
+	if err := said(talk); c.moves != (errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && errors.Is(err, io.EOF)) {
 		f.t.Errorf("%s: a connection that was open meets %v", c.name, err)
 	}
 	return f.judge(p, c.name)
