@@ -65,7 +65,7 @@ func (n *Node) cannotAlone(name string, u *unit) string {
 		return "it is on standby"
 	case n.fences[name] != nil:
 		return "it is fenced"
-	case m.value.Weight == 0 && !slices.Contains(u.policy.Prefer, name) && !n.movesTo(name, u):
+	case m.value.Weight == 0 && !slices.Contains(n.together(u)[0].policy.Prefer, name) && !n.movesTo(name, u) && n.leader(u) != name:
 		return "its weight is 0"
 	}
 	ready, well := n.gate == open && !n.stopping, n.well()

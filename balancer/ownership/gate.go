@@ -2,7 +2,9 @@ package ownership
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -114,12 +116,16 @@ func (n *Node) rest() string {
 func (n *Node) closeGate() {
 	n.gate = closing
 	n.do(CloseGate{})
-	n.each(func(u *unit) {
+	shut := func(u *unit) {
 		if _, unwritten := n.unbinds[u.giving]; unwritten || !n.my.live {
 			u.giving = 0
 		}
 		u.bound = false
-	})
+	}
+	n.each(shut)
+	for _, u := range n.gone {
+		shut(u)
+	}
 	n.bound = 0
 	clear(n.unbinds)
 }
@@ -141,7 +147,7 @@ func (n *Node) owns(u *unit) bool {
 	return n.my.live && o != nil && o.value.Session == n.my.id
 }
 
-// adopt binds what this session owns, once the gate is open and may pass it.
+// adopt binds what this session owns, once the gate is open and may pass it, and gives up what is gone.
 func (n *Node) adopt() {
 	if n.gate != open {
 		return // Opened calls it again
@@ -161,6 +167,9 @@ func (n *Node) adopt() {
 		n.bound += len(addrs)
 		n.do(Bind{addrs})
 	}
+	for _, name := range slices.Sorted(maps.Keys(n.gone)) {
+		n.release(n.gone[name])
+	}
 }
 
 // unbind takes a unit off its device.
@@ -175,7 +184,7 @@ func (n *Node) unbind(u *unit) {
 
 // ownerChanged takes in that etcd names another owner, or another session of it.
 func (n *Node) ownerChanged(name string) {
-	u := n.units[name]
+	u := n.unit(name)
 	if u == nil {
 		return
 	}

@@ -167,48 +167,57 @@ func (n *Node) preempt(u *unit) string {
 	return best
 }
 
-// give makes units silent here, and then writes who owns them. If it can't be written, they come back.
+// give makes units silent here, and then writes who owns them, or, without a reason, that nobody does. If it can't be written, they
+// come back.
 func (n *Node) give(gifts []gift, why string) {
 	n.last++
 	var addrs []netip.Addr
 	for i, g := range gifts {
+		if g.unit.bound {
+			n.bound -= len(g.unit.addrs)
+		}
 		gifts[i].giving = n.last
 		g.unit.giving, g.unit.bound = n.last, false
 		addrs = append(addrs, g.unit.addrs...)
 	}
-	n.bound -= len(addrs)
 	id := n.my.id
 	n.unbinds[n.last] = func() {
-		if n.my.id == id {
+		switch {
+		case n.my.id != id:
+		case why != "":
 			n.hand(gifts, why)
+		case n.units[gifts[0].unit.name] != nil || !n.owns(gifts[0].unit):
+			n.keep(gifts)
+		default:
+			n.drop(gifts[0])
 		}
 	}
 	n.do(Unbind{n.last, addrs})
 }
 
-// release gives up a unit that is no more to be owned: it is unbound, and then has no owner.
+// release gives up a unit that is gone: it is unbound, and then has no owner.
 func (n *Node) release(u *unit) {
-	if !n.owns(u) {
+	switch {
+	case !n.owns(u):
 		n.unbind(u)
-		return
+	case u.giving == 0:
+		n.give([]gift{{unit: u}}, "")
 	}
-	if u.bound {
-		u.bound = false
-		n.bound -= len(u.addrs)
-	}
-	n.last++
+}
+
+// drop writes that a unit has no owner. If it is there again meanwhile, it rests until that is known.
+func (n *Node) drop(g gift) {
+	w := Write{If: []Condition{{Key{VIPs, g.unit.name}, n.owners.at(g.unit.name)}}, Delete: []Key{{VIPs, g.unit.name}}}
 	id := n.my.id
-	n.unbinds[n.last] = func() {
-		if n.my.id == id && n.owns(u) && n.units[u.name] == nil {
-			w := Write{If: []Condition{{Key{VIPs, u.name}, n.owners.at(u.name)}}, Delete: []Key{{VIPs, u.name}}}
-			n.write(w, func(o Outcome, revision int64) {
-				if o == Done {
-					n.wrote(&w, revision)
-				}
-			})
+	n.write(w, func(o Outcome, revision int64) {
+		switch {
+		case n.my.id != id || g.over():
+		case o == Done:
+			n.wrote(&w, revision)
+		case o == Unknown:
+			n.reclaim([]gift{g}) // if it is still gone, it is released anew
 		}
-	}
-	n.do(Unbind{n.last, u.addrs})
+	})
 }
 
 // Unbound takes in that addresses are off their devices.

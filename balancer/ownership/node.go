@@ -47,6 +47,8 @@ type Node struct {
 	revision int64
 
 	units map[string]*unit
+	// gone are units that users have taken away, until it is known that this node owns them no more.
+	gone  map[string]*unit
 	order []*unit // by name
 	// groups have the units of each group, in order.
 	groups map[string][]*unit
@@ -108,7 +110,7 @@ type unit struct {
 func New(o Options) *Node {
 	n := &Node{
 		o: o, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{},
-		units: map[string]*unit{}, peers: map[string]*peer{}, jurors: map[string]*Juror{},
+		units: map[string]*unit{}, gone: map[string]*unit{}, peers: map[string]*peer{}, jurors: map[string]*Juror{},
 		votes: map[ID]map[string]ID{}, writes: map[int]func(Outcome, int64){}, unbinds: map[int]func(){}, stale: true,
 	}
 	n.my = mine{id: o.NewID(), confirmed: map[string]Time{}}
@@ -264,7 +266,7 @@ func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
 	next := map[string]*unit{}
 	for _, a := range slices.SortedFunc(maps.Keys(policies), netip.Addr.Compare) {
 		p := policies[a]
-		u := n.units[a.String()]
+		u := n.unit(a.String())
 		if u == nil {
 			u = &unit{name: a.String(), addrs: []netip.Addr{a}}
 		}
@@ -273,9 +275,11 @@ func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
 	}
 	for name, old := range n.units {
 		if next[name] == nil {
-			n.release(old)
+			n.gone[name] = old
+			n.release(old) // at once: the gate covers it no more
 		}
 	}
+	maps.DeleteFunc(n.gone, func(name string, u *unit) bool { return next[name] != nil || u.giving == 0 && !u.bound && !n.owns(u) })
 	n.units, n.stale, n.groups = next, true, map[string][]*unit{}
 	n.order = slices.SortedFunc(maps.Values(next), func(a, b *unit) int { return cmp.Compare(a.name, b.name) })
 	n.each(func(u *unit) {
@@ -303,6 +307,9 @@ func (n *Node) Stop(now Time) []Action {
 	n.step()
 	return n.flush()
 }
+
+// unit is one that there is, or that is gone.
+func (n *Node) unit(name string) *unit { return cmp.Or(n.units[name], n.gone[name]) }
 
 // each calls f for the units in order of their names.
 func (n *Node) each(f func(*unit)) {

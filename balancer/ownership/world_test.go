@@ -22,8 +22,10 @@ type world struct {
 	hosts  []*host
 	etcd   etcd
 	policy map[netip.Addr]Policy
-	cut    map[[2]int]bool // pairs of hosts that don't hear each other; host and -1: etcd
-	calm   bool            // no more faults
+	cut    map[[2]int]bool     // pairs of hosts that don't hear each other; host and -1: etcd
+	calm   bool                // no more faults
+	wide   bool                // see widen
+	absent map[netip.Addr]bool // VIPs that users have taken away
 	// shut is off for a control run: kernels have no gate.
 	shut bool
 	dual string
@@ -143,9 +145,11 @@ type host struct {
 	deadline  Time
 	opened    bool
 	refreshed Time
-	watched   int  // index in etcd's history
-	following bool // a look at etcd is due
-	leased    Time // nodes/NODE goes then
+	watched   int                   // index in etcd's history
+	following bool                  // a look at etcd is due
+	leased    Time                  // nodes/NODE goes then
+	lost      [2]bool               // networks
+	covered   map[netip.Addr]Policy // by the gate
 }
 
 func (h *host) clock() Time { return h.shift + Time(float64(h.w.now)*h.rate) }
@@ -184,11 +188,68 @@ func (h *host) start() {
 		h.member.Boot = ID(h.w.Uint64() | 1)
 		h.node = New(Options{Name: h.name, Member: h.member, Timing: NewTiming(800 * time.Millisecond), Started: h.clock(),
 			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // it jumps all the time
-		h.input(func(now Time) []Action { return h.node.SetPolicies(now, h.w.policy) })
+		h.told()
 		h.register()
 		h.tick()
 		h.refresher()
 	})
+}
+
+// told tells the process which VIPs there are.
+func (h *host) told() {
+	policies := maps.Clone(h.w.policy)
+	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
+	h.input(func(now Time) []Action {
+		h.covered = maps.Clone(h.covered)
+		maps.Copy(h.covered, policies)
+		return h.node.SetPolicies(now, policies)
+	})
+	h.input(func(Time) []Action { h.covered = policies; return nil })
+}
+
+// change changes what others read of the host.
+func (h *host) change(f func(*Member)) {
+	if f(&h.member); h.node == nil {
+		return
+	}
+	m := h.member
+	h.input(func(now Time) []Action { return h.node.SetMember(now, m) })
+	h.publish()
+}
+
+// publish writes nodes/NODE again, unless its lease has ended.
+func (h *host) publish() {
+	h.later(time.Duration(1+h.w.IntN(5))*time.Millisecond, func() {
+		if k := (Key{Nodes, h.name}); !h.reaches(-1) {
+			h.later(100*time.Millisecond, h.publish)
+		} else if h.w.etcd.records[k].Text != nil {
+			h.w.commit(Write{Put: []Put{{k, text(h.member)}}})
+		}
+	})
+}
+
+// stop has the process give all away and end, and start again later.
+func (h *host) stop(again time.Duration) {
+	end := h.w.now.Add(2 * time.Second)
+	h.input(h.node.Stop)
+	var look func()
+	look = func() {
+		if !h.node.Left() && h.w.now < end {
+			h.later(10*time.Millisecond, look)
+			return
+		}
+		h.powerOff()
+		h.w.after(again, h.start)
+	}
+	h.later(0, look)
+}
+
+// powerOff ends the process, and what the kernel has of it.
+func (h *host) powerOff() {
+	h.reset()
+	clear(h.bound)
+	h.epoch++
+	h.node = nil
 }
 
 func (h *host) reset() { h.gate, h.token = 0, h.token+1 }
@@ -337,7 +398,8 @@ func (h *host) act(a Action) {
 		h.input(func(now Time) []Action { return h.node.Opened(now, nil) })
 	case Bind:
 		for _, v := range a.Addrs {
-			h.bound[v] = true
+			_, covered := h.covered[v]
+			h.bound[v] = covered
 		}
 	case Unbind:
 		for _, v := range a.Addrs {
@@ -347,8 +409,12 @@ func (h *host) act(a Action) {
 			h.input(func(now Time) []Action { return h.node.Unbound(now, a.ID) })
 		}
 	case Probe:
+		found := map[netip.Addr]string{}
+		if h.w.wide && !h.w.calm && h.w.IntN(10) == 0 {
+			found[a.Addrs[0]] = "a stranger"
+		}
 		h.later(300*time.Millisecond, func() {
-			h.input(func(now Time) []Action { return h.node.Probed(now, a.Addrs, nil) })
+			h.input(func(now Time) []Action { return h.node.Probed(now, a.Addrs, found) })
 		})
 	case Note:
 		h.w.notef("%s %s: %s", h.name, a.Kind, a.Text)
@@ -360,18 +426,28 @@ func (h *host) act(a Action) {
 
 func (h *host) send(a Send) {
 	to := slices.IndexFunc(h.w.hosts, func(o *host) bool { return o.name == a.To })
-	if to < 0 || !h.reaches(to) || !h.w.calm && h.w.IntN(50) == 0 {
+	if to < 0 {
+		return
+	}
+	for on := range h.member.At {
+		if a.On < 0 || a.On == on {
+			h.sendOn(on, to, a.Message)
+		}
+	}
+}
+
+func (h *host) sendOn(on, to int, m Message) {
+	peer := h.w.hosts[to]
+	if h.lost[on] || peer.lost[on] || !h.reaches(to) || !h.w.calm && h.w.IntN(50) == 0 {
 		return
 	}
 	delay := time.Duration(h.w.IntN(1000)) * time.Microsecond
 	if !h.w.calm && h.w.IntN(100) == 0 {
 		delay = time.Duration(h.w.IntN(2000)) * time.Millisecond
 	}
-	on := max(a.On, 0)
-	peer := h.w.hosts[to]
 	h.w.after(delay, func() {
 		if peer.node != nil && h.w.now >= peer.stopped {
-			peer.input(func(now Time) []Action { return peer.node.Heard(now, on, a.Message) })
+			peer.input(func(now Time) []Action { return peer.node.Heard(now, on, m) })
 		}
 	})
 }
@@ -420,7 +496,10 @@ func (w *world) expire() {
 }
 
 // answers says whether a host answers for an address now.
-func (h *host) answers(v netip.Addr) bool { return h.bound[v] && (h.w.shut || h.w.now < h.gate) }
+func (h *host) answers(v netip.Addr) bool {
+	_, covered := h.covered[v]
+	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
+}
 
 // look finds two hosts that answer for one address.
 func (w *world) look() {
@@ -439,11 +518,11 @@ func (w *world) look() {
 
 // newWorld makes hosts and starts them.
 func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: Time(time.Second), policy: policy, cut: map[[2]int]bool{},
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
 		etcd: etcd{records: map[Key]Change{}, revision: 1}}
 	network := netip.MustParsePrefix("10.0.0.0/8")
 	for i := range hosts {
-		h := &host{w: w, index: i, name: fmt.Sprintf("gw%d", i+1), bound: map[netip.Addr]bool{}, rate: 1 + float64(w.IntN(2000)-1000)/1e6,
+		h := &host{w: w, index: i, name: fmt.Sprintf("gw%d", i+1), bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1 + float64(w.IntN(2000)-1000)/1e6,
 			shift: Time(w.Int64N(int64(time.Hour)))}
 		h.member = Member{Machine: h.name, Weight: 1, At: []Address{{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Networks: []netip.Prefix{network}}}}
 		w.hosts = append(w.hosts, h)
@@ -461,7 +540,11 @@ func (w *world) fault() {
 		w.cut[[2]int{a, b}] = true
 		w.after(long, func() { delete(w.cut, [2]int{a, b}) })
 	}
-	switch w.IntN(7) {
+	kinds := 7
+	if w.wide {
+		kinds = 13
+	}
+	switch w.IntN(kinds) {
 	case 0:
 		w.notef("kill %s", h.name)
 		h.epoch++
@@ -495,6 +578,74 @@ func (w *world) fault() {
 		v := slices.MinFunc(slices.Collect(maps.Keys(w.policy)), netip.Addr.Compare)
 		w.notef("move %s to %s", v, h.name)
 		w.commit(Write{Put: []Put{{Key{Moves, v.String()}, text(Move{To: h.name, Force: w.IntN(2) == 0})}}})
+	default:
+		w.wideFault(h, long)
+	}
+}
+
+// widen gives hosts a second network, other weights and preferences, and has people do more to them.
+func (w *world) widen() {
+	w.wide = true
+	network := netip.MustParsePrefix("172.16.0.0/12")
+	for i, h := range w.hosts {
+		h.member.At = append(h.member.At, Address{Addr: netip.AddrFrom4([4]byte{172, 16, 0, byte(i + 1)}), Networks: []netip.Prefix{network}})
+		h.member.Weight = w.IntN(3)
+	}
+	w.hosts[0].member.Weight = 1
+	for v, p := range w.policy {
+		p.Prefer, p.Preempt = []string{w.hosts[w.IntN(len(w.hosts))].name}, time.Duration(w.IntN(2))*time.Second
+		w.policy[v] = p
+	}
+}
+
+// wideFault is one of those of a world that is wide.
+func (w *world) wideFault(h *host, long time.Duration) {
+	vips := slices.SortedFunc(maps.Keys(w.policy), netip.Addr.Compare)
+	v := vips[w.IntN(len(vips))]
+	switch w.IntN(6) {
+	case 0:
+		w.notef("%s on standby for %s", h.name, long)
+		h.change(func(m *Member) { m.Standby = true })
+		w.after(long, func() { h.change(func(m *Member) { m.Standby = false }) })
+	case 1:
+		w.notef("%s can't serve %s for %s", h.name, v, long)
+		h.change(func(m *Member) { m.Cannot = map[netip.Addr]string{v: "no endpoint is usable"} })
+		w.after(long, func() { h.change(func(m *Member) { m.Cannot = nil }) })
+	case 2:
+		on := w.IntN(2)
+		w.notef("%s loses network %d for %s", h.name, on, long)
+		h.lost[on] = true
+		w.after(long, func() { h.lost[on] = false })
+	case 3:
+		w.notef("stop of %s", h.name)
+		if h.node != nil {
+			h.stop(long / 2)
+		}
+	case 4:
+		w.notef("power-off of %s, which a person tells", h.name)
+		h.powerOff()
+		epoch := h.epoch
+		w.after(long/4, func() {
+			if h.epoch == epoch {
+				w.commit(Write{Put: []Put{{Key{Fences, h.name}, text(Fence{})}}})
+			}
+		})
+		w.after(long/2, h.start)
+	case 5:
+		long /= time.Duration(1 + w.IntN(40))
+		w.notef("no %s for %s", v, long)
+		w.absent[v] = true
+		w.tell()
+		w.after(long, func() { delete(w.absent, v); w.tell() })
+	}
+}
+
+// tell has all hosts hear soon which VIPs there are.
+func (w *world) tell() {
+	for _, h := range w.hosts {
+		if h.node != nil {
+			h.later(time.Duration(w.IntN(200))*time.Millisecond, h.told)
+		}
 	}
 }
 

@@ -137,7 +137,7 @@ func rankNodes(all []ownedVIP, weights map[string]int) {
 			by, at = first[g], leader[g]
 		}
 		v.Ready = slices.DeleteFunc(v.Ready, func(node string) bool {
-			no := weights[node] == 0 && !slices.Contains(by.Prefer, node)
+			no := weights[node] == 0 && !slices.Contains(by.Prefer, node) && node != at
 			if no {
 				v.Not[node] = "its weight is 0"
 			}

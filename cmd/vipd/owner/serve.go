@@ -263,23 +263,23 @@ func (c *core) place(before, after places) error {
 // policies has the node know other VIPs: those that come are covered by the gate before, those that go until they are gone.
 func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after places) {
 	moved := !maps.Equal(before.devices, after.devices) || !slices.Equal(before.on, after.on)
-	if moved {
-		both := after
-		both.devices = maps.Clone(after.devices)
-		for v, device := range before.devices {
-			if both.devices[v] == "" {
-				both.devices[v] = device
-			}
+	both := after
+	both.devices = maps.Clone(after.devices)
+	for v, device := range before.devices {
+		if both.devices[v] == "" {
+			both.devices[v] = device
 		}
-		c.work.queue <- cover{both}
 	}
-	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetPolicies(now, policies) })
-	if moved {
-		c.tell(func(ownership.Time) []ownership.Action {
-			c.work.queue <- cover{after}
-			return nil
-		})
+	covers := func(p places) {
+		if moved {
+			c.work.queue <- cover{p}
+		}
 	}
+	c.tell(func(now ownership.Time) []ownership.Action {
+		covers(both) // after what an earlier change still has to cover
+		return c.node.SetPolicies(now, policies)
+	})
+	c.tell(func(ownership.Time) []ownership.Action { covers(after); return nil })
 }
 
 // current is what was last told; where vipd is silent for too long, no VIP can be served.
