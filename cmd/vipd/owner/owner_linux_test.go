@@ -156,7 +156,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.settled() // whoever was stopped has had the time to answer again
 	f.answers(vip, vip6)
 	// A kernel ends the connections of a program that is killed.
-	if err := said(talk); c.moves != (errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && errors.Is(err, io.EOF)) {
+	if err := said(talk); c.moves != (errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))) {
 		f.t.Errorf("%s: a connection that was open meets %v", c.name, err)
 	}
 	return f.judge(p, c.name)
