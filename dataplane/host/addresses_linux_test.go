@@ -289,6 +289,38 @@ func TestKilled(t *testing.T) {
 	})
 }
 
+// TestLostLedger removes the ledger under a Host: the next full comparison writes it anew. Without it the addresses are known by
+// the routes to them, and the host's own stay.
+func TestLostLedger(t *testing.T) {
+	l, _ := network(t)
+	l.Host().AddAddr("lo", "10.96.0.99/32")
+	o := options(t, xtables.NFT)
+	o.Interface, o.ManageSysctls = "lo", false // whose old values would be lost
+	all := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80")}
+	first := newHost(t, o)
+	apply(t, first, all...)
+	must(t, os.RemoveAll(o.RunDir))
+	first.Resync(true)
+	apply(t, first, all...)
+	if !ledgerExists(o) {
+		t.Error("the ledger was not written anew")
+	}
+	must(t, os.RemoveAll(o.RunDir))
+	must(t, first.Close())
+	second := newHost(t, o)
+	apply(t, second, all...)
+	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host"}
+	if got := where(second); !maps.Equal(got, want) {
+		t.Errorf("after a restart without the ledger: got %v, want %v", got, want)
+	}
+	must(t, second.Close())
+	must(t, os.RemoveAll(o.RunDir))
+	if done, err := Cleanup(t.Context(), o, false); err != nil {
+		t.Errorf("cleanup did %q, %v", done, err)
+	}
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.99/32")
+}
+
 // TestStaleLedger has a ledger from before a reboot, since which the host has got the address for its own.
 func TestStaleLedger(t *testing.T) {
 	l, _ := network(t)

@@ -314,6 +314,7 @@ func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 // are as the kernel's events tell.
 func (h *Host) Resync(addresses bool) {
 	h.full = h.full || addresses
+	h.ledger.changed = true // its file may have been removed
 	h.guard.Resync()
 }
 

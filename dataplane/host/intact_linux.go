@@ -99,16 +99,23 @@ func (h *Host) noteEvent(c change) {
 	h.view.devices[c.link] = c.device
 }
 
-// adopt takes the addresses on a device that vipd made for its own, also where the ledger was lost.
+// adopt takes the addresses on a device that vipd made for its own and, where the ledger was lost, those on other devices to
+// which vipd's routes lead.
 func (h *Host) adopt() {
-	link, err := h.nl.LinkByName(h.opts.Interface)
-	if err != nil || !h.madeByUs(link) {
+	if link, err := h.nl.LinkByName(h.opts.Interface); err == nil && h.madeByUs(link) {
+		h.ledger.setLink(h.opts.Interface)
+		for a := range h.view.addrs {
+			if h.view.has(a, link.Attrs().Index) && !a.IsLinkLocalUnicast() {
+				h.record(a, h.opts.Interface)
+			}
+		}
+	}
+	if len(h.ledger.Addresses) > 0 {
 		return
 	}
-	h.ledger.setLink(h.opts.Interface)
-	for a := range h.view.addrs {
-		if h.view.has(a, link.Attrs().Index) && !a.IsLinkLocalUnicast() {
-			h.record(a, h.opts.Interface)
+	for _, r := range h.ourRoutes(routeProtocol) {
+		if a, _ := netip.AddrFromSlice(r.Dst.IP); h.view.has(a.Unmap(), r.LinkIndex) {
+			h.record(a.Unmap(), h.view.devices[r.LinkIndex].name)
 		}
 	}
 }

@@ -231,6 +231,14 @@ func (l *ledger) save() error {
 	return nil
 }
 
+// renew is save, and writes the file anew if another program has removed it.
+func (l *ledger) renew() error {
+	if _, err := os.Stat(l.path); errors.Is(err, fs.ErrNotExist) && !l.empty() {
+		l.pending.WriteString(l.timeoutsLine()) // append finds no file, and writes all
+	}
+	return l.save()
+}
+
 func (l *ledger) append() error {
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -90,7 +90,7 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 		return err
 	}
 	d.others4 = n - d.ours4
-	return d.ledger.save()
+	return d.ledger.renew()
 }
 
 // destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds, which the table

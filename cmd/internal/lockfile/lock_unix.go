@@ -23,15 +23,8 @@ func Take(path string) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	}
-	if !isAt(f, path) { // a cleanup has removed it between the two calls: another could lock a new one
+	if Lost(f) { // a cleanup has removed it between the two calls: another could lock a new one
 		return nil, errors.Join(fmt.Errorf("%w (it has removed %s just now); try again", ErrHeld, path), f.Close())
 	}
 	return f, nil
-}
-
-// isAt reports whether f is the file at path.
-func isAt(f *os.File, path string) bool {
-	have, err := f.Stat()
-	there, err2 := os.Stat(path)
-	return err == nil && err2 == nil && os.SameFile(have, there)
 }

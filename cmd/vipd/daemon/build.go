@@ -20,8 +20,8 @@ import (
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
+	"vipd/cmd/vipd/daemon/internal/hostwatch"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
@@ -73,11 +73,11 @@ func (d *Daemon) build() (err error) {
 	if err := d.newOwned(published); err != nil {
 		d.component("host").Warn("what vipd owner has left stays", "err", err)
 	}
-	d.firewall = firewall.New(d.FirewallInterval)
+	d.watch = hostwatch.New(d.WatchInterval)
 	d.transitions = transitions.New(transitions.Options{
 		Events: d.events, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
 		Refused: d.metrics.reloadFailures.Inc, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
-		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
+		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.watch.Changed(),
 	})
 	d.model = d.newModel(published, first)
 	d.counters.Open(d.config.RunDir, d.component("counters"))
@@ -204,7 +204,7 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	return slices.Concat(d.host.Problems(), d.firewall.Problems(), d.owned.Problems())
+	return slices.Concat(d.host.Problems(), d.watch.Problems(), d.owned.Problems())
 }
 
 // serving is what vipd owner is told of.

@@ -22,9 +22,9 @@ import (
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
+	"vipd/cmd/vipd/daemon/internal/hostwatch"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
@@ -56,8 +56,8 @@ type Options struct {
 	Modes []modes.Mode
 	// Ejection says when failed connects eject an endpoint. Default health.DefaultEjectionRules.
 	Ejection health.EjectionRules
-	// FirewallInterval is how often the firewalls of the host are looked at. Default a minute.
-	FirewallInterval time.Duration
+	// WatchInterval is how often the firewalls of the host and vipd's files are looked at. Default a minute.
+	WatchInterval time.Duration
 }
 
 // Daemon is one running vipd.
@@ -65,7 +65,9 @@ type Daemon struct {
 	Options
 	config config.Config
 	lock   *os.File
-	host   hostSide
+	// filesLost: the last look did not find vipd's files; it belongs to the watch.
+	filesLost bool
+	host      hostSide
 	// namespace is the lock of the network namespace, nil where none is needed; beside says which vipd has it, if another does.
 	namespace  *netlock.Lock
 	beside     *netlock.HeldError
@@ -79,7 +81,7 @@ type Daemon struct {
 	reserved *reserved.Follower
 	checks   *checks.Checks
 	outliers *outlier.Detector
-	firewall *firewall.Watch
+	watch    *hostwatch.Watch
 	tracing  *tracing.Tracer // nil means turned off
 	access   *accesslog.Log
 	owned    *owned.Teller // nil means this host owns no VIPs
@@ -291,7 +293,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"health":            d.checks.Run,
 		"fleet's checks":    d.checks.Fleet.Run,
 		"outlier detection": d.outliers.Run,
-		"firewall":          func(ctx context.Context) error { return d.firewall.Run(ctx, d.examined) },
+		"host":              func(ctx context.Context) error { return d.watch.Run(ctx, d.examined, d.lostFiles) },
 		"owned VIPs":        func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) },
 		"engine":            d.engine.Run,
 		"mode":              d.modeSwitch.Run,

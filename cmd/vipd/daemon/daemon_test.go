@@ -55,7 +55,7 @@ type node struct {
 	replace bool
 	// ejection is zero for the rules that vipd goes by.
 	ejection health.EjectionRules
-	firewall time.Duration // 0 means the daemon's own interval
+	watch    time.Duration // 0 means the daemon's own interval
 	stop     func()        // ends it and waits
 	// end ends or kills the program that spawn has started.
 	end func(kill bool)
@@ -144,7 +144,7 @@ func (n *node) launch() {
 func (n *node) make(replace bool) (*daemon.Daemon, error) {
 	return daemon.New(daemon.Options{
 		ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes, Replace: replace, Ejection: n.ejection,
-		FirewallInterval: n.firewall,
+		WatchInterval: n.watch,
 	})
 }
 

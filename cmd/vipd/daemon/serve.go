@@ -17,11 +17,28 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer"
+	"vipd/cmd/internal/lockfile"
 	"vipd/dataplane/userspace"
 )
 
 // socketGroup may use the API's socket, if the group exists.
 const socketGroup = "vipd"
+
+// lostFiles says that vipd's files were removed under it. What they said of the kernel is written anew once, so that a restart finds it.
+func (d *Daemon) lostFiles() []balancer.Problem {
+	_, err := os.Stat(d.config.API.Socket)
+	lost := d.socket != nil && errors.Is(err, fs.ErrNotExist) || lockfile.Lost(d.lock)
+	if lost && !d.filesLost {
+		d.engine.Resync()
+	}
+	if d.filesLost = lost; !lost {
+		return nil
+	}
+	return []balancer.Problem{{Severity: balancer.SeverityError, Field: "run_dir", Text: fmt.Sprintf(
+		"files of the running vipd were removed from %s or %s: vipctl does not reach it; restart vipd (systemctl restart vipd)",
+		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
+}
 
 // listenSocket opens the API's socket. One that is there and answers belongs to another vipd, of another run_dir; one
 // that does not is left over from a dead one.

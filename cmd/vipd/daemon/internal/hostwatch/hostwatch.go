@@ -1,4 +1,4 @@
-package firewall
+package hostwatch
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/doctor"
 )
 
-// Watch looks at the firewalls of the host.
+// Watch looks at the firewalls of the host, and at vipd's files.
 type Watch struct {
 	interval time.Duration
 	found    atomic.Pointer[[]balancer.Problem]
@@ -32,9 +32,9 @@ func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 // Changed is sent to when a look has found something else than the one before. It has one reader.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Run looks at what host returns, with the frontends of now, until ctx ends, for the first time after one interval: before that,
-// vipd's rules may not be there.
-func (w *Watch) Run(ctx context.Context, host func() doctor.Host) error {
+// Run looks at what host returns, with the frontends of now, and asks files what is wrong with those, until ctx ends, for the first
+// time after one interval: before that, vipd's rules may not be there.
+func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {
 	next := time.NewTicker(w.interval)
 	defer next.Stop()
 	for {
@@ -42,7 +42,7 @@ func (w *Watch) Run(ctx context.Context, host func() doctor.Host) error {
 		case <-ctx.Done():
 			return nil
 		case <-next.C:
-			w.look(ctx, host())
+			w.look(ctx, host(), files())
 		}
 	}
 }
@@ -50,11 +50,10 @@ func (w *Watch) Run(ctx context.Context, host func() doctor.Host) error {
 // lookTime bounds how long one look may take: the programs that it runs wait for locks of others.
 const lookTime = 30 * time.Second
 
-// look examines the host once. A look that was cut short counts for nothing.
-func (w *Watch) look(ctx context.Context, h doctor.Host) {
+// look examines the host once, and adds what it finds to found. A look that was cut short counts for nothing.
+func (w *Watch) look(ctx context.Context, h doctor.Host, found []balancer.Problem) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	found := []balancer.Problem{}
 	if len(h.Frontends) > 0 {
 		for _, f := range doctor.Drops(ctx, h) {
 			found = append(found, problem(f))

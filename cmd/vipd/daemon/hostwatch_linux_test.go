@@ -1,7 +1,10 @@
 package daemon_test
 
 import (
+	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +27,7 @@ func TestTellsWhatDrops(t *testing.T) {
 		}
 	}
 	mode, _ := modes.Find(config.NFTablesMode) // which forwards
-	n := &node{t: t, dir: t.TempDir(), firewall: 20 * time.Millisecond, modes: []modes.Mode{mode}}
+	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, modes: []modes.Mode{mode}}
 	n.cleansUp()
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, `
 [services.web]
@@ -52,4 +55,27 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
 		return n.problems() == "" && strings.Contains(n.story(events.Problem), "problem resolved")
 	})
+}
+
+// TestTellsOfLostFiles removes run_dir under a daemon: it says so to monitoring, as vipctl does not reach it, and the way out works.
+func TestTellsOfLostFiles(t *testing.T) {
+	log := &journaled{}
+	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, log: slog.NewTextHandler(log, nil)}
+	n.write(web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if err := os.RemoveAll(filepath.Join(n.dir, "run")); err != nil {
+		t.Fatal(err)
+	}
+	const what = "vipctl does not reach it; restart vipd (systemctl restart vipd)"
+	wait.For(t, 30*time.Second, "the problem", func() bool {
+		_, problems := n.get("/readyz")
+		_, metrics := n.get("/metrics")
+		return strings.Contains(problems, what) && strings.Contains(metrics, `vipd_problems{field="run_dir",service=""} 1`) && len(log.lines(what)) == 1
+	})
+	n.stop()
+	n.start()
+	if got := n.problems(); got != "" {
+		t.Errorf("after the restart: %s", got)
+	}
 }
