@@ -96,54 +96,6 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// TestKeepalived does what docs/gateway.md says of keepalived.
-func TestKeepalived(t *testing.T) {
-	all := blocks(t, filepath.Join("..", "..", "docs", "gateway.md"))
-	i := slices.IndexFunc(all, func(b block) bool { return b.language == "keepalived" })
-	if i < 0 {
-		t.Fatal("docs/gateway.md has no keepalived.conf any more")
-	}
-	checkKeepalived(t, all[i])
-}
-
-// checkKeepalived has the real keepalived use its block, on a host with the interfaces that it names. It holds both addresses
-// while the check passes, and gives them up when the check fails. A file stands for a vipd that answers. VRRP's own timers
-// make this take some five seconds.
-func checkKeepalived(t *testing.T, b block) {
-	lab.Need(t, "keepalived", "ip", "unshare")
-	lab.Require(t)
-	file := filepath.Join(t.TempDir(), "keepalived.conf")
-	text := strings.ReplaceAll(b.text, "vipctl status", "test -e "+file)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("unshare", "-n", "-m", "-p", "--fork", "--kill-child", "--mount-proc", "timeout", "60", "sh", "-ec", keepalivedHost, "sh", file)
-	out, err := cmd.CombinedOutput()
-	if err != nil || strings.Contains(string(out), "ignoring") {
-		t.Errorf("keepalived says of docs/gateway.md:%d: %v\n%s", b.line, err, out)
-	}
-}
-
-// keepalivedHost runs keepalived with the file $1 until the addresses have come and, once the file is gone, have left again.
-const keepalivedHost = `
-ip link set lo up
-for i in 0 1; do
-	ip link add eth$i type veth peer name p$i
-	ip link set p$i up
-	ip link set eth$i up
-done
-ip address add 192.168.1.2/24 dev eth0
-ip address add 10.0.0.2/24 dev eth1
-keepalived --config-test -f "$1"
-keepalived -n -l -f "$1" -p "$1.pid" -r "$1.vrrp" &
-held() { ip -4 -br address show "$1" | grep -q " $2"; }
-until held eth0 192.168.1.100/24 && held eth1 10.0.0.1/24; do sleep 0.1; done
-rm "$1"
-while held eth0 192.168.1.100/24 || held eth1 10.0.0.1/24; do sleep 0.1; done
-kill $!
-wait
-`
-
 // newReader copies the files of the tree, as a clone would have them.
 func newReader(t *testing.T) *reader {
 	t.Helper()
