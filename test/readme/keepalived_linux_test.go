@@ -1,43 +1,17 @@
 package readme
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"net"
-	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
-	"vipd/examples/process"
 	"vipd/test/lab"
 	"vipd/test/program"
-	"vipd/test/wait"
 )
-
-const services = `
-state_dir = "/run/vipd"
-addresses.bind = false
-[services.web]
-vips = ["192.168.1.100"]
-ports = [{ port = 80, target_port = 8080 }]
-endpoints = [{ address = "10.0.0.2" }]
-`
-
-// moved are the addresses of examples/keepalived.
-var moved = [...]string{"192.168.1.100/24", "10.0.0.1/24"}
 
 // fault happens to the host that holds the addresses, and ends by what it returns.
 type fault func(*pair, *member) (end func())
@@ -48,7 +22,9 @@ func faults() map[string]fault {
 		return func(_ *pair, m *member) func() {
 			all := processes(m)
 			m.signal(unix.SIGSTOP, all...)
-			return func() { m.signal(unix.SIGCONT, all...) }
+			end := sync.OnceFunc(func() { m.signal(unix.SIGCONT, all...) })
+			m.t.Cleanup(end) // before m.end, for which a stopped process would not end
+			return end
 		}
 	}
 	return map[string]fault{
@@ -132,66 +108,6 @@ func table(t *testing.T) (rows []row) {
 	return rows[2:] // below the headings
 }
 
-// pair is two hosts between the switches eth0, where the client is, and eth1, where the server is.
-type pair struct {
-	t      *testing.T
-	client *lab.NS
-	hosts  [2]*member
-}
-
-// member is one of the two: its own /run and /etc/keepalived are folders of dir.
-type member struct {
-	*lab.NS
-	t    *testing.T
-	dir  string
-	bin  string
-	vipd *process.Process
-	// runs are its keepalived, and those before.
-	runs []*process.Process
-}
-
-func newPair(l *lab.Lab) *pair {
-	front, back := l.Bridge("eth0"), l.Bridge("eth1")
-	p := &pair{client: l.Add("client")}
-	front.Join(p.client, "192.168.1.9/24")
-	server := l.Add("server")
-	back.Join(server, "10.0.0.2/24")
-	server.Default("10.0.0.1")
-	server.Echo("tcp", "s1", netip.MustParseAddrPort("10.0.0.2:8080"))
-	for i := range p.hosts {
-		p.hosts[i] = &member{NS: l.Add(fmt.Sprint("gw", i+1))}
-		front.Join(p.hosts[i].NS, fmt.Sprintf("192.168.1.%d/24", 11+i))
-		back.Join(p.hosts[i].NS, fmt.Sprintf("10.0.0.%d/24", 11+i))
-	}
-	return p
-}
-
-// serve starts both programs on both hosts, in this order or the other, until one host holds the addresses and the other could. Which has
-// the lower priority holds them: a higher one takes nothing, and is sooner where both could.
-func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
-	p.t, p.client = t, p.client.For(t)
-	for i, priority := range []string{"50", "100"} {
-		m := p.hosts[i]
-		m.NS, m.t, m.bin = m.For(t), t, bin
-		m.furnish(priority)
-		t.Cleanup(m.end)
-		if vipdFirst {
-			m.startVipd()
-			m.await(m.vipd, "ready: ")
-			m.startKeepalived()
-		} else {
-			m.startKeepalived()
-			m.await(m.runs[0], "VRRP_Script(vipd) failed")
-			m.startVipd()
-		}
-		m.await(m.runs[0], backup)
-		if i == 0 { // no election, in which both may hold them for a moment
-			p.wait("the only host to take the addresses", func() bool { return p.held(1) })
-		}
-	}
-	p.settled()
-}
-
 // moves checks that a fault takes the addresses from their holder, and neither it nor its end ever leads to two.
 func (p *pair) moves(begin fault) {
 	two := p.watch()
@@ -222,237 +138,4 @@ func (p *pair) splits(begin fault) {
 	end()
 	p.settled()
 	p.t.Logf("one held them again after %.1f s", time.Since(began).Seconds())
-}
-
-// holder is the host that holds the addresses.
-func (p *pair) holder() (m *member) {
-	p.t.Helper()
-	p.wait("a host to hold the addresses", func() bool {
-		for _, m = range p.hosts {
-			if m.holds(moved[0]) {
-				return true
-			}
-		}
-		return false
-	})
-	return m
-}
-
-func (p *pair) wait(what string, cond func() bool) {
-	p.t.Helper()
-	wait.For(p.t, time.Minute, what, cond)
-}
-
-// settled waits until one host holds both addresses, and is the one that answers ARP for the VIP, and a client is served.
-func (p *pair) settled() {
-	p.t.Helper()
-	p.wait("one host to hold the addresses, and to serve", func() bool { return p.held(1) && p.answers() == 1 && p.served() })
-}
-
-// held says whether each of the addresses is held by so many hosts.
-func (p *pair) held(hosts int) bool {
-	for _, address := range moved {
-		n := 0
-		for _, m := range p.hosts {
-			if m.holds(address) {
-				n++
-			}
-		}
-		if n != hosts {
-			return false
-		}
-	}
-	return true
-}
-
-func (p *pair) served() bool {
-	ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
-	defer cancel()
-	c, err := p.client.Dial(ctx, "tcp", "192.168.1.100:80")
-	if err != nil {
-		return false
-	}
-	defer func() { _ = c.Close() }()
-	_, err = lab.AskWithin(c, time.Second)
-	return err == nil
-}
-
-// watch looks all the time whether both hosts have an address, until the function is called that it returns. It takes none for both if
-// the machine let it look too seldom: keepalived may have had to wait as well, between giving away and removing.
-func (p *pair) watch() (two func() bool) {
-	stop, done := make(chan struct{}), make(chan struct{})
-	both, last, longest := false, time.Now(), time.Duration(0)
-	go func() {
-		defer close(done)
-		for {
-			for _, a := range moved {
-				both = both || p.hosts[0].holds(a) && p.hosts[1].holds(a) && p.hosts[0].holds(a)
-			}
-			longest, last = max(longest, time.Since(last)), time.Now()
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
-	}()
-	end := sync.OnceFunc(func() { close(stop); <-done })
-	p.t.Cleanup(end)
-	return func() bool {
-		end()
-		return both && longest < 250*time.Millisecond
-	}
-}
-
-// answers is how many hosts answer when the client asks by ARP for the VIP.
-func (p *pair) answers() int {
-	p.t.Helper()
-	var device *net.Interface
-	var c *packet.Conn
-	err := p.client.Do(func() (err error) {
-		if device, err = net.InterfaceByName("eth0"); err == nil {
-			c, err = packet.Listen(device, packet.Raw, unix.ETH_P_ARP, nil)
-		}
-		return err
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	client, vip := []byte{192, 168, 1, 9}, []byte{192, 168, 1, 100}
-	all := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	question := slices.Concat(all, device.HardwareAddr, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, device.HardwareAddr, client, make([]byte, 6), vip)
-	_, err = c.WriteTo(question, &packet.Addr{HardwareAddr: all})
-	if err := errors.Join(err, c.SetReadDeadline(time.Now().Add(100*time.Millisecond))); err != nil {
-		p.t.Fatal(err)
-	}
-	answers := map[string]bool{}
-	for frame := make([]byte, 256); ; {
-		n, _, err := c.ReadFrom(frame)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return len(answers)
-		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		if n >= 42 && frame[21] == 2 && bytes.Equal(frame[28:32], vip) && bytes.Equal(frame[38:42], client) {
-			answers[string(frame[22:28])] = true
-		}
-	}
-}
-
-// furnish writes the host's files.
-func (m *member) furnish(priority string) {
-	m.t.Helper()
-	m.dir = m.t.TempDir()
-	for _, folder := range []string{"run", "etc"} {
-		if err := os.Mkdir(filepath.Join(m.dir, folder), 0o755); err != nil {
-			m.t.Fatal(err)
-		}
-	}
-	program.Save(m.t, filepath.Join(m.dir, "vipd.toml"), services)
-	recipe := filepath.Join("..", "..", "examples", "keepalived")
-	conf := strings.Replace(read(m.t, filepath.Join(recipe, "keepalived.conf")), "priority 100", "priority "+priority, 1)
-	program.Save(m.t, filepath.Join(m.dir, "etc", "keepalived.conf"), conf)
-	check := filepath.Join(m.dir, "etc", "check-vipd")
-	program.Save(m.t, check, read(m.t, filepath.Join(recipe, "check-vipd")))
-	if err := os.Chmod(check, 0o755); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-// start starts a program that sees the host's files in their places.
-func (m *member) start(name string, args ...string) (p *process.Process) {
-	m.t.Helper()
-	script := `mount --bind "$0/run" /run; mount --bind "$0/etc" /etc/keepalived; exec "$@"`
-	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-ec", script, m.dir, name}, args...)...)
-	cmd.Env = append(os.Environ(), "PATH="+m.bin+":"+os.Getenv("PATH"), "VIPCTL_CONFIG="+filepath.Join(m.dir, "vipd.toml"))
-	err := m.Do(func() (err error) {
-		p, err = process.Start(nil, cmd)
-		return err
-	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return p
-}
-
-func (m *member) startVipd() { m.vipd = m.start("vipd", "--config", filepath.Join(m.dir, "vipd.toml")) }
-
-func (m *member) startKeepalived() {
-	m.runs = append(m.runs, m.start("keepalived", "--dont-fork", "--log-console"))
-}
-
-// backup is what keepalived says when it may take the addresses, and does not hold them.
-const backup = "Entering BACKUP STATE"
-
-// waited counts how often it has said so.
-func (m *member) waited() (times int) {
-	for _, k := range m.runs {
-		times += strings.Count(k.Output(), backup)
-	}
-	return times
-}
-
-func (m *member) await(p *process.Process, text string) {
-	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
-	defer cancel()
-	if err := p.AwaitOutput(ctx, text); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-// holds says whether the host has an address.
-func (m *member) holds(address string) (yes bool) {
-	err := m.Do(func() error {
-		all, err := net.InterfaceAddrs()
-		yes = slices.ContainsFunc(all, func(a net.Addr) bool { return a.String() == address })
-		return err
-	})
-	if err != nil {
-		m.t.Error(err)
-	}
-	return yes
-}
-
-// keepalived is its main process, and the one that speaks VRRP.
-func (m *member) keepalived() []int {
-	pid := m.runs[len(m.runs)-1].Pid()
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid))
-	first, _, _ := strings.Cut(string(children), " ") // behind it may be what a script has left
-	child, convErr := strconv.Atoi(first)
-	if err := errors.Join(err, convErr); err != nil {
-		m.t.Fatal(err)
-	}
-	return []int{pid, child}
-}
-
-func (m *member) signal(s syscall.Signal, to ...int) {
-	for _, pid := range to {
-		if err := unix.Kill(pid, s); err != nil {
-			m.t.Error(err)
-		}
-	}
-}
-
-// reap waits for the end of a keepalived whose main process was killed: this process is then the parent of the other one.
-func (m *member) reap(all []int) {
-	<-m.runs[len(m.runs)-1].Done()
-	if _, err := unix.Wait4(all[1], nil, 0, nil); err != nil {
-		m.t.Error(err)
-	}
-}
-
-// end ends the host's programs, and shows what they said if that is of interest.
-func (m *member) end() {
-	for _, k := range m.runs {
-		k.Kill() // which ends the other process
-		if out := k.Output(); m.t.Failed() || strings.Contains(out, "ignoring") {
-			m.t.Errorf("keepalived of %s says:\n%s", m.Name, out)
-		}
-	}
-	if m.vipd != nil {
-		m.vipd.Kill()
-	}
 }
