@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,6 +139,44 @@ func (l *listing) take(body []byte) {
 		err = l.visit(&l.flow)
 	}
 	l.stop = err
+}
+
+// count is how many flows there are, with those that a list does not show yet. The kernel keeps count: it walks nothing.
+func (c *Conn) count() (uint64, error) {
+	c.deleting.Lock()
+	defer c.deleting.Unlock()
+	c.request.B = c.request.B[:0]
+	seq := c.deletes.Next()
+	c.request.begin(messageStats, 0, seq, unix.AF_UNSPEC)
+	c.request.End()
+	err := c.deletes.Send(c.request.B)
+	for err == nil {
+		var m nlsock.Messages
+		for m, err = c.deletes.Answer(); err == nil && m.Next(); {
+			if m.Seq != seq { // of deletions
+				continue
+			}
+			if n, ok := entries(&m); ok {
+				return n, nil
+			}
+			err = cmp.Or(m.Refusal(), nlsock.ErrMalformed)
+		}
+		err = cmp.Or(err, m.Err)
+	}
+	return 0, fmt.Errorf("counting conntrack's flows: %w", err)
+}
+
+func entries(m *nlsock.Messages) (n uint64, ok bool) {
+	if m.Kind != messageStats || len(m.Body) < headerSize {
+		return 0, false
+	}
+	for a := (attributes{nlsock.In(m.Body[headerSize:])}); a.Next(); {
+		if a.Kind == ctaStatsEntries {
+			n = a.number(4)
+			return n, a.Err == nil
+		}
+	}
+	return 0, false
 }
 
 // deleteAll makes the kernel forget flows, at most batch of them, but no others of the same addresses that took their

@@ -11,14 +11,27 @@ import (
 // all these answers.
 const batch = 128
 
-// fewSearches is up to how many searches cost less than listing all flows of a protocol: each walks the whole table, which
-// takes as long as listing 15,000 flows (30 ms at 100,000).
-const fewSearches = 3
+const (
+	// aWalk is how many flows are listed in the time that a search takes: it walks the whole table (30 ms at 100,000 flows).
+	aWalk = 15_000
+	// fewSearches is up to how many searches cost less than listing all flows of a protocol.
+	fewSearches = 3
+)
 
 // Cut deletes those flows to keys (to those that are true) that stale says yes to, and returns how many there were; with a
-// nil stale, all of them. Few keys are searched for one by one; for more of one family and protocol, its flows are listed
-// once. Flows are deleted as they are found, so that an error leaves some deleted.
+// nil stale, all of them. Of a small table, all flows are listed once. In a large one few keys are searched for one by one; for
+// more of one family and protocol, its flows are listed once. Flows are deleted as they are found, so that an error leaves
+// some deleted.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
+	flows, err := c.count()
+	if err != nil || flows == 0 {
+		return 0, err
+	}
+	return c.cut(ctx, searches(keys, flows), keys, stale)
+}
+
+// cut is Cut by these searches.
+func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	deleted := 0
 	found := make([]Flow, 0, batch)
 	flush := func() error {
@@ -39,7 +52,7 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 		}
 		return nil
 	}
-	for _, s := range searches(keys) {
+	for _, s := range by {
 		if err := c.list(ctx, s, visit); err != nil {
 			return deleted, err
 		}
@@ -50,8 +63,8 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 	return deleted, nil
 }
 
-// searches finds all flows of keys, and maybe others.
-func searches(keys map[balancer.Key]bool) []selection {
+// searches finds all flows of keys, and maybe others, in a table of so many.
+func searches(keys map[balancer.Key]bool, flows uint64) []selection {
 	type kind struct {
 		family inet.Family
 		proto  balancer.Protocol
@@ -76,6 +89,9 @@ func searches(keys map[balancer.Key]bool) []selection {
 		for s := range each {
 			all = append(all, s)
 		}
+	}
+	if len(all) > 1 && flows < aWalk*uint64(len(all)-1) {
+		return []selection{{}}
 	}
 	return all
 }

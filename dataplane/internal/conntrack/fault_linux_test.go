@@ -155,6 +155,31 @@ func TestListThatHangs(t *testing.T) {
 	}
 }
 
+// What kernels say instead of how many flows there are is no number; what is left of deletions is passed over.
+func TestCountsOfKernelsInTrouble(t *testing.T) {
+	stats := func(body ...byte) answer {
+		return func(w *writer, seq uint32) { w.plain(messageStats, 0, seq, append([]byte{0, 0, 0, 0}, body...)...) }
+	}
+	for name, c := range map[string]struct {
+		kernel answer
+		err    error
+	}{
+		"after a deletion": {func(w *writer, seq uint32) {
+			w.fail(unix.NLMSG_ERROR, seq-1, unix.ENOENT)
+			stats(8, 0, ctaStatsEntries, 0, 0, 0, 1, 2)(w, seq)
+		}, nil},
+		"no privilege":   {fails(unix.EPERM), unix.EPERM},
+		"no number":      {stats(), nlsock.ErrMalformed},
+		"a short number": {stats(5, 0, ctaStatsEntries, 0, 7, 0, 0, 0), nlsock.ErrMalformed},
+		"garbage":        {func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }, nlsock.ErrMalformed},
+	} {
+		n, err := against(t, c.kernel).count()
+		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || err == nil && n != 258 {
+			t.Errorf("%s: %d, %v; want 258 or %v", name, n, err, c.err)
+		}
+	}
+}
+
 // Of flows that are deleted together, those that are gone are not counted, and what else goes wrong is told at once: of
 // messages without privilege the kernel answers the first one only.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {

@@ -43,6 +43,7 @@ const (
 
 	ctaCountersBytes  = 2
 	ctaTimestampStart = 1
+	ctaStatsEntries   = 1 // CTA_STATS_GLOBAL_ENTRIES
 
 	ctaFilterOrigFlags  = 1
 	ctaFilterReplyFlags = 2

@@ -14,6 +14,7 @@ const (
 	messageNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
 	messageGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	messageDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+	messageStats  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
 )
 
 // What of a tuple the kernel is to search by (CTA_FILTER_F_..., net/netfilter/nf_internals.h).
