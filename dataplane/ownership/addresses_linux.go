@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"syscall"
+	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vipd/dataplane/internal/rtnl"
@@ -29,13 +31,30 @@ func NewAddresses() (*Addresses, error) {
 func (x *Addresses) Close() error { return x.batches.Close() }
 
 // Add puts VIPs on a device, whole and alone: IPv6 ones without duplicate detection, which would take a second. One that is
-// there already counts as added. It returns an error or nil for each.
+// there already counts as added. It returns an error or nil for each, once the kernel takes packets for all that were added.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
 		messages[i] = rtnl.NewAddress(a, device, unix.RT_SCOPE_UNIVERSE)
 	}
-	return x.do("adding", device, vips, messages, syscall.EEXIST)
+	errs := x.do("adding", device, vips, messages, syscall.EEXIST)
+	end := time.Now().Add(settling)
+	for i, a := range vips {
+		for errs[i] == nil && a.Is6() && !isLocal(a) && time.Now().Before(end) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return errs
+}
+
+// settling bounds the wait for the routes of IPv6 addresses, which the kernel adds a moment after them: until then the gate drops what
+// is said in their names, announcements too.
+const settling = 500 * time.Millisecond
+
+// isLocal reports whether the kernel takes packets for an address. If it can't be asked, it is not waited for.
+func isLocal(a netip.Addr) bool {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	return err != nil && !errors.Is(err, unix.ENETUNREACH) || len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
 // Remove takes VIPs from a device; one that is not there counts as removed. It returns an error or nil for each.

@@ -178,6 +178,34 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// TestAdded: once an address is added the kernel takes packets for it, so that what is said in its name passes the gate.
+func TestAdded(t *testing.T) {
+	world(t)
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
+	for range 20 {
+		if err := errors.Join(x.Add(device.Index, both)...); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range both {
+			if !isLocal(a) {
+				t.Errorf("%s is added, and not taken for this host's", a)
+			}
+		}
+		if err := errors.Join(x.Remove(device.Index, both)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestMany has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.
 func TestMany(t *testing.T) {
 	_, client := world(t)

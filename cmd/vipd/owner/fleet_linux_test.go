@@ -286,19 +286,24 @@ func (f *fleet) settled() *gateway {
 	return f.owner()
 }
 
-// probe asks for the VIP, of other hosts too. It returns when the client has heard an answer: silence is counted from there.
-func (f *fleet) probe(others ...*gateway) *prober {
+// probe asks for both VIPs of the group, of other hosts too. It returns when the client has heard an answer of each: silence is counted
+// from there.
+func (f *fleet) probe(others ...*gateway) (all probers) {
 	var hosts []*lab.NS
 	for _, g := range append(others, f.hosts...) {
 		hosts = append(hosts, g.ns)
 	}
-	p := probe(f.t, f.client, "lan", netip.MustParseAddr("10.9.0.50"), vip, hosts)
-	wait.For(f.t, etcdkit.Patience, "an answer", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return len(p.client) > 0
+	for own, vip := range map[string]netip.Addr{"10.9.0.50": vip, "fd09::50": vip6} {
+		all = append(all, probe(f.t, f.client, "lan", netip.MustParseAddr(own), vip, hosts))
+	}
+	wait.For(f.t, etcdkit.Patience, "answers", func() bool {
+		return !slices.ContainsFunc(all, func(p *prober) bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.client) == 0
+		})
 	})
-	return p
+	return all
 }
 
 // answers waits until the owner answers for VIPs to who asks as a client does, and at no port of its own.

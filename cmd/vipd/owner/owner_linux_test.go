@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/cmd/internal/api"
+	"vipd/dataplane/ownership"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -153,17 +155,17 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 		}
 	}
 	c.mend(g)
-	f.settled() // whoever was stopped has had the time to answer again
+	back := f.settled() == g // on a busy machine; whoever was stopped has had the time to answer again
 	f.answers(vip, vip6)
-	// A kernel ends the connections of a program that is killed.
-	if err := said(talk); c.moves != (errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))) {
+	// A kernel ends the connections of a program that is killed. That the VIP was elsewhere for a moment need not have ended any.
+	if err := said(talk); !(back && c.moves) && c.moves != (errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))) {
 		f.t.Errorf("%s: a connection that was open meets %v", c.name, err)
 	}
 	return f.judge(p, c.name)
 }
 
 // judge ends the asking, and returns for how long nobody answered.
-func (f *fleet) judge(p *prober, what string) time.Duration {
+func (f *fleet) judge(p probers, what string) time.Duration {
 	f.t.Helper()
 	gap, dual := p.gap()
 	f.t.Logf("%s in %s mode: nobody answered for %s", what, f.mode, gap.Round(time.Millisecond))
@@ -230,7 +232,8 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	f := newFleet(t, "nftables", etcdkit.Options{Members: 3})
+	// As docs/ownership.md and doctor advise on a LAN: with etcd's own 100 and 1,000 ms it was 2.33 s at worst.
+	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
 	leader, client := -1, f.etcd.Client()
 	wait.For(t, etcdkit.Patience, "the leader of etcd", func() bool {
@@ -387,11 +390,30 @@ func (f *fleet) many() {
 	}
 	g := slices.MaxFunc(f.hosts, func(a, b *gateway) int { return len(a.bound()) - len(b.bound()) })
 	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
-	share := len(g.bound())
+	lost := slices.DeleteFunc(g.bound(), netip.Addr.Is6)
+	share := len(lost)
 	began := time.Now()
 	_ = g.cmd.Process.Kill()
 	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
 	f.t.Logf("%d VIPs on 3 hosts: the %d of one that was killed have other owners after %s", n, share, time.Since(began).Round(time.Millisecond))
+	wait.For(f.t, etcdkit.Patience, "others to answer for the VIPs of a host that was killed", func() bool { return f.answered(lost) == share })
+	f.t.Logf("a client finds them there after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// answered asks by ARP who has VIPs, and returns how many are answered for.
+func (f *fleet) answered(vips []netip.Addr) int {
+	f.t.Helper()
+	found := map[netip.Addr]net.HardwareAddr{}
+	if err := f.client.Do(func() error {
+		device, err := net.InterfaceByName("lan")
+		if err == nil {
+			found, err = ownership.Probe(f.t.Context(), device.Index, vips, 60*time.Millisecond)
+		}
+		return err
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	return len(found)
 }
 
 // more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many there are, once all have owners.
@@ -452,4 +474,41 @@ func TestHangs(t *testing.T) {
 	if o.hangs() {
 		t.Error("it hangs once more")
 	}
+}
+
+// TestPersonTells: two of three hosts die. The third may not bury either, and says whom it waits for; what a person states, it takes at
+// face value, once etcd has not heard of the host for a while. The one that was dead takes nothing back.
+func TestPersonTells(t *testing.T) {
+	f := newFleet(t, "nftables", etcdkit.Options{})
+	g := f.settled()
+	i := slices.Index(f.hosts, g)
+	second, last := f.hosts[(i+1)%3], f.hosts[(i+2)%3]
+	for _, h := range []*gateway{g, second} {
+		powerOff.fault(h)
+	}
+	waits := "VIPs of " + g.ns.Name + " have no owner"
+	wait.For(t, etcdkit.Patience, "the last host to wait for a person", func() bool {
+		return strings.Contains(strings.Join(strings.Fields(last.vipctl("status")), " "), waits)
+	})
+	vipctl := func(args ...string) (string, error) {
+		out, err := last.ns.Command(t.Context(), filepath.Join(f.bin, "vipctl"), append(args, "--config", last.config())...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
+		t.Errorf("a host that etcd has just heard of is fenced: %v\n%s", err, out)
+	}
+	wait.For(t, etcdkit.Patience, "etcd to forget the dead host", func() bool {
+		_, err := vipctl("node", "fence", g.ns.Name, "--is-off", "--reason", "smoke")
+		return err == nil
+	})
+	wait.For(t, etcdkit.Patience, "the VIP on the last host", func() bool { return slices.Contains(last.bound(), vip) })
+	p := f.probe()
+	for _, h := range []*gateway{g, second} {
+		powerOff.mend(h)
+	}
+	if o := f.settled(); o != last {
+		t.Errorf("%s has the VIP after %s is back", o.ns.Name, g.ns.Name)
+	}
+	f.answers(vip, vip6)
+	f.judge(p, "the fenced host comes back")
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -201,6 +202,18 @@ func isRefused(err error) bool {
 	return ok && e.Err != net.ErrClosed && e.Err.Error() != "use of closed network connection"
 }
 
+// probers ask for a VIP each.
+type probers []*prober
+
+// gap ends the asking, and returns the longest time and the questions of all.
+func (all probers) gap() (gap time.Duration, dual [][]string) {
+	for _, p := range all {
+		one, two := p.gap()
+		gap, dual = max(gap, one), append(dual, two...)
+	}
+	return gap, dual
+}
+
 // gap ends the asking, and returns the longest time for which the client's questions had no answer, and the questions that two hosts
 // answered. A client that asks late, because this machine is busy, has missed nothing.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
@@ -230,23 +243,35 @@ func distinct(names []string) int {
 	return len(all)
 }
 
-// datagram is an Ethernet frame with a datagram of UDP over IPv4, without a checksum.
+// datagram is an Ethernet frame with a datagram of UDP.
 func datagram(to, from net.HardwareAddr, src, dst netip.AddrPort, payload []byte) []byte {
-	ip := []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0}
-	binary.BigEndian.PutUint16(ip[2:], uint16(28+len(payload)))
-	ip = append(append(ip, src.Addr().AsSlice()...), dst.Addr().AsSlice()...)
+	segment := []byte{}
+	for _, v := range []uint16{src.Port(), dst.Port(), uint16(8 + len(payload)), 0} {
+		segment = binary.BigEndian.AppendUint16(segment, v)
+	}
+	segment = append(segment, payload...)
+	addrs := append(src.Addr().AsSlice(), dst.Addr().AsSlice()...)
+	pseudo := append(append([]byte{}, addrs...), 0, byte(len(segment)), 0, unix.IPPROTO_UDP)
+	binary.BigEndian.PutUint16(segment[6:], checksum(append(pseudo, segment...)))
+
+	kind, ip := []byte{8, 0}, []byte{0x45, 0, 0, byte(20 + len(segment)), 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0}
+	if dst.Addr().Is6() {
+		kind, ip = []byte{0x86, 0xdd}, []byte{0x60, 0, 0, 0, 0, byte(len(segment)), unix.IPPROTO_UDP, 64}
+	}
+	if ip = append(ip, addrs...); dst.Addr().Is4() {
+		binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+	}
+	return slices.Concat(to, from, kind, ip, segment)
+}
+
+// checksum is that of IP, over an even number of bytes.
+func checksum(b []byte) uint16 {
 	sum := uint32(0)
-	for i := 0; i < len(ip); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
 	}
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
-	frame := append(append(append([]byte{}, to...), from...), 8, 0)
-	frame = append(frame, ip...)
-	for _, v := range []uint16{src.Port(), dst.Port(), uint16(8 + len(payload)), 0} {
-		frame = binary.BigEndian.AppendUint16(frame, v)
-	}
-	return append(frame, payload...)
+	return ^uint16(sum)
 }
