@@ -232,7 +232,7 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	// As docs/ownership.md and doctor advise on a LAN: with etcd's own 100 and 1,000 ms it was 2.33 s at worst.
+	// As examples/etcd has them, and doctor advises: with etcd's own 100 and 1,000 ms nobody answered for 2.33 s at worst.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
 	leader, client := -1, f.etcd.Client()
