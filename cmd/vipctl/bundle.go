@@ -61,7 +61,7 @@ func runDebug(c *call) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("there is no folder %s for the bundle: name another place with --file", filepath.Dir(file))
 	case err != nil:
-		return fmt.Errorf("writing the bundle to %s: %w; name another place with --file", file, reason(err))
+		return fmt.Errorf("writing the bundle to %s: %v; name another place with --file", file, reason(err))
 	}
 	if err := c.writeBundle(out); err != nil {
 		_ = out.Close()

@@ -47,7 +47,7 @@ func runConvert(c *call) error {
 	file := c.args[0]
 	text, err := c.readInput(file)
 	if err != nil {
-		return fmt.Errorf("%w; name the file to convert, or \"-\" to convert standard input", err)
+		return err
 	}
 	if file == stdinName {
 		file = stdinPlace

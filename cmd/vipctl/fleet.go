@@ -111,7 +111,7 @@ func (f *fleetLink) etcdConfig() (etcd.Config, error) {
 	case absent && !f.named():
 		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
 	case err != nil && !absent && !f.named():
-		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %w (--etcd names it)", err)
+		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
 	case err != nil && !absent:
 		f.note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd

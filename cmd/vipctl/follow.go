@@ -22,10 +22,10 @@ func watchFlag() cli.Flag {
 const comeback = time.Second
 
 // showError is that what came can't be shown, whereas another daemon may answer.
-type showError struct{ err error }
+type showError struct{ error }
 
-// Error is the reason.
-func (e *showError) Error() string { return e.err.Error() }
+// Unwrap returns what the output said.
+func (e *showError) Unwrap() error { return e.error }
 
 // follow keeps a stream of a daemon's answers going over restarts of the daemon, once it has answered. The stream calls
 // heard with each answer. The end of ctx is the normal end.
@@ -44,7 +44,7 @@ func (c *call) follow(answered bool, stream func(heard func()) error) error {
 		case c.Err() != nil:
 			return nil
 		case errors.As(err, &broken):
-			return broken.err
+			return broken.error
 		case !answered:
 			return err
 		case !away:

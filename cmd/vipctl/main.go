@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"vipd/cmd/internal/execpath"
-	"vipd/store/etcd"
 )
 
 func main() {
@@ -61,7 +60,11 @@ const (
 
 // run executes one command line, prints what went wrong in one line, and returns the exit code.
 func run(ctx context.Context, w world, args []string) int {
-	err := execute(ctx, w, args)
+	return report(ctx, w, execute(ctx, w, args))
+}
+
+// report says how a command line ended.
+func report(ctx context.Context, w world, err error) int {
 	var usage *usageError
 	var exit *exitError
 	switch {
@@ -80,11 +83,7 @@ func run(ctx context.Context, w world, args []string) int {
 		fmt.Fprintln(w.stderr, "vipctl: interrupted")
 		return exitFailed
 	}
-	text := oneLine(err.Error())
-	if etcd.Unreachable(err) {
-		text += "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
-	}
-	fmt.Fprintf(w.stderr, "vipctl: %s\n", text)
+	fmt.Fprintf(w.stderr, "vipctl: %s\n", oneLine(err.Error())+remedy(err))
 	return exitFailed
 }
 

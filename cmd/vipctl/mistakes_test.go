@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +22,7 @@ import (
 // each setting. -update writes the files anew.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // what a mistake in a file's name finds is nothing, on every machine
-	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t)} {
+	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t)} {
 		golden := filepath.Join(sources(t), "testdata", "mistakes", name+".txt")
 		if *update {
 			if err := os.WriteFile(golden, []byte(texts), 0o644); err != nil {
@@ -54,8 +58,56 @@ func TestNoBareErrors(t *testing.T) {
 	}
 }
 
+// TestSystemErrorsHaveAWayOut: an error of the system calls that users can cause is printed with its place, what is so, and what to do,
+// whatever has wrapped it, and whichever verb meets it.
+func TestSystemErrorsHaveAWayOut(t *testing.T) {
+	s := newSession(t)
+	lines := []string{"version", "completion bash", "check ok.toml", "plan ok.toml --mode nftables", "status", "get services", "get endpoints -o json",
+		"describe service web", "events", "conns"}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("ok.toml", []byte(oneService), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []syscall.Errno{
+		syscall.EACCES, syscall.EPERM, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE, syscall.ENOENT, syscall.ENOTDIR,
+		syscall.EISDIR, syscall.EEXIST, syscall.ENAMETOOLONG, syscall.ELOOP,
+	} {
+		place := &fs.PathError{Op: "open", Path: "/the/place", Err: e}
+		for _, err := range []error{
+			place, fmt.Errorf("doing it: %w", place), errors.Join(place, errors.New("more")), &os.LinkError{Op: "rename", Old: "/the/place", New: "x", Err: e},
+			&net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/the/place"}, Err: os.NewSyscallError("connect", e)},
+		} {
+			s.wayOut(t, "an error", e, func() { report(t.Context(), s.world, err) })
+		}
+		for _, line := range lines {
+			s.stdout = failing{place}
+			s.wayOut(t, line, e, func() { s.run(t.Context(), strings.Fields(line)...) })
+		}
+	}
+}
+
+// failing is an output that can't be written.
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// wayOut looks whether what do prints says it.
+func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
+	t.Helper()
+	s.err = &notice{}
+	s.stderr = s.err
+	do()
+	text := s.err.String()
+	_, way, _ := strings.Cut(text, e.Error())
+	if !strings.HasPrefix(text, "vipctl: ") || !strings.Contains(text, "/the/place") || !strings.Contains(way, "; ") || bareError.MatchString(text) {
+		t.Errorf("%s: %v is told as %q", what, e, text)
+	}
+}
+
 // bareError finds names and numbers of errors that only a programmer of the kernel knows.
 var bareError = regexp.MustCompile(`\bE(INVAL|NOENT|EXIST|PERM|ACCES|BUSY|OPNOTSUPP|AFNOSUPPORT|ADDR[A-Z]+|CONN[A-Z]+|NOBUFS|NOMEM)\b|errno|netlink|error -?\d+|exit status \d+`)
+
+const oneService = "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\" }]\n"
 
 // sources is this package's folder, however the test changes its own.
 var sources = func() func(t *testing.T) string {
@@ -116,9 +168,26 @@ func wrongUses(t *testing.T) string {
 	return b.String()
 }
 
+// wrongPlaces are files, folders and sockets that are not what a verb needs.
+func wrongPlaces(t *testing.T) string {
+	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
+	if err := errors.Join(os.Mkdir("folder", 0o755), os.WriteFile("file", []byte("no TOML"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, place := range []string{"nowhere", "folder", "file", "file/x"} {
+		for _, line := range []string{
+			"check", "plan --mode nftables", "diff -f", "apply -f", "convert --from haproxy", "get services --socket", "get pools --config",
+			"get pools --etcd https://127.0.0.1:1 --ca-file", "debug bundle --file",
+		} {
+			say(t, &b, append(strings.Fields(line), place)...)
+		}
+	}
+	return b.String()
+}
+
 // wrongSettings are wrong values of each setting: of those in the default configuration, and of the fields in vipd.toml(5).
 func wrongSettings(t *testing.T) string {
-	const service = "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\" }]\n"
 	found := regexp.MustCompile(`^wrong\.toml:\d+: (.*)`)
 	var b strings.Builder
 	try := func(what, format string) {
@@ -150,11 +219,11 @@ func wrongSettings(t *testing.T) string {
 		}
 	}
 	places := map[string]string{
-		"A service":     service + "%s = %%s\n",
+		"A service":     oneService + "%s = %%s\n",
 		"ports":         "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80, %s = %%s }]\n",
 		"endpoints":     "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\", %s = %%s }]\n",
-		"Health checks": service + "[services.web.health]\ntype = \"http\"\n%s = %%s\n",
-		"An address":    service + "[vips.\"10.96.0.10\"]\n%s = %%s\n",
+		"Health checks": oneService + "[services.web.health]\ntype = \"http\"\n%s = %%s\n",
+		"An address":    oneService + "[vips.\"10.96.0.10\"]\n%s = %%s\n",
 	}
 	place := ""
 	field := regexp.MustCompile("`(\\w+)`")

@@ -21,7 +21,7 @@ func (r *registration) around(command []string) error {
 		cmd.Stdin = f
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting %s: %w", command[0], reason(err))
+		return fmt.Errorf("starting %s: %v: check its name, and that it is executable", command[0], reason(err))
 	}
 	ended := make(chan struct{})
 	go func() {

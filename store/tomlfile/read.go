@@ -170,6 +170,9 @@ func reason(err error) string {
 	if errors.As(err, &path) {
 		err = path.Err
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return err.Error() + " for this user: chmod it, or use sudo"
+	}
 	return err.Error()
 }
 

@@ -258,10 +258,18 @@ func (c *Client) explain(ctx context.Context, err error) error {
 			return fmt.Errorf("no vipd answers at %s: that is no socket; name vipd's with --socket", c.socket)
 		}
 		return fmt.Errorf("no vipd answers at %s: the socket is there, but nothing listens on it; start vipd", c.socket)
+	case sockerr.Is(err, syscall.EINVAL):
+		return fmt.Errorf("no vipd answers at %s: the path is too long for a socket; name vipd's with --socket", c.socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("vipd's socket %s is not open to you: use sudo, or join the group that owns it", c.socket)
 	}
-	return fmt.Errorf("asking vipd at %s: %w", c.socket, err)
+	if asked := (*url.Error)(nil); errors.As(err, &asked) {
+		err = asked.Err // without the URL, which is none to users
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		err = op.Err
+	}
+	return fmt.Errorf("asking vipd at %s: %v; it may be restarting: try again, or name its socket with --socket", c.socket, err)
 }
 
 // errSilent is what a daemon that takes a question and does not answer comes to.

@@ -3,10 +3,14 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -118,6 +122,23 @@ func TestAbsentSocket(t *testing.T) {
 		}
 		if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "d.sock: "+want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestEveryFailureHasAWayOut: whatever error the kernel gives to who connects, or Go to who reads, the answer names the socket, what to
+// do, and nothing that is HTTP's.
+func TestEveryFailureHasAWayOut(t *testing.T) {
+	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
+	failures := []error{io.EOF, io.ErrUnexpectedEOF}
+	for n := syscall.Errno(1); n <= 133; n++ {
+		failures = append(failures, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", n)})
+	}
+	for _, failure := range failures {
+		text := c.explain(t.Context(), &url.Error{Op: "Get", URL: "http://vipd/v1/status", Err: failure}).Error()
+		cause, way, _ := strings.Cut(text, c.socket)
+		if cause == "" || strings.Contains(text, "http://") || !strings.Contains(way, "start vipd") && !strings.Contains(way, "use sudo") && !strings.Contains(way, "--socket") {
+			t.Errorf("%v: %s", failure, text)
 		}
 	}
 }

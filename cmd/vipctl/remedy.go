@@ -1,0 +1,32 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os/exec"
+	"syscall"
+
+	"vipd/balancer/sockerr"
+	"vipd/store/etcd"
+)
+
+// remedy says what to do about an error of the system, which itself says no more than what is so; "" for other errors.
+func remedy(err error) string {
+	switch {
+	case etcd.Unreachable(err):
+		return "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
+	case errors.Is(err, exec.ErrNotFound):
+		return "; install it, or name it with its path"
+	case errors.Is(err, fs.ErrPermission):
+		return "; use sudo, or name a place that is open to you"
+	case sockerr.Is(err, syscall.ENOSPC, syscall.EDQUOT):
+		return "; make room there, or write elsewhere"
+	case sockerr.Is(err, syscall.EROFS):
+		return "; write elsewhere"
+	case sockerr.Exhausted(err):
+		return "; raise the limit of open files (ulimit -n)"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), sockerr.Is(err, syscall.ENOTDIR, syscall.EISDIR, syscall.ENAMETOOLONG, syscall.ELOOP):
+		return "; check the name"
+	}
+	return ""
+}
