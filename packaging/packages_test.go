@@ -71,8 +71,8 @@ func TestContents(t *testing.T) {
 		_, rest, found := strings.Cut(line, "{ src: ")
 		source, _, _ := strings.Cut(rest, ",")
 		if found && !strings.HasPrefix(source, `"@`) {
-			if _, err := os.Stat(filepath.Join("..", source)); err != nil {
-				t.Errorf("nfpm.yaml: %v", err)
+			if files, err := filepath.Glob(filepath.Join("..", source)); err != nil || len(files) == 0 {
+				t.Errorf("nfpm.yaml: there is no %s: %v", source, err)
 			}
 		}
 	}
