@@ -42,7 +42,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
 		return exitDone
 	case err != nil || f.NArg() > 0:
-		complain(errors.Join(err, errors.New("vipd owner takes flags only; see vipd owner --help")))
+		complain(errors.Join(err, errors.New("it takes flags only; see vipd owner --help")))
 		return exitUsage
 	}
 	log, err := newLog(stderr, journal, a.level, a.format)

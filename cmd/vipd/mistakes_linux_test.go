@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+// TestMistakes compares what vipd says where it does not start, and its exit code.
+func TestMistakes(t *testing.T) {
+	lab.New(t)
+	t.Chdir(t.TempDir())
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	const base = "mode = \"userspace\"\nstate_dir = \"state\"\n"
+	for name, text := range map[string]string{
+		"file": "", "bad.toml": "mode = \"userspac\"\n", "run.toml": base + "run_dir = \"file/run\"\n",
+		"socket.toml": base + "run_dir = \"run\"\n[api]\nhttp = \"\"\nsocket = \"file\"\n",
+		"http.toml":   base + "run_dir = \"run\"\n[api]\nsocket = \"run/d.sock\"\nhttp = \"" + taken.Addr().String() + "\"\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for line, want := range map[string]string{
+		"--nonsense":              "2 vipd: there is no flag --nonsense; see vipd --help",
+		"start":                   `2 vipd: "start" is surplus: vipd takes flags only; see vipd --help`,
+		"--mode nft":              `2 vipd: --mode "nft" is unknown; possible are auto, ipvs, nftables, iptables, userspace`,
+		"--log-level loud":        `2 vipd: --log-level "loud" is unknown; possible are debug, info, warn, error`,
+		"--log-format xml":        `2 vipd: --log-format "xml" is unknown; possible are text, json`,
+		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: write one, or name another with --config: stat nowhere.toml: no such file or directory",
+		"--config .":              "78 vipd: reading the configuration: read .: a folder, not a file",
+		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
+		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
+		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is no socket; remove it or choose another path",
+		"--config http.toml":      "1 vipd: opening api.http, for metrics and health (set another address, or \"\" to turn it off): listen tcp " + taken.Addr().String() + ": bind: address already in use",
+		"owner now":               "2 vipd owner: it takes flags only; see vipd owner --help",
+		"owner --config run.toml": "78 vipd owner: run.toml: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner",
+	} {
+		var out, errs bytes.Buffer
+		code := 0
+		if args, is := strings.CutPrefix(line, ownerVerb+" "); is {
+			code = runOwner(strings.Fields(args), &out, &errs)
+		} else {
+			code = run(t.Context(), strings.Fields(line), &out, &errs)
+		}
+		got := strings.TrimSpace(errs.String())
+		if got = fmt.Sprint(code, " ", got[strings.LastIndex(got, "\n")+1:]); got != want { // behind what is logged
+			t.Errorf("vipd %s:\ngot  %s\nwant %s", line, got, want)
+		}
+	}
+}
