@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -19,7 +18,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/cmd/internal/api"
-	"vipd/dataplane/ownership"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -390,30 +388,11 @@ func (f *fleet) many() {
 	}
 	g := slices.MaxFunc(f.hosts, func(a, b *gateway) int { return len(a.bound()) - len(b.bound()) })
 	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
-	lost := slices.DeleteFunc(g.bound(), netip.Addr.Is6)
-	share := len(lost)
+	share := len(g.bound())
 	began := time.Now()
 	_ = g.cmd.Process.Kill()
 	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
 	f.t.Logf("%d VIPs on 3 hosts: the %d of one that was killed have other owners after %s", n, share, time.Since(began).Round(time.Millisecond))
-	wait.For(f.t, etcdkit.Patience, "others to answer for the VIPs of a host that was killed", func() bool { return f.answered(lost) == share })
-	f.t.Logf("a client finds them there after %s", time.Since(began).Round(time.Millisecond))
-}
-
-// answered asks by ARP who has VIPs, and returns how many are answered for.
-func (f *fleet) answered(vips []netip.Addr) int {
-	f.t.Helper()
-	found := map[netip.Addr]net.HardwareAddr{}
-	if err := f.client.Do(func() error {
-		device, err := net.InterfaceByName("lan")
-		if err == nil {
-			found, err = ownership.Probe(f.t.Context(), device.Index, vips, 60*time.Millisecond)
-		}
-		return err
-	}); err != nil {
-		f.t.Fatal(err)
-	}
-	return len(found)
 }
 
 // more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many there are, once all have owners.
