@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/cmd/internal/api"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
@@ -286,7 +288,7 @@ func (f *fleet) settled() *gateway {
 	return f.owner()
 }
 
-// probe asks for both VIPs of the group, of other hosts too. It returns when the client has heard an answer of each: silence is counted
+// probe asks for both VIPs of the group by UDP and TCP, of other hosts too. It returns when the client has heard an answer of each: silence is counted
 // from there.
 func (f *fleet) probe(others ...*gateway) (all probers) {
 	var hosts []*lab.NS
@@ -294,7 +296,9 @@ func (f *fleet) probe(others ...*gateway) (all probers) {
 		hosts = append(hosts, g.ns)
 	}
 	for own, vip := range map[string]netip.Addr{"10.9.0.50": vip, "fd09::50": vip6} {
-		all = append(all, probe(f.t, f.client, "lan", netip.MustParseAddr(own), vip, hosts))
+		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			all = append(all, probe(f.t, f.client, "lan", netip.MustParseAddr(own), vip, protocol, hosts))
+		}
 	}
 	wait.For(f.t, etcdkit.Patience, "answers", func() bool {
 		return !slices.ContainsFunc(all, func(p *prober) bool {

@@ -2,16 +2,18 @@ package owner
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vipd/test/lab"
@@ -106,100 +108,209 @@ func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	return string(b[1:n])
 }
 
-// prober asks for the VIP every 5 ms: as a client does, and each host straight, by its MAC.
+// prober asks for a VIP every 5 ms by one protocol: as a client does, and each host straight, by its MAC. By TCP a question is a SYN
+// from another port each time, which the client's kernel resets when it is answered.
 type prober struct {
+	own, vip netip.Addr
+	protocol byte
+	hosts    map[string]string // their names by MAC
+	first    uint32            // the number of question 0: late answers to an earlier prober have others
+
 	mu    sync.Mutex // guards what follows
-	asked map[uint64]time.Time
+	asked map[uint32]time.Time
 	// client and straight have who answered a question.
-	client, straight map[uint64][]string
+	client, straight map[uint32][]string
 
 	stop chan struct{}
 	done sync.WaitGroup
 }
 
 // probe begins to ask.
-func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, hosts []*lab.NS) *prober {
+func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, protocol byte, hosts []*lab.NS) *prober {
 	t.Helper()
-	p := &prober{asked: map[uint64]time.Time{}, client: map[uint64][]string{}, straight: map[uint64][]string{}, stop: make(chan struct{})}
-	var macs []net.HardwareAddr
+	p := &prober{
+		own: own, vip: vip, protocol: protocol, hosts: map[string]string{}, first: rand.Uint32(),
+		asked: map[uint32]time.Time{}, client: map[uint32][]string{}, straight: map[uint32][]string{}, stop: make(chan struct{}),
+	}
 	for _, h := range hosts {
 		if err := h.Do(func() error {
-			link, err := netlink.LinkByName(device)
+			link, err := net.InterfaceByName(device)
 			if err == nil {
-				macs = append(macs, link.Attrs().HardwareAddr)
+				p.hosts[string(link.HardwareAddr)] = h.Name
 			}
 			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var usual, raw *net.UDPConn
-	var link netlink.Link
-	fd := -1
-	if err := client.Do(func() (err error) {
-		at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, 0))
-		if usual, err = net.ListenUDP("udp", at); err != nil {
-			return err
-		}
-		if raw, err = net.ListenUDP("udp", at); err != nil {
-			return err
-		}
-		if link, err = netlink.LinkByName(device); err != nil {
-			return err
-		}
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		return err
-	}); err != nil {
+	if err := client.Do(func() error { return p.start(device) }); err != nil {
 		t.Fatal(err)
 	}
-	p.done.Go(func() { p.listen(usual, p.client) })
-	p.done.Go(func() { p.listen(raw, p.straight) })
-	p.done.Go(func() {
-		defer unix.Close(fd)
-		defer raw.Close()
-		defer usual.Close()
-		from := netip.AddrPortFrom(own, raw.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-		for id := uint64(1); ; id++ {
-			select {
-			case <-p.stop:
-				time.Sleep(100 * time.Millisecond) // the last answers are on their way
-				return
-			case <-time.After(5 * time.Millisecond):
-			}
-			question := binary.BigEndian.AppendUint64(nil, id)
-			p.mu.Lock()
-			p.asked[id] = time.Now()
-			p.mu.Unlock()
-			_, _ = usual.WriteToUDPAddrPort(question, netip.AddrPortFrom(vip, probePort))
-			for _, mac := range macs {
-				frame := datagram(mac, link.Attrs().HardwareAddr, from, netip.AddrPortFrom(vip, probePort), question)
-				_ = unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Halen: 6})
-			}
-		}
-	})
 	return p
 }
 
-func (p *prober) listen(c *net.UDPConn, answers map[uint64][]string) {
-	b := make([]byte, 200)
-	for {
-		n, err := c.Read(b)
-		if err != nil {
-			if _, closed := err.(*net.OpError); closed && n == 0 && !isRefused(err) {
-				return
+// start opens what the prober needs in this namespace, and lets it run.
+func (p *prober) start(device string) error {
+	link, err := net.InterfaceByName(device)
+	if err != nil {
+		return err
+	}
+	frames, err := packets(link.Index, p.vip)
+	if err != nil {
+		return err
+	}
+	opened := []io.Closer{frames}
+	if p.protocol == unix.IPPROTO_UDP {
+		for _, straight := range []bool{false, true} { // for which this host would say else that nobody is there
+			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.own, p.port(0, straight))))
+			if err != nil {
+				return err
 			}
-			continue
+			opened = append(opened, c)
 		}
-		id := binary.BigEndian.Uint64(b)
+	}
+	network := "ip4"
+	if p.vip.Is6() {
+		network = "ip6"
+	}
+	raw, err := net.ListenIP(fmt.Sprintf("%s:%d", network, p.protocol), &net.IPAddr{IP: p.own.AsSlice()})
+	if err != nil {
+		return err
+	}
+	p.done.Go(func() { p.listen(frames) })
+	p.done.Go(func() {
+		p.ask(raw, frames, link.HardwareAddr)
+		for _, c := range append(opened, raw) {
+			_ = c.Close()
+		}
+	})
+	return nil
+}
+
+// packets reads and writes frames of IP as it is that of an address.
+func packets(device int, like netip.Addr) (*os.File, error) {
+	kind := uint16(unix.ETH_P_IP)
+	if like.Is6() {
+		kind = unix.ETH_P_IPV6
+	}
+	kind = kind<<8 | kind>>8
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20); err == nil {
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: kind, Ifindex: device})
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "frames"), nil
+}
+
+// Flags of TCP.
+const syn, rst = 2, 4
+
+// ask asks until it is told to stop.
+func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
+	for id := uint32(1); ; id++ {
+		select {
+		case <-p.stop:
+			time.Sleep(100 * time.Millisecond) // the last answers are on their way
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
 		p.mu.Lock()
-		answers[id] = append(answers[id], string(b[8:n]))
+		p.asked[id] = time.Now()
 		p.mu.Unlock()
+		_, _ = usual.WriteToIP(p.question(id, false), &net.IPAddr{IP: p.vip.AsSlice()})
+		packet := p.packet(p.question(id, true))
+		for host := range p.hosts {
+			_, _ = frames.Write(slices.Concat([]byte(host), mac, packet))
+		}
 	}
 }
 
-func isRefused(err error) bool {
-	e, ok := err.(*net.OpError)
-	return ok && e.Err != net.ErrClosed && e.Err.Error() != "use of closed network connection"
+// port is where a question comes from: the last bit tells who was asked.
+func (p *prober) port(id uint32, straight bool) uint16 {
+	if p.protocol == unix.IPPROTO_UDP {
+		id = 0
+	}
+	port := 1024 + 2*uint16((p.first+id)%15000) // below those that kernels choose
+	if straight {
+		port++
+	}
+	return port
+}
+
+// question is a datagram with the number of a question, or a SYN with that as its sequence number.
+func (p *prober) question(id uint32, straight bool) []byte {
+	b := binary.BigEndian.AppendUint16(nil, p.port(id, straight))
+	b = binary.BigEndian.AppendUint16(b, probePort)
+	at := 6 // of the checksum
+	if p.protocol == unix.IPPROTO_UDP {
+		b = binary.BigEndian.AppendUint32(append(b, 0, 12, 0, 0), p.first+id)
+	} else {
+		at = 16
+		b = append(binary.BigEndian.AppendUint32(b, p.first+id), 0, 0, 0, 0, 5<<4, syn, 0xff, 0xff, 0, 0, 0, 0)
+	}
+	pseudo := slices.Concat(p.own.AsSlice(), p.vip.AsSlice(), []byte{0, byte(len(b)), 0, p.protocol}, b)
+	binary.BigEndian.PutUint16(b[at:], checksum(pseudo))
+	return b
+}
+
+// packet is a frame without its addresses: the kind, and a packet with this payload to the VIP.
+func (p *prober) packet(payload []byte) []byte {
+	n := byte(len(payload))
+	kind, ip := []byte{8, 0}, []byte{0x45, 0, 0, 20 + n, 0, 0, 0x40, 0, 64, p.protocol, 0, 0}
+	if p.vip.Is6() {
+		kind, ip = []byte{0x86, 0xdd}, []byte{0x60, 0, 0, 0, 0, n, p.protocol, 64}
+	}
+	if ip = slices.Concat(ip, p.own.AsSlice(), p.vip.AsSlice()); p.vip.Is4() {
+		binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+	}
+	return slices.Concat(kind, ip, payload)
+}
+
+func (p *prober) listen(frames *os.File) {
+	b := make([]byte, 2000)
+	for {
+		n, err := frames.Read(b)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err == nil {
+			p.hear(b[:n])
+		}
+	}
+}
+
+// hear takes in a frame, which may be an answer. A reset is one of a host that should be silent, and to a client none.
+func (p *prober) hear(frame []byte) {
+	const ethernet, shortest = 14, 14
+	kind, from, size := 9, 12, 20 // of IPv4: where the protocol and the address are, and the size of a header
+	if p.vip.Is6() {
+		kind, from, size = 6, 8, 40
+	}
+	if len(frame) < ethernet+size+shortest {
+		return
+	}
+	ip, b := frame[ethernet:], frame[ethernet+size:]
+	if ip[kind] != p.protocol || string(ip[from:from+p.vip.BitLen()/8]) != string(p.vip.AsSlice()) || binary.BigEndian.Uint16(b) != probePort {
+		return
+	}
+	number, reset := binary.BigEndian.Uint32(b[8:]), false
+	if p.protocol == unix.IPPROTO_TCP {
+		number, reset = number-1, b[13]&rst != 0
+	}
+	who, id := p.client, number-p.first
+	if b[3]&1 == 1 {
+		who = p.straight
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.asked[id]; known && !(reset && b[3]&1 == 0) {
+		who[id] = append(who[id], p.hosts[string(frame[6:12])])
+	}
 }
 
 // probers ask for a VIP each.
@@ -208,19 +319,21 @@ type probers []*prober
 // gap ends the asking, and returns the longest time and the questions of all.
 func (all probers) gap() (gap time.Duration, dual [][]string) {
 	for _, p := range all {
+		close(p.stop)
+	}
+	for _, p := range all {
 		one, two := p.gap()
 		gap, dual = max(gap, one), append(dual, two...)
 	}
 	return gap, dual
 }
 
-// gap ends the asking, and returns the longest time for which the client's questions had no answer, and the questions that two hosts
-// answered. A client that asks late, because this machine is busy, has missed nothing.
+// gap waits for the end of the asking, and returns the longest time for which the client's questions had no answer, and the questions
+// that two hosts answered. A client that asks late, because this machine is busy, has missed nothing.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
-	close(p.stop)
 	p.done.Wait()
-	last := uint64(0)
-	for id := uint64(1); id <= uint64(len(p.asked)); id++ {
+	last := uint32(0)
+	for id := uint32(1); id <= uint32(len(p.asked)); id++ {
 		if distinct(p.straight[id]) > 1 {
 			dual = append(dual, p.straight[id])
 		}
@@ -241,27 +354,6 @@ func distinct(names []string) int {
 		all[n] = true
 	}
 	return len(all)
-}
-
-// datagram is an Ethernet frame with a datagram of UDP.
-func datagram(to, from net.HardwareAddr, src, dst netip.AddrPort, payload []byte) []byte {
-	segment := []byte{}
-	for _, v := range []uint16{src.Port(), dst.Port(), uint16(8 + len(payload)), 0} {
-		segment = binary.BigEndian.AppendUint16(segment, v)
-	}
-	segment = append(segment, payload...)
-	addrs := append(src.Addr().AsSlice(), dst.Addr().AsSlice()...)
-	pseudo := append(append([]byte{}, addrs...), 0, byte(len(segment)), 0, unix.IPPROTO_UDP)
-	binary.BigEndian.PutUint16(segment[6:], checksum(append(pseudo, segment...)))
-
-	kind, ip := []byte{8, 0}, []byte{0x45, 0, 0, byte(20 + len(segment)), 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0}
-	if dst.Addr().Is6() {
-		kind, ip = []byte{0x86, 0xdd}, []byte{0x60, 0, 0, 0, 0, byte(len(segment)), unix.IPPROTO_UDP, 64}
-	}
-	if ip = append(ip, addrs...); dst.Addr().Is4() {
-		binary.BigEndian.PutUint16(ip[10:], checksum(ip))
-	}
-	return slices.Concat(to, from, kind, ip, segment)
 }
 
 // checksum is that of IP, over an even number of bytes.
