@@ -257,51 +257,55 @@ func (k *Kernel) Intact() (reason string, err error) {
 	return k.gate.Intact()
 }
 
-// Bind adds addresses, and announces them until they are unbound. There is none where the gate does not stand.
-func (k *Kernel) Bind(vips []netip.Addr) error {
-	return k.each(vips, func(device *net.Interface, vips []netip.Addr) error {
-		if !slices.Contains(k.gate.devices, device.Name) {
-			return fmt.Errorf("the gate does not stand on interface %q of %v", device.Name, vips)
+// Bind adds addresses, and announces them until they are unbound. There is none where the gate does not stand. It returns why, for
+// each that could not be added.
+func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
+	failed := map[netip.Addr]error{}
+	for name, vips := range byDevice(k.o.Devices, vips) {
+		device, err := net.InterfaceByName(name)
+		if err == nil && !slices.Contains(k.gate.devices, name) {
+			err = k.follow() // it has just come
 		}
-		errs := k.addresses.Add(device.Index, vips)
+		if err == nil && !slices.Contains(k.gate.devices, name) {
+			err = errors.New("the gate does not stand there")
+		}
+		if err != nil {
+			for _, a := range vips {
+				failed[a] = fmt.Errorf("looking at interface %q: %w", name, err)
+			}
+			continue
+		}
 		var there []netip.Addr
-		for i, err := range errs {
+		for i, err := range k.addresses.Add(device.Index, vips) {
 			if err == nil {
 				there = append(there, vips[i])
+			} else {
+				failed[vips[i]] = err
 			}
 		}
 		k.announcer.Announce(device.Index, there)
-		return errors.Join(errs...)
-	}, func(name string, err error) error { return fmt.Errorf("looking at interface %q: %w", name, err) })
+	}
+	return failed
 }
 
 // Unbind takes addresses away. Those of an interface that is gone are looked for on all others: it may have another name now.
 func (k *Kernel) Unbind(vips []netip.Addr) error {
 	k.announcer.Forget(vips)
-	return k.each(vips, func(device *net.Interface, vips []netip.Addr) error {
-		return errors.Join(k.addresses.Remove(device.Index, vips)...)
-	}, func(string, error) error { return k.strip(vips) })
+	var all []error
+	for name, vips := range byDevice(k.o.Devices, vips) {
+		if device, err := net.InterfaceByName(name); err == nil {
+			all = append(all, k.addresses.Remove(device.Index, vips)...)
+		} else {
+			all = append(all, k.strip(vips))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // strip takes VIPs from every interface.
 func (k *Kernel) strip(vips []netip.Addr) error {
 	_, err := k.addresses.Strip(vips)
 	return err
-}
-
-// each calls do for the VIPs of each interface, in the order of names, or gone where there is none of that name.
-func (k *Kernel) each(vips []netip.Addr, do func(*net.Interface, []netip.Addr) error, gone func(name string, err error) error) error {
-	of := byDevice(k.o.Devices, vips)
-	var all []error
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		device, err := net.InterfaceByName(name)
-		if err != nil {
-			all = append(all, gone(name, err))
-			continue
-		}
-		all = append(all, do(device, of[name]))
-	}
-	return errors.Join(all...)
 }
 
 // End closes what NewKernel opened. A closed gate stays: rules of NAT for the VIPs stand on this host, and would take what a client

@@ -71,8 +71,11 @@ func own(texts []string) error {
 			}
 			continue
 		}
-		if err := errors.Join(k.Unbind(vips), k.Open(), k.Bind(vips)); err != nil {
+		if err := errors.Join(k.Unbind(vips), k.Open()); err != nil {
 			return err
+		}
+		if failed := k.Bind(vips); len(failed) > 0 {
+			return fmt.Errorf("adding VIPs: %v", failed)
 		}
 	}
 }

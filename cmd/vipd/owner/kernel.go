@@ -21,8 +21,8 @@ type Kernel interface {
 	Refresh()
 	// Cover changes the VIPs, and the devices where they may be. What is bound is among them.
 	Cover(places) error
-	// Bind adds addresses, and announces them until they are unbound.
-	Bind([]netip.Addr) error
+	// Bind adds addresses, and announces them until they are unbound. It returns why, for each that could not be added.
+	Bind([]netip.Addr) map[netip.Addr]error
 	Unbind([]netip.Addr) error
 	// Probe asks whether other hosts have VIPs, and returns their MACs. Any goroutine may call it.
 	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
@@ -59,6 +59,7 @@ type work struct {
 	node   *ownership.Node
 	failed func(what string, err error)
 	done   <-chan struct{}
+	absent absent
 
 	// deadline is until when the session is confirmed. opened: the gate was opened, and refreshed is when it last was.
 	deadline, refreshed atomic.Int64
@@ -85,8 +86,11 @@ func (w *work) run() {
 	}
 }
 
-// look rebuilds the gate where another program has changed it.
+// look rebuilds the gate where another program has changed it, and tries again to add what is absent.
 func (w *work) look() {
+	if again := w.absent.again(); len(again) > 0 {
+		w.bind(again)
+	}
 	why, err := w.kernel.Intact()
 	if err != nil {
 		w.failed("looking at the gate", err)
@@ -113,6 +117,7 @@ func (w *work) act(a any) {
 		}
 	case ownership.CloseGate:
 		w.opened.Store(false)
+		w.absent.unbound(w.absent.again())
 		for err := w.kernel.Close(); err != nil; err = w.kernel.Close() {
 			w.failed("closing the gate", err) // nothing is opened before it is closed
 			select {
@@ -131,10 +136,9 @@ func (w *work) act(a any) {
 		}
 		w.tell(func(now ownership.Time) []ownership.Action { return w.node.Opened(now, err) })
 	case ownership.Bind:
-		if err := w.kernel.Bind(a.Addrs); err != nil {
-			w.failed("adding VIPs", err)
-		}
+		w.bind(a.Addrs)
 	case ownership.Unbind:
+		w.absent.unbound(a.Addrs)
 		if err := w.kernel.Unbind(a.Addrs); err != nil {
 			// What can't be taken away must be silent before anybody else may have it.
 			w.failed("taking VIPs away", err)
@@ -145,6 +149,12 @@ func (w *work) act(a any) {
 		if a.ID != 0 {
 			w.tell(func(now ownership.Time) []ownership.Action { return w.node.Unbound(now, a.ID) })
 		}
+	}
+}
+
+func (w *work) bind(vips []netip.Addr) {
+	if err := w.absent.bound(vips, w.kernel.Bind(vips)); err != nil {
+		w.failed("adding VIPs", err)
 	}
 }
 

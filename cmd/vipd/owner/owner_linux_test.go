@@ -491,3 +491,39 @@ func TestPersonTells(t *testing.T) {
 	f.answers(vip, vip6)
 	f.judge(p, "the fenced host comes back")
 }
+
+// TestCannotBeAdded: a VIP comes to a host whose kernel does not take it. The host says why, and gives it away; where no other can have
+// it, it comes as soon as the kernel takes it.
+func TestCannotBeAdded(t *testing.T) {
+	v := netip.MustParseAddr("fd09::101") // alone, so that it has not moved to a group before
+	f := newFleet(t, "nftables", etcdkit.Options{}, "", fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", v))
+	f.settled()
+	var g *gateway
+	has := func(h *gateway) bool { return slices.Contains(h.bound(), v) }
+	wait.For(t, etcdkit.Patience, "an owner", func() bool {
+		i := slices.IndexFunc(f.hosts, has)
+		if i >= 0 {
+			g = f.hosts[i]
+		}
+		return i >= 0
+	})
+	i := slices.Index(f.hosts, g)
+	second, third := f.hosts[(i+1)%3], f.hosts[(i+2)%3]
+	ipv6 := func(h *gateway, disabled string) { h.ns.Sysctl("net.ipv6.conf.lan.disable_ipv6", disabled) }
+	reason := v.String() + " is not here: it can't be added: adding " + v.String() + ": IPv6 is disabled"
+
+	ipv6(second, "1")
+	g.vipctl("vip", "move", v.String(), "--to", second.ns.Name)
+	wait.For(t, etcdkit.Patience, "the reason, and another owner", func() bool { return second.problem(reason) && (has(g) || has(third)) })
+
+	owner, last := g, third
+	if has(third) {
+		owner, last = third, g
+	}
+	second.vipctl("node", "standby", second.ns.Name)
+	ipv6(last, "1")
+	owner.vipctl("node", "standby", owner.ns.Name)
+	wait.For(t, etcdkit.Patience, "the last host to own what its kernel does not take", func() bool { return last.problem(reason) && !has(last) && !has(owner) })
+	ipv6(last, "0")
+	wait.For(t, etcdkit.Patience, "the VIP once the kernel takes it", func() bool { return has(last) && !last.problem(reason) })
+}

@@ -179,6 +179,7 @@ func (o *Owner) follow(ctx context.Context) error {
 	stop := func() {}
 	defer func() { stop() }()
 	var last *api.OwnerTold
+	var absent map[netip.Addr]string
 	for {
 		select {
 		case <-ctx.Done():
@@ -207,11 +208,12 @@ func (o *Owner) follow(ctx context.Context) error {
 			o.core.failed("following the host's devices", err)
 			continue
 		}
-		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) {
+		now := o.core.work.absent.reasons()
+		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) || !maps.Equal(now, absent) {
 			o.core.policies(policies, at, next)
 			o.core.unplaced.Store(unplaced(policies, next))
-			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own) })
-			at, last = next, told
+			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own, now) })
+			at, last, absent = next, told, now
 		}
 	}
 }
@@ -330,9 +332,12 @@ func unplaced(policies map[netip.Addr]ownership.Policy, at places) *[]netip.Addr
 }
 
 // cannot are the VIPs that can't be served here, with the reason of each.
-func cannot(told *api.OwnerTold, own []netip.Addr) map[netip.Addr]string {
+func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for a, v := range told.VIPs {
+		if why := absent[a]; why != "" {
+			v.Cannot = why
+		}
 		if slices.Contains(own, a) {
 			v.Cannot = "it is an address of this host itself"
 		}
@@ -422,6 +427,11 @@ func (c *core) describe(s *api.OwnerStatus) {
 			s.Problems = append(s.Problems, "this host can own no VIPs, because it has no session in etcd: "+s.Etcd)
 		}
 	}
+	absent := c.work.absent.reasons()
+	for _, a := range slices.SortedFunc(maps.Keys(absent), netip.Addr.Compare) {
+		s.Problems = append(s.Problems, fmt.Sprintf("%s is not here: %s", a, absent[a]))
+	}
+	s.Bound = slices.DeleteFunc(s.Bound, func(a netip.Addr) bool { return absent[a] != "" })
 	var rivals []string
 	s.Rivals, rivals = c.rivals.list()
 	s.Problems = append(s.Problems, rivals...)

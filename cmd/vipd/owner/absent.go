@@ -1,0 +1,84 @@
+package owner
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// absent are VIPs that could not be added to their devices. While this host owns one it is tried again; others that can take it get it.
+type absent struct {
+	mu  sync.Mutex // guards what follows
+	why map[netip.Addr]failure
+}
+
+// failure is why a VIP is absent. wanted: this host owns it.
+type failure struct {
+	err    error
+	wanted bool
+	last   time.Time
+}
+
+// forgiven is how long after the last attempt to add a VIP failed this host may take it again.
+const forgiven = time.Minute
+
+// bound takes in that VIPs are to be here, and which could not be added. It returns the reasons that are new.
+func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.why == nil {
+		x.why = map[netip.Addr]failure{}
+	}
+	var all []error
+	for _, a := range vips {
+		before, known := x.why[a]
+		err := failed[a]
+		if err == nil {
+			delete(x.why, a)
+			continue
+		}
+		x.why[a] = failure{err, true, time.Now()}
+		if !known || before.err.Error() != err.Error() {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// unbound takes in that VIPs are to be here no more.
+func (x *absent) unbound(vips []netip.Addr) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, a := range vips {
+		if f, known := x.why[a]; known {
+			f.wanted = false
+			x.why[a] = f
+		}
+	}
+}
+
+// again are the VIPs that are to be tried again.
+func (x *absent) again() (vips []netip.Addr) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for a, f := range x.why {
+		if f.wanted {
+			vips = append(vips, a)
+		}
+	}
+	return vips
+}
+
+// reasons says why VIPs can't be here.
+func (x *absent) reasons() map[netip.Addr]string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.why, func(_ netip.Addr, f failure) bool { return !f.wanted && time.Since(f.last) >= forgiven })
+	out := map[netip.Addr]string{}
+	for a, f := range x.why {
+		out[a] = "it can't be added: " + f.err.Error()
+	}
+	return out
+}
