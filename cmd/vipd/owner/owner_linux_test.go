@@ -66,7 +66,7 @@ func TestOneOwner(t *testing.T) {
 	p := f.probe()
 	f.hosts[0].vipctl("ownership", "rekey")
 	f.hosts[0].vipctl("ownership", "rekey")
-	if gap, _ := p.gap(); gap > wait.Bound(200*time.Millisecond) {
+	if gap := f.judge(p, "another key"); gap > wait.Bound(200*time.Millisecond) {
 		t.Errorf("nobody answered for %s while the key was replaced", gap)
 	}
 	if s := f.settled().status(); s.Foreign != foreign {
@@ -165,8 +165,9 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 // judge ends the asking, and returns for how long nobody answered.
 func (f *fleet) judge(p probers, what string) time.Duration {
 	f.t.Helper()
-	gap, dual := p.gap()
-	f.t.Logf("%s in %s mode: nobody answered for %s", what, f.mode, gap.Round(time.Millisecond))
+	udp, tcp, dual := p.gap()
+	gap := max(udp, tcp)
+	f.t.Logf("%s in %s mode: nobody answered for %s by UDP, %s by TCP", what, f.mode, udp.Round(time.Millisecond), tcp.Round(time.Millisecond))
 	if len(dual) > 0 {
 		f.t.Errorf("%s: two hosts answered %d questions: %v", what, len(dual), dual[0])
 	}
@@ -377,22 +378,41 @@ func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	return all
 }
 
-// many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of them: the others take its share.
+// many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of them: the others take its share, and a
+// client that has just talked with all of that finds them there.
 func (f *fleet) many() {
 	f.t.Helper()
 	n, sessions := wait.Load(1000), f.sessions()
 	want := f.more(n)
+	for i, g := range f.hosts {
+		g.configure(func(text string) string {
+			return text + fmt.Sprintf("[services.many]\nvips = [\"%s\"]\nports = [{ port = %d, target_port = %d, protocol = \"udp\" }]\nendpoints = [{ address = \"10.9.0.%d\" }]\n",
+				strings.Join(manyVIPs(n), `", "`), probePort, ownPort, 11+i)
+		})
+	}
 	f.settled()
 	if now := f.sessions(); !slices.Equal(now, sessions) {
 		f.t.Errorf("sessions were %v, and are %v after other VIPs came and went", sessions, now)
 	}
 	g := slices.MaxFunc(f.hosts, func(a, b *gateway) int { return len(a.bound()) - len(b.bound()) })
 	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
-	share := len(g.bound())
+	all, share := manyVIPs(n), g.bound()
+	lost := slices.DeleteFunc(slices.Clone(share), func(a netip.Addr) bool { return !slices.Contains(all, a.String()) })
+	f.asks(lost, g.ns.Name+" to answer for its share", func(host string) bool { return host == g.ns.Name })
 	began := time.Now()
 	_ = g.cmd.Process.Kill()
+	f.asks(lost, "others to answer for the VIPs of a host that was killed", func(host string) bool { return host != g.ns.Name })
+	f.t.Logf("%d VIPs on 3 hosts: a client has answers of others for %d of one that was killed after %s", n, len(lost), time.Since(began).Round(time.Millisecond))
 	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
-	f.t.Logf("%d VIPs on 3 hosts: the %d of one that was killed have other owners after %s", n, share, time.Since(began).Round(time.Millisecond))
+	f.t.Logf("all %d have other owners after %s at most", len(share), time.Since(began).Round(time.Millisecond))
+}
+
+// manyVIPs are n VIPs of the LAN.
+func manyVIPs(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("10.9.%d.%d", 1+i/250, 1+i%250))
+	}
+	return all
 }
 
 // more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many there are, once all have owners.
@@ -401,8 +421,8 @@ func (f *fleet) more(n int) int {
 	wait.For(f.t, etcdkit.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
 	want := bound(f.hosts) - 1 + n
 	var more strings.Builder
-	for i := range n {
-		fmt.Fprintf(&more, "[vips.\"10.9.%d.%d\"]\nhold = \"one\"\n", 1+i/250, 1+i%250)
+	for _, v := range manyVIPs(n) {
+		fmt.Fprintf(&more, "[vips.%q]\nhold = \"one\"\n", v)
 	}
 	for _, g := range f.hosts {
 		g.configure(func(text string) string {

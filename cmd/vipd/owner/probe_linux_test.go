@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -316,16 +318,20 @@ func (p *prober) hear(frame []byte) {
 // probers ask for a VIP each.
 type probers []*prober
 
-// gap ends the asking, and returns the longest time and the questions of all.
-func (all probers) gap() (gap time.Duration, dual [][]string) {
+// gap ends the asking, and returns the longest time of each protocol, and the questions that two hosts answered.
+func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	for _, p := range all {
 		close(p.stop)
 	}
 	for _, p := range all {
 		one, two := p.gap()
-		gap, dual = max(gap, one), append(dual, two...)
+		if dual = append(dual, two...); p.protocol == unix.IPPROTO_UDP {
+			udp = max(udp, one)
+		} else {
+			tcp = max(tcp, one)
+		}
 	}
-	return gap, dual
+	return udp, tcp, dual
 }
 
 // gap waits for the end of the asking, and returns the longest time for which the client's questions had no answer, and the questions
@@ -366,4 +372,49 @@ func checksum(b []byte) uint16 {
 		sum = sum>>16 + sum&0xffff
 	}
 	return ^uint16(sum)
+}
+
+// asks asks for VIPs by UDP as a client does, each round for those that a wanted host has not answered for, until one has for all.
+func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bool) {
+	f.t.Helper()
+	pc, err := f.client.ListenPacket("udp4", ":0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	c := pc.(*net.UDPConn)
+	_ = c.SetReadBuffer(4 << 20) // what is lost for less is asked for again
+	var mu sync.Mutex            // guards left
+	left := map[netip.Addr]bool{}
+	for _, v := range vips {
+		left[v] = true
+	}
+	var hearing sync.WaitGroup
+	hearing.Go(func() {
+		b := make([]byte, 200)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil && wanted(string(b[1:n])) {
+				mu.Lock()
+				delete(left, from.Addr().Unmap())
+				mu.Unlock()
+			}
+		}
+	})
+	defer hearing.Wait()
+	defer c.Close()
+	wait.For(f.t, etcdkit.Patience, what, func() bool {
+		mu.Lock()
+		now := slices.Collect(maps.Keys(left))
+		mu.Unlock()
+		for i, v := range now {
+			if i%50 == 49 {
+				time.Sleep(time.Millisecond) // a queue of packets has 1,000 places
+			}
+			_, _ = c.WriteToUDPAddrPort([]byte("?"), netip.AddrPortFrom(v, probePort))
+		}
+		return len(now) == 0
+	})
 }
