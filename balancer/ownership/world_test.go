@@ -30,6 +30,8 @@ type world struct {
 	shut bool
 	dual string
 	log  []string
+	// fates are those of the next transactions about owners, in order.
+	fates []fate
 	// taken are the times after which hosts took VIPs of others.
 	taken []time.Duration
 }
@@ -454,10 +456,10 @@ func (h *host) sendOn(on, to int, m Message) {
 
 // write carries a transaction out some time later. The process may never hear, or hear too early that nobody knows.
 func (h *host) write(a Write) {
-	w, answered, epoch := h.w, false, h.epoch
+	w, told, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
-		if !answered && h.epoch == epoch {
-			answered = true
+		if !told && h.epoch == epoch {
+			told = true
 			h.later(0, func() { h.input(func(now Time) []Action { return h.node.Wrote(now, a.ID, o, revision) }) })
 		}
 	}
@@ -465,20 +467,37 @@ func (h *host) write(a Write) {
 	if !h.reaches(-1) {
 		return
 	}
-	delay := time.Duration(1+w.IntN(4)) * time.Millisecond
+	delay, what := time.Duration(1+w.IntN(4))*time.Millisecond, answered
 	if !w.calm && w.IntN(20) == 0 {
 		delay = time.Duration(w.IntN(1500)) * time.Millisecond
 	}
+	owners := slices.ContainsFunc(a.Put, func(p Put) bool { return p.Kind == VIPs }) || slices.ContainsFunc(a.Delete, func(k Key) bool { return k.Kind == VIPs })
+	if len(w.fates) > 0 && owners {
+		if what, w.fates = w.fates[0], w.fates[1:]; what == tardy {
+			delay = 450 * time.Millisecond
+		}
+	}
 	w.after(delay, func() {
-		if w.etcd.down {
+		if w.etcd.down || what == lost {
 			return
 		}
 		o, revision := w.commit(a)
-		if h.reaches(-1) && (w.calm || w.IntN(30) > 0) {
+		if h.reaches(-1) && what != unheard && (w.calm || w.IntN(30) > 0) {
 			answer(o, revision)
 		}
 	})
 }
+
+// fate is what becomes of a transaction: its answer is heard, or not; it is carried out after its process has been told that nobody
+// knows; it is lost.
+type fate int
+
+const (
+	answered fate = iota
+	unheard
+	tardy
+	lost
+)
 
 // expire ends leases.
 func (w *world) expire() {
