@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,11 +20,11 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// TestMistakes compares what vipctl says of mistakes with testdata/mistakes: of wrong use, of each verb, and of wrong values, of
-// each setting. -update writes the files anew.
+// TestMistakes compares what vipctl says of mistakes with testdata/mistakes: of wrong use, of each verb, of wrong values, of each
+// setting, and of what can't be converted. -update writes the files anew.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // what a mistake in a file's name finds is nothing, on every machine
-	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t)} {
+	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
 		golden := filepath.Join(sources(t), "testdata", "mistakes", name+".txt")
 		if *update {
 			if err := os.WriteFile(golden, []byte(texts), 0o644); err != nil {
@@ -194,6 +196,38 @@ func wrongPlaces(t *testing.T) string {
 			"get pools --etcd https://127.0.0.1:1 --ca-file", "debug bundle --file",
 		} {
 			say(t, &b, append(strings.Fields(line), place)...)
+		}
+	}
+	return b.String()
+}
+
+// wrongOrigins are configurations of other programs that can't be read, each a line of the golden.
+func wrongOrigins(t *testing.T) string {
+	var b strings.Builder
+	try := func(format, text string) {
+		if err := os.WriteFile("origin", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%.80q\n", text)
+		say(t, &b, "convert", "--from", format, "origin")
+	}
+	origins := map[string][]string{
+		"haproxy": {
+			"server a 10.0.0.1", "defaults from x", "listen", "listen web 'x", "frontend web\nbind 10.0.0.1:80\ndefault_backend x",
+			"listen web\nbind 10.0.0.1:0\nserver a 10.0.0.2", "listen web\nbind 10.0.0.1:90-80\nserver a 10.0.0.2",
+			"listen web\nbind name:80\nserver a 10.0.0.2",
+		},
+		"ipvsadm": {"-L", "-t 10.0.0.1:80", "-A -t 10.0.0.1:80 --fast", "-A -t www:http", "-a -t 10.0.0.1:80 -r 10.0.0.2:80"},
+		"keepalived": {
+			strings.Repeat("a {\n", 200), "{\n}", "}", "a {", "a \"b\n", "virtual_server group web {\n}", "virtual_server web 80 {\n}", "virtual_server 10.0.0.1 x {\n}",
+			"virtual_server_group web {\n10.0.0.9-1 80\n}\nvirtual_server group web {\n}", "virtual_server_group web {\n10.0.0.0/8 80\n}\nvirtual_server group web {\n}",
+		},
+		"nginx":     {"stream { server { listen 'x", "stream {", "\xff", "#" + strings.Repeat("x", 16<<20)},
+		"gobetween": {"[servers", "[servers.web]\nbind = 1"},
+	}
+	for _, format := range slices.Sorted(maps.Keys(origins)) {
+		for _, text := range origins[format] {
+			try(format, text)
 		}
 	}
 	return b.String()

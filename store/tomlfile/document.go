@@ -78,7 +78,7 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 		message = parse.Message
 	}
 	message = strings.ReplaceAll(strings.TrimSuffix(message, "."), "Key '", "key '")
-	p.Text = "not valid TOML: " + strings.NewReplacer("\n", `\n`, "\r", `\r`).Replace(message)
+	p.Text = "not valid TOML: " + strings.NewReplacer("\n", `\n`, "\r", `\r`, `'\x00'`, "the end of the file").Replace(message)
 	return p
 }
 

@@ -67,7 +67,7 @@ func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	case !known:
 		return nil, fmt.Errorf("there is no format %q; it can be %s", format, strings.Join(Formats(), ", "))
 	case len(text) > maxText:
-		return nil, fmt.Errorf("%s has %d bytes, which is too much for a configuration of %s", file, len(text), format)
+		return nil, fmt.Errorf("%s has %d bytes, which is too much for a configuration of %s: is it the right file?", file, len(text), format)
 	case !utf8.Valid(text):
 		valid := strings.ToValidUTF8(string(text), "\xff")
 		line := 1 + strings.Count(valid[:strings.IndexByte(valid, 0xff)], "\n")

@@ -133,7 +133,7 @@ func (h *haproxy) split() error {
 		from := defaults
 		if at := slices.Index(words, "from"); at > 0 && at+1 < len(words) {
 			if from = named[words[at+1]]; from == nil {
-				return h.errorf(i+1, "there is no section \"defaults %s\" above this line", words[at+1])
+				return h.errorf(i+1, "there is no section \"defaults %s\" above this line; convert a file that has it", words[at+1])
 			}
 		}
 		switch current.kind {

@@ -183,7 +183,7 @@ func (r *ipvsadm) add(line int, o *options) error {
 func (r *ipvsadm) server(line int, o *options) error {
 	s, known := r.services[o.kind+" "+o.place]
 	if !known {
-		return r.errorf(line, "no line above adds the service %s %s", o.kind, plain(o.place))
+		return r.errorf(line, "no line above adds the service %s %s; give all that \"ipvsadm -Sn\" prints", o.kind, plain(o.place))
 	}
 	if s == nil {
 		r.note(line, "left out with its service")

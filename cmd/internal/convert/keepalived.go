@@ -185,7 +185,7 @@ func (k *keepalived) listeners(n *node, proto balancer.Protocol) (out []listener
 		}
 		addresses, err := addressRange(e.word(0))
 		if err != nil {
-			return nil, "", k.errorf(e.line, "%v: write virtual_server ADDRESS PORT, or ADDRESS PORT in a group", err)
+			return nil, "", k.errorf(e.line, "%v: write an address or a range of at most %d, and behind it a port", err, maxRange)
 		}
 		if e.word(1) == "" || e.word(1) == "0" {
 			k.note(e.line, noPorts)
@@ -229,7 +229,7 @@ func addressRange(text string) ([]netip.Addr, error) {
 func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (all []netip.Addr, err error) {
 	for a := from; within(a); a = a.Next() {
 		if all = append(all, a); len(all) > maxRange {
-			return nil, fmt.Errorf("the range %q has more than %d addresses", text, maxRange)
+			return nil, fmt.Errorf("the range %q is too large", text)
 		}
 	}
 	if len(all) == 0 {

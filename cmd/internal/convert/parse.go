@@ -62,7 +62,7 @@ func (b *blocks) statements(opened, depth int) ([]*node, error) {
 		current = nil
 	}
 	if depth > maxDepth {
-		return nil, b.d.errorf(b.line, "blocks nest more than %d deep", maxDepth)
+		return nil, b.d.errorf(b.line, "blocks nest more than %d deep: is a closing brace missing above?", maxDepth)
 	}
 	for {
 		line := b.line
@@ -88,7 +88,7 @@ func (b *blocks) statements(opened, depth int) ([]*node, error) {
 		case token == "{":
 			if current == nil {
 				if len(out) == 0 || out[len(out)-1].block {
-					return nil, b.d.errorf(line, "a brace opens a block that has no name")
+					return nil, b.d.errorf(line, "a brace opens a block that has no name: write the name before it")
 				}
 				current, out = out[len(out)-1], out[:len(out)-1] // the brace stands on its own line
 			}
@@ -101,7 +101,7 @@ func (b *blocks) statements(opened, depth int) ([]*node, error) {
 		case token == "}":
 			finish()
 			if opened == 0 {
-				return nil, b.d.errorf(line, "a brace closes a block that was not opened")
+				return nil, b.d.errorf(line, "a brace closes a block that was not opened: take it out, or open the block above")
 			}
 			return out, nil
 		}
