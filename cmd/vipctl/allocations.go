@@ -86,7 +86,7 @@ func (e *edit) shortages() (problems []balancer.Problem, err error) {
 		case !there:
 			text = fmt.Sprintf("there is no pool %s: \"vipctl pool set %s CIDR...\" makes it", name, name)
 		case p.Problem != "":
-			text = fmt.Sprintf("pool %s can't be used: %s", name, p.Problem)
+			text = fmt.Sprintf("pool %s can't be used: %s; \"vipctl pool set %[1]s CIDR...\" gives it others", name, p.Problem)
 		case p.Free < needed[name]:
 			text = fmt.Sprintf("pool %s is exhausted: it has %d free addresses, and these services need %d; \"vipctl pool set %s CIDR...\" with another network helps", name, p.Free, needed[name], name)
 		default:

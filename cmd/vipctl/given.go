@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -150,10 +151,13 @@ func unreadable(place string, err error) error {
 	return fmt.Errorf("reading %s: %w", place, reason(err))
 }
 
-// reason is what is wrong with a file, where the text around it names the file already.
+// reason is what is wrong with a file or a program, where the text around it names the file already.
 func reason(err error) error {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Err
+	}
+	if program := (*exec.Error)(nil); errors.As(err, &program) {
+		return program.Err
 	}
 	return err
 }

@@ -180,6 +180,8 @@ var combinations = []string{
 	"apply -f - -f -", "history Web --etcd http://127.0.0.1:1", "node set n1", "ownership rekeyed", "vip move", "vip move here --to n1",
 	"node fence n1", "get services -o jsonpath={end}", "get services -o jsonpath={x!}",
 	"get services -o jsonpath={'x}", "register web 10.0.0.1 --timeout=-1s -- true", "register web 10.0.0.1 --kill-after=-1s -- true", "convert --from apache x",
+	`get services -o jsonpath={"x\y"}`, "debug bundle --file nowhere/x",
+	"get pools --etcd http://ana:x@127.0.0.1:1", "get pools --etcd http://127.0.0.1:1/x", "get pools --etcd http://127.0.0.1:1,https://127.0.0.1:1",
 	"weight web 10.0.0.1 70000", "drain --node n1 web", "drain web 10.0.0.1 --expires=-1s",
 }
 

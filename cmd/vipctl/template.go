@@ -101,7 +101,7 @@ func parsePart(inner string) (p part, err error) {
 	if strings.HasPrefix(inner, `"`) {
 		p.verbatim, err = strconv.Unquote(inner)
 		if err != nil {
-			err = fmt.Errorf("%s is no text in quotation marks", inner)
+			err = fmt.Errorf("%s is no text in quotation marks, such as {\"\\n\"}", inner)
 		}
 		return p, err
 	}

@@ -158,7 +158,7 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 	case m.To == owner.Node:
 		return m.To, nil
 	case m.To != "" && !there:
-		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd", m.To)
+		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd; start it, or name another node", m.To)
 	case m.To != "" && !m.Force && r.cannot(m.To, member, a) != "":
 		return owner.Node, fmt.Errorf("%s can't take %s: %s (--force moves it anyway)", m.To, a, r.cannot(m.To, member, a))
 	}
@@ -168,20 +168,18 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 	}
 	defer takeBack()
 	for {
-		if r, err = w.readOwnership(ctx); err != nil {
+		r, err := w.readOwnership(ctx)
+		switch {
+		case err == nil && r.owners[a].Node != owner.Node:
+			return r.owners[a].Node, nil
+		case err == nil && r.moves[a].Until.IsZero():
+			return owner.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there says why", owner.Node, a)
+		case ctx.Err() != nil:
+			return owner.Node, fmt.Errorf("%s has not answered in time: %s stays there; look whether its vipd owner runs", owner.Node, a)
+		case err != nil:
 			return owner.Node, err
 		}
-		now := r.owners[a]
-		_, asked := r.moves[a]
-		switch {
-		case now.Node != owner.Node:
-			return now.Node, nil
-		case !asked:
-			return now.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there says why", now.Node, a)
-		}
-		if sleep(ctx, movePause); ctx.Err() != nil {
-			return now.Node, fmt.Errorf("%s has not answered in time: %s stays there", now.Node, a)
-		}
+		sleep(ctx, movePause)
 	}
 }
 
