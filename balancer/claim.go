@@ -160,7 +160,7 @@ func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 		u.refuse(Reserving, field, "node port %d/%s is not opened: %s, and %s", p.NodePort, p.Protocol, what, portAdvice)
 	}
 	if refused {
-		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd may have ports below %d only of those of a node's addresses that addresses.allowed of its configuration contains",
+		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd may open ports below %d only on addresses that addresses.allowed of the node's configuration contains; choose a higher port",
 			p.NodePort, p.Protocol, firstNodePort)
 	}
 	return open

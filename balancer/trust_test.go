@@ -96,7 +96,7 @@ func TestTrustNodePorts(t *testing.T) {
 		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
 			t.Errorf("%+v: open on %v of %d frontends, problems %v", c, open, d.Frontends.Len(), problems)
 		}
-		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd may have ports below 1024 only")) {
+		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd may open ports below 1024 only")) {
 			t.Errorf("%+v: %v", c, problems)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
+	"vipd/dataplane"
 	"vipd/test/wait"
 )
 
@@ -246,6 +248,11 @@ vips = ["127.47.0.3"]
 ports = [{ name = "u", port = 53, protocol = "udp" }, { name = "t", port = 53 }]
 endpoints = [{ address = "127.47.1.1" }]
 health = { type = "tcp", port = 9001 }
+[services.log]
+vips = ["127.47.0.4"]
+ports = [{ port = 514, protocol = "udp" }]
+endpoints = [{ address = "127.47.1.1" }]
+health = { type = "tcp" }
 `)
 	for _, c := range []struct {
 		service       balancer.Name
@@ -258,10 +265,42 @@ health = { type = "tcp", port = 9001 }
 		{"web", "127.47.1.9", "service web has no endpoint 127.47.1.9; it has 127.47.1.1:9001, 127.47.1.1:9002"},
 		{"wep", "127.47.1.1", `there is no service "wep"; did you mean web?`},
 		{"plain", "127.47.1.1", `service plain has no health check; add one to it, such as health = { type = "tcp" }`},
+		{"log", "127.47.1.1", "a tcp check can't be made at the ports of service log; health.port names one that can be checked"},
 		{"web", "here", `"here" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`},
 	} {
 		if got := n.checkNow(c.service, c.address); got != c.want {
 			t.Errorf("%s %s: %s, want %s", c.service, c.address, got, c.want)
+		}
+	}
+}
+
+// TestRefusedCalls compares what the API says of calls that it refuses.
+func TestRefusedCalls(t *testing.T) {
+	n := startNode(t, watched)
+	ctx, q, yes, wrong := t.Context(), api.OverrideRequest{Service: "web", Address: "127.47.1.1:9001"}, true, 70000
+	override := func(edit func(*api.OverrideRequest)) error {
+		q := q
+		edit(&q)
+		_, err := n.client.Override(ctx, q)
+		return err
+	}
+	_, live := n.client.Explain(ctx, netip.MustParseAddrPort("127.0.0.1:1"), balancer.Key{Addr: netip.MustParseAddr("127.47.0.1"), Port: 1, Proto: balancer.TCP}, true)
+	_, all := n.client.Kill(ctx, dataplane.ConnectionQuery{}, "")
+	_, absent := n.client.Kill(ctx, dataplane.ConnectionQuery{Service: "wep"}, "")
+	for want, err := range map[string]error{
+		"127.47.0.1:1/tcp is no TCP port of a service: --live opens connections to those alone":                           live,
+		"all connections of this node are not ended at once: say of which service, client or endpoint, or in which state": all,
+		`there is no service "wep"; did you mean web?`:                                                                    absent,
+		"vipd does not know GET /v1/nothing: vipctl and vipd may be of different versions":                                n.client.Watch(ctx, "nothing", nil),
+		`there are no events of kind "nothing"`:                                                                           n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
+		"say what to change: a weight, or whether to drain":                                                               override(func(*api.OverrideRequest) {}),
+		"weight 70000 is out of range: 0 (no new connections) to 65535":                                                   override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
+		"a time can't be negative; leave it out, or give one above zero":                                                  override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
+		"name either a service and an address or a node, not both":                                                        override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
+		"name a service and the address of one of its endpoints, or a node":                                               override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }

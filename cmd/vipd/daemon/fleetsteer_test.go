@@ -143,7 +143,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
 		t.Errorf("problems: %s", p) // that others run it is as it should be
 	}
-	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "may run no programs on this host") {
+	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that") {
 		t.Errorf("asked to run it: %+v, %v", r, err)
 	}
 	m.etcd.Kill()
