@@ -107,6 +107,10 @@ func TestPackagesAreReproducible(t *testing.T) {
 		if out, err := exec.Command("dpkg-deb", append([]string{"-x"}, append(debs, root)...)...).CombinedOutput(); err != nil {
 			t.Fatalf("dpkg-deb: %v\n%s", err, out)
 		}
+		needs, err := exec.Command("dpkg-deb", append(append([]string{"-f"}, debs...), "Pre-Depends", "Depends", "Recommends", "Suggests")...).Output()
+		if want := "Recommends: iptables, kmod\nSuggests: ipset, conntrack\n"; err != nil || string(needs) != want {
+			t.Errorf("%s: got %q, %v, want %q", arch, needs, err, want)
+		}
 		for _, program := range []string{"vipd", "vipctl"} {
 			f, err := elf.Open(filepath.Join(root, "usr/bin", program))
 			if err != nil {

@@ -61,6 +61,14 @@ func TestRPMInARoot(t *testing.T) {
 	if want := files(deb); len(got) < 20 || !slices.Equal(got, want) {
 		t.Errorf("the RPM has\n%s\nthe package for Debian\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // what rpm itself can, and the files of the package
+		if !strings.HasPrefix(line, "rpmlib(") && !strings.HasPrefix(line, "config(vipd)") && line != "/bin/sh\n" {
+			t.Errorf("the RPM needs %s", line)
+		}
+	}
+	if got, want := rpm("-q", "--recommends", "--suggests", "vipd"), "iptables\nkmod\nipset\nconntrack\n"; got != want {
+		t.Errorf("the RPM recommends and suggests %q, want %q", got, want)
+	}
 	rpm("-e", "--noscripts", "vipd")
 	for _, path := range got {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -84,14 +87,30 @@ func execute(ctx context.Context, w world, args []string) error {
 	if err != nil {
 		return err
 	}
-	return newApp(w, all, a.verb).RunContext(ctx, a.line())
+	app, help := newApp(w, all, a.verb), &helpOutput{Writer: w.stdout}
+	app.Writer = help
+	return cmp.Or(app.RunContext(ctx, a.line()), help.err)
+}
+
+// helpOutput keeps the error of writing help, which the parser drops.
+type helpOutput struct {
+	io.Writer
+	err error
+}
+
+func (o *helpOutput) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	if err != nil {
+		o.err = fmt.Errorf("writing the output: %w", err)
+	}
+	return n, err
 }
 
 // newApp makes the parser for a command line with that verb, or without one. It never exits, and prints nothing but help.
 func newApp(w world, all []*verb, asked *verb) *cli.App {
 	app := &cli.App{
 		Name: "vipctl", HelpName: "vipctl", Usage: "query and control vipd, the service load balancer of this host",
-		Writer: w.stdout, ErrWriter: w.stderr,
+		ErrWriter:       w.stderr,
 		HideHelpCommand: true, HideVersion: true,
 		DisableSliceFlagSeparator: true, // names of files may have commas
 		ExitErrHandler:            func(*cli.Context, error) {},
