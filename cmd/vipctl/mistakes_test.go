@@ -64,7 +64,7 @@ func TestNoBareErrors(t *testing.T) {
 // whatever has wrapped it, and whichever verb meets it.
 func TestSystemErrorsHaveAWayOut(t *testing.T) {
 	s := newSession(t)
-	lines := []string{"version", "completion bash", "check ok.toml", "plan ok.toml --mode nftables", "status", "get services", "get endpoints -o json",
+	lines := []string{"--help", "status --help", "version", "completion bash", "check ok.toml", "plan ok.toml --mode nftables", "status", "get services", "get endpoints -o json",
 		"describe service web", "events", "conns"}
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("ok.toml", []byte(oneService), 0o600); err != nil {
