@@ -113,7 +113,8 @@ func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
 // as a whole later.
 func exported(s *etcd.Stored, form string) (string, error) {
 	if s.Service == nil {
-		return "", fmt.Errorf("it can't be read: %s", s.Problems[0].Text)
+		p := s.Problems[0]
+		return "", fmt.Errorf("it can't be read: %s; apply another text, or delete it", strings.TrimPrefix(p.Field+": "+p.Text, ": "))
 	}
 	if form == formJSON {
 		return "", nil

@@ -182,7 +182,8 @@ var combinations = []string{
 	"get services -o jsonpath={'x}", "register web 10.0.0.1 --timeout=-1s -- true", "register web 10.0.0.1 --kill-after=-1s -- true", "convert --from apache x",
 	`get services -o jsonpath={"x\y"}`, "debug bundle --file nowhere/x",
 	"get pools --etcd http://ana:x@127.0.0.1:1", "get pools --etcd http://127.0.0.1:1/x", "get pools --etcd http://127.0.0.1:1,https://127.0.0.1:1",
-	"weight web 10.0.0.1 70000", "drain --node n1 web", "drain web 10.0.0.1 --expires=-1s",
+	"status --socket " + strings.Repeat("long", 30), "explain 10.0.0.1 web", "explain 10.0.0.1 10.96.0.10:80/icmp",
+	"drain web 10.0.0.1 --etcd https://127.0.0.1:1 --ca-file nowhere", "weight web 10.0.0.1 70000", "drain --node n1 web", "drain web 10.0.0.1 --expires=-1s",
 }
 
 // wrongPlaces are files, folders and sockets that are not what a verb needs.
@@ -200,6 +201,9 @@ func wrongPlaces(t *testing.T) string {
 			say(t, &b, append(strings.Fields(line), place)...)
 		}
 	}
+	say(t, &b, "get", "pools", "--etcd", "https://127.0.0.1:1", "--ca-file", "absent", "--config", "file")
+	t.Setenv("VIPCTL_SOCKET", "")
+	say(t, &b, "status", "--config", "absent")
 	return b.String()
 }
 

@@ -207,8 +207,12 @@ func Decode(file string, text []byte, into any) error {
 	if why, line := excess(string(text)); why != "" {
 		return errors.New(tooMuch(file, why, line).String())
 	}
-	if err := toml.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	err := toml.Unmarshal(text, into)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if errors.As(err, new(toml.ParseError)) {
+		return errors.New(syntaxProblem(file, string(text), err).String())
+	}
+	return fmt.Errorf("%s: %w", file, err)
 }
