@@ -298,7 +298,7 @@ func (k *keepalived) setting(s *service, n *node) {
 func (k *keepalived) forward(s *service, n *node) {
 	way, known := map[string]string{"NAT": "nat", "DR": "dr", "TUN": "tunnel"}[strings.ToUpper(n.word(1))]
 	if !known {
-		k.note(n.line, "vipd has no such way; forward is \"nat\"")
+		k.note(n.line, "vipd can't forward like that; here forward is \"nat\"")
 		return
 	}
 	s.set(n.line, "forward", way)
