@@ -68,8 +68,15 @@ func runHere(m Tests, state string) (int, error) {
 	return m.Run(), nil
 }
 
-// furnish makes the fresh namespaces usable.
+// furnish makes the fresh namespaces usable: lo first, which tests need that skip where the rest fails.
 func furnish() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding lo in a fresh network namespace: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("setting up lo in a fresh network namespace: %w", err)
+	}
 	mounts := []struct {
 		kind, at string
 		flags    uintptr
@@ -85,14 +92,7 @@ func furnish() error {
 			return fmt.Errorf("mounting %s in a fresh mount namespace: %w", m.at, err)
 		}
 	}
-	if err := settle(); err != nil {
-		return err
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("finding lo in a fresh network namespace: %w", err)
-	}
-	return netlink.LinkSetUp(lo)
+	return settle()
 }
 
 // runAgain starts this test binary again in fresh namespaces, with the same arguments, and returns its exit code.
