@@ -33,6 +33,8 @@ func (p fleetPlace) Write(name balancer.Name, fields map[string]any) {
 }
 func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
 
+func (fleetPlace) Paused() bool { return false }
+
 // TestJoined holds what is joined to a model, after each step of random histories.
 func TestJoined(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {

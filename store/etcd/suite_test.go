@@ -71,6 +71,9 @@ func (p *place) put(key, text string, options ...clientv3.OpOption) (revision in
 
 func (p *place) Delete(name balancer.Name) { p.remove("/services/" + string(name)) }
 
+// Paused: etcd takes a definition as a whole.
+func (p *place) Paused() bool { return false }
+
 func (p *place) remove(key string) {
 	p.t.Helper()
 	p.try("delete "+key, func(ctx context.Context) error {

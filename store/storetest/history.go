@@ -107,7 +107,7 @@ func (h *history) settle(r *record) {
 			}
 		}
 		for name, m := range h.services {
-			if bad[name] != m.bad || !slices.ContainsFunc(m.possible(), func(fields map[string]any) bool {
+			if bad[name] != m.bad || !slices.ContainsFunc(m.possible(h.place.Paused()), func(fields map[string]any) bool {
 				return h.is(s.Services.At(name), name, fields)
 			}) {
 				return false
@@ -121,8 +121,11 @@ func (h *history) settle(r *record) {
 	}
 }
 
-// possible are the states that the service may be in.
-func (m *model) possible() []map[string]any {
+// possible are the states that the service may be in; paused: it may have been gone for a moment.
+func (m *model) possible(paused bool) []map[string]any {
+	if m.bad && paused {
+		return append(slices.Clip(m.seen), nil)
+	}
 	if m.bad {
 		return m.seen
 	}

@@ -21,6 +21,8 @@ func (p place) Write(name balancer.Name, fields map[string]any) { p.source.Defin
 
 func (p place) Delete(name balancer.Name) { p.source.Delete(name) }
 
+func (place) Paused() bool { return false }
+
 func TestMemoryKeepsEqualValues(t *testing.T) {
 	s := storetest.NewMemory()
 	id := balancer.EndpointID{Service: "web", ID: "a"}

@@ -25,6 +25,8 @@ type Place interface {
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes a definition.
 	Delete(name balancer.Name)
+	// Paused reports whether a write took so long that a source may have seen a part of it, without some definitions.
+	Paused() bool
 }
 
 // Run holds the sources of the factory to the contract of store.Source.

@@ -30,12 +30,26 @@ func TestSource(t *testing.T) {
 	}
 }
 
+// grace is how long a writer may pause before what it has written so far counts.
+const grace = 100 * time.Millisecond
+
 // place is services in files: all in one, or each in its own of the folder services.d.
 type place struct {
 	t         testing.TB
 	dir, file string
 	write     func(testing.TB, string, []byte)
 	all       map[balancer.Name]map[string]any
+	paused    bool
+}
+
+// Paused reports whether a file was in the making for so long, as on a busy machine, that a source may have taken a part of it for all.
+func (p *place) Paused() bool { return p.paused }
+
+// save writes a file.
+func (p *place) save(path string, text []byte) {
+	began := time.Now()
+	p.write(p.t, path, text)
+	p.paused = p.paused || time.Since(began) > grace/2
 }
 
 func (p *place) prepare() {
@@ -55,7 +69,7 @@ func (p *place) prepare() {
 
 func (p *place) Source() store.Source {
 	s := tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
-	s.SetGrace(100 * time.Millisecond) // services that are removed from a file in place wait for it
+	s.SetGrace(grace) // services that are removed from a file in place wait for it
 	return s
 }
 
@@ -66,7 +80,7 @@ func (p *place) Write(name balancer.Name, fields map[string]any) {
 		return
 	}
 	one := map[string]any{"services": map[string]any{string(name): fields}}
-	p.write(p.t, filepath.Join(p.dir, "services.d", string(name)+".toml"), encode(p.t, one))
+	p.save(filepath.Join(p.dir, "services.d", string(name)+".toml"), encode(p.t, one))
 }
 
 func (p *place) Delete(name balancer.Name) {
@@ -85,7 +99,7 @@ func (p *place) writeAll() {
 	for name, fields := range p.all {
 		services[string(name)] = fields
 	}
-	p.write(p.t, filepath.Join(p.dir, p.file), encode(p.t, map[string]any{"services": services}))
+	p.save(filepath.Join(p.dir, p.file), encode(p.t, map[string]any{"services": services}))
 }
 
 func encode(t testing.TB, tree map[string]any) []byte {
