@@ -112,6 +112,7 @@ func table(t *testing.T) (rows []row) {
 func (p *pair) moves(begin fault) {
 	two := p.watch()
 	m := p.holder()
+	p.wait("check-vipd to have renewed the addresses", m.renewed) // until then, for a second, they have no end
 	before, began := m.waited(), time.Now()
 	end := begin(p, m)
 	p.wait("the addresses to leave", func() bool { return !m.holds(moved[0]) && !m.holds(moved[1]) })

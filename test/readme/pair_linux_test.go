@@ -291,6 +291,19 @@ func (m *member) holds(address string) (yes bool) {
 	return yes
 }
 
+// renewed says whether both addresses have an end.
+func (m *member) renewed() bool {
+	mortal := 0
+	for line := range strings.Lines(m.Exec("ip", "-4", "-o", "address")) {
+		for _, a := range moved {
+			if strings.Contains(line, " "+a+" ") && !strings.Contains(line, "valid_lft forever") {
+				mortal++
+			}
+		}
+	}
+	return mortal == len(moved)
+}
+
 // keepalived is its main process, and the one that speaks VRRP.
 func (m *member) keepalived() []int {
 	pid := m.runs[len(m.runs)-1].Pid()
