@@ -37,7 +37,7 @@ func TestMistakes(t *testing.T) {
 		"--log-level loud":        `2 vipd: --log-level "loud" is unknown; possible are debug, info, warn, error`,
 		"--log-format xml":        `2 vipd: --log-format "xml" is unknown; possible are text, json`,
 		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: write one, or name another with --config: stat nowhere.toml: no such file or directory",
-		"--config .":              "78 vipd: reading the configuration: read .: a folder, not a file",
+		"--config .":              "78 vipd: reading the configuration: read .: a folder: name a file in it",
 		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
 		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is no socket; remove it or choose another path",

@@ -75,7 +75,7 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 func readable(path string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir():
-		return &fs.PathError{Op: "read", Path: path, Err: errors.New("a folder, not a file")}
+		return &fs.PathError{Op: "read", Path: path, Err: errors.New("a folder: name a file in it")}
 	case !info.Mode().IsRegular():
 		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	case info.Size() > maxSize:

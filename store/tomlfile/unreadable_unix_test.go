@@ -60,7 +60,7 @@ func TestUnreadableFromTheStart(t *testing.T) {
 	}{
 		"no main file":            {"", func(w *world) { w.do(os.Remove(w.path("vipd.toml"))) }, "disconnected | DIR/vipd.toml: can't be read: no such file or directory", true},
 		"main file a pipe":        {"", func(w *world) { w.pipe("vipd.toml") }, "disconnected | DIR/vipd.toml: " + irregular, true},
-		"main file a folder":      {"", func(w *world) { w.do(os.Remove(w.path("vipd.toml"))); w.do(os.Mkdir(w.path("vipd.toml"), 0o755)) }, "disconnected | DIR/vipd.toml: can't be read: a folder, not a file", true},
+		"main file a folder":      {"", func(w *world) { w.do(os.Remove(w.path("vipd.toml"))); w.do(os.Mkdir(w.path("vipd.toml"), 0o755)) }, "disconnected | DIR/vipd.toml: can't be read: a folder: name a file in it", true},
 		"no place":                {placed, func(*world) {}, "web=1 disconnected | DIR/vipd.toml:1: store.path: DIR/place can't be read: no such file or directory", true},
 		"place a lost link":       {placed, func(w *world) { w.link("place", "none") }, "web=1 disconnected | DIR/vipd.toml:1: store.path: DIR/place can't be read: no such file or directory", true},
 		"place a pipe":            {placed, func(w *world) { w.pipe("place") }, "web=1 disconnected | DIR/place: " + irregular, true},

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
+
+	"vipd/cmd/internal/api"
 )
 
 // absent are VIPs that could not be added to their devices. While this host owns one it is tried again; others that can take it get it.
@@ -79,6 +82,23 @@ func (x *absent) reasons() map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for a, f := range x.why {
 		out[a] = "it can't be added: " + f.err.Error()
+	}
+	return out
+}
+
+// cannot are the VIPs that can't be served here, with the reason of each.
+func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for a, v := range told.VIPs {
+		if why := absent[a]; why != "" {
+			v.Cannot = why
+		}
+		if slices.Contains(own, a) {
+			v.Cannot = "it is an address of this host itself"
+		}
+		if v.Cannot != "" {
+			out[a] = v.Cannot
+		}
 	}
 	return out
 }

@@ -331,23 +331,6 @@ func unplaced(policies map[netip.Addr]ownership.Policy, at places) *[]netip.Addr
 	return &all
 }
 
-// cannot are the VIPs that can't be served here, with the reason of each.
-func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
-	for a, v := range told.VIPs {
-		if why := absent[a]; why != "" {
-			v.Cannot = why
-		}
-		if slices.Contains(own, a) {
-			v.Cannot = "it is an address of this host itself"
-		}
-		if v.Cannot != "" {
-			out[a] = v.Cannot
-		}
-	}
-	return out
-}
-
 // mostEvents bounds what is kept for vipd to hear.
 const mostEvents = 200
 
