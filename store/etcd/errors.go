@@ -64,6 +64,9 @@ func Unreachable(err error) bool {
 	return late(err) || status.Code(unwrapped(err)) == codes.Unavailable
 }
 
+// Full reports whether err says that etcd's database has reached its quota, so that it takes no writes.
+func Full(err error) bool { return err != nil && is(err, rpctypes.ErrNoSpace) }
+
 // ended reports whether err says that a token has ended.
 func ended(err error) bool {
 	return is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision)

@@ -304,7 +304,7 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	defer cancel()
 	answer, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
 	switch {
-	case err != nil && Forbidden(err):
+	case err != nil && (Forbidden(err) || Full(err)):
 		return ownership.Refused, 0, o.config.denied(plain(err), o.keys.prefix+ownershipFolder)
 	case err != nil:
 		return ownership.Unknown, 0, plain(err)

@@ -52,7 +52,9 @@ type core struct {
 	notes  func(ownership.Note)
 	left   func(time.Duration) // hears how long the session is confirmed from now
 	away   atomic.Pointer[outage]
-	rivals rivals
+	// refused is the last write that etcd has refused, unless one went through since.
+	refused atomic.Pointer[refusal]
+	rivals  rivals
 	// unplaced are VIPs that no device has a network for.
 	unplaced atomic.Pointer[[]netip.Addr]
 }
@@ -61,6 +63,12 @@ type core struct {
 type outage struct {
 	why   error
 	since time.Time
+}
+
+// refusal is why etcd did not write, though it is in reach: it is full, or the user may not.
+type refusal struct {
+	why error
+	at  time.Time
 }
 
 // tick is how often the loop looks what is due.
@@ -232,9 +240,7 @@ func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Ac
 		case ownership.Write:
 			c.writes.Go(func() {
 				outcome, revision, err := c.store.Write(ctx, a)
-				if err != nil {
-					c.o.Log.Debug("writing to etcd", "err", err)
-				}
+				c.wrote(outcome, err)
 				c.tell(func(now ownership.Time) []ownership.Action { return c.node.Wrote(now, a.ID, outcome, revision) })
 			})
 		case ownership.Probe:
@@ -244,6 +250,20 @@ func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Ac
 		default:
 			c.work.queue <- a
 		}
+	}
+}
+
+// wrote takes in how a write ended.
+func (c *core) wrote(outcome ownership.Outcome, err error) {
+	switch {
+	case err == nil:
+		c.refused.Store(nil)
+	case outcome == ownership.Refused && c.away.Load() == nil:
+		if before := c.refused.Swap(&refusal{err, time.Now()}); before == nil {
+			c.o.Log.Error("etcd takes no writes: VIPs stay where they are", "err", err)
+		}
+	default:
+		c.o.Log.Debug("writing to etcd", "err", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/cmd/internal/api"
@@ -314,6 +315,33 @@ func TestNothingTaken(t *testing.T) {
 		}
 	}
 	f.judge(p, "other fleets come")
+	signal(syscall.SIGKILL)(other)
+	f.full()
+}
+
+// full has etcd's database reach its quota, and the owner die: its VIPs can't be taken then, and every host that could says why.
+func (f *fleet) full() {
+	f.t.Helper()
+	dead := f.settled()
+	alarm := func(action etcdserverpb.AlarmRequest_AlarmAction) {
+		f.t.Helper()
+		r := &etcdserverpb.AlarmRequest{Action: action, Alarm: etcdserverpb.AlarmType_NOSPACE}
+		if _, err := etcdserverpb.NewMaintenanceClient(f.etcd.Client().ActiveConnection()).Alarm(f.t.Context(), r); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	alarm(etcdserverpb.AlarmRequest_ACTIVATE)
+	signal(syscall.SIGKILL)(dead)
+	for _, g := range f.hosts {
+		if g != dead {
+			wait.For(f.t, etcdkit.Patience, "the problem that etcd is full", func() bool {
+				return g.problem("because etcd takes no writes") && g.problem("database space exceeded")
+			})
+		}
+	}
+	alarm(etcdserverpb.AlarmRequest_DEACTIVATE)
+	wait.For(f.t, etcdkit.Patience, "another owner once etcd has room", func() bool { o := f.owner(); return o != nil && o != dead })
+	f.answers(vip, vip6)
 }
 
 // devices gives the hosts the first VIP of a device, takes the device from one of them, and gives it back: other VIPs stay where they

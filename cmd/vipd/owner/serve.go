@@ -410,6 +410,9 @@ func (c *core) describe(s *api.OwnerStatus) {
 			s.Problems = append(s.Problems, "this host can own no VIPs, because it has no session in etcd: "+s.Etcd)
 		}
 	}
+	if r := c.refused.Load(); r != nil && time.Since(r.at) < time.Minute { // after which nothing is left to be written
+		s.Problems = append(s.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+r.why.Error())
+	}
 	absent := c.work.absent.reasons()
 	for _, a := range slices.SortedFunc(maps.Keys(absent), netip.Addr.Compare) {
 		s.Problems = append(s.Problems, fmt.Sprintf("%s is not here: %s", a, absent[a]))
