@@ -133,7 +133,7 @@ func (n *Node) buried(w Write, node, from, why string, since Time) {
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})
 	w.Delete = append(w.Delete, Key{Sessions, node})
 	var units []*unit
-	if n.gate == open && n.passes() {
+	if n.gate == open && n.passes() && !n.doubts() {
 		before, seen := maps.Clone(n.counted), ranks{}
 		for _, u := range n.owned(node, s.value.ID) {
 			if n.rank(u, seen) == 0 && len(units) < mostTaken {

@@ -16,6 +16,9 @@ type Options struct {
 	Timing Timing
 	// Started is when this run began: what an earlier one has confirmed may be as young as that.
 	Started Time
+	// Doubt is for how long from then on hosts may have VIPs that etcd's records give to others, because etcd was restored from a backup:
+	// hosts are asked before a VIP is taken. Default 0.
+	Doubt time.Duration
 	// NewID returns an unused ID, and Wall the time of day, for people.
 	NewID func() ID
 	Wall  func() time.Time

@@ -18,7 +18,7 @@ func (n *Node) takeFree() {
 	var mine, due turns
 	seen, looked := ranks{}, 0
 	for _, u := range n.free {
-		fresh := u.fresh && !u.clear
+		fresh := (u.fresh || n.doubts()) && !u.clear
 		if n.now < u.askAgain || fresh && n.probing {
 			continue
 		}
@@ -53,6 +53,9 @@ func (n *Node) takeFree() {
 		n.take(Write{}, units, "", "free", firstFree(units))
 	}
 }
+
+// doubts says whether a host may have a VIP that etcd's records give to another one, or to none.
+func (n *Node) doubts() bool { return n.now.Since(n.o.Started) < n.o.Doubt }
 
 // firstFree is since when one of the units has been free; 0 means none of them has ever had an owner.
 func firstFree(units []*unit) (since Time) {
@@ -92,7 +95,10 @@ func (n *Node) Probed(now Time, addrs []netip.Addr, found map[netip.Addr]string)
 	n.now, n.probing = now, false
 	for _, a := range addrs {
 		u := n.units[a.String()]
-		if u == nil || n.owners[u.name] != nil {
+		if u == nil {
+			continue
+		}
+		if o := n.owners[u.name]; o != nil && n.alive(o.value) {
 			continue // its owner answered
 		}
 		mac := found[a]

@@ -82,6 +82,18 @@ func (f *follower) count() int {
 	return len(f.all)
 }
 
+// turns is how often etcd was gone, or came back.
+func (f *follower) turns() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, s := range f.all {
+		if i > 0 && s.Connected != f.all[i-1].Connected {
+			n++
+		}
+	}
+	return n
+}
+
 func (f *follower) last() store.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()

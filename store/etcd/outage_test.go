@@ -28,7 +28,7 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 	return c, relay, p
 }
 
-// TestOutage: what etcd held stays, one snapshot tells that it is away and one that it is back.
+// TestOutage: what etcd held stays; it is told once that etcd is away, why may be told anew, and once that it is back.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
@@ -36,7 +36,7 @@ func TestOutage(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
 			f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond}))
 			before := f.wait("the first state", connected)
-			n := f.count()
+			n := f.turns()
 			fault(relay)
 			away := f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 			if away.Services != before.Services || away.Endpoints != before.Endpoints || away.Revision != before.Revision {
@@ -50,8 +50,8 @@ func TestOutage(t *testing.T) {
 			if back.Services != before.Services || back.Endpoints != before.Endpoints || back.Err != nil {
 				t.Errorf("the return changed something; error %v", back.Err)
 			}
-			if got := f.count() - n; got != 2 {
-				t.Errorf("an outage without a change was told in %d snapshots, want 2", got)
+			if got := f.turns() - n; got != 2 {
+				t.Errorf("an outage was told as %d, want one beginning and one end", got)
 			}
 			f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 		})

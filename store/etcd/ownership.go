@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"vipd/balancer/ownership"
 	"vipd/balancer/wake"
@@ -51,6 +53,8 @@ type Ownership struct {
 	mu     sync.Mutex // guards client
 	client *clientv3.Client
 	wake   wake.Signal
+
+	told history // Run's
 }
 
 // NewOwnership returns what does nothing until Run. The error is one of the configuration.
@@ -65,13 +69,18 @@ func NewOwnership(c Config, node string) (*Ownership, error) {
 // MemberChanged has what Member returns written again.
 func (o *Ownership) MemberChanged() { o.wake.Send() }
 
-// Run registers and follows, again and again, until ctx ends. Then the registration is withdrawn.
-func (o *Ownership) Run(ctx context.Context) {
+// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn. It returns ErrAnother as soon as
+// etcd has another history: who follows that begins as after a start.
+func (o *Ownership) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began := time.Now()
 		err := o.attempt(ctx)
 		if ctx.Err() != nil {
 			break
+		}
+		if errors.Is(err, ErrAnother) {
+			o.use(nil)
+			return err
 		}
 		o.Report(o.config.denied(plain(err), o.keys.prefix+ownershipFolder))
 		o.use(nil)
@@ -81,6 +90,7 @@ func (o *Ownership) Run(ctx context.Context) {
 		sleep(ctx, min(50*time.Millisecond<<min(failures, 5), time.Second))
 	}
 	o.use(nil)
+	return nil
 }
 
 // use makes client the one that writes go by, and closes the one before.
@@ -93,31 +103,36 @@ func (o *Ownership) use(client *clientv3.Client) {
 	o.client = client
 }
 
-func (o *Ownership) attempt(ctx context.Context) error {
-	client, err := o.config.open(ctx)
+func (o *Ownership) attempt(run context.Context) error {
+	client, err := o.config.open(run)
 	if err != nil {
 		return err
 	}
 	o.use(client)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(run)
+	defer cancel(nil)
 	lease, err := o.register(ctx, client)
 	if err != nil {
 		return err
 	}
 	defer func() { // a registration that ends by itself would keep its node in juries for a while
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), ownershipCall)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(run), ownershipCall)
 		defer cancel()
-		if ctx.Err() != nil {
+		if run.Err() != nil {
 			_, _ = client.Revoke(bounded, lease)
 		}
 	}()
+	go func() { // the client would go on with what listens there next, which may be another etcd
+		if client.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
+			cancel(errors.New("the connection was lost"))
+		}
+	}()
 	revision, err := o.load(ctx, client)
-	if err != nil {
-		return err
+	if err == nil {
+		o.Report(nil)
+		err = o.follow(ctx, client, lease, revision)
 	}
-	o.Report(nil)
-	return o.follow(ctx, client, lease, revision)
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // register writes nodes/NODE under a lease.
@@ -160,21 +175,18 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 	if err != nil {
 		return 0, err
 	}
+	records, config := both.Responses[0].GetResponseRange().Kvs, both.Responses[1].GetResponseRange().Kvs
+	if err := o.told.load(both.Header, records); err != nil {
+		return 0, err
+	}
 	revision := both.Header.Revision
 	var all []ownership.Change
-	config := (*mvccpb.KeyValue)(nil)
-	for _, part := range both.Responses {
-		for _, kv := range part.GetResponseRange().Kvs {
-			if string(kv.Key) == o.keys.NodeConfig(o.node) {
-				config = kv
-				continue
-			}
-			if c, ok := o.change(kv, false); ok {
-				all = append(all, c)
-			}
+	for _, kv := range records {
+		if c, ok := o.change(kv, false); ok {
+			all = append(all, c)
 		}
 	}
-	o.configured(config)
+	o.configured(append(config, nil)[0])
 	o.Tell(all, revision, true)
 	return revision, nil
 }
@@ -246,6 +258,7 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, lease c
 				return errors.Join(errors.New("the watch has ended"), answer.Err())
 			}
 			heard = time.Now()
+			o.told.follow(answer)
 			var changes []ownership.Change
 			for _, e := range answer.Events {
 				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {

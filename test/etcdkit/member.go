@@ -3,6 +3,7 @@ package etcdkit
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
@@ -101,6 +102,25 @@ func (m *Member) Resume() { _ = m.process.Signal(resume) }
 func (m *Member) Wipe() {
 	m.t.Helper()
 	if err := os.RemoveAll(m.dir); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// Backup copies its data to a folder of the test. It must not run.
+func (m *Member) Backup() (dir string) {
+	m.t.Helper()
+	dir = filepath.Join(m.t.TempDir(), "backup")
+	if err := os.CopyFS(dir, os.DirFS(m.dir)); err != nil {
+		m.t.Fatal(err)
+	}
+	return dir
+}
+
+// Restore makes a Backup its data. It must not run.
+func (m *Member) Restore(dir string) {
+	m.t.Helper()
+	m.Wipe()
+	if err := os.CopyFS(m.dir, os.DirFS(dir)); err != nil {
 		m.t.Fatal(err)
 	}
 }

@@ -48,10 +48,12 @@ type core struct {
 	inputs chan func(ownership.Time) []ownership.Action
 	member atomic.Pointer[ownership.Member]
 	ended  <-chan struct{}
-	writes sync.WaitGroup
-	notes  func(ownership.Note)
-	left   func(time.Duration) // hears how long the session is confirmed from now
-	away   atomic.Pointer[outage]
+	// another is closed when etcd has another history: then this one ends as if it were killed.
+	another chan struct{}
+	writes  sync.WaitGroup
+	notes   func(ownership.Note)
+	left    func(time.Duration) // hears how long the session is confirmed from now
+	away    atomic.Pointer[outage]
 	// refused is the last write that etcd has refused, unless one went through since.
 	refused atomic.Pointer[refusal]
 	rivals  rivals
@@ -82,8 +84,11 @@ func newID() ownership.ID {
 }
 
 // newCore makes one: the gate is closed and no VIP bound when it returns.
-func newCore(o Options, p places) (c *core, err error) {
-	c = &core{o: o, on: p.on, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
+func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
+	c = &core{
+		o: o, on: p.on, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
+		inputs: make(chan func(ownership.Time) []ownership.Action, 1024),
+	}
 	kernel, err := o.Kernel(p, Hears{c.rival, func(name string) {
 		c.tell(func(now ownership.Time) []ownership.Action {
 			if i := slices.Index(c.on, name); i >= 0 {
@@ -104,7 +109,7 @@ func newCore(o Options, p places) (c *core, err error) {
 	}
 	c.member.Store(&m)
 	c.node = ownership.New(ownership.Options{
-		Name: o.Node, Member: m, Timing: o.Timing, Started: now(), NewID: newID, Wall: func() time.Time { return time.Now().UTC().Truncate(time.Millisecond) },
+		Name: o.Node, Member: m, Timing: o.Timing, Started: now(), Doubt: doubt, NewID: newID, Wall: func() time.Time { return time.Now().UTC().Truncate(time.Millisecond) },
 	})
 	if c.link, err = heartbeat.Listen(p.at); err != nil {
 		return nil, err
@@ -172,7 +177,12 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	close(started)
 	var parts sync.WaitGroup
 	parts.Go(func() { c.link.Run(background, c.heard) })
-	parts.Go(func() { c.store.Run(background) })
+	parts.Go(func() {
+		if err := c.store.Run(background); err != nil {
+			c.failed("all VIPs are given up, and taken anew", err)
+			close(c.another)
+		}
+	})
 	parts.Go(c.work.run)
 	parts.Go(func() { c.work.kernel.Run(background) })
 	parts.Go(func() {
@@ -208,6 +218,8 @@ func (c *core) loop(ctx, background context.Context) {
 			stop, limit = nil, time.After(farewell)
 			c.handle(background, c.node.Stop)
 		case <-limit:
+			return
+		case <-c.another:
 			return
 		case f := <-c.inputs:
 			c.handle(background, f)

@@ -180,10 +180,15 @@ func (o *Owner) follow(ctx context.Context) error {
 	defer func() { stop() }()
 	var last *api.OwnerTold
 	var absent map[netip.Addr]string
+	var another <-chan struct{}
+	var doubt time.Duration
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-another:
+			stop()
+			another, last, doubt = nil, nil, doubtful
 		case <-o.wake:
 		case <-look.C:
 		case <-watch.C:
@@ -200,10 +205,11 @@ func (o *Owner) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if o.core == nil {
-			if stop, err = o.begin(ctx, next); err != nil {
+		if another == nil {
+			if stop, err = o.begin(ctx, next, doubt); err != nil {
 				return err
 			}
+			another = o.core.another
 		} else if err := o.core.place(at, next); err != nil {
 			o.core.failed("following the host's devices", err)
 			continue
@@ -299,9 +305,12 @@ func (o *Owner) current() *api.OwnerTold {
 	return silent
 }
 
+// doubtful is how long other hosts may go on by the etcd that was, after this one has found that it is another.
+const doubtful = time.Minute
+
 // begin runs a core until what it returns is called.
-func (o *Owner) begin(ctx context.Context, p places) (stop func(), err error) {
-	c, err := newCore(o.o, p)
+func (o *Owner) begin(ctx context.Context, p places, doubt time.Duration) (stop func(), err error) {
+	c, err := newCore(o.o, p, doubt)
 	if err != nil {
 		return func() {}, err
 	}
