@@ -4,7 +4,9 @@ import (
 	"container/heap"
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,6 +99,13 @@ func (n *Announcer) forgetLocked(a netip.Addr) {
 		old.over = true // it is left out when its turn comes
 		delete(n.of, a)
 	}
+}
+
+// All are the addresses that are announced.
+func (n *Announcer) All() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Keys(n.of))
 }
 
 // Sent is how many addresses were announced, each time counted.

@@ -33,6 +33,8 @@ type KernelOptions struct {
 	AnnounceEvery time.Duration
 	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
 	Rival func(Rival)
+	// Gone is told when an address may have left an interface, which need not be a VIP: Lost says. It must not block.
+	Gone func()
 	// Reached is told the interface when one of those answers that are to do so there, and must not block.
 	Reached func(string)
 	Log     *slog.Logger
@@ -80,6 +82,7 @@ func (k *Kernel) know(p Places) {
 func (k *Kernel) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.announcer.Run(ctx) })
+	running.Go(func() { k.watch(ctx) })
 	listening := map[string]context.CancelFunc{}
 	for ctx.Err() == nil {
 		p := *k.places.Load()

@@ -3,12 +3,14 @@ package owner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 )
 
 // Kernel is what the owner needs of the host's kernel. All but Refresh are called by one goroutine, but for those that say so.
@@ -24,6 +26,8 @@ type Kernel interface {
 	// Bind adds addresses, and announces them until they are unbound. It returns why, for each that could not be added.
 	Bind([]netip.Addr) map[netip.Addr]error
 	Unbind([]netip.Addr) error
+	// Lost are the VIPs that Bind has added, and another program has taken away.
+	Lost() []netip.Addr
 	// Probe asks whether other hosts have VIPs, and returns their MACs. Any goroutine may call it.
 	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Announced is how many addresses were announced, each time counted. Any goroutine may call it.
@@ -40,6 +44,8 @@ type Kernel interface {
 type Hears struct {
 	// Rival is told when another host says that it has a VIP that is here.
 	Rival func(netip.Addr, net.HardwareAddr)
+	// Gone is told when a VIP may be lost.
+	Gone func()
 	// Reached is told the interface when one of the hosts answers that are to be within reach there.
 	Reached func(string)
 }
@@ -60,6 +66,7 @@ type work struct {
 	failed func(what string, err error)
 	done   <-chan struct{}
 	absent absent
+	gone   wake.Signal
 
 	// deadline is until when the session is confirmed. opened: the gate was opened, and refreshed is when it last was.
 	deadline, refreshed atomic.Int64
@@ -82,7 +89,17 @@ func (w *work) run() {
 			w.act(a)
 		case <-look.C:
 			w.look()
+		case <-w.gone:
+			w.restore()
 		}
+	}
+}
+
+// restore puts back what another program has taken away.
+func (w *work) restore() {
+	if lost := w.kernel.Lost(); len(lost) > 0 && w.opened.Load() {
+		w.failed("VIPs are put back", fmt.Errorf("another program has taken %v from their interfaces", lost))
+		w.bind(lost)
 	}
 }
 

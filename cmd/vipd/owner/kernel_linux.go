@@ -15,7 +15,7 @@ func NewKernel(log *slog.Logger, gate, announce time.Duration) Maker {
 	return func(p places, h Hears) (Kernel, error) {
 		k, err := ownership.NewKernel(ownership.KernelOptions{
 			Gate: ownership.GateOptions{Timeout: gate}, Places: p.inKernel(), AnnounceEvery: announce, Log: log,
-			Rival: func(r ownership.Rival) { h.Rival(r.VIP, r.MAC) }, Reached: h.Reached,
+			Rival: func(r ownership.Rival) { h.Rival(r.VIP, r.MAC) }, Gone: h.Gone, Reached: h.Reached,
 		})
 		if err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/vipd/owner/internal/heartbeat"
 	"vipd/store/etcd"
@@ -89,7 +90,8 @@ func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 		o: o, on: p.on, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
 		inputs: make(chan func(ownership.Time) []ownership.Action, 1024),
 	}
-	kernel, err := o.Kernel(p, Hears{c.rival, func(name string) {
+	gone := wake.New()
+	kernel, err := o.Kernel(p, Hears{c.rival, gone.Send, func(name string) {
 		c.tell(func(now ownership.Time) []ownership.Action {
 			if i := slices.Index(c.on, name); i >= 0 {
 				return c.node.Reached(now, i)
@@ -117,7 +119,7 @@ func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 	if c.store, err = etcd.NewOwnership(o.Etcd, o.Node); err != nil {
 		return nil, err
 	}
-	c.work = &work{kernel: kernel, timing: o.Timing, queue: make(chan any, 4096), tell: c.tell, node: c.node, failed: c.failed}
+	c.work = &work{kernel: kernel, timing: o.Timing, queue: make(chan any, 4096), tell: c.tell, node: c.node, failed: c.failed, gone: gone}
 	c.store.Member = func() ownership.Member { return *c.member.Load() }
 	c.store.Secrets = c.link.SetKeys
 	c.store.Standby = c.standby

@@ -41,6 +41,10 @@ func TestOneOwner(t *testing.T) {
 	})
 	for _, c := range []fault{
 		{"cut from its peers", nft("add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in udp dport 9898 drop"), nft("delete table inet cut"), false},
+		{"VIPs deleted", func(g *gateway) {
+			g.ns.Exec("ip", "addr", "del", vip.String()+"/32", "dev", "lan")
+			g.ns.Exec("ip", "addr", "del", vip6.String()+"/128", "dev", "lan")
+		}, func(*gateway) {}, false},
 		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
 		lanLost,
 		{"router out of reach", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; }; " +

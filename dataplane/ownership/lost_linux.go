@@ -1,0 +1,70 @@
+package ownership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
+)
+
+// watch tells Gone when addresses have left an interface, until ctx ends, and begins with that: what came before was not heard.
+func (k *Kernel) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
+			k.o.Log.Debug("following the host's addresses", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// departures tells Gone until ctx ends, or something fails.
+func (k *Kernel) departures(ctx context.Context) error {
+	const room = 1 << 20 // of what does not fit the kernel says so
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
+	for gone := true; ; {
+		if gone {
+			k.o.Gone()
+		}
+		gone = false
+		m, err := s.Receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			gone = true
+		case err != nil:
+			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
+		}
+		for m.Next() {
+			gone = gone || m.Kind == unix.RTM_DELADDR
+		}
+	}
+}
+
+// Lost are the VIPs that Bind has put on their interfaces, and that another program has taken off.
+func (k *Kernel) Lost() (vips []netip.Addr) {
+	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
+		link, err := net.InterfaceByName(name)
+		if err != nil || link.Flags&net.FlagUp == 0 {
+			continue // with which they have gone
+		}
+		there := addressesOf(link)
+		for _, a := range all {
+			if !there[a].IsValid() {
+				vips = append(vips, a)
+			}
+		}
+	}
+	return vips
+}
