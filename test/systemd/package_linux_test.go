@@ -26,9 +26,10 @@ func TestPackages(t *testing.T) {
 	t.Run("deb", func(t *testing.T) {
 		g := g.of(t)
 		const dpkg = "dpkg --no-triggers " // the machine's other packages would index its manual pages each time
-		for _, mode := range []string{"nftables", "userspace"} {
+		for _, mode := range []string{"nftables", "iptables", "userspace"} {
 			g.packaged(mode, dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
 		}
+		g.owned(dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
 		g.run("test -e /etc/vipd/vipd.toml")
 		g.run(dpkg + "-P vipd")
 	})
@@ -84,6 +85,30 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	if out, err := g.try("pidof vipd"); err == nil {
 		t.Errorf("after %s vipd runs: %s", remove, out)
 	}
+}
+
+// owned upgrades the package beside an owner of VIPs: the next one has them again.
+func (g *gateway) owned(install, upgrade, remove string) {
+	t := g.t
+	t.Helper()
+	lab.Need(t, "etcd")
+	const vip, owner = "10.1.0.100", "systemctl show vipd-owner --value -p MainPID"
+	g.run(install)
+	if pid := strings.TrimSpace(g.run(owner)); pid != "0" {
+		t.Errorf("the installation has started vipd-owner as process %s", pid)
+	}
+	g.run("systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
+	g.configure("mode = \"nftables\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[ownership]\nenabled = true\n" +
+		"[vips.\"" + vip + "\"]\nhold = \"one\"\n" + strings.Replace(service("owned", 10, ""), "10.96.0.10", vip, 1))
+	g.run("systemctl restart vipd; systemctl start vipd-owner")
+	g.serves(vip)
+	before := g.run(owner)
+	g.run(upgrade)
+	if after := g.run(owner); after == before || strings.TrimSpace(after) == "0" {
+		t.Errorf("vipd-owner is process %s after the upgrade, and was %s before", after, before)
+	}
+	g.serves(vip)
+	g.run(remove + "; systemctl stop members")
 }
 
 // version checks that vipctl, and the daemon that was started last, are of a version.
