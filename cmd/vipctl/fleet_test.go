@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/test/etcdkit"
@@ -19,6 +20,7 @@ import (
 //
 //	put KEY FILE   writes a key below the prefix, as others do
 //	del KEY        removes one
+//	full           has etcd's database reach its quota
 //	keys           prints the keys below the prefix that stay: those under no lease
 func TestFleet(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -33,7 +35,7 @@ func TestFleet(t *testing.T) {
 			text := fmt.Sprintf("[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\n", cluster.Endpoints()[0])
 			return os.WriteFile(filepath.Join(e.WorkDir, "vipd.toml"), []byte(text), 0o600)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "put": putKey, "del": delKey, "keys": keysBelow},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "put": putKey, "del": delKey, "full": fillUp, "keys": keysBelow},
 	})
 }
 
@@ -62,6 +64,15 @@ func delKey(ts *testscript.TestScript, _ bool, args []string) {
 	client, ctx, cancel := etcdOf(ts)
 	defer cancel()
 	_, err := client.Delete(ctx, prefix+"/"+args[0])
+	ts.Check(err)
+}
+
+func fillUp(ts *testscript.TestScript, _ bool, _ []string) {
+	client, ctx, cancel := etcdOf(ts)
+	defer cancel()
+	_, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE,
+	})
 	ts.Check(err)
 }
 
