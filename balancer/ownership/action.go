@@ -73,6 +73,7 @@ const (
 	NoteTook    Noted = "took"
 	NoteGave    Noted = "gave"
 	NoteLost    Noted = "lost"
+	NoteBack    Noted = "back"
 	NoteSession Noted = "session"
 	NoteGate    Noted = "gate"
 	NoteRefused Noted = "refused"

@@ -231,6 +231,15 @@ func (g *gateway) problem(words string) bool {
 	return s != nil && strings.Contains(strings.Join(s.Problems, "\n"), words)
 }
 
+// event waits until the owner on the host has told of an event with these words.
+func (g *gateway) event(words string) {
+	g.t.Helper()
+	wait.For(g.t, etcdkit.Patience, "the event that has "+words, func() bool {
+		s := g.status()
+		return s != nil && slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.Contains(e.Text, words) })
+	})
+}
+
 // status is how the owner on the host is; nil means it does not answer.
 func (g *gateway) status() *api.OwnerStatus {
 	r, err := g.http.Get("http://owner/status")

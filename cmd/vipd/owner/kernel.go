@@ -97,10 +97,13 @@ func (w *work) run() {
 
 // restore puts back what another program has taken away.
 func (w *work) restore() {
-	if lost := w.kernel.Lost(); len(lost) > 0 && w.opened.Load() {
-		w.failed("VIPs are put back", fmt.Errorf("another program has taken %v from their interfaces", lost))
-		w.bind(lost)
+	lost := w.kernel.Lost()
+	if len(lost) == 0 || !w.opened.Load() {
+		return
 	}
+	w.bind(lost)
+	note := ownership.Note{Kind: ownership.NoteBack, Text: fmt.Sprintf("put %v back, which another program had taken away", lost), VIPs: len(lost)}
+	w.tell(func(ownership.Time) []ownership.Action { return []ownership.Action{note} })
 }
 
 // look rebuilds the gate where another program has changed it, and tries again to add what is absent.

@@ -181,7 +181,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	parts.Go(func() { c.link.Run(background, c.heard) })
 	parts.Go(func() {
 		if err := c.store.Run(background); err != nil {
-			c.failed("all VIPs are given up, and taken anew", err)
+			c.notes(ownership.Note{Kind: ownership.NoteLost, Text: "gave up all VIPs, and takes them anew: " + err.Error()})
 			close(c.another)
 		}
 	})

@@ -44,7 +44,7 @@ func TestOneOwner(t *testing.T) {
 		{"VIPs deleted", func(g *gateway) {
 			g.ns.Exec("ip", "addr", "del", vip.String()+"/32", "dev", "lan")
 			g.ns.Exec("ip", "addr", "del", vip6.String()+"/128", "dev", "lan")
-		}, func(*gateway) {}, false},
+		}, func(g *gateway) { g.event("which another program had taken away") }, false},
 		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
 		lanLost,
 		{"router out of reach", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; }; " +

@@ -55,6 +55,9 @@ func (f *fleet) becomes(what string, replace func(), late *gateway) {
 		cutFromEtcd.mend(late)
 	}
 	wait.For(f.t, etcdkit.Patience, "new sessions after etcd was "+what, func() bool { return anew() == 3 })
+	for _, g := range f.hosts {
+		g.event("etcd was wiped, or restored from a backup")
+	}
 	owner := f.settled()
 	f.answers(vip, vip6)
 	f.judge(p, "etcd "+what)
