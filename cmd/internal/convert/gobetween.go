@@ -170,7 +170,8 @@ func (g *gobetween) access(s *service, t table) {
 	if t.text("default") == "deny" && len(allowed) > 0 {
 		s.set(g.line(t, "rules"), "source_ranges", prefixes(allowed))
 	} else if t.text("default") == "deny" {
-		g.note(g.line(t, "default"), "the origin lets no client connect; here source_ranges is empty, which lets all connect")
+		s.set(g.line(t, "default"), "source_ranges", prefixes([]string{"127.0.0.1/32", "::1/128"}))
+		g.note(g.line(t, "default"), "the origin lets no client connect; here only programs of the host itself may")
 	}
 }
 
