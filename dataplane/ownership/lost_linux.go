@@ -52,11 +52,12 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost are the VIPs that Bind has put on their interfaces, and that another program has taken off.
+// Lost are the VIPs that Bind has put on their interfaces, and that are not there any more: another program has taken them off, or the
+// kernel, for an interface that goes down loses its IPv6 addresses. Those that are added meanwhile it keeps.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
 		link, err := net.InterfaceByName(name)
-		if err != nil || link.Flags&net.FlagUp == 0 {
+		if err != nil {
 			continue // with which they have gone
 		}
 		there := addressesOf(link)

@@ -26,7 +26,7 @@ type Kernel interface {
 	// Bind adds addresses, and announces them until they are unbound. It returns why, for each that could not be added.
 	Bind([]netip.Addr) map[netip.Addr]error
 	Unbind([]netip.Addr) error
-	// Lost are the VIPs that Bind has added, and another program has taken away.
+	// Lost are the VIPs that Bind has added, and that are not there any more.
 	Lost() []netip.Addr
 	// Probe asks whether other hosts have VIPs, and returns their MACs. Any goroutine may call it.
 	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
@@ -95,14 +95,14 @@ func (w *work) run() {
 	}
 }
 
-// restore puts back what another program has taken away.
+// restore puts back what is gone from its interface.
 func (w *work) restore() {
 	lost := w.kernel.Lost()
 	if len(lost) == 0 || !w.opened.Load() {
 		return
 	}
 	w.bind(lost)
-	note := ownership.Note{Kind: ownership.NoteBack, Text: fmt.Sprintf("put %v back, which another program had taken away", lost), VIPs: len(lost)}
+	note := ownership.Note{Kind: ownership.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", lost), VIPs: len(lost)}
 	w.tell(func(ownership.Time) []ownership.Action { return []ownership.Action{note} })
 }
 

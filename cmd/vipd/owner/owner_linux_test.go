@@ -44,7 +44,7 @@ func TestOneOwner(t *testing.T) {
 		{"VIPs deleted", func(g *gateway) {
 			g.ns.Exec("ip", "addr", "del", vip.String()+"/32", "dev", "lan")
 			g.ns.Exec("ip", "addr", "del", vip6.String()+"/128", "dev", "lan")
-		}, func(g *gateway) { g.event("which another program had taken away") }, false},
+		}, func(g *gateway) { g.event("which had gone from their interfaces") }, false},
 		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
 		lanLost,
 		{"router out of reach", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; }; " +
@@ -61,6 +61,11 @@ func TestOneOwner(t *testing.T) {
 	} {
 		f.meets(c)
 	}
+
+	g = f.settled()
+	f.flaps(g)
+	f.settled()
+	f.answers(vip, vip6)
 
 	// Strangers: an address that one has is not taken, until it is free; and one that says it has the VIP is found.
 	if g := f.settled(); f.has(taken) || !slices.Contains(g.status().Unowned, taken) || !g.problem(taken.String()+" is not taken: another host has it") {
@@ -86,6 +91,13 @@ func TestOneOwner(t *testing.T) {
 		g := f.owner()
 		return g != nil && g.problem("another host answers for "+vip.String())
 	})
+}
+
+// flaps takes a host's link down for a moment, with which the kernel takes its IPv6 addresses away. Whoever configures networks gives it
+// its own one back.
+func (f *fleet) flaps(g *gateway) {
+	own := fmt.Sprintf("fd09::%d/64", 11+slices.Index(f.hosts, g))
+	g.ns.Exec("sh", "-c", "ip link set lan down; ip link set lan up; ip addr add "+own+" dev lan nodad")
 }
 
 // standsBy puts a host on standby: when vipctl returns the VIPs are elsewhere, and soon the host has given up what it has for itself.
