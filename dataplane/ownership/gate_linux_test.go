@@ -3,8 +3,10 @@ package ownership
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -203,6 +205,38 @@ func TestAdded(t *testing.T) {
 		if err := errors.Join(x.Remove(device.Index, both)...); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestLost: VIPs that have gone from their interface are known. One that the kernel takes no more is announced no more.
+func TestLost(t *testing.T) {
+	l, _ := world(t)
+	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
+	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: map[netip.Addr]string{both[0]: "lan", both[1]: "lan"}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4, vip6}) })
+	lost := func(want ...netip.Addr) {
+		t.Helper()
+		got := k.Lost()
+		if slices.SortFunc(got, netip.Addr.Compare); !slices.Equal(got, want) {
+			t.Errorf("%v are lost, want %v", got, want)
+		}
+	}
+	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind(both)) > 0 {
+		t.Fatal("the VIPs are not there: ", err)
+	}
+	lost()
+	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
+	l.Host().Sysctl("net.ipv6.conf.lan.disable_ipv6", "1")
+	lost(both...)
+	if failed := k.Bind(k.Lost()); len(failed) != 1 || failed[both[1]] == nil {
+		t.Errorf("putting back fails for %v", failed)
+	}
+	lost()
+	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {
+		t.Errorf("%v are announced, want %s", got, both[0])
 	}
 }
 

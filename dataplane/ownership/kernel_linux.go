@@ -261,7 +261,7 @@ func (k *Kernel) Intact() (reason string, err error) {
 }
 
 // Bind adds addresses, and announces them until they are unbound. There is none where the gate does not stand. It returns why, for
-// each that could not be added.
+// each that could not be added, which is announced no more.
 func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	failed := map[netip.Addr]error{}
 	for name, vips := range byDevice(k.o.Devices, vips) {
@@ -288,6 +288,7 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 		}
 		k.announcer.Announce(device.Index, there)
 	}
+	k.announcer.Forget(slices.Collect(maps.Keys(failed)))
 	return failed
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -101,8 +102,12 @@ func (w *work) restore() {
 	if len(lost) == 0 || !w.opened.Load() {
 		return
 	}
-	w.bind(lost)
-	note := ownership.Note{Kind: ownership.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", lost), VIPs: len(lost)}
+	failed := w.bind(lost)
+	back := slices.DeleteFunc(lost, func(a netip.Addr) bool { return failed[a] != nil })
+	if len(back) == 0 {
+		return
+	}
+	note := ownership.Note{Kind: ownership.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
 	w.tell(func(ownership.Time) []ownership.Action { return []ownership.Action{note} })
 }
 
@@ -172,10 +177,13 @@ func (w *work) act(a any) {
 	}
 }
 
-func (w *work) bind(vips []netip.Addr) {
-	if err := w.absent.bound(vips, w.kernel.Bind(vips)); err != nil {
+// bind adds VIPs, and returns why, for each that could not be added.
+func (w *work) bind(vips []netip.Addr) (failed map[netip.Addr]error) {
+	failed = w.kernel.Bind(vips)
+	if err := w.absent.bound(vips, failed); err != nil {
 		w.failed("adding VIPs", err)
 	}
+	return failed
 }
 
 // refresh prolongs the gate while the session is confirmed, until done.
