@@ -27,9 +27,12 @@ func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
 }
 
 // cannot says why a node can't take a unit, and what it moves with, now; "" means it can.
-func (n *Node) cannot(name string, u *unit) string {
+func (n *Node) cannot(name string, u *unit) string { return n.whyNot(name, u, false) }
+
+// whyNot is cannot, or, by force, why a node can't even have a unit that it can't serve.
+func (n *Node) whyNot(name string, u *unit, force bool) string {
 	for _, each := range n.together(u) {
-		if why := n.cannotAlone(name, each); why != "" {
+		if why := n.cannotAlone(name, each, force); why != "" {
 			return why
 		}
 	}
@@ -54,7 +57,7 @@ func (n *Node) leader(u *unit) string {
 	return ""
 }
 
-func (n *Node) cannotAlone(name string, u *unit) string {
+func (n *Node) cannotAlone(name string, u *unit, force bool) string {
 	m := n.members[name]
 	switch {
 	case m == nil || m.odd:
@@ -88,8 +91,9 @@ func (n *Node) cannotAlone(name string, u *unit) string {
 			return "none of its devices has a network with " + a.String()
 		case well>>at&1 == 0 && n.someWell(a):
 			return "its network is cut off"
-		case m.value.Cannot[a] != "":
-			return m.value.Cannot[a]
+		}
+		if why := m.value.Lacks(a, force); why != "" {
+			return why
 		}
 	}
 	return ""

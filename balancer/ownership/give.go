@@ -74,6 +74,9 @@ func (n *Node) eachMine(f func(*unit)) {
 func (n *Node) destination(u *unit) (to, why string) {
 	if m := n.moves[u.name]; m != nil {
 		if to, no := n.whither(u, m.value); no == "" {
+			if n.cannot(to, u) != "" {
+				return to, forced
+			}
 			return to, "move"
 		} else if !n.taking {
 			n.refuse(u, no)
@@ -94,9 +97,16 @@ func (n *Node) destination(u *unit) (to, why string) {
 		return "", ""
 	case n.unable(u):
 		return n.best(u), "health"
+	case n.byForce(u):
+		return "", ""
 	}
 	return n.preempt(u), "preempt"
 }
+
+// forced is why a unit is on a node that could not serve it: a person said so. It stays there until it is moved, or can't be there.
+const forced = "force"
+
+func (n *Node) byForce(u *unit) bool { return n.owners[u.name].value.Why == forced }
 
 // whither is where a move leads, or why it does not.
 func (n *Node) whither(u *unit, m Move) (to, no string) {
@@ -109,7 +119,7 @@ func (n *Node) whither(u *unit, m Move) (to, no string) {
 	if m.To == n.o.Name {
 		return "", "it is there"
 	}
-	if no = n.cannot(m.To, u); no != "" && !(m.Force && n.sessions[m.To] != nil) {
+	if no = n.whyNot(m.To, u, m.Force); no != "" {
 		return "", m.To + " can't take it: " + no
 	}
 	return m.To, ""
@@ -143,9 +153,9 @@ func (n *Node) cut(u *unit) bool {
 	})
 }
 
-// unable says whether this node can't serve what the policy of a unit requires.
+// unable says whether this node can't serve what the policy of a unit requires, or can't add it.
 func (n *Node) unable(u *unit) bool {
-	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool { return n.o.Member.Cannot[a] != "" })
+	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool { return n.o.Member.Lacks(a, n.byForce(u)) != "" })
 }
 
 // preempt is a node that the policy prefers, once it has been well for long enough.
@@ -283,7 +293,7 @@ func (n *Node) requested(u *unit, why string) string {
 	switch why {
 	case "standby":
 		return n.o.Member.StandbyBy.String()
-	case "move":
+	case "move", forced:
 		for _, each := range n.together(u) {
 			if m := n.moves[each.name]; m != nil {
 				return m.value.String()

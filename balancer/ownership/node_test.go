@@ -317,3 +317,45 @@ func TestGivesAway(t *testing.T) {
 		t.Error("the last host has lost the VIP")
 	}
 }
+
+// TestForce: a VIP that a person moves by force to a host that can't serve it stays there, though the policy prefers another one, until
+// the host can't have it at all. By force nothing goes to a host that can't add it, or that is on standby.
+func TestForce(t *testing.T) {
+	vip := netip.MustParseAddr("10.1.0.1")
+	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})
+	w.calm = true
+	w.run(10 * time.Second)
+	from, to := w.hosts[0], w.hosts[1]
+	move := func(force bool) {
+		w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{To: to.name, Force: force})}}})
+		w.run(5 * time.Second)
+	}
+	is := func(what string, h *host) {
+		t.Helper()
+		if w.owner(vip) != h {
+			t.Errorf("%s: the VIP is on %v, want %s", what, w.owners(), h.name)
+		}
+	}
+	change := func(f func(*Member)) { to.change(f); w.run(20 * time.Millisecond) }
+
+	change(func(m *Member) {
+		m.Cannot, m.Absent = map[netip.Addr]string{vip: "it can't be added"}, []netip.Addr{vip}
+	})
+	move(true)
+	is("it can't be added there", from)
+	change(func(m *Member) { m.Absent, m.Standby = nil, true })
+	move(true)
+	is("there is standby", from)
+	change(func(m *Member) { m.Standby = false })
+	move(false)
+	is("it can't be served there", from)
+	move(true)
+	is("it was moved there by force", to)
+	change(func(m *Member) { m.Cannot = nil })
+	w.run(2 * time.Minute) // until it may move again
+	is("it could be served there meanwhile", to)
+	change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
+	is("it can't be served there again", to)
+	change(func(m *Member) { m.Absent = []netip.Addr{vip} })
+	is("it can't be there any more", from)
+}

@@ -55,8 +55,10 @@ type Member struct {
 	Standby bool `json:"standby,omitempty"`
 	// StandbyBy is who said so and why, for this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot has the addresses that this node can't take, with the reason of each.
+	// Cannot has the addresses that this node can't take, with the reason of each: it can't serve them, or, for those in Absent, it
+	// can't add them to a device.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
+	Absent []netip.Addr          `json:"absent,omitempty"`
 }
 
 // Address is where a node hears heartbeats.
@@ -75,6 +77,14 @@ func (a Address) holds(vip netip.Addr) bool {
 
 // Reaches says whether one of the node's devices has a network with a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
+
+// Lacks says why the node can't take a VIP; "" means it can. By force it takes what it can't serve, too.
+func (m *Member) Lacks(vip netip.Addr, force bool) string {
+	if force && !slices.Contains(m.Absent, vip) {
+		return ""
+	}
+	return m.Cannot[vip]
+}
 
 // place returns which of the node's addresses a VIP belongs to; -1 means none.
 func (m *Member) place(vip netip.Addr) int {
@@ -121,7 +131,8 @@ type Move struct {
 	Request
 	// Until is when the command that asked stops waiting: etcd removes the key then.
 	Until time.Time `json:"until"`
-	Force bool      `json:"force,omitempty"`
+	// Force: also to a node that can't serve it, where it then stays.
+	Force bool `json:"force,omitempty"`
 }
 
 // Fence is what fenced/NODE says: a person states that the node is off.

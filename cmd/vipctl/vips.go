@@ -28,7 +28,7 @@ func vipVerb() *verb {
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "how `LONG` to wait for the owner"},
-			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, too"},
+			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, and leave it there"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves, and make none"},
 			reasonFlag(),
 		},

@@ -108,7 +108,7 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 			v.Jury = session.Jury
 		}
 		for name, m := range r.members {
-			if why := r.cannot(name, m, a); why != "" {
+			if why := r.cannot(name, m, a, false); why != "" {
 				v.Not[name] = why
 			} else {
 				v.Ready = append(v.Ready, name)
@@ -124,8 +124,9 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 	return all, weights, nil
 }
 
-// cannot says why a node can't take a VIP, as far as etcd tells; "" means it can.
-func (r *records) cannot(name string, m ownership.Member, a netip.Addr) string {
+// cannot says why a node can't take a VIP, or, by force, why it can't even have one that it can't serve, as far as etcd tells; "" means
+// it can.
+func (r *records) cannot(name string, m ownership.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {
 	case !session:
@@ -134,12 +135,10 @@ func (r *records) cannot(name string, m ownership.Member, a netip.Addr) string {
 		return "it is fenced"
 	case m.Standby:
 		return "it is on standby"
-	case m.Cannot[a] != "":
-		return m.Cannot[a]
 	case !m.Reaches(a):
 		return "none of its devices has a network with it"
 	}
-	return ""
+	return m.Lacks(a, force)
 }
 
 // MoveVIP asks the owner of a VIP to give it to another node; "" means to the best one. It returns who owns it when the owner has
@@ -159,8 +158,12 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 		return m.To, nil
 	case m.To != "" && !there:
 		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd; start it, or name another node", m.To)
-	case m.To != "" && !m.Force && r.cannot(m.To, member, a) != "":
-		return owner.Node, fmt.Errorf("%s can't take %s: %s (--force moves it anyway)", m.To, a, r.cannot(m.To, member, a))
+	}
+	if why := r.cannot(m.To, member, a, m.Force); m.To != "" && why != "" {
+		if r.cannot(m.To, member, a, true) == "" {
+			why += " (--force moves it anyway)"
+		}
+		return owner.Node, fmt.Errorf("%s can't take %s: %s", m.To, a, why)
 	}
 	takeBack, err := w.askMove(ctx, a, m)
 	if err != nil {

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net/netip"
@@ -86,19 +87,21 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// cannot are the VIPs that can't be served here, with the reason of each.
-func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
+// cannot are the VIPs that can't be served here, with the reason of each, and those of them that can't be added.
+func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, here []netip.Addr) {
+	all = map[netip.Addr]string{}
 	for a, v := range told.VIPs {
-		if why := absent[a]; why != "" {
-			v.Cannot = why
-		}
+		why := absent[a]
 		if slices.Contains(own, a) {
-			v.Cannot = "it is an address of this host itself"
+			why = "it is an address of this host itself"
 		}
-		if v.Cannot != "" {
-			out[a] = v.Cannot
+		if why != "" {
+			here = append(here, a)
+		}
+		if why = cmp.Or(why, v.Cannot); why != "" {
+			all[a] = why
 		}
 	}
-	return out
+	slices.SortFunc(here, netip.Addr.Compare)
+	return all, here
 }

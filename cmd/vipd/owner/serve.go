@@ -218,7 +218,7 @@ func (o *Owner) follow(ctx context.Context) error {
 		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) || !maps.Equal(now, absent) {
 			o.core.policies(policies, at, next)
 			o.core.unplaced.Store(unplaced(policies, next))
-			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own, now) })
+			o.core.change(func(m *ownership.Member) { m.Cannot, m.Absent = cannot(told, next.own, now) })
 			at, last, absent = next, told, now
 		}
 	}
