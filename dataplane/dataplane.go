@@ -199,8 +199,10 @@ type FrontendCount struct {
 	Connections, In, Out uint64
 	// Failures are connects to backends that failed; always 0 where the kernel connects.
 	Failures uint64
-	// KeptIn and KeptOut are of these bytes: see BackendCount.Kept.
+	// KeptIn and KeptOut are of these bytes: see BackendCount.Kept. Tracked: they are of conntrack's flows, which any mode that reads
+	// conntrack counts again.
 	KeptIn, KeptOut uint64
+	Tracked         bool
 	Backends        []BackendCount
 }
 

@@ -288,3 +288,47 @@ func TestSwitchByFile(t *testing.T) {
 		t.Error("no echo after a broken file")
 	}
 }
+
+// TestBytesOverSwitches: the bytes of a connection that is open all the time are counted once, whichever modes come after each other, in one
+// process or another.
+func TestBytesOverSwitches(t *testing.T) {
+	g := newGateway(t)
+	g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
+	g.write(settings("nftables", "auto"), 0)
+	g.start()
+	_, c := g.ask(g.client)
+	for i, mode := range []string{"nftables", "iptables", "nftables", "userspace", "nftables", "iptables"} {
+		if i == 5 {
+			g.stop()
+		}
+		g.write(settings(mode, "auto"), 0)
+		if i == 5 {
+			g.start()
+		}
+		g.serves(mode)
+		for range 20 {
+			if err := echoes(c); err != nil {
+				t.Fatalf("%s mode: %v", mode, err)
+			}
+		}
+		if mode == "userspace" {
+			continue // in which conntrack is not read
+		}
+		lab.Eventually(t, 30*time.Second, "bytes in "+mode+" mode", func() error {
+			conns, err := g.api.Connections(t.Context(), dataplane.ConnectionQuery{Client: netip.MustParseAddrPort(c.LocalAddr().String())})
+			if err != nil || len(conns) != 1 {
+				return fmt.Errorf("connections %v, %w", conns, err)
+			}
+			services, err := g.api.Services(t.Context())
+			if err != nil {
+				return err
+			}
+			if p := services[0].Ports[0]; p.In != conns[0].In || p.Out != conns[0].Out || p.In == 0 {
+				return fmt.Errorf("%d and %d bytes are counted of a connection with %d and %d", p.In, p.Out, conns[0].In, conns[0].Out)
+			}
+			return nil
+		})
+	}
+	g.stop()
+	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
+}

@@ -155,7 +155,8 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]c
 	for p, n := range backends {
 		v, kept := t.traffic.bytes(p)
 		out = append(out, dataplane.FrontendCount{
-			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, KeptIn: kept.in, KeptOut: kept.out, Backends: make([]dataplane.BackendCount, 0, n),
+			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, KeptIn: kept.in, KeptOut: kept.out, Tracked: true,
+			Backends: make([]dataplane.BackendCount, 0, n),
 		})
 		byPort[p] = &out[len(out)-1]
 	}

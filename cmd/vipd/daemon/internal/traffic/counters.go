@@ -20,7 +20,7 @@ type Counters struct {
 	live []*counting // in use, or draining
 	// gone is what was counted that no dataplane tells of any more; nil means nothing.
 	gone *counters.Sums[counters.Backend, amount]
-	// left is what the kernel had, of each mode, when it was last read.
+	// left is what the kernel had, of each mode and of conntrack, when it was last read.
 	left    map[config.ModeName]map[counters.Backend]amount
 	retries uint64 // of dataplanes that are gone
 	// last is what was counted last, which nothing changes.
@@ -43,19 +43,64 @@ type counting struct {
 	// again is what the kernel had when it was last read for the sums: a dataplane that finds it tells of it again. It is nil after
 	// the first reading that has told of anything.
 	again map[counters.Backend]amount
+	// frozen are bytes of conntrack's flows as they were when another dataplane began to count them.
+	frozen map[counters.Backend]amount
 }
+
+// conntrack names what all modes that read it find in the kernel.
+const conntrack config.ModeName = "conntrack"
 
 // Begin counts in a dataplane of a mode. One that is resumed goes on with what another of its kind has left in the kernel; what others
 // have left there is removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	t.mu.Lock()
+	t.passOnLocked(dp)
 	defer t.mu.Unlock()
 	c := &counting{Dataplane: dp, mode: mode}
 	if resumed {
 		c.again = t.left[mode]
 	}
-	t.left = nil
+	maps.DeleteFunc(t.left, func(of config.ModeName, _ map[counters.Backend]amount) bool { return of != conntrack })
 	t.live = append(t.live, c)
+}
+
+// passOnLocked has the flows of conntrack that dataplanes tell of be counted by another one from now on, which tells of the same.
+func (t *Counters) passOnLocked(dp dataplane.Dataplane) {
+	if len(t.live) == 0 {
+		return
+	}
+	olds := slices.Clone(t.live)
+	t.mu.Unlock() // the kernel may hang
+	now, were := sumsOf(dp.Counters()), make([]sums, len(olds))
+	for i, c := range olds {
+		were[i] = sumsOf(c.Counters())
+	}
+	t.mu.Lock()
+	for i, c := range olds {
+		if !slices.Contains(t.live, c) {
+			continue // it has ended meanwhile, and left its flows
+		}
+		c.freeze(were[i])
+		for k, had := range were[i].tracked {
+			if _, both := now.tracked[k]; both {
+				if c.frozen == nil {
+					c.frozen = map[counters.Backend]amount{}
+				}
+				c.frozen[k] = were[i].all[k]
+				t.goneLocked().Add(k, had.least(now.all[k]).negative(), time.Now())
+			}
+		}
+	}
+}
+
+// freeze has what another dataplane counts now be what it was.
+func (c *counting) freeze(s sums) {
+	for k, was := range c.frozen {
+		now := s.all[k]
+		now.In, now.Out = was.In, was.Out
+		s.all[k] = now
+		delete(s.tracked, k)
+	}
 }
 
 // End keeps what a dataplane has counted, which is closed. What it has in the kernel stays if another of its kind is to go on with it.
@@ -73,6 +118,7 @@ func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	n, _ := dp.DialRetries()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c.freeze(counted)
 	t.takeOffLocked(c, counted)
 	t.live = slices.DeleteFunc(slices.Clone(t.live), is)
 	for k, a := range counted.all {
@@ -80,6 +126,9 @@ func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	}
 	if stays {
 		t.leaveLocked(c.mode, counted.kept)
+	}
+	if len(counted.tracked) > 0 {
+		t.leaveLocked(conntrack, counted.tracked)
 	}
 	t.retries += n
 }
@@ -107,6 +156,12 @@ func (t *Counters) takeOffLocked(c *counting, first sums) {
 		t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
 	}
 	c.again = nil
+	for k := range first.tracked {
+		if had, left := t.left[conntrack][k]; left {
+			t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
+			delete(t.left[conntrack], k)
+		}
+	}
 }
 
 // Dataplanes returns those that count, the oldest first.
@@ -171,13 +226,18 @@ func (t *Counters) read() {
 	if kept == nil {
 		kept = map[config.ModeName]map[counters.Backend]amount{}
 	}
+	tracked := map[counters.Backend]amount{}
 	for i, c := range live {
 		if slices.Contains(t.live, c) { // what has ended meanwhile is among what is gone
+			c.freeze(counted[i])
 			t.takeOffLocked(c, counted[i])
 			kept[c.mode] = counted[i].kept
+			maps.Copy(tracked, counted[i].tracked)
 			all = all.with(counted[i])
 		}
 	}
+	maps.Copy(tracked, t.left[conntrack]) // of what nobody tells now
+	kept[conntrack] = tracked
 	if all.all == nil {
 		all.all = map[counters.Backend]amount{}
 	}

@@ -27,7 +27,9 @@ func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -
 // sums are counts of many ports.
 type sums struct {
 	all, kept map[counters.Backend]amount
-	active    map[counters.Backend]uint64
+	// tracked are bytes of conntrack's flows, of each port that they are counted of, as a whole.
+	tracked map[counters.Backend]amount
+	active  map[counters.Backend]uint64
 }
 
 // sumsOf takes apart what a dataplane tells of.
@@ -36,7 +38,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	for _, f := range counts {
 		size += 1 + len(f.Backends)
 	}
-	s := sums{make(map[counters.Backend]amount, size), map[counters.Backend]amount{}, map[counters.Backend]uint64{}}
+	s := sums{make(map[counters.Backend]amount, size), map[counters.Backend]amount{}, map[counters.Backend]amount{}, map[counters.Backend]uint64{}}
 	add := func(to map[counters.Backend]amount, k counters.Backend, a amount) {
 		if a != (amount{}) || k.Addr.IsValid() {
 			to[k] = to[k].plus(a)
@@ -57,7 +59,11 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 			}
 		}
 		s.all[whole] = s.all[whole].plus(rest) // a port without backends is told of as well
-		add(s.kept, whole, amount{In: int64(f.KeptIn), Out: int64(f.KeptOut)})
+		if kept := (amount{In: int64(f.KeptIn), Out: int64(f.KeptOut)}); f.Tracked {
+			s.tracked[whole] = s.tracked[whole].plus(kept)
+		} else {
+			add(s.kept, whole, kept)
+		}
 	}
 	return s
 }
