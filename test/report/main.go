@@ -58,7 +58,7 @@ func run(args []string) (bool, error) {
 
 // On a machine of few processors, packagesAtOnce is how many packages go test runs at once, and testsAtOnce how many of the
 // tests of one that may run side by side: most of their time tests wait.
-const packagesAtOnce, testsAtOnce = 4, 4
+const packagesAtOnce, testsAtOnce = 6, 4
 
 // runHere runs go test. The second error is how it ended.
 func runHere(p plan, s *summary) (readErr, waitErr error) {
