@@ -105,9 +105,7 @@ func (l *loader) readDefaults(doc *Document) []balancer.Problem {
 	raw, there := doc.tree["defaults"]
 	defaults, ok := raw.(map[string]any)
 	if there && !ok {
-		return []balancer.Problem{{
-			Severity: balancer.SeverityError, Origin: doc.Where("defaults"), Field: "defaults", Text: "needs a table: [defaults]",
-		}}
+		return nil // as whoever reads the settings says
 	}
 	defaults = balancer.ResolvePaths(defaults, doc.Folder())
 	problems := balancer.CheckDefaults(defaults, doc.Under("defaults"))
