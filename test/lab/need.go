@@ -29,6 +29,8 @@ func packageOf(tool string) string {
 		return "util-linux"
 	case "nft":
 		return "nftables"
+	case "sysctl", "pgrep":
+		return "procps"
 	case "ping":
 		return "iputils-ping"
 	case "etcd":

@@ -179,7 +179,7 @@ func removed(group string) bool {
 func (m *machine) command(script string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(m.t.Context(), wait.Scaled(time.Minute))
 	m.t.Cleanup(cancel)
-	return exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--net", "--",
+	return exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--root", "--wd", "--pid", "--uts", "--ipc", "--cgroup", "--net", "--",
 		"env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_PAGER=", "LANG=C.UTF-8",
 		"bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)
 }
