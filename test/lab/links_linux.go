@@ -105,6 +105,14 @@ func (b *Bridge) Join(n *NS, addrs ...string) {
 	}
 }
 
+// Tap plugs a device of that name into the switch which a guest can be connected to (vm.Options.Tap), and returns what opens it.
+func (b *Bridge) Tap(name string) (within func(func() error) error) {
+	b.ns.lab.t.Helper()
+	b.ns.Exec("ip", "tuntap", "add", "dev", name, "mode", "tap")
+	b.ns.Exec("ip", "link", "set", name, "master", "br", "up")
+	return b.ns.Do
+}
+
 func (n *NS) link(name string) netlink.Link {
 	n.lab.t.Helper()
 	link, err := n.netlink.LinkByName(name)

@@ -122,18 +122,23 @@ type prober struct {
 	asked map[uint32]time.Time
 	// client and straight have who answered a question.
 	client, straight map[uint32][]string
+	said             map[string]time.Time // when each host has last answered
 
 	stop chan struct{}
 	done sync.WaitGroup
 }
 
+func newProber(own, vip netip.Addr, protocol byte) *prober {
+	return &prober{
+		own: own, vip: vip, protocol: protocol, hosts: map[string]string{}, first: rand.Uint32(), asked: map[uint32]time.Time{},
+		client: map[uint32][]string{}, straight: map[uint32][]string{}, said: map[string]time.Time{}, stop: make(chan struct{}),
+	}
+}
+
 // probe begins to ask.
 func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, protocol byte, hosts []*lab.NS) *prober {
 	t.Helper()
-	p := &prober{
-		own: own, vip: vip, protocol: protocol, hosts: map[string]string{}, first: rand.Uint32(),
-		asked: map[uint32]time.Time{}, client: map[uint32][]string{}, straight: map[uint32][]string{}, stop: make(chan struct{}),
-	}
+	p := newProber(own, vip, protocol)
 	for _, h := range hosts {
 		if err := h.Do(func() error {
 			link, err := net.InterfaceByName(device)
@@ -311,7 +316,9 @@ func (p *prober) hear(frame []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, known := p.asked[id]; known && !(reset && b[3]&1 == 0) {
-		who[id] = append(who[id], p.hosts[string(frame[6:12])])
+		host := p.hosts[string(frame[6:12])]
+		who[id] = append(who[id], host)
+		p.said[host] = time.Now()
 	}
 }
 

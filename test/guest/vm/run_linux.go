@@ -123,6 +123,12 @@ func (m machine) args() []string {
 		args = append(args, "-chardev", fmt.Sprintf("file,id=port%d,path=/dev/fd/%d", i, i+2),
 			"-device", fmt.Sprintf("virtserialport,chardev=port%d,nr=%[1]d", i))
 	}
+	if m.options.Tap != "" {
+		args = append(args, "-netdev", "tap,id=tap,script=no,downscript=no,ifname="+comma(m.options.Tap), "-device", "virtio-net-pci,netdev=tap,mac="+TapMAC)
+	}
+	if m.options.Monitor != "" {
+		args = append(args, "-qmp", "unix:"+comma(m.options.Monitor)+",server=on,wait=off")
+	}
 	if m.options.Writable != "" {
 		args = append(args, "-fsdev", "local,id=writable,path="+comma(m.options.Writable)+",security_model=none",
 			"-device", "virtio-9p-pci,fsdev=writable,mount_tag=writable")
@@ -196,7 +202,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
 		readers.Go(func() { read(r) })
 	}
-	err := cmd.Start()
+	err := m.options.Within(cmd.Start)
 	for _, w := range cmd.ExtraFiles {
 		_ = w.Close()
 	}

@@ -9,6 +9,9 @@ import (
 // GuestVar is set in the environment of what runs in the guest.
 const GuestVar = "VIPD_GUEST"
 
+// TapMAC is the MAC of a guest's eth0.
+const TapMAC = "02:76:69:70:64:01"
+
 // ErrLimit says that the time limit ended the guest.
 var ErrLimit = errors.New("the guest has reached its time limit")
 
@@ -23,6 +26,12 @@ type Options struct {
 	Limit time.Duration
 	// Writable is a folder whose files the guest may change for good. "" means none.
 	Writable string
+	// Tap is a device that the guest's eth0 is connected to; "" means none. Within calls what opens it, in its network namespace; nil
+	// means that of the caller.
+	Tap    string
+	Within func(func() error) error
+	// Monitor is the path of a socket on which qemu speaks QMP, to stop and continue the guest. "" means nowhere.
+	Monitor string
 	// Dir is the folder where the command starts. "" means the current one.
 	Dir string
 	// Env is added to the environment of this process: NAME=VALUE.
@@ -42,6 +51,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Limit == 0 {
 		o.Limit = 30 * time.Minute
+	}
+	if o.Within == nil {
+		o.Within = func(f func() error) error { return f() }
 	}
 	if o.Stdout == nil {
 		o.Stdout = io.Discard

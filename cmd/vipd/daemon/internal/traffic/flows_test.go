@@ -37,7 +37,7 @@ func (c *tracker) Counters() []dataplane.FrontendCount {
 // TestFlowsAreCountedOnce has random histories of flows that begin, go on and end while modes that read conntrack take over from each other,
 // at once or after one that does not, and processes from processes that end or are killed: what is counted is what was sent.
 func TestFlowsAreCountedOnce(t *testing.T) {
-	for seed := range uint64(wait.Soak(300, 5000)) {
+	for seed := range uint64(wait.Soak(60, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		dir, flows, sent := t.TempDir(), map[int]uint64{}, uint64(0)
 		var all *Counters

@@ -1,0 +1,157 @@
+package owner
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer/ownership"
+	"vipd/test/etcdkit"
+	"vipd/test/guest/vm"
+	"vipd/test/wait"
+)
+
+// pausedMachine is a virtual machine that may own the VIP, and is asked for it all the time.
+type pausedMachine struct {
+	*prober
+	t       *testing.T
+	monitor net.Conn // of qemu
+	answers *bufio.Reader
+}
+
+// TestPausedMachine pauses a virtual machine that owns a VIP, with all its clocks, and continues it when another host has taken over. For what
+// is left of its gate's time it answers on, and no longer: it has to ask before it goes on.
+func TestPausedMachine(t *testing.T) {
+	if !wait.Soaking() {
+		t.Skip("make soak runs it: a guest boots for it alone")
+	}
+	if err := vm.Missing(); err != nil {
+		t.Skip(err)
+	}
+	f := newFleet(t, "nftables", etcdkit.Options{})
+	const hold = "[vips.\"10.9.0.100\"]\nhold = \"one\"\ngroup = \"pair\"\n"
+	prefers := func(text string) string {
+		return strings.Replace(text, hold, "[vips.\"10.9.0.100\"]\nhold = \"one\"\nprefer = [\"guest\"]\npreempt = \"1s\"\n", 1)
+	}
+	for _, g := range f.hosts {
+		g.configure(prefers)
+	}
+	m := f.machine(prefers)
+	var all []time.Duration
+	for range 3 {
+		wait.For(t, etcdkit.Patience, "the machine to own the VIP", func() bool { return f.owner() == nil && m.silent() < 100*time.Millisecond })
+		m.do("stop")
+		wait.For(t, etcdkit.Patience, "another owner of its VIP", func() bool { return f.owner() != nil })
+		f.answers(vip)
+		time.Sleep(3 * time.Second) // longer than any gate's time
+		before := m.silent()
+		m.do("cont")
+		woke := time.Now()
+		if before < 3*time.Second {
+			t.Errorf("a machine that stands still was heard %s ago", before)
+		}
+		for f.owner() != nil && m.silent() < time.Second || time.Since(woke) < time.Second {
+			time.Sleep(time.Millisecond)
+		}
+		all = append(all, max(0, m.spoke().Sub(woke)))
+	}
+	gate := ownership.NewTiming(800 * time.Millisecond).Gate
+	t.Logf("after a pause it answered on for %v; its gate is %s", all, gate)
+	if worst := slices.Max(all); worst > 4*gate { // on a busy machine the guest's clock is slow
+		t.Errorf("after a pause it answered on for %s", worst)
+	}
+}
+
+// silent is for how long the machine has said nothing for the VIP.
+func (m *pausedMachine) silent() time.Duration {
+	return time.Since(m.spoke())
+}
+
+// spoke is when the machine last said something for the VIP.
+func (m *pausedMachine) spoke() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.said["guest"]
+}
+
+// machine boots a guest that may own VIPs beside the hosts, and has a client ask it without end.
+func (f *fleet) machine(configure func(string) string) *pausedMachine {
+	t := f.t
+	t.Helper()
+	dir := t.TempDir()
+	m := &pausedMachine{t: t}
+	var l net.Listener
+	if err := f.client.Do(func() (err error) {
+		l, err = net.Listen("tcp", "10.9.0.50:2379")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	etcdkit.NewRelayOn(t, l, f.etcd.Members[0].Addr())
+	text := configure("etcd.endpoints = [\"http://10.9.0.50:2379\"]\n" + fmt.Sprintf(configuration, "guest", 19, f.mode))
+	text = strings.Replace(text, `, "10.8.0.19"`, "", 1)
+	if err := os.WriteFile(filepath.Join(dir, "vipd.toml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("cd %s; modprobe virtio_net; ip link set eth0 down; ip link set eth0 name lan; ip addr add 10.9.0.19/16 dev lan; ip link set lan up; "+
+		"%[2]s --config vipd.toml & exec %[2]s owner --config vipd.toml", dir, filepath.Join(f.bin, "vipd"))
+	monitor := filepath.Join(dir, "monitor")
+	within := f.lan.Tap("guest")
+	var running sync.WaitGroup
+	running.Go(func() {
+		_, err := vm.Run(t.Context(), vm.Options{Tap: "guest", Within: within, Monitor: monitor, Stdout: t.Output(), Stderr: t.Output()}, "sh", "-c", script)
+		t.Log("the machine has ended: ", err)
+	})
+	t.Cleanup(running.Wait)
+	wait.For(t, time.Minute, "qemu's monitor", func() (ok bool) {
+		c, err := net.Dial("unix", monitor)
+		m.monitor = c
+		return err == nil
+	})
+	m.answers = bufio.NewReader(m.monitor)
+	m.do("qmp_capabilities")
+	mac, err := net.ParseMAC(vm.TapMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.prober = newProber(netip.MustParseAddr("10.9.0.50"), vip, unix.IPPROTO_TCP)
+	m.hosts[string(mac)] = "guest"
+	if err := f.client.Do(func() error { return m.start("lan") }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(m.stop); m.done.Wait() })
+	return m
+}
+
+// do has qemu do something.
+func (m *pausedMachine) do(command string) {
+	m.t.Helper()
+	if _, err := fmt.Fprintf(m.monitor, "{\"execute\": %q}\n", command); err != nil {
+		m.t.Fatal(err)
+	}
+	for {
+		line, err := m.answers.ReadBytes('\n')
+		var answer struct {
+			Return json.RawMessage
+			Error  json.RawMessage
+		}
+		if err = errors.Join(err, json.Unmarshal(line, &answer)); err != nil || answer.Error != nil {
+			m.t.Fatalf("qemu answers %s to %s: %v", line, command, err)
+		}
+		if answer.Return != nil {
+			return
+		}
+	}
+}
