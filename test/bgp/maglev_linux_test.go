@@ -94,34 +94,42 @@ func (g *gateways) endpoints() (of map[netip.AddrPort]string, by int, err error)
 // neither its own nor those of the others.
 func TestMaglev(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables", "nftables"} {
-		t.Run(mode, func(t *testing.T) {
-			lab.Need(t, "iptables", "nft")
-			g := newGateways(t, mode)
-			var want map[netip.AddrPort]string
-			for i := range 3 {
-				g.lead(i)
-				lab.Eventually(t, 30*time.Second, fmt.Sprintf("answers through gw%d", i), func() error {
-					of, _, err := g.endpoints()
-					if want == nil && err == nil {
-						want = of
-					}
-					return err
-				})
-				g.same(fmt.Sprintf("through gw%d alone", i), want, 1)
-			}
-			served := map[string]bool{}
-			for _, server := range want {
-				served[server] = true
-			}
-			if len(served) < 2 {
-				t.Errorf("16 clients are spread over %d endpoints of 4", len(served))
-			}
-			g.lead(0, 1, 2)
-			g.same("by ECMP", want, 2)
-			g.lead(0, 2)
-			g.same("without gw1", want, 2)
-		})
+		t.Run(mode, func(t *testing.T) { maglev(t, mode) })
 	}
+}
+
+// TestIPVSMaglev is TestMaglev in ipvs mode.
+func TestIPVSMaglev(t *testing.T) {
+	lab.NeedIPVS(t)
+	maglev(t, "ipvs")
+}
+
+func maglev(t *testing.T, mode string) {
+	lab.Need(t, "iptables", "nft")
+	g := newGateways(t, mode)
+	var want map[netip.AddrPort]string
+	for i := range 3 {
+		g.lead(i)
+		lab.Eventually(t, 30*time.Second, fmt.Sprintf("answers through gw%d", i), func() error {
+			of, _, err := g.endpoints()
+			if want == nil && err == nil {
+				want = of
+			}
+			return err
+		})
+		g.same(fmt.Sprintf("through gw%d alone", i), want, 1)
+	}
+	served := map[string]bool{}
+	for _, server := range want {
+		served[server] = true
+	}
+	if len(served) < 2 {
+		t.Errorf("16 clients are spread over %d endpoints of 4", len(served))
+	}
+	g.lead(0, 1, 2)
+	g.same("by ECMP", want, 2)
+	g.lead(0, 2)
+	g.same("without gw1", want, 2)
 }
 
 // same holds each client to its endpoint, and all to some gateways at least.
