@@ -79,7 +79,7 @@ var disturbances = []disturbance{
 // which nobody knows what became of a transaction. Most are left to make soak.
 func moments() []int {
 	if !wait.Soaking() {
-		return []int{1, 6, 8, 406, 455}
+		return []int{6, 406}
 	}
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 100, 300, 400, 403, 406, 409, 412, 450, 455, 460, 600, 900}
 }

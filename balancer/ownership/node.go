@@ -45,9 +45,16 @@ type Node struct {
 	owners   table[Owner]
 	moves    table[Move]
 	fences   table[Fence]
+	// newest are the revisions of the last changes that were learned, also of records that are gone: the answer to a transaction and
+	// etcd's watch tell of the same, and either may come late.
+	newest map[Key]int64
 	// loaded: all records were read since this run was registered, and revision is how far they go.
 	loaded   bool
 	revision int64
+	// refused is how far they went when a transaction was written that etcd has refused, for this node has not heard of a change: until it
+	// has, or patient has come, it writes no other.
+	refused int64
+	patient Time
 
 	units map[string]*unit
 	// gone are units that users have taken away, until it is known that this node owns them no more.
@@ -112,7 +119,7 @@ type unit struct {
 // New returns a node that knows nothing yet. Its gate must be closed and no VIP bound.
 func New(o Options) *Node {
 	n := &Node{
-		o: o, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{},
+		o: o, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{}, newest: map[Key]int64{},
 		units: map[string]*unit{}, gone: map[string]*unit{}, peers: map[string]*peer{}, jurors: map[string]*Juror{},
 		votes: map[ID]map[string]ID{}, writes: map[int]func(Outcome, int64){}, unbinds: map[int]func(){}, stale: true,
 	}
@@ -133,9 +140,18 @@ func (n *Node) do(a Action) { n.out = append(n.out, a) }
 func (n *Node) write(w Write, then func(Outcome, int64)) {
 	n.last++
 	w.ID = n.last
-	n.writes[w.ID] = then
+	known := n.revision
+	n.writes[w.ID] = func(o Outcome, revision int64) {
+		if o == Refused {
+			n.refused, n.patient = known, n.now.Add(n.o.Timing.Beat)
+		}
+		then(o, revision)
+	}
 	n.do(w)
 }
+
+// behind says whether etcd would refuse what it has refused.
+func (n *Node) behind() bool { return n.revision == n.refused && n.now < n.patient }
 
 // Deadline returns until when the session is confirmed; 0 means it is not, or the gate is closed. The gate is refreshed while Timing.Passes says so.
 func (n *Node) Deadline() Time {
@@ -163,6 +179,9 @@ func (n *Node) step() {
 	n.renew()
 	n.changeJury()
 	n.refresh()
+	if n.behind() {
+		return
+	}
 	n.giveAway()
 	n.depart()
 	n.bury()
@@ -216,6 +235,10 @@ func (n *Node) removed(all []Change, revision int64) (gone []Change) {
 
 // learn takes one change in.
 func (n *Node) learn(c Change) {
+	if c.Revision <= n.newest[c.Key] {
+		return
+	}
+	n.newest[c.Key] = c.Revision
 	n.stale, n.look = true, true
 	switch c.Kind {
 	case Nodes:

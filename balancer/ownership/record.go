@@ -151,11 +151,8 @@ type record[T any] struct {
 // table are all records of a kind, by name.
 type table[T any] map[string]*record[T]
 
-// take puts a change into the table; older ones than what is there are left out.
+// take puts a change into the table.
 func (t table[T]) take(now Time, c Change) {
-	if old := t[c.Key.Name]; old != nil && old.revision >= c.Revision {
-		return
-	}
 	if c.Text == nil {
 		delete(t, c.Key.Name)
 		return
