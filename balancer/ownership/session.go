@@ -64,6 +64,7 @@ func (n *Node) putSession(w Write, jury []string) {
 		}
 		n.my.renewed = max(n.my.renewed, asked)
 		n.wrote(&w, revision)
+		n.confirm() // etcd's watch may have told before
 	})
 }
 
