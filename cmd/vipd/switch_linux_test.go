@@ -106,8 +106,11 @@ func switching(t *testing.T, names ...string) {
 		if err != nil || s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
 			t.Fatalf("status %+v, %v", s, err)
 		}
+		if names[i] == "ipvs" {
+			_ = ending.(*net.TCPConn).SetLinger(0) // with a reset, which is over in seconds
+		}
 		_ = ending.Close()
-		if names[i] == "userspace" { // the kernel would tell of it two minutes later
+		if names[i] == "userspace" || names[i] == "ipvs" { // for others the kernel would tell of it two minutes later
 			last := netip.MustParseAddrPort(ending.LocalAddr().String())
 			lab.Eventually(t, 30*time.Second, "a line of a connection that ended in the mode before", func() error { return g.logged(last) })
 		}

@@ -110,6 +110,9 @@ func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, e
 func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
+		if flow.Backend() != flow.Orig.Dst {
+			flow.Status |= conntrack.DstNAT // or a virtual server has led it, before this mode, which is told of its end long after that
+		}
 		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
 			tell(began, &c)
 		}
