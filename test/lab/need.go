@@ -29,6 +29,8 @@ func packageOf(tool string) string {
 		return "util-linux"
 	case "nft":
 		return "nftables"
+	case "modprobe", "depmod":
+		return "kmod"
 	case "sysctl", "pgrep":
 		return "procps"
 	case "ping":
