@@ -16,6 +16,7 @@
 // A VIP's key is changed by the live session that it names, or after that session was buried, and by no other.
 //
 // The parts: Timing, Juror and the functions beside it are the rules that safety rests on, and what the model checks
-// exhaustively; the moves of a VIP among sessions that last are another model's, of Node itself. Node keeps what it knows of etcd (record.go), of its session (session.go), gate and VIPs (gate.go), its peers
-// (peer.go), buries and takes (bury.go, take.go), gives away (give.go), and ranks hosts (choice.go).
+// exhaustively; another model checks Node itself, in all states of a VIP that moves while sessions last. Node keeps what it
+// knows of etcd (record.go), of its session (session.go), gate and VIPs (gate.go), its peers (peer.go), buries and takes
+// (bury.go, take.go), gives away (give.go), and ranks hosts (choice.go).
 package ownership

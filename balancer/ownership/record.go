@@ -55,8 +55,8 @@ type Member struct {
 	Standby bool `json:"standby,omitempty"`
 	// StandbyBy is who said so and why, for this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot has the addresses that this node can't take, with the reason of each: it can't serve them, or, for those in Absent, it
-	// can't add them to a device.
+	// Cannot has the addresses that this node can't take, with the reason of each. Absent are those of them that it can't add to a device;
+	// the others it can't serve.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }

@@ -18,12 +18,10 @@ import (
 // out what they ask for, and etcd with the transactions that are on their way. Time stands still, as a session lasts: what becomes of one
 // that does not is model's.
 type transfer struct {
-	hosts    []*mover
-	records  map[Key]Change
-	history  []Change
-	revision int64
-	flights  []*flight
-	faults   int // that may still happen
+	etcd
+	hosts   []*mover
+	flights []*flight
+	faults  int // that may still happen
 }
 
 // mover is a host. What its kernel has done it hears of in order, and later. Options are those of its processes, of which one runs.
@@ -58,7 +56,7 @@ func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
 // newTransfer returns hosts of which the first has the VIP, and is asked to give it to the second.
 func newTransfer(n, faults int) *transfer {
-	x := &transfer{records: map[Key]Change{}, faults: faults}
+	x := &transfer{etcd: etcd{records: map[Key]Change{}}}
 	name := func(i int) string { return fmt.Sprint("gw", i) }
 	timing := NewTiming(800 * time.Millisecond)
 	var jury []string
@@ -80,7 +78,7 @@ func newTransfer(n, faults int) *transfer {
 	for i := range x.hosts {
 		x.load(i)
 	}
-	for x.faults = 0; len(x.next()) > 0; { // until the hosts have opened their gates, and written what they had to
+	for len(x.next()) > 0 { // until the hosts have opened their gates, and written what they had to
 		x.next()[0].do()
 	}
 	x.faults = faults
@@ -128,25 +126,6 @@ func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 // move has a person ask for a move.
 func (x *transfer) move(to int) {
 	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, text(Move{To: x.hosts[to].o.Name})}}})
-}
-
-func (x *transfer) commit(w Write) (Outcome, int64) {
-	for _, c := range w.If {
-		if x.records[c.Key].Revision != c.Revision {
-			return Refused, 0
-		}
-	}
-	x.revision++
-	for _, k := range w.Delete {
-		delete(x.records, k)
-		x.history = append(x.history, Change{Key: k, Revision: x.revision})
-	}
-	for _, p := range w.Put {
-		c := Change{Key: p.Key, Revision: x.revision, Text: p.Text}
-		x.records[p.Key] = c
-		x.history = append(x.history, c)
-	}
-	return Done, x.revision
 }
 
 // take hands to etcd and the kernel what a node asks for.
@@ -347,7 +326,7 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	return maphash.String(seed, b.String())
 }
 
-// visit goes through all states, or so many that are nearest to the start, and returns the way to one that is wrong.
+// visitTransfers goes through all states, or so many that are nearest to the start, and returns the way to one that is wrong.
 func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	seed, seen := maphash.MakeSeed(), map[uint64]bool{}
 	replay := func(path []byte, tell func(step)) *transfer {

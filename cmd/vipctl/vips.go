@@ -194,7 +194,7 @@ func runVIP(c *call) error {
 // vipNamed is the VIP of an argument: an address, or the first one of @GROUP.
 func (c *call) vipNamed(name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
-	if !ok {
+	if !ok || group == "" {
 		if a, err = netip.ParseAddr(name); err != nil {
 			err = wrongUse("%q is not an address, and no @GROUP", name)
 		}

@@ -254,15 +254,12 @@ func Default() Config {
 	}
 }
 
-// Decode reads the daemon's part of a document. Every problem is collected, but for those of what the store reads; the fields that have
-// one keep their default.
+// Decode reads the daemon's part of a document. Every problem is collected; the fields that have one keep their
+// default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
 	var problems []balancer.Problem
 	for _, p := range decode.Into(&c, d.Tree()) {
-		if p.Path == "services" || p.Path == "vips" {
-			continue // it is no table, as the store says that reads it
-		}
 		problems = append(problems, balancer.Problem{
 			Severity: balancer.SeverityError, Origin: d.Where(p.Path), Field: p.Path, Text: p.Text,
 		})

@@ -88,7 +88,7 @@ func (x *absent) reasons() map[netip.Addr]string {
 }
 
 // cannot are the VIPs that can't be served here, with the reason of each, and those of them that can't be added.
-func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, here []netip.Addr) {
+func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range told.VIPs {
 		why := absent[a]
@@ -96,12 +96,12 @@ func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string)
 			why = "it is an address of this host itself"
 		}
 		if why != "" {
-			here = append(here, a)
+			unadded = append(unadded, a)
 		}
 		if why = cmp.Or(why, v.Cannot); why != "" {
 			all[a] = why
 		}
 	}
-	slices.SortFunc(here, netip.Addr.Compare)
-	return all, here
+	slices.SortFunc(unadded, netip.Addr.Compare)
+	return all, unadded
 }

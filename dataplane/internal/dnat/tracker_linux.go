@@ -111,7 +111,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
 		if flow.Backend() != flow.Orig.Dst {
-			flow.Status |= conntrack.DstNAT // or a virtual server has led it, before this mode, which is told of its end long after that
+			flow.Status |= conntrack.DstNAT // or ipvs mode has led it: the kernel tells its end when that mode is long over
 		}
 		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
 			tell(began, &c)

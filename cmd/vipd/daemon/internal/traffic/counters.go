@@ -64,7 +64,8 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 	t.live = append(t.live, c)
 }
 
-// passOnLocked has the flows of conntrack that dataplanes tell of be counted by another one from now on, which tells of the same.
+// passOnLocked has the flows of conntrack that dataplanes tell of be counted by another one from now on, which tells of the same. While it
+// reads them, mu is free.
 func (t *Counters) passOnLocked(dp dataplane.Dataplane) {
 	if len(t.live) == 0 {
 		return
