@@ -101,6 +101,7 @@ func (g *gateway) kernel() string {
 // TestSecondVipd: one network namespace has one vipd that touches the kernel, whatever its run_dir.
 func TestSecondVipd(t *testing.T) {
 	g := newGateway(t)
+	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // where iptables has filters, the guard has a chain among them
 	g.write(settings("iptables", "auto"), 0, 1)
 	g.start()
 	g.second()
