@@ -59,7 +59,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 		}
 		reads := func() bool { return slices.ContainsFunc(live, func(c *tracker) bool { return !c.shut }) }
 		look := func() {
-			if got := all.Counts()[web()]; reads() && (got.In != sent || got.Out != 2*sent) {
+			if got := counts(all)[web()]; reads() && (got.In != sent || got.Out != 2*sent) {
 				t.Fatalf("seed %d: %d and %d bytes are counted, want %d and %d", seed, got.In, got.Out, sent, 2*sent)
 			}
 		}
