@@ -185,7 +185,9 @@ func unknownFlag(verbs []*verb, used []usedFlag) error {
 	}
 	var long []string
 	for name := range flags {
-		long = append(long, "--"+name)
+		if len(name) > 1 { // of a single letter no other is near
+			long = append(long, "--"+name)
+		}
 	}
 	help := cmp.Or(lookup.Meant("--"+used[0].name, slices.Sorted(slices.Values(long))), "; \"vipctl --help\" lists them")
 	return wrongUse("vipctl has no flag %s%s", used[0].text, help)

@@ -29,6 +29,7 @@ func TestArrange(t *testing.T) {
 		{"check - -w", `"vipctl check" has no flag -w`},
 		{"check -", "vipctl check -- -"},
 		{"--sokcet x status", "vipctl has no flag --sokcet; did you mean --socket?"},
+		{"-x", `vipctl has no flag -x; "vipctl --help" lists them`},
 		{"drain web --help", "vipctl drain --help"},
 		{"-h", "vipctl --help"},
 		{"help drain", "vipctl drain --help"},
