@@ -107,6 +107,9 @@ func parsePart(inner string) (p part, err error) {
 	}
 	path, isRange := strings.CutPrefix(inner, "range ")
 	path = strings.TrimSpace(path)
+	if of, isList := strings.CutPrefix(strings.TrimPrefix(path, "."), "items["); isList {
+		path = "[" + of // kubectl's lists have their items below that
+	}
 	p.isRange = isRange
 	switch { // kubectl's habits: no $, and @ or nothing for all of it
 	case strings.HasPrefix(path, "$"):
