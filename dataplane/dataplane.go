@@ -203,7 +203,9 @@ type FrontendCount struct {
 	// conntrack counts again.
 	KeptIn, KeptOut uint64
 	Tracked         bool
-	Backends        []BackendCount
+	// BytesOnly: the kernel's counters of connections could not be read yet.
+	BytesOnly bool
+	Backends  []BackendCount
 }
 
 // BackendCount is what was counted at one backend of a frontend.

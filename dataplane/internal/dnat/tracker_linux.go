@@ -146,20 +146,23 @@ func (t *Tracker) Suspect(ctx context.Context, tell func(balancer.Target)) error
 // Counters adds the live connections, and the bytes where conntrack accounts for them, to the connections that rules have
 // counted at each backend (dataplane.Counters).
 func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]counters.Count) []dataplane.FrontendCount {
-	_ = t.traffic.look(ctx)             // what was last seen is better than nothing
 	backends := map[counters.Port]int{} // ten thousand services have many: their room is made at once
 	for _, of := range counts {
 		for k := range of {
 			backends[k.Port]++
 		}
 	}
+	for _, f := range t.flows.frontends() {
+		backends[counters.Port{Service: f.Service, Name: f.Port}] += 0
+	}
+	_ = t.traffic.look(ctx) // what was last seen is better than nothing
 	byPort := make(map[counters.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {
 		v, kept := t.traffic.bytes(p)
 		out = append(out, dataplane.FrontendCount{
 			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, KeptIn: kept.in, KeptOut: kept.out, Tracked: true,
-			Backends: make([]dataplane.BackendCount, 0, n),
+			BytesOnly: n == 0, Backends: make([]dataplane.BackendCount, 0, n),
 		})
 		byPort[p] = &out[len(out)-1]
 	}

@@ -25,7 +25,7 @@ type Counters struct {
 	retries uint64 // of dataplanes that are gone
 	// last is what was counted last, which nothing changes.
 	last map[Port]dataplane.FrontendCount
-	// reading is closed when the reading that is going on, since began, ends; nil means none is.
+	// reading is closed when the reading that is going on, since began, ends; nil means none is. Dataplanes begin and end in one.
 	reading chan struct{}
 	began   time.Time
 }
@@ -41,7 +41,7 @@ type counting struct {
 	dataplane.Dataplane
 	mode config.ModeName
 	// again is what the kernel had when it was last read for the sums: a dataplane that finds it tells of it again. It is nil after
-	// the first reading that has told of anything.
+	// the first reading that has told of connections.
 	again map[counters.Backend]amount
 	// frozen are bytes of conntrack's flows as they were when another dataplane began to count them.
 	frozen map[counters.Backend]amount
@@ -50,46 +50,58 @@ type counting struct {
 // conntrack names what all modes that read it find in the kernel.
 const conntrack config.ModeName = "conntrack"
 
+// alone waits until nobody else reads, begins or ends, and keeps others from it until done is called.
+func (t *Counters) alone() (done func()) {
+	for {
+		t.mu.Lock()
+		reading := t.reading
+		if reading == nil {
+			t.reading, t.began = make(chan struct{}), time.Now()
+			t.mu.Unlock()
+			return t.readingEnds
+		}
+		t.mu.Unlock()
+		<-reading
+	}
+}
+
+func (t *Counters) readingEnds() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.reading)
+	t.reading = nil
+}
+
 // Begin counts in a dataplane of a mode. One that is resumed goes on with what another of its kind has left in the kernel; what others
 // have left there is removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
+	defer t.alone()()
 	t.mu.Lock()
-	t.passOnLocked(dp)
-	defer t.mu.Unlock()
 	c := &counting{Dataplane: dp, mode: mode}
 	if resumed {
 		c.again = t.left[mode]
 	}
 	maps.DeleteFunc(t.left, func(of config.ModeName, _ map[counters.Backend]amount) bool { return of != conntrack })
-	t.live = append(t.live, c)
+	t.live = append(slices.Clip(t.live), c)
+	begins := len(t.live) == 1
+	t.mu.Unlock()
+	if !begins { // else it may not know yet what an earlier process has left for it
+		t.read()
+	}
 }
 
-// passOnLocked has the flows of conntrack that dataplanes tell of be counted by another one from now on, which tells of the same. While it
-// reads them, mu is free.
-func (t *Counters) passOnLocked(dp dataplane.Dataplane) {
-	if len(t.live) == 0 {
-		return
-	}
-	olds := slices.Clone(t.live)
-	t.mu.Unlock() // the kernel may hang
-	now, were := sumsOf(dp.Counters()), make([]sums, len(olds))
-	for i, c := range olds {
-		were[i] = sumsOf(c.Counters())
-	}
-	t.mu.Lock()
-	for i, c := range olds {
-		if !slices.Contains(t.live, c) {
-			continue // it has ended meanwhile, and left its flows
-		}
-		c.freeze(were[i])
-		for k, had := range were[i].tracked {
-			if _, both := now.tracked[k]; both {
-				if c.frozen == nil {
-					c.frozen = map[counters.Backend]amount{}
-				}
-				c.frozen[k] = were[i].all[k]
-				t.goneLocked().Add(k, had.least(now.all[k]).negative(), time.Now())
+// passOnLocked has the flows of conntrack that a dataplane tells of be counted by a newer one from now on, which tells of the same: of those that
+// are there, and of those that have ended since it began. It has read them later: what flows had by the first reading, they have in the second.
+func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
+	for k, had := range was.tracked {
+		if kept, both := newer.tracked[k]; both {
+			if c.frozen == nil {
+				c.frozen = map[counters.Backend]amount{}
 			}
+			c.frozen[k] = was.all[k]
+			ended := amount{In: newer.all[k].In - kept.In, Out: newer.all[k].Out - kept.Out}
+			t.goneLocked().Add(k, had.least(kept).plus(ended).negative(), time.Now())
+			delete(was.tracked, k)
 		}
 	}
 }
@@ -106,32 +118,34 @@ func (c *counting) freeze(s sums) {
 
 // End keeps what a dataplane has counted, which is closed. What it has in the kernel stays if another of its kind is to go on with it.
 func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
-	is := func(c *counting) bool { return c.Dataplane == dp }
+	defer t.alone()()
 	t.mu.Lock()
-	i := slices.IndexFunc(t.live, is)
+	i := slices.IndexFunc(t.live, func(c *counting) bool { return c.Dataplane == dp })
 	if i < 0 {
 		t.mu.Unlock()
 		return
 	}
 	c := t.live[i]
-	t.mu.Unlock()
+	t.mu.Unlock() // the kernel may hang
 	counted := sumsOf(c.Counters())
 	n, _ := dp.DialRetries()
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	c.freeze(counted)
 	t.takeOffLocked(c, counted)
-	t.live = slices.DeleteFunc(slices.Clone(t.live), is)
+	t.live = slices.Concat(t.live[:i], t.live[i+1:])
 	for k, a := range counted.all {
 		t.goneLocked().Add(k, a, time.Now())
 	}
 	if stays {
 		t.leaveLocked(c.mode, counted.kept)
 	}
-	if len(counted.tracked) > 0 {
-		t.leaveLocked(conntrack, counted.tracked)
+	if t.left[conntrack] == nil {
+		t.leaveLocked(conntrack, map[counters.Backend]amount{})
 	}
+	maps.Copy(t.left[conntrack], counted.tracked)
 	t.retries += n
+	t.mu.Unlock()
+	t.read()
 }
 
 func (t *Counters) goneLocked() *counters.Sums[counters.Backend, amount] {
@@ -150,13 +164,12 @@ func (t *Counters) leaveLocked(mode config.ModeName, kept map[counters.Backend]a
 
 // takeOffLocked has what a dataplane tells of again be counted once.
 func (t *Counters) takeOffLocked(c *counting, first sums) {
-	if len(first.all) == 0 { // one that is being written tells of nothing yet
-		return
+	if first.connections {
+		for k, had := range c.again {
+			t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
+		}
+		c.again = nil
 	}
-	for k, had := range c.again {
-		t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
-	}
-	c.again = nil
 	for k := range first.tracked {
 		if had, left := t.left[conntrack][k]; left {
 			t.goneLocked().Add(k, had.least(first.all[k]).negative(), time.Now())
@@ -181,7 +194,10 @@ func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
 		t.reading, t.began = make(chan struct{}), time.Now()
-		go t.read() // it ends when the dataplanes have counted, which they bound
+		go func() { // it ends when the dataplanes have counted, which they bound
+			defer t.readingEnds()
+			t.read()
+		}()
 	}
 	reading, left := t.reading, patience-time.Since(t.began)
 	t.mu.Unlock()
@@ -199,20 +215,11 @@ func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 
 // Last reads the sums once more, after all dataplanes were closed, for the next process.
 func (t *Counters) Last() {
-	for {
-		t.mu.Lock()
-		reading := t.reading
-		if reading == nil {
-			t.reading, t.began = make(chan struct{}), time.Now()
-			t.mu.Unlock()
-			t.read()
-			return
-		}
-		t.mu.Unlock()
-		<-reading
-	}
+	defer t.alone()()
+	t.read()
 }
 
+// read reads what the dataplanes have counted, the oldest first, for alone's caller.
 func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live
@@ -221,7 +228,26 @@ func (t *Counters) read() {
 	for i, c := range live {
 		counted[i] = sumsOf(c.Counters())
 	}
+	now, shown := t.sum(live, counted)
+	t.file.keep(now)
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = shown
+}
+
+// sum puts together what the dataplanes that live have counted, and what is gone.
+func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]dataplane.FrontendCount) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, c := range live {
+		c.freeze(counted[i])
+		t.takeOffLocked(c, counted[i])
+	}
+	for i, c := range live {
+		for _, newer := range counted[i+1:] {
+			t.passOnLocked(c, counted[i], newer)
+		}
+	}
 	var all sums
 	kept := maps.Clone(t.left)
 	if kept == nil {
@@ -229,13 +255,11 @@ func (t *Counters) read() {
 	}
 	tracked := map[counters.Backend]amount{}
 	for i, c := range live {
-		if slices.Contains(t.live, c) { // what has ended meanwhile is among what is gone
-			c.freeze(counted[i])
-			t.takeOffLocked(c, counted[i])
-			kept[c.mode] = counted[i].kept
-			maps.Copy(tracked, counted[i].tracked)
-			all = all.with(counted[i])
+		if kept[c.mode] = counted[i].kept; c.again != nil {
+			kept[c.mode] = c.again
 		}
+		maps.Copy(tracked, counted[i].tracked)
+		all = all.with(counted[i])
 	}
 	maps.Copy(tracked, t.left[conntrack]) // of what nobody tells now
 	kept[conntrack] = tracked
@@ -243,14 +267,7 @@ func (t *Counters) read() {
 		all.all = map[counters.Backend]amount{}
 	}
 	all.all = t.goneLocked().With(all.all, time.Now())
-	shown := all.ports()
-	t.mu.Unlock()
-	t.file.keep(reading{all.all, kept})
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last = shown
-	close(t.reading)
-	t.reading = nil
+	return reading{all.all, kept}, all.ports()
 }
 
 // DialRetries returns the sum of retries; false: no dataplane of this process has counted them.

@@ -30,6 +30,8 @@ type sums struct {
 	// tracked are bytes of conntrack's flows, of each port that they are counted of, as a whole.
 	tracked map[counters.Backend]amount
 	active  map[counters.Backend]uint64
+	// connections: their counters were read.
+	connections bool
 }
 
 // sumsOf takes apart what a dataplane tells of.
@@ -38,7 +40,10 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	for _, f := range counts {
 		size += 1 + len(f.Backends)
 	}
-	s := sums{make(map[counters.Backend]amount, size), map[counters.Backend]amount{}, map[counters.Backend]amount{}, map[counters.Backend]uint64{}}
+	s := sums{
+		all: make(map[counters.Backend]amount, size), kept: map[counters.Backend]amount{}, tracked: map[counters.Backend]amount{},
+		active: map[counters.Backend]uint64{},
+	}
 	add := func(to map[counters.Backend]amount, k counters.Backend, a amount) {
 		if a != (amount{}) || k.Addr.IsValid() {
 			to[k] = to[k].plus(a)
@@ -46,6 +51,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	}
 	for _, f := range counts {
 		whole := counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}}
+		s.connections = s.connections || !f.BytesOnly
 		rest := amount{int64(f.Connections), int64(f.Failures), int64(f.In), int64(f.Out)}
 		for _, b := range f.Backends {
 			k := counters.Backend{Port: whole.Port, Addr: b.Backend}
