@@ -140,8 +140,11 @@ func (n *NS) AddAddr(dev, cidr string) {
 	if err := n.netlink.AddrReplace(link, addr); err != nil {
 		n.lab.t.Fatalf("adding address %s to %s in %s: %v", cidr, dev, n.Name, err)
 	}
-	if addr.IP.To4() == nil && dev != "lo" {
-		n.awaitJoined(dev, addr.IP)
+	if addr.IP.To4() == nil {
+		n.awaitLocal(addr.IP)
+		if dev != "lo" {
+			n.awaitJoined(dev, addr.IP)
+		}
 	}
 	if n != n.lab.host {
 		return
@@ -150,6 +153,18 @@ func (n *NS) AddAddr(dev, cidr string) {
 		if link, err := n.netlink.LinkByName(dev); err == nil {
 			_ = n.netlink.AddrDel(link, addr)
 		}
+	})
+}
+
+// awaitLocal waits until the kernel takes packets for an IPv6 address, whose route it adds some time after it.
+func (n *NS) awaitLocal(ip net.IP) {
+	n.lab.t.Helper()
+	Eventually(n.lab.t, 5*time.Second, "taking packets for "+ip.String()+" in "+n.Name, func() error {
+		routes, err := n.netlink.RouteGet(ip)
+		if err == nil && (len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL) {
+			err = fmt.Errorf("they would go by %v", routes)
+		}
+		return err
 	})
 }
 
