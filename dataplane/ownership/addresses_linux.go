@@ -3,7 +3,6 @@ package ownership
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -89,39 +88,49 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	for _, a := range vips {
 		wanted[a] = true
 	}
-	links, err := net.Interfaces()
+	held, err := Held()
 	if err != nil {
-		return nil, fmt.Errorf("listing interfaces: %w", err)
+		return nil, err
 	}
 	var all []error
-	for _, link := range links {
+	for device, there := range held {
 		var gone []netip.Addr
-		for a, p := range addressesOf(&link) {
+		for _, p := range there {
 			switch {
-			case !wanted[a]:
+			case !wanted[p.Addr()]:
 			case p.IsSingleIP():
-				gone = append(gone, a)
+				gone = append(gone, p.Addr())
 			default:
-				own = append(own, a)
+				own = append(own, p.Addr())
 			}
 		}
-		all = append(all, x.Remove(link.Index, gone)...)
+		all = append(all, x.Remove(device, gone)...)
 	}
 	slices.SortFunc(own, netip.Addr.Compare)
 	return own, errors.Join(all...)
 }
 
-// addressesOf lists the addresses of an interface with their networks.
-func addressesOf(link *net.Interface) map[netip.Addr]netip.Prefix {
-	out := map[netip.Addr]netip.Prefix{}
-	addrs, err := link.Addrs()
-	if err != nil {
-		return nil // it went away just now
+// Held lists the addresses of this host with their networks, by the index of their device: in one answer of the kernel, as there may be many of
+// both. Its errors are the kernel's.
+func Held() (map[int][]netip.Prefix, error) {
+	const tries = 5 // of listings that a change interrupts
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	for n := 1; errors.Is(err, netlink.ErrDumpInterrupted) && n < tries; n++ {
+		all, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
 	}
-	for _, each := range addrs {
-		if p, err := netip.ParsePrefix(each.String()); err == nil {
-			out[p.Addr().Unmap()] = p
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	held := map[int][]netip.Prefix{}
+	for _, one := range all {
+		network := one.IPNet
+		if one.Peer != nil {
+			network = one.Peer // that of one's own address is with it
+		}
+		if a, ok := netip.AddrFromSlice(one.IP); ok {
+			ones, _ := network.Mask.Size()
+			held[one.LinkIndex] = append(held[one.LinkIndex], netip.PrefixFrom(a.Unmap(), ones))
 		}
 	}
-	return out
+	return held, nil
 }

@@ -55,14 +55,21 @@ func (k *Kernel) departures(ctx context.Context) error {
 // Lost are the VIPs that Bind has put on their interfaces, and that are not there any more: another program has taken them off, or the
 // kernel, for an interface that goes down loses its IPv6 addresses. Those that are added meanwhile it keeps.
 func (k *Kernel) Lost() (vips []netip.Addr) {
+	held, err := Held()
+	if err != nil {
+		return nil // the next look tells
+	}
 	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
 		link, err := net.InterfaceByName(name)
 		if err != nil {
 			continue // with which they have gone
 		}
-		there := addressesOf(link)
+		there := map[netip.Addr]bool{}
+		for _, p := range held[link.Index] {
+			there[p.Addr()] = true
+		}
 		for _, a := range all {
-			if !there[a].IsValid() {
+			if !there[a] {
 				vips = append(vips, a)
 			}
 		}

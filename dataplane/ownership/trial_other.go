@@ -2,10 +2,16 @@
 
 package ownership
 
-import "errors"
+import (
+	"errors"
+	"net/netip"
+)
 
 // Trial says why this system can't fence owned VIPs.
 func Trial() error { return errors.New("only Linux can fence VIPs") }
 
 // Cleanup finds nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }
+
+// Held finds nothing.
+func Held() (map[int][]netip.Prefix, error) { return nil, nil }

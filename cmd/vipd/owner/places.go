@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"vipd/balancer/ownership"
+	onhost "vipd/dataplane/ownership"
 )
 
 func trim(b []byte) string { return string(bytes.TrimSpace(b)) }
@@ -35,14 +36,15 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 	if err != nil {
 		return p, fmt.Errorf("listing devices: %w", err)
 	}
+	held, err := onhost.Held()
+	if err != nil {
+		return p, err
+	}
 	for _, device := range all {
 		if device.Flags&net.FlagLoopback != 0 || device.Flags&net.FlagUp == 0 || len(named) > 0 && !slices.Contains(named, device.Name) {
 			continue
 		}
-		addrs, err := device.Addrs()
-		if err != nil {
-			return p, fmt.Errorf("listing the addresses of %s: %w", device.Name, err)
-		}
+		addrs := held[device.Index]
 		at := place(addrs, listen)
 		at.MAC = device.HardwareAddr.String()
 		here := len(named) > 0
@@ -117,30 +119,24 @@ func (p places) within(hosts, vips []netip.Addr) map[string][]netip.Addr {
 }
 
 // hostsOwn are those of the addresses that have a network, as the address of a host has.
-func hostsOwn(addrs []net.Addr) map[netip.Addr]bool {
+func hostsOwn(addrs []netip.Prefix) map[netip.Addr]bool {
 	own := map[netip.Addr]bool{}
-	for _, one := range addrs {
-		if p, err := netip.ParsePrefix(one.String()); err == nil && !p.IsSingleIP() {
-			own[p.Addr().Unmap()] = true
+	for _, p := range addrs {
+		if !p.IsSingleIP() {
+			own[p.Addr()] = true
 		}
 	}
 	return own
 }
 
 // place is a device as others see it: one of its addresses, and its networks.
-func place(addrs []net.Addr, listen []netip.Addr) (at ownership.Address) {
-	for _, one := range addrs {
-		n, ok := one.(*net.IPNet)
-		if !ok {
+func place(addrs []netip.Prefix, listen []netip.Addr) (at ownership.Address) {
+	for _, p := range addrs {
+		a := p.Addr()
+		if !a.IsGlobalUnicast() || p.IsSingleIP() { // a VIP, or a peer's
 			continue
 		}
-		a, _ := netip.AddrFromSlice(n.IP)
-		a = a.Unmap()
-		ones, size := n.Mask.Size()
-		if !a.IsGlobalUnicast() || ones == size { // a VIP, or a peer's
-			continue
-		}
-		at.Networks = append(at.Networks, netip.PrefixFrom(a, ones).Masked())
+		at.Networks = append(at.Networks, p.Masked())
 		if !at.Addr.IsValid() || slices.Contains(listen, a) && !slices.Contains(listen, at.Addr) {
 			at.Addr = a
 		}

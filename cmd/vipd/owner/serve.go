@@ -202,6 +202,10 @@ func (o *Owner) follow(ctx context.Context) error {
 		}
 		policies := policiesOf(told)
 		next, err := o.places(vipsOf(policies), at)
+		if err != nil && another != nil { // it serves on where it is
+			o.core.failed("following the host's devices", err)
+			continue
+		}
 		if err != nil {
 			return err
 		}

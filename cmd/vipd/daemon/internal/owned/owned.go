@@ -236,12 +236,12 @@ func (t *Teller) ask(ctx context.Context, m api.OwnerTold) (*api.OwnerStatus, er
 		return nil, errors.Unwrap(err) // without the URL, which says nothing
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", answer.Status)
-	}
 	said, err := io.ReadAll(answer.Body) // to its end, so that the connection stays: the owner takes its end for vipd's
 	if err != nil {
 		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", answer.Status)
 	}
 	var s api.OwnerStatus
 	return &s, json.Unmarshal(said, &s)
