@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +21,11 @@ const (
 	sendTime = 5 * time.Second
 )
 
-// Queue is one end of a connection that carries Items. Send may be called by any goroutine.
-type Queue struct{ conn *net.UnixConn }
+// Queue is one end of a connection that carries Items. Send may be called by any goroutine, Receive by one at a time.
+type Queue struct {
+	conn *net.UnixConn
+	buf  []byte // of Receive
+}
 
 // Pair returns the two ends of a queue. What is sent to out stays in the kernel until it is received from in.
 func Pair() (in, out *Queue, err error) {
@@ -53,11 +57,11 @@ func FromFile(file *os.File) (*Queue, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("opening a queue: the descriptor is a %s, not a Unix socket", c.LocalAddr().Network())
 	}
-	return &Queue{u}, nil
+	return &Queue{conn: u}, nil
 }
 
 // Over returns the queue over a connection of type SOCK_SEQPACKET, "unixpacket" of package net.
-func Over(c *net.UnixConn) *Queue { return &Queue{c} }
+func Over(c *net.UnixConn) *Queue { return &Queue{conn: c} }
 
 // File returns a copy of the descriptor of this end.
 func (q *Queue) File() (*os.File, error) { return q.conn.File() }
@@ -76,15 +80,18 @@ func (q *Queue) Send(data []byte, files ...int) error {
 
 // Receive returns the next item; io.EOF means that the sender has sent all.
 func (q *Queue) Receive() (Item, error) {
-	buf, control := make([]byte, largest), make([]byte, unix.CmsgSpace(253*4)) // SCM_MAX_FD
-	n, c, flags, _, err := q.conn.ReadMsgUnix(buf, control)
+	if q.buf == nil {
+		q.buf = make([]byte, largest)
+	}
+	control := make([]byte, unix.CmsgSpace(253*4)) // SCM_MAX_FD
+	n, c, flags, _, err := q.conn.ReadMsgUnix(q.buf, control)
 	if err != nil {
 		return Item{}, err
 	}
 	if n == 0 && c == 0 { // the end of a connection of messages
 		return Item{}, io.EOF
 	}
-	item := Item{Data: buf[:n:n]}
+	item := Item{Data: bytes.Clone(q.buf[:n])}
 	messages, err := unix.ParseSocketControlMessage(control[:c])
 	for i := range messages {
 		files, err2 := unix.ParseUnixRights(&messages[i])

@@ -166,19 +166,22 @@ func (d *Dataplane) adopt(f *frontend) {
 
 func (f *frontend) adoptConn(x inherited) error {
 	client, err := openConn[*net.TCPConn](x.files[0])
-	if err != nil || len(x.files) == 1 {
-		if err == nil { // it has no backend yet
-			f.d.budget.take(2)
-			f.d.goServe(f, client, x.Client)
-		}
+	if err != nil {
+		handover.Item{Files: x.files[1:]}.Close()
 		return err
+	}
+	if len(x.files) == 1 {
+		f.d.budget.take(2) // it has no backend yet
+		f.d.goServe(f, client, x.Client)
+		return nil
 	}
 	server, err := openConn[*net.TCPConn](x.files[1])
+	pipes := x.files[2:]
 	if err != nil {
 		reset(client)
+		handover.Item{Files: pipes}.Close()
 		return err
 	}
-	pipes := x.files[2:]
 	conf := f.conf.Load()
 	i := conf.index(x.Backend)
 	if i < 0 || !conf.keeps(conf.backends[i], time.Now()) || !f.d.begin() {

@@ -106,6 +106,9 @@ func (p *pump) run() error {
 	}
 }
 
+// arrival returns what waits for nothing: the read does.
+func arrival(*net.UDPConn) func() error { return func() error { return nil } }
+
 // receive hands each datagram of the backend to use until the socket fails or is closed.
 func (x *flow) receive(use func([]byte)) error {
 	buf := make([]byte, datagram)

@@ -17,7 +17,7 @@ import (
 // datagram is the largest that there is.
 const datagram = 64 << 10
 
-// datagrams are buffers for one; a flow has one only between a read and the write of what it got.
+// datagrams are buffers for one; a flow or a frontend has one only between a read and the write of what it got.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
 // wantPacketsLocked reports whether the UDP socket is to be open. While no backend is active it stays for the flows that
@@ -60,7 +60,7 @@ func (f *frontend) receiveFrom(pc *net.UDPConn, read reading) {
 	f.adoptFlowsLocked()
 	f.d.budget.take(1)
 	f.d.tasks.Add(1)
-	go f.receive(read)
+	go f.receive(pc, read)
 }
 
 // shutPacketsLocked closes the socket and ends all flows.
@@ -84,17 +84,19 @@ func bound(pc *net.UDPConn) reading {
 }
 
 // receive hands the clients' datagrams to their flows, until the socket is closed.
-func (f *frontend) receive(read reading) {
+func (f *frontend) receive(pc *net.UDPConn, read reading) {
 	defer f.d.tasks.Done()
 	defer f.d.budget.give(1)
-	buf := make([]byte, datagram)
 	slower := backoff{}
+	await := arrival(pc)
 	for {
-		n, from, back, err := read(buf)
+		err := await()
+		if err == nil {
+			err = f.receiveOne(read)
+		}
 		switch {
 		case err == nil:
 			slower = backoff{}
-			f.forward(back, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buf[:n])
 		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
 			return
 		default: // what an earlier reply met, or no memory
@@ -103,6 +105,16 @@ func (f *frontend) receive(read reading) {
 			}
 		}
 	}
+}
+
+func (f *frontend) receiveOne(read reading) error {
+	buf := datagrams.Get().(*[datagram]byte)
+	defer datagrams.Put(buf)
+	n, from, back, err := read(buf[:])
+	if err == nil {
+		f.forward(back, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buf[:n])
+	}
+	return err
 }
 
 // way is how a flow's answers go back: through the socket that its datagrams came to.

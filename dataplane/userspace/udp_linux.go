@@ -1,6 +1,23 @@
 package userspace
 
-import "syscall"
+import (
+	"net"
+	"syscall"
+)
+
+// arrival returns what waits until there is a datagram to read, without a buffer for it: most of many frontends are idle.
+func arrival(pc *net.UDPConn) func() error {
+	raw, err := pc.SyscallConn()
+	if err != nil {
+		return func() error { return err }
+	}
+	return func() error {
+		return raw.Read(func(fd uintptr) bool {
+			_, _, err := syscall.Syscall6(syscall.SYS_RECVFROM, fd, 0, 0, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+			return err != syscall.EAGAIN
+		})
+	}
+}
 
 // receive hands each datagram of the backend to use until the socket fails or is closed. It holds a buffer only while
 // there is something to read.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,6 +117,40 @@ func TestUDP(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestIdleFrontendsHoldNoBuffers: of many services most are idle, also those that were asked once.
+func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere each waits with a buffer")
+	}
+	const n = 200
+	d := start(t, Options{})
+	at := udpServer(t, "127.0.0.1:0", "a")
+	var all []*balancer.Frontend
+	for i := range n {
+		all = append(all, frontendAt(fmt.Sprintf("127.77.2.77:%d/udp", 9000+i), at))
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what the first puts aside, the second frees
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	d.apply(all...)
+	for _, f := range all {
+		if _, err := askUDP(udpClient(t, f.AddrPort()), "hello"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "buffers to go", func() error {
+		if size := heap() - before; size > n*datagram/4 {
+			return fmt.Errorf("%d frontends and a flow of each take %d bytes", n, size)
+		}
+		return nil
+	})
 }
 
 func TestDatagramsStayWhole(t *testing.T) {

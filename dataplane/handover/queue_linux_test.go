@@ -1,0 +1,59 @@
+package handover
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+)
+
+// TestManyItems: items come whole, in order and with their descriptors, and take the memory of what they say.
+func TestManyItems(t *testing.T) {
+	const n = 1000
+	in, out, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	text := func(i int) []byte { return fmt.Appendf(nil, "%0*d", 1+i%200, i) }
+	sent := make(chan error, 1)
+	go func() {
+		defer out.Close()
+		for i := range n {
+			if err := out.Send(text(i), int(file.Fd())); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	before := heap()
+	items, err := in.All()
+	if err != nil || len(items) != n {
+		t.Fatalf("%d items came, %v", len(items), err)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if size := heap() - before; size > n<<10 {
+		t.Errorf("%d items of up to 200 bytes take %d bytes", n, size)
+	}
+	for i, item := range items {
+		if !bytes.Equal(item.Data, text(i)) || len(item.Files) != 1 {
+			t.Fatalf("item %d is %q with %d descriptors", i, item.Data, len(item.Files))
+		}
+		item.Close()
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
