@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -44,9 +45,10 @@ type members struct {
 	// veto, unless nil, says which entries stay out even if they are wanted.
 	veto func(ipset.Entry) bool
 	// disjoint: the kernel takes no network beside one that contains it, and no second MSS, of which the least counts. near has
-	// those at each place.
+	// those at each place that are wanted, asked for or there, and moved the places where that has changed.
 	disjoint bool
 	near     map[ipset.Entry]map[ipset.Entry]bool
+	moved    map[ipset.Entry]bool
 	// kept says which unwanted entries stay in.
 	kept func(ipset.Entry) bool
 	// state is what is known of the set itself; lacking is why the kernel can't have it.
@@ -68,7 +70,7 @@ func newMembers(def setDef, family inet.Family) *members {
 		kept: func(ipset.Entry) bool { return false },
 		def:  def, family: family,
 		count: map[ipset.Entry]int{}, asked: map[ipset.Entry]int{}, have: map[ipset.Entry]bool{}, dirty: map[ipset.Entry]bool{},
-		near: map[ipset.Entry]map[ipset.Entry]bool{},
+		near: map[ipset.Entry]map[ipset.Entry]bool{}, moved: map[ipset.Entry]bool{},
 	}
 }
 
@@ -84,19 +86,54 @@ func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
 		delete(to, e)
 	}
 	m.dirty[e] = true
+	m.settle(e)
+	if m.disjoint && (e.Net.IsValid() || e.MSS > 0) {
+		m.moved[at(e)] = true
+	}
+}
+
+// settle has near be right where an entry has changed.
+func (m *members) settle(e ipset.Entry) {
 	if !e.Net.IsValid() && e.MSS == 0 {
 		return
 	}
-	if m.near[at(e)] == nil {
-		m.near[at(e)] = map[ipset.Entry]bool{}
-	}
-	if m.near[at(e)][e] = true; to[e] == 0 && !m.have[e] {
-		if delete(m.near[at(e)], e); len(m.near[at(e)]) == 0 {
-			delete(m.near, at(e))
+	place := at(e)
+	if m.count[e] > 0 || m.asked[e] > 0 || m.have[e] {
+		if m.near[place] == nil {
+			m.near[place] = map[ipset.Entry]bool{}
 		}
+		m.near[place][e] = true
+	} else if delete(m.near[place], e); len(m.near[place]) == 0 {
+		delete(m.near, place)
 	}
-	if m.disjoint {
-		maps.Copy(m.dirty, m.near[at(e)]) // what it contained may have to stand for itself, or need not
+}
+
+// lose takes in that the kernel has none.
+func (m *members) lose() {
+	had := m.have
+	m.have = map[ipset.Entry]bool{}
+	for e := range had {
+		m.settle(e)
+	}
+}
+
+// spread has what is at places that have changed be looked at again: what an entry contained may have to stand for itself, or need not.
+func (m *members) spread() {
+	for place := range m.moved {
+		maps.Copy(m.dirty, m.near[place])
+	}
+	clear(m.moved)
+}
+
+// wider are the networks that contain an entry's, at its place.
+func wider(e ipset.Entry) iter.Seq[ipset.Entry] {
+	return func(yield func(ipset.Entry) bool) {
+		for bits := e.Net.Bits() - 1; bits > 0; bits-- {
+			w := at(e)
+			if w.Net = netip.PrefixFrom(e.Net.Addr(), bits).Masked(); !yield(w) {
+				return
+			}
+		}
 	}
 }
 
@@ -111,10 +148,8 @@ func (m *members) contained(e ipset.Entry) bool {
 			}
 		}
 	}
-	for bits := e.Net.Bits() - 1; bits > 0; bits-- {
-		wider := at(e)
-		wider.Net = netip.PrefixFrom(e.Net.Addr(), bits).Masked()
-		if stays(wider) {
+	for w := range wider(e) {
+		if stays(w) {
 			return true
 		}
 	}
@@ -136,17 +171,35 @@ func (m *members) wants(e ipset.Entry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
-// displaced reports whether nothing wants the entry, and it keeps out one that is wanted at its place.
-func (m *members) displaced(e ipset.Entry) bool {
-	if !m.disjoint || m.count[e] > 0 || m.kept(e) {
-		return false
-	}
-	for x := range m.near[at(e)] {
-		if m.count[x] > 0 && (x.MSS > e.MSS || x.Net.Bits() > e.Net.Bits() && e.Net.Contains(x.Net.Addr())) {
-			return true
+// displaced are entries among those to look at that nothing wants, and that keep out one that is wanted at their place.
+func (m *members) displaced() map[ipset.Entry]bool {
+	out, places, unwanted := map[ipset.Entry]bool{}, map[ipset.Entry]bool{}, map[ipset.Entry]bool{}
+	for e := range m.dirty {
+		if m.disjoint && m.have[e] && m.count[e] == 0 && !m.kept(e) {
+			places[at(e)], unwanted[e] = true, true
 		}
 	}
-	return false
+	for place := range places {
+		for x := range m.near[place] {
+			if m.count[x] == 0 {
+				continue
+			}
+			for w := range wider(x) {
+				if unwanted[w] {
+					out[w] = true
+				}
+			}
+			if x.MSS == 0 {
+				continue
+			}
+			for e := range m.near[place] {
+				if e.MSS < x.MSS && unwanted[e] {
+					out[e] = true
+				}
+			}
+		}
+	}
+	return out
 }
 
 func (m *members) vetoed(e ipset.Entry) bool {
@@ -174,9 +227,10 @@ func (m *members) compare() error {
 	if err != nil {
 		return err
 	}
-	clear(m.have)
+	m.lose()
 	for _, e := range entries {
 		m.have[e], m.dirty[e] = true, true
+		m.settle(e)
 	}
 	for e := range m.count {
 		m.dirty[e] = true
@@ -192,7 +246,7 @@ func (m *members) destroy(ctx context.Context, sets setMaker) error {
 		return err
 	}
 	m.state = absent
-	clear(m.have)
+	m.lose()
 	clear(m.dirty)
 	for e := range m.count {
 		m.dirty[e] = true
@@ -207,7 +261,7 @@ func (m *members) discard(ctx context.Context, sets setMaker) error {
 		_, err := sets.Header(m.name)
 		if errors.Is(err, ipset.ErrNotFound) {
 			m.state = absent
-			clear(m.have)
+			m.lose()
 		} else if err != nil {
 			return err
 		}
@@ -231,9 +285,11 @@ func (m *members) trim() error {
 // withdraw deletes what must not be there when others are applied: what is vetoed or displaced, or, in a set that is not
 // early, what no wanted frontend asks for any more.
 func (m *members) withdraw() error {
+	m.spread()
+	displaced := m.displaced()
 	var change []ipset.Entry
 	for e := range m.dirty {
-		if m.have[e] && (m.vetoed(e) || !m.def.early && m.asked[e] == 0 || m.displaced(e)) {
+		if m.have[e] && (m.vetoed(e) || !m.def.early && m.asked[e] == 0 || displaced[e]) {
 			change = append(change, e)
 		}
 	}
@@ -241,6 +297,7 @@ func (m *members) withdraw() error {
 }
 
 func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) error {
+	m.spread()
 	m.most = max(m.most, len(m.dirty))
 	var change []ipset.Entry
 	for e := range m.dirty {
@@ -275,6 +332,7 @@ func (m *members) carryOut(apply func(string, []ipset.Entry) error, change []ips
 		} else {
 			delete(m.have, e)
 		}
+		m.settle(e)
 	}
 	return nil
 }

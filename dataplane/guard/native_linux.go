@@ -200,7 +200,7 @@ func (t *native) silence() {
 func (t *native) renew(ctx context.Context, with concerns, cause error) error {
 	t.tx = nft.Tx{}
 	for _, m := range t.members {
-		clear(m.have)
+		m.lose()
 		m.touch()
 	}
 	t.ready = false
@@ -276,7 +276,7 @@ func (t *native) leave(ctx context.Context) error {
 	}
 	t.forget()
 	for _, m := range t.members {
-		clear(m.have)
+		m.lose()
 		m.touch()
 	}
 	t.looked = true

@@ -252,6 +252,15 @@ func TestNativeHistories(t *testing.T) {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}
 			h.check(seed, step)
+			for _, m := range h.g.members {
+				for place, near := range m.near {
+					for e := range near {
+						if m.count[e]+m.asked[e] == 0 && !m.have[e] {
+							t.Fatalf("seed %d step %d: set %s remembers %v at %v, which nothing wants and the kernel does not have", seed, step, m.name, e, place)
+						}
+					}
+				}
+			}
 		}
 		if err := h.g.leave(t.Context()); err != nil {
 			t.Fatal(err)

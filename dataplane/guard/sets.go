@@ -2,7 +2,6 @@ package guard
 
 import (
 	"net/netip"
-	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
@@ -154,8 +153,8 @@ func tunnels(f *balancer.Frontend) []ipset.Entry {
 	}
 	var entries []ipset.Entry
 	for _, b := range f.Backends {
-		if e := (ipset.Entry{Addr: b.Addr.Addr()}); e.Addr.Is4() == f.Addr.Is4() && !slices.Contains(entries, e) {
-			entries = append(entries, e)
+		if e := (ipset.Entry{Addr: b.Addr.Addr()}); e.Addr.Is4() == f.Addr.Is4() && (len(entries) == 0 || entries[len(entries)-1] != e) {
+			entries = append(entries, e) // backends are sorted by address
 		}
 	}
 	return entries
