@@ -278,8 +278,7 @@ func withDrains(f *Frontend, in *Inputs) *Frontend {
 		if k.Frontend != f.Key {
 			break
 		}
-		is := func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) }
-		if _, there := slices.BinarySearchFunc(f.Backends, k.Backend, is); !there {
+		if f.Backend(k.Backend) == nil {
 			removed = append(removed, Backend{Addr: k.Backend, State: Removed, Until: d.Until})
 		}
 	}

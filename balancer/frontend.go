@@ -81,6 +81,15 @@ const (
 	Removed BackendState = "removed"
 )
 
+// Backend returns the one at an address; nil means there is none.
+func (f *Frontend) Backend(at netip.AddrPort) *Backend {
+	i, there := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
+	if !there {
+		return nil
+	}
+	return &f.Backends[i]
+}
+
 // Serves reports whether any backend gets new connections.
 func (f *Frontend) Serves() bool {
 	return slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.State == Active })

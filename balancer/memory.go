@@ -2,7 +2,6 @@ package balancer
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"vipd/balancer/snap"
@@ -67,7 +66,7 @@ func (m Memory) drainLeft(old, next *Frontend, now time.Time) Memory {
 		return m
 	}
 	for _, b := range old.Backends {
-		if b.State == Removed || slices.ContainsFunc(next.Backends, func(c Backend) bool { return c.Addr == b.Addr }) {
+		if b.State == Removed || next.Backend(b.Addr) != nil {
 			continue
 		}
 		// A drain that was told to end earlier keeps its end.

@@ -44,13 +44,14 @@ func (m Memory) ramp(old, next *Frontend, now time.Time) Memory {
 		m.Ramps = dropRamps(m.Ramps, next.Key)
 		return m
 	}
-	served := func(b Backend) bool { return old != nil && old.activeAt(b) }
+	active := func(b *Backend) bool { return b != nil && b.State == Active }
+	served := func(b Backend) bool { return old != nil && active(old.Backend(b.Addr)) }
 	goesOn := slices.ContainsFunc(next.Backends, func(b Backend) bool { return b.State == Active && served(b) })
 	for k := range m.Ramps.From(DrainKey{Frontend: next.Key}) {
 		if k.Frontend != next.Key {
 			break
 		}
-		if !next.activeAt(Backend{Addr: k.Backend}) {
+		if !active(next.Backend(k.Backend)) {
 			m.Ramps = m.Ramps.Delete(k)
 		}
 	}
@@ -61,12 +62,6 @@ func (m Memory) ramp(old, next *Frontend, now time.Time) Memory {
 		}
 	}
 	return m
-}
-
-// activeAt reports whether the frontend's backend at the address of b gets new connections.
-func (f *Frontend) activeAt(b Backend) bool {
-	i, there := slices.BinarySearchFunc(f.Backends, b, func(c, b Backend) int { return c.Addr.Compare(b.Addr) })
-	return there && f.Backends[i].State == Active
 }
 
 // climb brings every ramp to where it is at now.

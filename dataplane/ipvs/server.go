@@ -219,11 +219,7 @@ func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
 	if f == nil {
 		return nil
 	}
-	i, ok := slices.BinarySearchFunc(f.Backends, at, func(b balancer.Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
-	if !ok {
-		return nil
-	}
-	return &f.Backends[i]
+	return f.Backend(at)
 }
 
 // expired reports whether connections to a destination have no time left.

@@ -35,6 +35,21 @@ type memoryFile struct {
 	Drains  []drainEntry   `json:"drains"`
 	Leaving []leavingEntry `json:"leaving"`
 	Holders []holderEntry  `json:"holders"`
+	Ramps   []rampEntry    `json:"ramps"`
+	Away    []awayEntry    `json:"away"`
+}
+
+// rampEntry has no step: time tells it.
+type rampEntry struct {
+	balancer.DrainKey
+	Since time.Time     `json:"since"`
+	Over  time.Duration `json:"over_ns"`
+}
+
+// awayEntry is a VIP that is withdrawn until a time.
+type awayEntry struct {
+	VIP   netip.Addr `json:"vip"`
+	Until time.Time  `json:"until"`
 }
 
 type leavingEntry struct {
@@ -83,6 +98,12 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 	for _, h := range kept.Holders {
 		m.Holders = m.Holders.Set(h.Frontend, h.Service)
 	}
+	for _, r := range kept.Ramps {
+		m.Ramps = m.Ramps.Set(r.DrainKey, balancer.Ramp{Since: r.Since.UTC(), Over: r.Over})
+	}
+	for _, a := range kept.Away {
+		m.Away = m.Away.Set(a.VIP, balancer.Away{Withdrawn: true, Until: a.Until.UTC()})
+	}
 	return m
 }
 
@@ -95,9 +116,11 @@ func (f files) saveOverrides(o Overrides) error {
 	return f.Write(overridesName, kept)
 }
 
-// saveMemory writes the drains of endpoints and VIPs, and who holds the keys that more than one service claims.
+// saveMemory writes what is remembered of endpoints and VIPs, and who holds the keys that more than one service claims.
 func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name]) {
-	kept := memoryFile{Version: statedir.Version, Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}}
+	kept := memoryFile{
+		Version: statedir.Version, Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}, Ramps: []rampEntry{}, Away: []awayEntry{},
+	}
 	for k, d := range m.Drains.All() {
 		kept.Drains = append(kept.Drains, drainEntry{k, d})
 	}
@@ -107,5 +130,23 @@ func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	for k, n := range contested.All() {
 		kept.Holders = append(kept.Holders, holderEntry{k, n})
 	}
+	for k, r := range m.Ramps.All() {
+		kept.Ramps = append(kept.Ramps, rampEntry{k, r.Since, r.Over})
+	}
+	for a, is := range m.Away.All() {
+		if is.Withdrawn && !is.Until.IsZero() {
+			kept.Away = append(kept.Away, awayEntry{a, is.Until})
+		}
+	}
 	f.Note(memoryName, f.Write(memoryName, kept))
+}
+
+// worthSaving reports whether something has begun or ended that the file has to tell: not each step of a ramp.
+func worthSaving(before, now balancer.Memory) bool {
+	for _, c := range snap.Diff(before.Ramps, now.Ramps) {
+		if !c.HadOld || !c.HasNew || c.Old.Since != c.New.Since {
+			return true
+		}
+	}
+	return before.Drains != now.Drains || before.Leaving != now.Leaving || before.Away != now.Away
 }

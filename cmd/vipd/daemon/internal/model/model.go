@@ -195,7 +195,7 @@ func (m *Model) compile() {
 	s.Desired = m.compiler.Next(s.Env, s.Inputs, now)
 	memory := m.compiler.Memory
 	s.Inputs = s.Inputs.Remembering(memory)
-	if memory.Drains != remembered.Drains || memory.Leaving != remembered.Leaving || s.Desired.Contested != before.Contested {
+	if worthSaving(remembered, memory) || s.Desired.Contested != before.Contested {
 		m.files.saveMemory(memory, s.Desired.Contested)
 	}
 	s.Checked = m.o.Checks.All()
