@@ -19,8 +19,9 @@ type counts struct {
 	// counter is a separate connection: reading many elements takes time, for which a change must not wait.
 	counter *nft.Conn
 
-	// reading is held while all counters are read with it.
+	// reading is held while all counters are read with it, and guards vain: how many readings in a row were.
 	reading  sync.Mutex
+	vain     int
 	readings *counters.Readings
 }
 
@@ -44,6 +45,9 @@ func total(label string, backend netip.AddrPort) counters.Backend {
 	return counters.Backend{Port: counters.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
 }
 
+// mostVain is how many readings in a row may be in vain because frontends are changed meanwhile: changes wait for the next one.
+const mostVain = 3
+
 // counted returns all counts so far, or those of the last reading while frontends are changed or the kernel was read just
 // now. The result is not changed any more.
 func (y *family) counted() map[counters.Backend]counters.Count {
@@ -53,20 +57,49 @@ func (y *family) counted() map[counters.Backend]counters.Count {
 		return shown
 	}
 	defer y.reading.Unlock()
+	if y.vain++; y.vain > mostVain {
+		y.mu.Lock()
+		defer y.mu.Unlock()
+		live, err := y.readCounts(y.labelsLocked())
+		if err != nil {
+			return shown
+		}
+		y.vain = 0
+		return y.readings.Read(live, began)
+	}
 	if !y.mu.TryLock() {
 		return shown
 	}
+	labels, epoch := y.labelsLocked(), y.epoch
+	y.mu.Unlock()
+	live, err := y.readCounts(labels)
+	if err != nil || !y.mu.TryLock() {
+		return shown
+	}
+	defer y.mu.Unlock()
+	if y.epoch != epoch { // a part of what was read has ended, and the list may lack others
+		return shown
+	}
+	y.vain = 0
+	return y.readings.Read(live, began)
+}
+
+// labelsLocked are what connections to frontends are counted as.
+func (y *family) labelsLocked() map[balancer.Key]string {
 	labels := make(map[balancer.Key]string, len(y.fronts))
 	for k, f := range y.fronts {
 		labels[k] = f.label
 	}
-	epoch := y.epoch
-	y.mu.Unlock()
+	return labels
+}
+
+// readCounts reads what the elements have counted.
+func (y *family) readCounts(labels map[balancer.Key]string) (map[counters.Backend]counters.Count, error) {
 	live := map[counters.Backend]counters.Count{}
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
 		if err != nil {
-			return shown
+			return nil, err
 		}
 		for _, e := range elems {
 			if k, _, ok := keyOf(e.Key, y.schema.table.Family); ok {
@@ -75,14 +108,7 @@ func (y *family) counted() map[counters.Backend]counters.Count {
 			}
 		}
 	}
-	if !y.mu.TryLock() {
-		return shown
-	}
-	defer y.mu.Unlock()
-	if y.epoch != epoch { // a part of what was read has ended
-		return shown
-	}
-	return y.readings.Read(live, began)
+	return live, nil
 }
 
 // endLocked ends what was counted at elements that are gone.
