@@ -52,6 +52,9 @@ func (p *printer) nodeText(n *nodeView) string {
 	for _, d := range s.Drains {
 		t.Row(string(d.Service), d.Address, strconv.FormatUint(d.Active, 10))
 	}
+	if s.DrainsOmitted > 0 {
+		t.Row("...", fmt.Sprintf("and %d more", s.DrainsOmitted), "")
+	}
 	out.section("drains", t)
 	return out.b.String()
 }

@@ -114,6 +114,8 @@ func (v *vigil) judge(n *etcd.Node) laggard {
 		l.Why = fmt.Sprintf("is at revision %d", l.Revision)
 	case l.Connections > 0:
 		l.Why = "has " + count(l.Connections, "connection")
+	case v.drains != nil && n.Status.DrainsOmitted > 0 && n.Status.Drains[len(n.Status.Drains)-1].Active > 0: // the rest have as many at most
+		l.Why = fmt.Sprintf("has %d more endpoints that drain than it tells of", n.Status.DrainsOmitted)
 	}
 	return l
 }

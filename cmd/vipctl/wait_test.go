@@ -86,6 +86,21 @@ func TestVigil(t *testing.T) {
 	}
 }
 
+// TestVigilOfManyDrains: a node that does not tell of all drains is waited for as long as those may have connections.
+func TestVigilOfManyDrains(t *testing.T) {
+	v := &vigil{revision: 5, drains: func(d etcd.NodeDrain) bool { return d.Service == "web" }}
+	for _, c := range []struct {
+		least uint64
+		want  string
+	}{{2, "a has 7 more endpoints that drain than it tells of | done  | gone "}, {0, " | done a | gone "}} {
+		n := live("a", 5, etcd.NodeDrain{Service: "dns", Active: 9}, etcd.NodeDrain{Service: "db", Active: c.least})
+		n.Status.DrainsOmitted = 7
+		if got := who(v, v.look([]etcd.Node{n}, time.Now())); got != c.want {
+			t.Errorf("with %d connections at the last one got %q, want %q", c.least, got, c.want)
+		}
+	}
+}
+
 // Whatever nodes do: a vigil is over exactly when each node that is there has come to the end, and each that has vanished
 // before it had is away for long enough.
 func TestVigilLaw(t *testing.T) {

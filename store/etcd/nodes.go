@@ -219,8 +219,10 @@ type NodeStatus struct {
 	// ProblemCount is the number of problems, Problems the first MaxNodeProblems of them, a sentence each.
 	ProblemCount int      `json:"problem_count"`
 	Problems     []string `json:"problems,omitempty"`
-	// Drains are the endpoints that drain, with the connections that they have left on this node.
-	Drains []NodeDrain `json:"drains,omitempty"`
+	// Drains are the endpoints that drain, with the connections that they have left on this node; of more than MaxNodeDrains those with
+	// the most. DrainsOmitted is how many are not among them.
+	Drains        []NodeDrain `json:"drains,omitempty"`
+	DrainsOmitted int         `json:"drains_omitted,omitempty"`
 }
 
 // NodeDrain is an endpoint that drains on a node.
@@ -232,8 +234,8 @@ type NodeDrain struct {
 	Active uint64 `json:"active"`
 }
 
-// MaxNodeProblems is how many problems a status names.
-const MaxNodeProblems = 20
+// MaxNodeProblems is how many problems a status names, and MaxNodeDrains how many endpoints that drain: etcd takes 1.5 MiB at once.
+const MaxNodeProblems, MaxNodeDrains = 20, 4000
 
 // Check says what is wrong with c; nil means nothing.
 func (c NodeConfig) Check() error {

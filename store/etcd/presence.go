@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -120,6 +122,11 @@ func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp,
 func encodeStatus(s NodeStatus) (text, bare []byte, err error) {
 	if len(s.Problems) > MaxNodeProblems {
 		s.Problems = s.Problems[:MaxNodeProblems]
+	}
+	if n := len(s.Drains); n > MaxNodeDrains {
+		s.Drains = slices.Clone(s.Drains)
+		slices.SortStableFunc(s.Drains, func(a, b NodeDrain) int { return cmp.Compare(b.Active, a.Active) })
+		s.Drains, s.DrainsOmitted = s.Drains[:MaxNodeDrains], n-MaxNodeDrains
 	}
 	if text, err = encode(s); err != nil {
 		return nil, nil, err

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"vipd/balancer"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -106,6 +107,17 @@ func TestPresence(t *testing.T) {
 	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (etcd.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
 		t.Errorf("its status is %+v", status)
 	}
+	many := etcd.NodeStatus{Revision: 8, Drains: make([]etcd.NodeDrain, 20000)}
+	for i := range many.Drains {
+		many.Drains[i] = etcd.NodeDrain{Service: balancer.Name(strings.Repeat("s", 63)), Address: fmt.Sprintf("[fd00:1111:2222:3333:4444:5555:6666:%x]:8080", i), Active: uint64(i)}
+	}
+	n.Tell(many)
+	status = p.node("n1", "more drains than etcd takes", says(8)).Status
+	if len(status.Drains) != etcd.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-etcd.MaxNodeDrains || status.Drains[0].Active != 19999 {
+		t.Errorf("its status has %d drains and omits %d; the first is %+v", len(status.Drains), status.DrainsOmitted, status.Drains[0])
+	}
+	n.Tell(etcd.NodeStatus{Revision: 7})
+	p.node("n1", "few again", says(7))
 	p.remove("/nodes/n1/live")
 	p.node("n1", "the lost key again", says(7))
 	p.remove("/nodes/n1/status")
