@@ -202,21 +202,20 @@ func (o *Owner) follow(ctx context.Context) error {
 		}
 		policies := policiesOf(told)
 		next, err := o.places(vipsOf(policies), at)
-		if err != nil && another != nil { // it serves on where it is
+		if err == nil && another != nil {
+			err = o.core.place(at, next)
+		}
+		switch {
+		case err != nil && another != nil: // it serves on where it is
 			o.core.failed("following the host's devices", err)
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return err
-		}
-		if another == nil {
+		case another == nil:
 			if stop, err = o.begin(ctx, next, doubt); err != nil {
 				return err
 			}
 			another = o.core.another
-		} else if err := o.core.place(at, next); err != nil {
-			o.core.failed("following the host's devices", err)
-			continue
 		}
 		now := o.core.work.absent.reasons()
 		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) || !maps.Equal(now, absent) {
