@@ -3,6 +3,7 @@ package packaging
 import (
 	"bytes"
 	"debug/elf"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,39 @@ func TestVersion(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
 			t.Errorf("%s: got %q, %v, want %q", version, out, err, want)
 		}
+	}
+}
+
+// TestVersionWithoutTag: it goes by the newest version in the changelog, and the commits since that was written.
+func TestVersionWithoutTag(t *testing.T) {
+	script, err := filepath.Abs("version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	run("git", "init", "-q")
+	for i, text := range []string{"# Changelog\n", "## 0.9.0 - 2026-01-01\n", "## 0.10.0 - 2026-02-01\n\n## 0.9.0 - 2026-01-01\n", "## Unreleased\n\n## 0.10.0 - 2026-02-01\n\n## 0.9.0 - 2026-01-01\n"} {
+		if err := os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run("git", "add", "CHANGELOG.md")
+		run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", fmt.Sprint(i))
+	}
+	if got := run("sh", script); !strings.HasPrefix(got, "v0.10.0-1-g") {
+		t.Errorf("got %q, want v0.10.0-1-gCOMMIT", got)
+	}
+	if got := run("sh", script, "package"); !strings.HasPrefix(got, "0.10.0+1.g") {
+		t.Errorf("got %q, want 0.10.0+1.gCOMMIT", got)
 	}
 }
 
