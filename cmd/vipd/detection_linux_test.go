@@ -197,10 +197,11 @@ func detects(t *testing.T, mode string) {
 			break
 		}
 		t.Logf("attempt %d, in which clients were up to %v late: %s", attempt, late, strings.Join(broken, "; "))
-		switch {
+		switch { // vipd may be late where clients are not
+		case attempt < 3:
 		case late < applySlack()/10:
 			t.Fatal("requests are lost for longer than is promised")
-		case attempt == 3:
+		default:
 			t.Skipf("needs a machine with time to measure: clients were up to %v late", late)
 		}
 	}
