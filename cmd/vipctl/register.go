@@ -206,12 +206,9 @@ func (r *registration) noteUnknownService() {
 // leave takes the endpoint out.
 func (r *registration) leave() error {
 	r.stop()
-	r.mu.Lock()
-	registered := r.registered
-	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), goodbye)
 	defer cancel()
-	if !registered { // the write that stop cancelled may have reached etcd
+	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
 	// First it drains, again where its lease has ended meanwhile: hosts may have kept it, and are to know that it has
@@ -241,13 +238,12 @@ func (r *registration) left(err error) error {
 // the service says, or until ctx ends.
 func (r *registration) drain(ctx context.Context) {
 	r.stop()
-	r.mu.Lock()
-	registered := r.registered
-	r.draining = true
-	r.mu.Unlock()
-	if !registered {
+	if !r.registrar.Placed() {
 		return
 	}
+	r.mu.Lock()
+	r.draining = true
+	r.mu.Unlock()
 	err := r.sayDraining(ctx)
 	if errors.Is(err, etcd.ErrHeld) {
 		r.note("%s is not drained: %v", r.name(), err)

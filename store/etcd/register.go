@@ -66,6 +66,9 @@ func (r *Registrar) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The end of Run does not cut it short: what is there without our knowing it would not be drained.
+	ctx, cancel := r.lease.limit(context.WithoutCancel(ctx))
+	defer cancel()
 	revision, _, err := r.lease.writer.commit(ctx, r.lease.key, nil, []*etcdserverpb.RequestOp{op})
 	if err == nil {
 		r.placed, r.stale, r.lease.revision = true, false, revision
@@ -99,6 +102,9 @@ func (r *Registrar) place(ctx context.Context) error {
 
 // Revision returns that of the last write of the key; 0 means there was none. It is for Report, and for when Run does not run.
 func (r *Registrar) Revision() int64 { return r.lease.revision }
+
+// Placed reports whether the endpoint was written once. Run must not run meanwhile.
+func (r *Registrar) Placed() bool { return r.placed }
 
 // Drain says that the endpoint takes no new connections, and goes on being registered so; where this fails, Run does it
 // when it can. Run must not run meanwhile, and another registrar's key is left alone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -305,6 +306,38 @@ func TestRegistrar(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait("the endpoint to go", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
+}
+
+// TestRegistrarStopped: whenever Run ends, Placed says what is in etcd, and what is there drains.
+func TestRegistrarStopped(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	config := configAt(c, 0)
+	w, random := newWriter(t, config), rand.New(rand.NewPCG(1, 2))
+	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)}) // it is connected
+	for i := range 60 {
+		id := balancerID("web", fmt.Sprint("e", i))
+		r, err := w.Registrar(id, someEndpoint(), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, r)
+		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // the moment of the end is what differs
+		stop()
+		placed := r.Placed()
+		there, err := c.Client().Get(t.Context(), config.Prefix+"/endpoints/web/"+id.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if placed != (len(there.Kvs) > 0) {
+			t.Fatalf("endpoint %d is placed: %v, and etcd has %d keys of it", i, placed, len(there.Kvs))
+		}
+		if placed {
+			if err := r.Drain(t.Context()); err != nil {
+				t.Fatalf("draining endpoint %d: %v", i, err)
+			}
+		}
+	}
 }
 
 // TestRegistrarYields: a registrar whose lease has ended leaves the key to the one that has it by then.
