@@ -38,7 +38,10 @@ func (d *Dataplane) listing() taken {
 				there[v.Key] = true
 			}
 		}
-		return there[k], nil
+		if !there[k] { // or left out of the list: making it is refused then
+			return false, nil
+		}
+		return d.askLocked(ctx, k) // it may have gone since
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,6 +29,8 @@ type kernel struct {
 	trash map[counters.Backend]ipvsnl.Stats
 	// omitted are virtual servers that the table leaves out.
 	omitted map[balancer.Key]bool
+	// skip says of a virtual server whether a list leaves it out; nil means none is.
+	skip func(balancer.Key) bool
 	// unloaded: IPVS was taken out of the kernel, with all that it had. To list virtual servers loads it again.
 	unloaded bool
 }
@@ -85,7 +88,8 @@ func (k *kernel) Services4(ctx context.Context) (int, error) {
 	return k.Fake.Services4(ctx)
 }
 
-// Services counts for virtual servers what their destinations do, as the kernel does.
+// Services counts for virtual servers what their destinations do, as the kernel does, and leaves some out, as it does while others come
+// and go.
 func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
@@ -96,17 +100,17 @@ func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 			all[i].InBytes += s.InBytes
 		}
 	}
-	return all, err
+	return slices.DeleteFunc(all, func(v ipvsnl.ServiceState) bool { return k.skips(v.Key) }), err
 }
 
 // Table leaves some out, as the kernel's does where others have virtual servers in other network namespaces.
 func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.Entry, error) {
 	table, err := k.Fake.Table(ctx)
-	for key := range k.omitted {
-		delete(table, key)
-	}
+	maps.DeleteFunc(table, func(key balancer.Key, _ ipvsnl.Entry) bool { return k.omitted[key] || k.skips(key) })
 	return table, err
 }
+
+func (k *kernel) skips(key balancer.Key) bool { return k.skip != nil && k.skip(key) }
 
 // Close leaves the Fake usable: the kernel lives on.
 func (k *kernel) Close() error { return nil }
@@ -206,7 +210,7 @@ func (k *kernel) connect(t testing.TB, f *balancer.Frontend, i int, active, inac
 // text is all virtual servers and destinations of the kernel, a line each, in the words of ipvsadm.
 func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 	t.Helper()
-	services, err := k.Services(context.Background())
+	services, err := k.Fake.Services(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,7 @@ func TestHistories(t *testing.T) {
 					want: map[balancer.Key]*balancer.Frontend{}, others: map[balancer.Key]string{},
 				}
 				k := newKernel()
+				k.skip = func(balancer.Key) bool { h.mu.Lock(); defer h.mu.Unlock(); return h.luck.IntN(10) == 0 }
 				k.lose, k.before = h.lose, func(op ipvsnl.Op) { h.mayCut(k, op) }
 				h.p = start(t, k, dir)
 				h.p.observe()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -45,33 +46,28 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 
 // readLocked makes what the kernel has what is known.
 func (d *Dataplane) readLocked(ctx context.Context) error {
-	services, err := d.conn.Services(ctx)
+	services, err := listed(ctx, d.conn, maps.Keys(d.ledger.entries))
 	if err != nil {
-		return fmt.Errorf("reading virtual servers: %w", err)
+		return err
 	}
 	table, err := d.conn.Table(ctx)
 	if err != nil {
 		return fmt.Errorf("reading virtual servers: %w", err)
 	}
 	there := make(map[balancer.Key]bool, len(services))
-	for _, v := range services {
-		if !d.ledger.owns(v.Key) {
-			continue
-		}
-		there[v.Key] = true
-		destinations, err := d.destinationsLocked(ctx, v.Key, table)
+	for k, v := range services {
+		destinations, err := d.destinationsLocked(ctx, k, table)
 		if errors.Is(err, ipvsnl.ErrNoService) {
-			delete(there, v.Key)
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		s := d.serverLocked(v.Key)
+		s := d.serverLocked(k)
 		if s.isOther(v.Service, destinations) {
-			delete(there, v.Key)
 			continue
 		}
+		there[k] = true
 		d.sawLocked(s, v.Service, destinations)
 		d.resumeLocked(s)
 	}
@@ -91,6 +87,34 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 	}
 	d.others4 = n - d.ours4
 	return d.ledger.renew()
+}
+
+// listed returns those virtual servers of keys that are there. One that the list lacks is asked for by itself: while others' come and
+// go, the kernel (6.1) leaves out some of those that stay, and does not say so.
+func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) (map[balancer.Key]ipvsnl.ServiceState, error) {
+	services, err := conn.Services(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading virtual servers: %w", err)
+	}
+	all := make(map[balancer.Key]ipvsnl.ServiceState, len(services))
+	for _, v := range services {
+		all[v.Key] = v
+	}
+	there := make(map[balancer.Key]ipvsnl.ServiceState, len(services))
+	for k := range keys {
+		v, told := all[k]
+		if !told {
+			v, err = conn.Service(ctx, k)
+		}
+		switch {
+		case err == nil:
+			there[k] = v
+		case !errors.Is(err, ipvsnl.ErrNoService):
+			return nil, err
+		}
+		err = nil
+	}
+	return there, nil
 }
 
 // destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds, which the table

@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -14,20 +13,15 @@ import (
 // removeOwned deletes the virtual servers that the ledger names, or, with dry, only looks which are there. It says what it
 // does.
 func removeOwned(ctx context.Context, conn ipvsnl.Conn, l *ledger, dry bool) (done []string, err error) {
-	services, err := conn.Services(ctx)
+	there, err := listed(ctx, conn, maps.Keys(l.entries))
 	if err != nil {
-		return nil, fmt.Errorf("reading virtual servers: %w", err)
-	}
-	there := map[balancer.Key]bool{}
-	for _, s := range services {
-		there[s.Key] = l.owns(s.Key)
+		return nil, err
 	}
 	var ops []ipvsnl.Op
 	for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
-		switch {
-		case there[k]:
+		if _, ours := there[k]; ours {
 			ops = append(ops, ipvsnl.Op{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}})
-		case !dry:
+		} else if !dry {
 			l.drop(k)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,7 +45,9 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 // yield removes the virtual servers that are not used, and those that have got new connections since before. It returns
 // those of ours that are left. The first look removes none: what it compares with is yet to be known.
 func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.ServiceState, first bool) (map[balancer.Key]ipvsnl.ServiceState, error) {
-	services, err := d.conn.Services(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	services, err := listed(ctx, d.conn, maps.Keys(d.servers))
 	if err != nil {
 		return nil, err
 	}
@@ -52,24 +55,22 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	left := map[balancer.Key]ipvsnl.ServiceState{}
 	r := newRound(ctx, d)
 	var work []*server
-	for _, v := range services {
-		s := d.servers[v.Key]
-		if s == nil || !s.there {
+	for k, v := range services {
+		s := d.servers[k]
+		if !s.there {
 			continue
 		}
 		stays := first
-		if !first && v.Connections == before[v.Key].Connections {
-			if stays, err = d.busy(ctx, v.Key, table); err != nil {
+		if !first && v.Connections == before[k].Connections {
+			if stays, err = d.busy(ctx, k, table); err != nil {
 				return nil, err
 			}
 		}
 		if stays {
-			left[v.Key] = v
+			left[k] = v
 			continue
 		}
 		if err := d.readCountsLocked(ctx, s); err != nil {

@@ -19,6 +19,7 @@ func TestYield(t *testing.T) {
 		p.observe()
 		unused, ends, lasts, inTheWay := web(key(0), 1, 2), web(key(1), 1, 2), web(key(2), 1, 2), web(key(3), 1, 2)
 		p.k.omitted = map[balancer.Key]bool{lasts.Key: true, inTheWay.Key: true}
+		p.k.skip = func(k balancer.Key) bool { return k == lasts.Key || k == unused.Key }
 		p.apply(unused, ends, lasts, inTheWay)
 		for _, f := range []*balancer.Frontend{ends, lasts, inTheWay} {
 			p.k.connect(t, f, 1, 1, 0)

@@ -19,7 +19,7 @@
 //     a twentieth of what it costs alone.
 //   - Counters are read with 64 bits, which 32 are too few for; so are weights, which the library cuts to 16.
 //   - A destination's address family is told, without which tunnels can't lead from one to the other.
-//   - Lists that changed while they were read are read again. The library's are halves then.
+//   - Lists that were lost for want of room are read again. The library's are halves then.
 //   - Whether there is a scheduler is asked in a way that makes nothing.
 //   - An answer that does not come is waited for no longer than the caller does, and ten seconds: the library's handles
 //     wait forever, and two goroutines at one do so, too. See Kernel.

@@ -18,7 +18,9 @@ type Conn interface {
 	Do(ctx context.Context, ops []Op) []error
 	// Service reads one virtual server: one message, whatever else there is. ErrNoService where there is none.
 	Service(ctx context.Context, key balancer.Key) (ServiceState, error)
-	// Services reads all virtual servers, in no order. Those that go by a firewall mark have no key and are left out.
+	// Services reads all virtual servers, in no order. Those that go by a firewall mark have no key and are left out. While virtual
+	// servers are deleted, in any network namespace, the kernel (6.1) leaves out others and does not say so: that one is not in
+	// the list says nothing.
 	Services(ctx context.Context) ([]ServiceState, error)
 	// Destinations reads those of one virtual server, in no order. ErrNoService where there is none.
 	Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error)

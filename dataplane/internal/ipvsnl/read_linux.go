@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// rereads is how often a list is asked for again that changed, or was lost, while it was read.
+// rereads is how often a list is asked for again that was lost for want of room.
 const rereads = 3
 
 // Service implements Conn.
@@ -85,7 +85,7 @@ func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 	s.End()
 }
 
-// list asks for a list, again if it changed meanwhile.
+// list asks for a list, again where there was no room for it.
 func list[T any](ctx context.Context, k *Kernel, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {
@@ -98,19 +98,15 @@ func list[T any](ctx context.Context, k *Kernel, write func(*socket), read func(
 			})
 			return all, err
 		})
-		if (err != errChanged && err != unix.ENOBUFS) || try == rereads {
+		if err != unix.ENOBUFS || try == rereads {
 			return all, err
 		}
 	}
 }
 
-// errChanged: a list changed while it was read.
-var errChanged = fmt.Errorf("the list changes faster than it can be read: %w", unix.EINTR)
-
 // answers reads the answers to the one message that was sent, and gives their bodies to read. It returns the kernel's
 // number for why it has none, as a syscall.Errno.
 func (s *socket) answers(read func(body []byte) error) error {
-	changed := false
 	for {
 		m, err := s.Receive()
 		if err != nil {
@@ -120,12 +116,8 @@ func (s *socket) answers(read func(body []byte) error) error {
 			if m.Seq != s.seq {
 				return nlsock.ErrMalformed
 			}
-			changed = changed || m.Flags&unix.NLM_F_DUMP_INTR != 0
 			if m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE {
 				s.owing = false
-				if changed {
-					return errChanged
-				}
 				return m.Refusal()
 			}
 			if err := read(m.Body); err != nil {
