@@ -22,27 +22,38 @@ const (
 const fewDrains = 64
 
 // endDrains deletes destinations that take no new connections once their last connection has ended, or their time is over. It
-// returns when it has to be called again; zero means there are none.
+// returns when it has to be called again; zero means there are none. Called earlier, as after each change, it looks at nothing.
 func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	began := time.Now()
+	if next := d.drainsDue(began); began.Before(next) {
+		return next
+	}
 	if err := d.settleAll(ctx); err != nil && ctx.Err() == nil {
 		d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
 	}
 	now := time.Now()
-	next = now.Add(max(drainEvery, drainShare*now.Sub(began)))
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.quiet) == 0 {
+	d.due = now.Add(max(drainEvery, drainShare*now.Sub(began)))
+	none := len(d.quiet) == 0
+	d.mu.Unlock()
+	if none {
 		return time.Time{}
 	}
+	return d.drainsDue(now)
+}
+
+// drainsDue brings forward when drains are due to when the first time after now is over, and returns it.
+func (d *Dataplane) drainsDue(now time.Time) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for k := range d.quiet {
 		if s := d.servers[k]; s != nil {
-			if t := s.next(now); !t.IsZero() && t.Before(next) {
-				next = t
+			if t := s.next(now); !t.IsZero() && t.Before(d.due) {
+				d.due = t
 			}
 		}
 	}
-	return next
+	return d.due
 }
 
 func (d *Dataplane) settleAll(ctx context.Context) error {

@@ -208,6 +208,33 @@ func TestManyLeave(t *testing.T) {
 	})
 }
 
+// TestDrainsAreLookedAtInTurn: changes of others don't have the many that drain looked at more often.
+func TestDrainsAreLookedAtInTurn(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, newKernel(), dir)
+		p.observe()
+		for n := range 2 * fewDrains {
+			f := web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2)
+			p.apply(f)
+			p.k.connect(t, f, 1, 1, 0)
+			p.remove(f)
+		}
+		time.Sleep(5 * time.Second)
+		before := p.k.tables.Load()
+		for n := range 30 {
+			p.apply(web(key(1), 1+n%2))
+			time.Sleep(100 * time.Millisecond)
+		}
+		if read := p.k.tables.Load() - before; read < 2 || read > 4 {
+			t.Errorf("in 3 s of changes the table was read %d times, want once a second", read)
+		}
+		if err := p.Close(context.Background(), true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestUDPGoesAtOnce has flows not be waited for.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())

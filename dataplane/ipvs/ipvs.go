@@ -41,6 +41,8 @@ type Dataplane struct {
 	servers map[balancer.Key]*server
 	// quiet are those of them with destinations that are only kept for their connections.
 	quiet map[balancer.Key]bool
+	// due is when those are to be looked at again.
+	due time.Time
 	// ours4 and others4 are how many virtual servers with IPv4 addresses there are: vipd's, and others' as last seen.
 	ours4, others4 int
 	// told: the engine was asked to apply everything once.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,8 @@ type kernel struct {
 	omitted map[balancer.Key]bool
 	// skip says of a virtual server whether a list leaves it out; nil means none is.
 	skip func(balancer.Key) bool
+	// tables counts how often the table was read.
+	tables atomic.Int32
 	// unloaded: IPVS was taken out of the kernel, with all that it had. To list virtual servers loads it again.
 	unloaded bool
 }
@@ -105,6 +108,7 @@ func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 
 // Table leaves some out, as the kernel's does where others have virtual servers in other network namespaces.
 func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.Entry, error) {
+	k.tables.Add(1)
 	table, err := k.Fake.Table(ctx)
 	maps.DeleteFunc(table, func(key balancer.Key, _ ipvsnl.Entry) bool { return k.omitted[key] || k.skips(key) })
 	return table, err
