@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/ipvsnl"
 )
 
@@ -68,11 +72,41 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 	}, err
 }
 
-// idleFlows counts the idle flows of endpoints that drain, whose end may be waited for: to look at all endpoints would cost
-// a reading of the whole table each time.
+// idleFlows are the idle flows of endpoints that drain, whose end may be waited for, as they were last counted. To count them the
+// whole table of connections is read.
+type idleFlows struct {
+	reading sync.Mutex // held by who counts them
+	// due is when they may be counted again; reading guards it.
+	due  time.Time
+	last atomic.Pointer[map[balancer.DrainKey]uint64]
+}
+
+// idleFlows counts the idle flows of endpoints that drain, unless it did so just now.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 {
+	flows := d.drainingFlows()
+	if len(flows) == 0 {
+		return nil
+	}
+	i := &d.counts.idle
+	if i.reading.TryLock() {
+		defer i.reading.Unlock()
+		if began := time.Now(); !began.Before(i.due) {
+			d.countIdle(ctx, flows)
+			i.last.Store(&flows)
+			i.due = counters.NextReading(began)
+		}
+	}
+	if last := i.last.Load(); last != nil {
+		return *last
+	}
+	return nil // another counts them for the first time: they are live until then
+}
+
+// drainingFlows has the endpoints of UDP that drain.
+func (d *Dataplane) drainingFlows() map[balancer.DrainKey]uint64 {
 	flows := map[balancer.DrainKey]uint64{}
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	for k, s := range d.servers {
 		if s.there && s.last != nil && k.Proto == balancer.UDP {
 			for _, b := range s.last.Backends {
@@ -82,13 +116,14 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 
 			}
 		}
 	}
-	d.mu.Unlock()
-	if len(flows) == 0 {
-		return nil
-	}
+	return flows
+}
+
+// countIdle counts the idle ones among flows.
+func (d *Dataplane) countIdle(ctx context.Context, flows map[balancer.DrainKey]uint64) {
 	idle, err := d.idle(ctx)
 	if err != nil {
-		return nil // they count
+		return // all are live
 	}
 	for c, err := range d.conn.Connections(ctx) {
 		if err != nil {
@@ -99,5 +134,4 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 
 			flows[k] = n + 1
 		}
 	}
-	return flows
 }

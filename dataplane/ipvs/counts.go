@@ -18,6 +18,7 @@ type counts struct {
 	reading sync.Mutex // held by who reads all counters
 	// next is when they may be read again; reading guards it.
 	next time.Time
+	idle idleFlows
 
 	mu sync.Mutex // guards what follows; never held while the kernel is asked
 	// servers are of the virtual servers that are there.

@@ -16,6 +16,11 @@ import (
 // counted returns the connections and bytes of the service web's port, and the connections of endpoint i.
 func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
 	time.Sleep(2 * time.Second) // of the test's own time
+	return p.countedNow(name, i)
+}
+
+// countedNow is counted, however soon after another.
+func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, active uint64) {
 	for _, f := range p.Counters() {
 		if f.Service != name {
 			continue
@@ -134,6 +139,14 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		if all, _, _, active := p.counted("web", 1); active != 2 || all != 4 {
 			t.Errorf("%d of %d flows are live, want 2 of 4", active, all)
 		}
+		p.k.SetConnections(nil)
+		if _, _, _, active := p.countedNow("web", 1); active != 2 {
+			t.Errorf("asked again at once, %d flows are live, want 2 as just before", active)
+		}
+		if _, _, _, active := p.counted("web", 1); active != 4 {
+			t.Errorf("later %d flows are live, want 4: none is known to be idle", active)
+		}
+		p.k.SetConnections(table)
 		conns, err := dataplane.Connections(t.Context(), p, dataplane.ConnectionQuery{})
 		idle := slices.DeleteFunc(conns, func(c dataplane.Connection) bool { return c.State != dataplane.Idle })
 		if err != nil || len(idle) != 2 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/pick"
@@ -38,8 +39,21 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 		}.Counted(x.InPackets))
 	}
 	e.Choice, e.Shares = shares(virtual.Scheduler, destinations)
-	return e, d.stuck(ctx, f.Key, client, &e)
+	if virtual.Flags&ipvsnl.Persistent == 0 {
+		return e, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stuckTime)
+	defer cancel()
+	err = d.stuck(ctx, f.Key, client, &e)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.Choice += fmt.Sprintf("; where the kernel remembers the client was not found within %s", stuckTime)
+		err = nil
+	}
+	return e, err
 }
+
+// stuckTime bounds the search for where a client belongs.
+const stuckTime = 3 * time.Second
 
 // shares are the parts that the kernel's scheduler gives destinations. Its hashes can't be computed here: any destination may
 // be the one.
