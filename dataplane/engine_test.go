@@ -235,6 +235,33 @@ func TestPoison(t *testing.T) {
 	}
 }
 
+// TestLeftoversDontMatter: what an earlier process has left and can't be removed does not keep the engine from being ready.
+func TestLeftoversDontMatter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		only := func(n byte) balancer.Key {
+			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, n}), Port: 80, Proto: balancer.TCP}
+			w.desired.Frontends = snap.Map[balancer.Key, *balancer.Frontend]{}.Set(k, w.frontend(k))
+			w.desired.Addresses = snap.Map[netip.Addr, int]{}.Set(k.Addr, 1)
+			return k
+		}
+		left := only(1)
+		w.set()
+		time.Sleep(time.Minute)
+		w.stop()
+		w.kernel.Fail(fake.Faults{Keys: map[balancer.Key]bool{left: true}, ByKey: true}, 1)
+		w.start()
+		only(2)
+		w.set()
+		time.Sleep(time.Minute)
+		if s := w.engine.Status(); !s.Ready || len(s.Failing) != 1 {
+			t.Errorf("ready %v, failing %v", s.Ready, s.Failing)
+		}
+		w.kernel.Fail(fake.Faults{}, 1)
+		w.stop()
+	})
+}
+
 // gatedHost is a host that lets nothing with source ranges be applied while it is shut.
 type gatedHost struct {
 	*fake.Host

@@ -106,7 +106,13 @@ func (e *Engine) repaired() {
 
 // some reports whether anything of want is applied: a state of which nothing at all could be is not ready.
 func (e *Engine) some(want balancer.Desired) bool {
-	return want.Frontends.Len() == 0 || len(e.retries) < want.Frontends.Len()
+	failing := 0
+	for k := range e.retries {
+		if want.Frontends.Has(k) { // else its removal fails
+			failing++
+		}
+	}
+	return want.Frontends.Len() == 0 || failing < want.Frontends.Len()
 }
 
 // observe rebuilds what is done from what is there.

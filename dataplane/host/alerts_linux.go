@@ -27,10 +27,13 @@ type alerts []*nlsock.Socket
 func openAlerts() (all alerts, err error) {
 	rules := func() (*nlsock.Socket, error) {
 		s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, alertBuffer, nftGroup)
-		if err == nil {
-			err = nft.SkipOwn(s, false)
+		if err != nil {
+			return nil, err
 		}
-		return s, err
+		if err := nft.SkipOwn(s, false); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		return s, nil
 	}
 	for _, open := range []func() (*nlsock.Socket, error){rules, func() (*nlsock.Socket, error) { return subscribe(alertBuffer) }} {
 		s, err := open()

@@ -30,6 +30,8 @@ type holder struct {
 	kind  deviceKind
 	note  string
 	err   error
+	// passes: the error may pass by itself, so that it is tried again.
+	passes bool
 	// absent: it has to be made first; ready: it was made, and is up.
 	absent, ready bool
 }
@@ -51,7 +53,7 @@ func (h *Host) findDevice(name string) holder {
 	case errors.As(err, &absent):
 		return holder{err: fmt.Errorf("there is no device %s: addresses.interface names one that exists, or vipd0 for one that vipd makes", name)}
 	case err != nil:
-		return holder{err: fmt.Errorf("looking for device %s: %w", name, err)}
+		return holder{passes: true, err: fmt.Errorf("looking for device %s: %w", name, err)}
 	}
 	d := holder{name: name, index: link.Attrs().Index, kind: realDevice}
 	switch {
@@ -78,10 +80,11 @@ func (h *Host) makeDevice() {
 		h.ledger.setLink(d.name)
 		if err := h.ledger.save(); err != nil {
 			h.ledger.dropLink(d.name)
-			if isDenied(err) {
+			denied := isDenied(err)
+			if denied {
 				err = fmt.Errorf("%s (%w)", needPrivilege, err)
 			}
-			*d = holder{err: err}
+			*d = holder{passes: !denied, err: err}
 			return
 		}
 		err := h.nl.LinkAdd(h.newLink(d.name))
@@ -105,7 +108,7 @@ func (h *Host) withoutDevice(err error) {
 	case isDenied(err):
 		h.device = holder{err: errors.New(needPrivilege)}
 	default:
-		h.device = holder{err: fmt.Errorf("making device %s: %w", name, err)}
+		h.device = holder{passes: true, err: fmt.Errorf("making device %s: %w", name, err)}
 	}
 }
 
@@ -122,7 +125,7 @@ func (h *Host) upDevice(name string) holder {
 	case err != nil && isDenied(err):
 		return holder{err: errors.New(needPrivilege)}
 	case err != nil:
-		return holder{err: fmt.Errorf("bringing up device %s: %w", name, err)}
+		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
 	}
 	// What we did ourselves is no news.
 	full := h.full

@@ -74,7 +74,7 @@ func (h *Host) holdWanted(ctx context.Context) error {
 	for _, a := range todo[add] {
 		h.setPending(a, h.appliedAt[a] == 0)
 	}
-	var all []error
+	all := []error{h.deviceFailed(todo[wait])}
 	if err := h.ledger.save(); err != nil {
 		all = append(all, h.refuse(fresh, err))
 		fresh = nil
@@ -89,11 +89,27 @@ func (h *Host) holdWanted(ctx context.Context) error {
 	return errors.Join(append(all, h.beside(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
 }
 
+// deviceFailed is why there is no device, if that may pass: it is looked for again then, with what waits for it.
+func (h *Host) deviceFailed(waiting []netip.Addr) error {
+	if !h.device.passes {
+		return nil
+	}
+	for _, a := range waiting {
+		h.retry[a] = true
+	}
+	err := h.device.err
+	h.device = holder{}
+	return err
+}
+
 // move adds addresses and takes others away, with all that follows from it.
 func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 	all := []error{h.addAll(ctx, fresh)}
 	for _, a := range gone {
-		all = append(all, h.removeOurs(a))
+		if err := h.removeOurs(a); err != nil {
+			h.retry[a] = true
+			all = append(all, err)
+		}
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
 	h.announceAll() // what is back after it was removed
@@ -193,7 +209,8 @@ func (h *Host) addSome(addrs []netip.Addr) error {
 		case errors.Is(err, syscall.EPERM):
 			h.deny(a, needPrivilege)
 		case errors.Is(err, syscall.EACCES) && a.Is6():
-			h.deny(a, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w net.ipv6.conf.%s.disable_ipv6=0", h.device.name, h.device.name))
+			h.deny(a, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w %s=0", h.device.name, disableIPv6(h.device.name)))
+			h.without6[a] = true
 		default:
 			err = fmt.Errorf("adding address %s to %s: %w", a, h.device.name, err)
 			h.fail(a, err)

@@ -96,6 +96,8 @@ type todo struct {
 	dirty, leaving map[netip.Addr]bool
 	// retry ones could not be added; the engine says when they are tried again.
 	retry map[netip.Addr]bool
+	// without6 ones could not be added, as their device has IPv6 disabled.
+	without6 map[netip.Addr]bool
 	// late ones are added by Finish, once a frontend with an endpoint is applied on them.
 	late map[netip.Addr]bool
 	// pending ones were added by vipd and have had no applied frontend since. Until they have, they do not answer and are
@@ -129,6 +131,7 @@ func New(o Options) (*Host, error) {
 		demand: demand{appliedAt: map[netip.Addr]int{}},
 		todo: todo{
 			dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{}, pending: map[netip.Addr]bool{}, late: map[netip.Addr]bool{},
+			without6: map[netip.Addr]bool{},
 		},
 		routes: routes{
 			routed: map[netip.Addr]netip.Addr{}, unrouted: map[netip.Addr]string{}, arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{},

@@ -96,6 +96,9 @@ func (h *Host) noteEvent(c change) {
 		delete(h.view.devices, c.link)
 		return
 	}
+	if h.device.err != nil && c.device.name == h.opts.Interface {
+		h.stale = true // the device for VIPs is there now
+	}
 	h.view.devices[c.link] = c.device
 }
 
@@ -150,6 +153,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if err := h.updateView(); err != nil {
 		return "", err
 	}
+	h.lookAtIPv6()
 	if reason := h.addressesIntact(); reason != "" {
 		return reason, nil
 	}
@@ -238,6 +242,17 @@ func (h *Host) lookAtSysctls() error {
 		h.publish()
 	}
 	return err
+}
+
+// lookAtIPv6 has the addresses looked at again that the device could not take for want of IPv6, once it has that.
+func (h *Host) lookAtIPv6() {
+	if len(h.without6) == 0 {
+		return
+	}
+	if value, err := h.sys.Read(disableIPv6(h.device.name)); err == nil && value == "0" {
+		maps.Copy(h.dirty, h.without6)
+		clear(h.without6)
+	}
 }
 
 // mend records what was changed of ours and is repaired.

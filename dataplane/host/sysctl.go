@@ -20,8 +20,14 @@ type sysctls interface {
 // procSysctls are those of the calling thread's network namespace.
 type procSysctls struct{}
 
+// path is the file of a sysctl. As in sysctl(8) a dot within a part, such as in the name of a VLAN, is written as a slash.
 func (procSysctls) path(name string) string {
-	return filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
+	return filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(name))
+}
+
+// disableIPv6 is the sysctl that disables IPv6 on a device.
+func disableIPv6(device string) string {
+	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".disable_ipv6"
 }
 
 // Read returns the value without the white space around it.

@@ -195,19 +195,9 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 // that of one that fails its checks may be at once. One that is gone after its time may have gone during a search that began before.
 func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
-		is := backend(next, b)
+		is := next.Backend(b.Addr)
 		return is == nil || is.Over(now) && !b.Over(now)
 	})
-}
-
-// backend finds b among those of f.
-func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
-	for i := range f.Backends {
-		if f.Backends[i].Addr == b.Addr {
-			return &f.Backends[i]
-		}
-	}
-	return nil
 }
 
 // A sweep walks all of conntrack's table, which takes the kernel 9 ms where it is empty, and little more for many keys than for one.
@@ -274,7 +264,7 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 		return f != nil && !direct && f.Serves() && (f.Proto == balancer.UDP || !flow.Status.Has(conntrack.SeenReply))
 	}
 	if f != nil {
-		if b := backend(f, balancer.Backend{Addr: flow.Backend()}); b != nil {
+		if b := f.Backend(flow.Backend()); b != nil {
 			return b.Over(now)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,16 +34,12 @@ func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
 // leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target is not of these rules:
 // userspace mode, before a switch, has led it to its own port.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
-	if has(f, backend) {
+	if f.Backend(backend) != nil {
 		return true
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return fl.leaving[f.Key].has(backend)
-}
-
-func has(f *balancer.Frontend, backend netip.AddrPort) bool {
-	return slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == backend })
 }
 
 // volume is bytes from and to clients.
@@ -130,7 +125,7 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if l := fl.leaving[k]; l.has(flow.Backend()) {
 		return l.port, true
 	}
-	if f := fl.wanted[k]; f != nil && has(f, flow.Backend()) {
+	if f := fl.wanted[k]; f != nil && f.Backend(flow.Backend()) != nil {
 		return counters.Port{Service: f.Service, Name: f.Port}, true
 	}
 	return counters.Port{}, false

@@ -82,6 +82,7 @@ func withHandle[T any](ctx context.Context, k *Kernel, do func(*ipvs.Handle) (T,
 		return *new(T), err
 	}
 	var handle atomic.Pointer[ipvs.Handle]
+	var gaveUp atomic.Bool
 	answer, late, err := watch(ctx, k.limit, func() (T, error) {
 		h, err := ipvs.New("")
 		if err != nil {
@@ -89,8 +90,12 @@ func withHandle[T any](ctx context.Context, k *Kernel, do func(*ipvs.Handle) (T,
 		}
 		defer h.Close()
 		handle.Store(h)
+		if gaveUp.Load() {
+			return *new(T), context.DeadlineExceeded
+		}
 		return do(h)
 	})
+	gaveUp.Store(late)
 	if h := handle.Load(); late && h != nil {
 		go h.Close() // ends its waiting
 	}

@@ -1,0 +1,101 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// comes plays the engine, which compares as soon as Intact has a reason, and tries again what has failed, until the VIP is on the device.
+func comes(t *testing.T, h *Host, vip, device string) {
+	t.Helper()
+	f := frontend(vip)
+	d := desired(f)
+	lab.Eventually(t, 10*time.Second, vip+" on "+device, func() error {
+		reason, err := h.Intact(t.Context())
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			h.Resync(true)
+		}
+		if err := h.Prepare(t.Context(), d); err != nil {
+			return err
+		}
+		if err := h.Finish(t.Context(), d.Frontends); err != nil {
+			return err
+		}
+		if on := where(h)[f.Addr.String()]; on != device {
+			return fmt.Errorf("it is on %q, and Intact said %q; problems: %v", on, reason, h.Problems())
+		}
+		return nil
+	})
+}
+
+func runIP(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %q: %v: %s", args, err, out)
+	}
+}
+
+// TestLateDevice: VIPs come when the device appears that addresses.interface names, also when it is made anew.
+func TestLateDevice(t *testing.T) {
+	network(t)
+	o := options(t, xtables.Auto)
+	o.Interface = "late0.5"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.7.1:80"))
+	if on := where(h)["10.96.7.1"]; on != nowhere {
+		t.Fatalf("without a device the VIP is on %q", on)
+	}
+	for range 2 {
+		runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
+		runIP(t, "link", "set", "late0.5", "up")
+		comes(t, h, "10.96.7.1:80", "late0.5")
+		runIP(t, "link", "del", "late0.5")
+		comes(t, h, "10.96.7.1:80", nowhere)
+	}
+}
+
+// TestNoRoomForLedger: while the ledger can't be written no device is made, which is an error, and tried again.
+func TestNoRoomForLedger(t *testing.T) {
+	network(t)
+	h := newHost(t, options(t, xtables.Auto))
+	path := h.ledger.path
+	h.ledger.path = "/proc/nowhere/host.json"
+	d := desired(frontend("10.96.7.1:80"))
+	if err := h.Prepare(t.Context(), d); err == nil {
+		t.Error("there is no error")
+	}
+	h.ledger.path = path
+	must(t, h.Prepare(t.Context(), d))
+	must(t, h.Finish(t.Context(), d.Frontends))
+	if on := where(h)["10.96.7.1"]; on == nowhere || on == "" {
+		t.Errorf("with room the VIP is on %q; problems: %v", on, h.Problems())
+	}
+}
+
+// TestIPv6Enabled: a VIP comes once IPv6 is enabled on its device as the problem says.
+func TestIPv6Enabled(t *testing.T) {
+	network(t)
+	runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
+	disable := procSysctls{}.path(disableIPv6("late0.5"))
+	must(t, os.WriteFile(disable, []byte("1"), 0))
+	o := options(t, xtables.Auto)
+	o.Interface = "late0.5"
+	h := newHost(t, o)
+	f := frontend("[fd01::77]:80")
+	apply(t, h, f)
+	if held := h.held.At(netip.MustParseAddr("fd01::77")); held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
+		t.Errorf("it is %+v", held)
+	}
+	must(t, os.WriteFile(disable, []byte("0"), 0))
+	comes(t, h, "[fd01::77]:80", "late0.5")
+}
