@@ -309,6 +309,23 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 	}
 }
 
+// TestClearingIsSeen: that all is gone is seen at once, of either family, however long it is until all is compared again.
+func TestClearingIsSeen(t *testing.T) {
+	for _, n := range []int{0, 3} { // keys of IPv4 and IPv6
+		p := start(t, newKernel(), t.TempDir())
+		p.observe()
+		p.apply(web(key(n), 1))
+		p.look.next = time.Now().Add(time.Hour)
+		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
+			t.Errorf("of %s Intact says %q, %v", key(n), reason, err)
+		}
+		p.k.Flush()
+		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
+			t.Errorf("%s is gone, and Intact says %q, %v", key(n), reason, err)
+		}
+	}
+}
+
 // TestUnloadingIsSeen: IPVS that somebody takes out of the kernel, where nothing keeps it, takes everything with it.
 func TestUnloadingIsSeen(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())

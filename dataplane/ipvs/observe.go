@@ -160,8 +160,8 @@ const (
 	countPause            = time.Second
 )
 
-// Intact looks whether there are as many virtual servers as there were, which costs the same however many there are, and from time
-// to time compares all: each second where there are few.
+// Intact looks whether there are as many virtual servers as there were, and for one of IPv6, which costs the same however many there
+// are, and from time to time compares all: each second where there are few.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -172,9 +172,13 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	case err != nil || len(d.servers) == 0:
 		return "", err
 	}
+	gone6, err := d.gone6Locked(ctx)
+	if err != nil {
+		return "", err
+	}
 	began, due := time.Now(), d.look.next
 	switch {
-	case n < d.ours4:
+	case n < d.ours4 || gone6:
 		due = time.Time{}
 	case n != d.ours4+d.others4:
 		due = d.look.soon
@@ -189,6 +193,20 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	ended := time.Now()
 	d.look = look{next: ended.Add(lookShare * ended.Sub(began)), soon: ended.Add(min(countPause, countShare*ended.Sub(began)))}
 	return reason, err
+}
+
+// gone6Locked asks for one of our virtual servers with an IPv6 address, another one each time: the kernel counts the others alone.
+func (d *Dataplane) gone6Locked(ctx context.Context) (bool, error) {
+	for k, s := range d.servers { // in random order
+		if s.there && !s.unsure && !k.Addr.Is4() {
+			_, err := d.conn.Service(ctx, k)
+			if errors.Is(err, ipvsnl.ErrNoService) {
+				return true, nil
+			}
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // compareLocked says in what some virtual server is not as it was left. Those that the lists show to be another are read by
