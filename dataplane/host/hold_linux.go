@@ -281,6 +281,7 @@ func (h *Host) removeOurs(a netip.Addr) error {
 // remove takes an address and its route from a device. Where it is gone already there is nothing to do.
 func (h *Host) remove(a netip.Addr, device string) error {
 	delete(h.shadowed, a)
+	delete(h.arriving, a)
 	delete(h.unrouted, a)
 	delete(h.unannounced, a)
 	if err := h.unroute(a); err != nil {

@@ -36,6 +36,7 @@ func (h *Host) updateView() error {
 		h.lost = false
 		clear(h.source[:])
 	}
+	clear(h.arriving) // an event may have been lost
 	h.full, h.stale = false, false
 	maps.Copy(h.dirty, h.wantedOrApplied())
 	for a := range h.ledger.Addresses {
@@ -70,11 +71,11 @@ func (h *Host) noteEvent(c change) {
 		return
 	}
 	if c.addr.IsValid() {
+		delete(h.arriving, c.addr)
 		if c.gone {
 			h.view.unset(c.addr, c.link, c.at.bits)
 		} else {
 			h.view.set(c.addr, c.at)
-			delete(h.arriving, c.addr)
 		}
 		h.dirty[c.addr] = true
 		if !h.added.Has(c.addr) {
@@ -151,6 +152,9 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
 	}
 	if err := h.updateView(); err != nil {
+		return "", err
+	}
+	if err := h.dropArrived(); err != nil {
 		return "", err
 	}
 	h.lookAtIPv6()

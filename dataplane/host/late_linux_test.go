@@ -99,3 +99,40 @@ func TestIPv6Enabled(t *testing.T) {
 	must(t, os.WriteFile(disable, []byte("0"), 0))
 	comes(t, h, "[fd01::77]:80", "late0.5")
 }
+
+// TestLateRoute: the kernel's own route to an IPv6 address, which makes the VIP the source of the host's connections, goes also where
+// the kernel ends its adding of the address after vipd has waited for it.
+func TestLateRoute(t *testing.T) {
+	network(t)
+	h := newHost(t, options(t, xtables.Auto))
+	a := netip.MustParseAddr("fd01::77")
+	apply(t, h, frontend("[fd01::77]:80"))
+	kernels := func() bool {
+		out, err := exec.Command("ip", "-6", "route", "show", "table", "local", "fd01::77", "proto", "kernel").Output()
+		must(t, err)
+		return len(out) > 0
+	}
+	look := func() {
+		t.Helper()
+		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
+			t.Fatalf("Intact says %q, %v", reason, err)
+		}
+	}
+	look()
+	if kernels() {
+		t.Fatal("the kernel's route is there from the beginning")
+	}
+	h.shadowed[a], h.arriving[a] = true, false // as after waiting in vain
+	runIP(t, "-6", "route", "add", "local", "fd01::77", "dev", h.device.name, "table", "local", "proto", "kernel", "metric", "1")
+	look()
+	if !kernels() {
+		t.Error("it went before the address came")
+	}
+	runIP(t, "-6", "addr", "change", "fd01::77/128", "dev", h.device.name) // the kernel tells of it again
+	lab.Eventually(t, 10*time.Second, "the end of the kernel's route", func() error {
+		if look(); kernels() {
+			return fmt.Errorf("it is there")
+		}
+		return nil
+	})
+}

@@ -31,7 +31,8 @@ type routes struct {
 	// unrouted are held addresses whose route is not right yet, with the reason; asleep: some wait for the device to come up.
 	unrouted map[netip.Addr]string
 	asleep   bool
-	// arriving are IPv6 addresses that the kernel is still adding; shadowed are those whose route from the kernel has to go.
+	// arriving are IPv6 addresses that the kernel is still adding, true while that is waited for; shadowed are those whose route from
+	// the kernel has to go.
 	arriving, shadowed map[netip.Addr]bool
 }
 
@@ -207,22 +208,45 @@ func (h *Host) spare(addrs []netip.Addr, which []int) {
 }
 
 // unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
-// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there.
+// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there. Those whose event
+// is late, as on a busy host, are left for when it comes, see Intact.
 func (h *Host) unshadow(ctx context.Context) error {
 	if len(h.shadowed) == 0 {
 		return nil
 	}
 	const patience, pause = time.Second, 2 * time.Millisecond
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && sleep(ctx, pause); {
-		if h.catchUp(); len(h.arriving) == 0 || h.stale {
-			break
+	awaited := func() bool {
+		return !h.stale && slices.Contains(slices.Collect(maps.Values(h.arriving)), true)
+	}
+	for deadline := time.Now().Add(patience); awaited() && time.Now().Before(deadline) && sleep(ctx, pause); {
+		h.catchUp()
+	}
+	for a := range h.arriving {
+		h.arriving[a] = false
+	}
+	return h.dropShadows(slices.Collect(maps.Keys(h.shadowed)))
+}
+
+// dropArrived removes the kernel's routes of those addresses that have come after unshadow.
+func (h *Host) dropArrived() error {
+	var come []netip.Addr
+	for a := range h.shadowed {
+		if _, arriving := h.arriving[a]; !arriving {
+			come = append(come, a)
 		}
+	}
+	return h.dropShadows(come)
+}
+
+// dropShadows removes the kernel's routes to shadowed addresses. Those that are still arriving remain shadowed.
+func (h *Host) dropShadows(shadowed []netip.Addr) error {
+	if len(shadowed) == 0 {
+		return nil
 	}
 	// The event comes first, then the route, both under the lock that this request has to take.
 	if _, err := h.nl.LinkByIndex(h.device.index); err != nil {
 		return fmt.Errorf("looking at device %s: %w", h.device.name, err)
 	}
-	shadowed := slices.Collect(maps.Keys(h.shadowed))
 	var drop []rtnl.Message
 	for _, a := range shadowed {
 		drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
@@ -233,8 +257,11 @@ func (h *Host) unshadow(ctx context.Context) error {
 			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", shadowed[i], err))
 		}
 	}
-	clear(h.shadowed)
-	clear(h.arriving)
+	for _, a := range shadowed {
+		if _, arriving := h.arriving[a]; !arriving {
+			delete(h.shadowed, a)
+		}
+	}
 	return errors.Join(all...)
 }
 
