@@ -71,7 +71,10 @@ func (d *daemonLink) absent(socket string, unread error) string {
 	if h := netlock.Ask(); pid == 0 && h.RunDir != "" && samePlace(h.RunDir, conf.RunDir) {
 		pid = h.PID // its lock was removed with its run_dir
 	}
-	if pid != 0 {
+	switch note := lockfile.Noted(lockFile(conf.RunDir)); {
+	case pid != 0 && note != "":
+		return fmt.Sprintf("vipd (pid %d) %s", pid, note)
+	case pid != 0:
 		return fmt.Sprintf("its socket was removed, and vipd runs (pid %d): restart it", pid)
 	}
 	return ""

@@ -84,15 +84,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		complain(err)
 		return exitUsage
 	}
-	// A second signal ends the program at once: the first one gives signals back to their default.
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	context.AfterFunc(ctx, stop)
+	ctx, hurry, done := endBySignal(ctx)
+	defer done()
 	hangups := make(chan os.Signal, 1) // before anything else: an early one must not end the program
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	d, err := daemon.New(daemon.Options{
-		ConfigFile: a.config, Mode: config.ModeName(a.mode), AllowEmpty: a.allowEmpty, Replace: a.replace, Log: log, Version: version.Version, Modes: modes.All(),
+		ConfigFile: a.config, Mode: config.ModeName(a.mode), AllowEmpty: a.allowEmpty, Replace: a.replace, Hurry: hurry, Log: log, Version: version.Version, Modes: modes.All(),
 	})
 	if err == nil {
 		go reloadOn(ctx, hangups, d)
@@ -146,6 +144,27 @@ func describe(out io.Writer, f *flag.Flag) {
 		usage += " (default " + f.DefValue + ")"
 	}
 	fmt.Fprintf(out, "  %-20s %s\n", name, usage)
+}
+
+// endBySignal returns a context that the first signal ends, and one that the second one ends. From then on signals have their default: a
+// third one ends the program at once.
+func endBySignal(parent context.Context) (ctx, hurry context.Context, done func()) {
+	ctx, stop := context.WithCancel(parent)
+	hurry, cancel := context.WithCancel(context.WithoutCancel(parent))
+	signals, over := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		defer signal.Stop(signals)
+		for _, end := range []func(){stop, cancel} {
+			select {
+			case <-signals:
+				end()
+			case <-over:
+				return
+			}
+		}
+	}()
+	return ctx, hurry, func() { close(over); stop(); cancel() }
 }
 
 // reloadOn reloads at each hangup until ctx ends.

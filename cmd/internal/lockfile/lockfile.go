@@ -2,7 +2,10 @@ package lockfile
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"strings"
 )
 
 // ErrHeld means that another process has the lock.
@@ -13,4 +16,28 @@ func Lost(f *os.File) bool {
 	have, err := f.Stat()
 	there, err2 := os.Stat(f.Name())
 	return err != nil || err2 != nil || !os.SameFile(have, there)
+}
+
+// Note writes into a lock file what its holder has to say to those who wonder what it does; "" is nothing. It stays when the holder ends,
+// until the next one's Note.
+func Note(f *os.File, text string) error {
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("noting in the lock: %w", err)
+	}
+	if _, err := f.WriteAt([]byte(text), 0); err != nil {
+		return fmt.Errorf("noting in the lock: %w", err)
+	}
+	return nil
+}
+
+// Noted is what the holder of the lock at path has noted; "" is nothing, or that it can't be read.
+func Noted(path string) string {
+	const most = 1 << 10
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	text, _ := io.ReadAll(io.LimitReader(f, most))
+	return strings.TrimSpace(string(text))
 }

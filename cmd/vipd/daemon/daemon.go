@@ -50,6 +50,8 @@ type Options struct {
 	Log        *slog.Logger
 	// Replace takes the place of the vipd that runs with the same run_dir, with its sockets and connections.
 	Replace bool
+	// Hurry has the end of Run wait for connections no more, once it is done. Nil: never.
+	Hurry context.Context
 	// Version is shown in status and metrics.
 	Version string
 	// Modes are the dataplanes that this program has, the best first.
@@ -180,9 +182,12 @@ func (d *Daemon) openFiles() (err error) {
 	}
 	d.lock, err = lockfile.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
 	if errors.Is(err, lockfile.ErrHeld) {
-		return fmt.Errorf("%w: stop it, or give this one another run_dir", err)
+		return fmt.Errorf("%w: stop it, take its place with --replace, or give this one another run_dir", err)
 	}
 	if err != nil {
+		return err
+	}
+	if err := lockfile.Note(d.lock, ""); err != nil {
 		return err
 	}
 	if d.replacing, err = listenHandover(d.handoverPath()); err != nil {
@@ -358,7 +363,7 @@ func (d *Daemon) handOver() error {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
 		}
 	}
-	err := mode.Dataplane.Close(ctx, mode.Keeps)
+	err := mode.Dataplane.Close(d.leaving(ctx, mode), mode.Keeps)
 	if err != nil {
 		err = fmt.Errorf("closing %s mode: %w", mode.Name, err)
 	}
@@ -368,6 +373,32 @@ func (d *Daemon) handOver() error {
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
 	return errors.Join(err, d.host.Release(ctx)) // an address that stays would swallow its clients' packets
+}
+
+// leaving tells of the connections that are waited for, where the mode's end with this process, and returns what bounds the waiting.
+func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.Context {
+	if mode.Keeps {
+		return ctx
+	}
+	open := uint64(0)
+	for _, f := range mode.Dataplane.Counters() {
+		for _, b := range f.Backends {
+			open += b.Active
+		}
+	}
+	if until, bounded := ctx.Deadline(); bounded && open > 0 {
+		d.Log.Info("stopping: open connections may end by themselves; another signal ends them", "connections", open, "at_most", time.Until(until).Round(time.Second))
+		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections may go on until %s; another SIGTERM ends them", until.Format(time.TimeOnly)))
+		if err != nil {
+			d.Log.Warn("vipctl can't tell that vipd is stopping", "err", err)
+		}
+	}
+	if d.Hurry == nil {
+		return ctx
+	}
+	hurried, cancel := context.WithCancel(ctx)
+	context.AfterFunc(d.Hurry, cancel)
+	return hurried
 }
 
 // successor returns the queue to the process that takes this one's place; nil means that there is none.

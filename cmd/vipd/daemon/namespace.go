@@ -45,6 +45,8 @@ func (d *Daemon) claimNamespace() (err error) {
 		return err
 	case !held.Holder.IsDaemon():
 		return fmt.Errorf("%w: start vipd again when it has ended", err)
+	case held.Holder.RunDir == self.RunDir:
+		return configError{fmt.Errorf("%w: stop it, or take its place with --replace", err)}
 	case d.config.Mode != config.UserspaceMode || d.config.Userspace.Intercept != config.BindIntercept:
 		return configError{fmt.Errorf("%w: stop it; or serve only VIPs in 127.0.0.0/8 beside it, with mode = %q and userspace.intercept = %q",
 			err, config.UserspaceMode, config.BindIntercept)}
