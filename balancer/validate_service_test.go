@@ -66,7 +66,7 @@ func TestWrongService(t *testing.T) {
 		}},
 		{fields: web + `, "affinity_timeout": "1h"`, want: []string{`warning: affinity_timeout: has no effect without affinity = "client_ip"`}},
 		{fields: web + `, "source_ranges": ["10.0.0.1/8", "10.0.0.1", "ten", " 10.0.0.0/8 ", "::ffff:10.1.0.0/112"]`, want: []string{
-			`source_ranges[0]: "10.0.0.1/8" has bits set behind its length: did you mean 10.0.0.0/8?`,
+			`source_ranges[0]: "10.0.0.1/8" has host bits set: did you mean 10.0.0.0/8?`,
 			`source_ranges[1]: "10.0.0.1" lacks a length: write 10.0.0.1/32 for this one address`,
 			`source_ranges[2]: "ten" is not a network, such as 10.0.0.0/8 or fd00::/64`,
 		}},

@@ -27,7 +27,7 @@ func ParseAddr(text string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// ParsePrefix reads a network. One with bits set behind its length is refused, and so is a bare address; the error
+// ParsePrefix reads a network. One with host bits set is refused, and so is a bare address; the error
 // names the right one.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	text = strings.TrimSpace(text)
@@ -42,7 +42,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 	}
 	if m := p.Masked(); m != p {
-		return netip.Prefix{}, fmt.Errorf("%q has bits set behind its length: did you mean %s?", text, m)
+		return netip.Prefix{}, fmt.Errorf("%q has host bits set: did you mean %s?", text, m)
 	}
 	return p, nil
 }

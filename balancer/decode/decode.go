@@ -298,6 +298,10 @@ func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
 	case map[string]any:
 		d.problem("needs a list of tables, not one table: write [[...]] for its heading, or [{ ... }]")
 	case string:
+		if f, ok := reflect.New(v.Type().Elem()).Interface().(exampler); ok {
+			d.problem("needs a list of tables, such as [%s]", f.Example())
+			return
+		}
 		d.problem("needs a list: write [%q]", shorten(list))
 	default:
 		d.wrong("a list", raw)

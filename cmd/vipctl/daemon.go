@@ -57,7 +57,7 @@ func (d *daemonLink) client() (*api.Client, error) {
 // could not be read.
 func (d *daemonLink) absent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
-		return fmt.Sprintf("there is no such socket, and the config %s, which may name another, is not open to you: use sudo, or name the socket with --socket",
+		return fmt.Sprintf("there is no such socket, and you may not read the config %s, which may name another: use sudo, or name the socket with --socket",
 			d.flags.String("config"))
 	}
 	conf, _, err := config.Load(d.flags.String("config"))

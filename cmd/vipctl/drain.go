@@ -104,7 +104,7 @@ func (c *call) request(more int) (q api.OverrideRequest, err error) {
 	case q.Expires < 0:
 		return q, wrongUse("--expires %s is below zero", q.Expires)
 	case q.Node != "" && args > 0:
-		return q, wrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; it goes: %s", c.verb.name, c.verb.usage())
+		return q, wrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; usage: %s", c.verb.name, c.verb.usage())
 	case q.Node != "" && args == 0:
 		return q, nil
 	case q.Node != "" || args != 2:

@@ -40,7 +40,7 @@ func runPool(c *call) error {
 	case action == "delete" && len(rest) == 1:
 		return c.writePool(rest[0], nil, "removed")
 	}
-	return wrongUse("it goes: vipctl pool %s; for example: %s", c.verb.args, c.verb.example)
+	return wrongUse("usage: vipctl pool %s; for example: %s", c.verb.args, c.verb.example)
 }
 
 func (c *call) setPool(name string, networks []string) error {

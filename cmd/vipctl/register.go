@@ -82,7 +82,7 @@ func runRegister(c *call) error {
 	own, command := c.args, []string(nil)
 	if i := slices.Index(c.args, "--"); i >= 0 {
 		if own, command = c.args[:i], c.args[i+1:]; len(command) == 0 {
-			return wrongUse("no command is behind --; it goes: %s", c.verb.usage())
+			return wrongUse("no command is behind --; usage: %s", c.verb.usage())
 		}
 	}
 	own = endpointArgs(own)
@@ -90,7 +90,7 @@ func runRegister(c *call) error {
 	case len(own) < 2:
 		return wrongUse("\"vipctl register\" needs SERVICE ADDRESS[:PORT]; for example: %s", c.verb.example)
 	case len(own) > 2:
-		return wrongUse("\"vipctl register\": argument %q is one too many; -- stands before a command: %s", own[2], c.verb.usage())
+		return wrongUse("\"vipctl register\": unexpected argument %q; put -- before a command: %s", own[2], c.verb.usage())
 	case c.flags.Duration("timeout") < 0 || c.flags.Duration("kill-after") < 0:
 		return wrongUse("--timeout and --kill-after can't be below zero")
 	}

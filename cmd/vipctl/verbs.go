@@ -153,7 +153,7 @@ func (v *verb) counted(args []string) error {
 	case len(args) < v.least:
 		return wrongUse("\"vipctl %s\" needs %s; for example: %s", v.name, v.args, v.example)
 	case v.most >= 0 && len(args) > v.most:
-		return wrongUse("\"vipctl %s\": argument %q is one too many; it goes: %s", v.name, args[v.most], v.usage())
+		return wrongUse("\"vipctl %s\": unexpected argument %q; usage: %s", v.name, args[v.most], v.usage())
 	}
 	return nil
 }

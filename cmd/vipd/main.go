@@ -125,10 +125,17 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, err
 	}
 	if err != nil {
-		return a, fmt.Errorf("%s; see vipd --help", strings.Replace(err.Error(), "flag provided but not defined: -", "there is no flag --", 1))
+		const unknown = "flag provided but not defined: "
+		if flag, is := strings.CutPrefix(err.Error(), unknown); is { // with one dash, however it was typed
+			if len(flag) > len("-c") {
+				flag = "-" + flag
+			}
+			return a, fmt.Errorf("there is no flag %s; see vipd --help", flag)
+		}
+		return a, fmt.Errorf("%w; see vipd --help", err)
 	}
 	if f.NArg() > 0 {
-		return a, fmt.Errorf("%q is surplus: vipd takes flags only; see vipd --help", f.Arg(0))
+		return a, fmt.Errorf("unexpected argument %q: vipd takes only flags; see vipd --help", f.Arg(0))
 	}
 	if a.mode != "" && !slices.Contains(config.ModeName("").Values(), a.mode) {
 		return a, fmt.Errorf("--mode %q is unknown; possible are %s", a.mode, strings.Join(config.ModeName("").Values(), ", "))

@@ -32,7 +32,7 @@ func TestMistakes(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"--nonsense":              "2 vipd: there is no flag --nonsense; see vipd --help",
-		"start":                   `2 vipd: "start" is surplus: vipd takes flags only; see vipd --help`,
+		"start":                   `2 vipd: unexpected argument "start": vipd takes only flags; see vipd --help`,
 		"--mode nft":              `2 vipd: --mode "nft" is unknown; possible are auto, ipvs, nftables, iptables, userspace`,
 		"--log-level loud":        `2 vipd: --log-level "loud" is unknown; possible are debug, info, warn, error`,
 		"--log-format xml":        `2 vipd: --log-format "xml" is unknown; possible are text, json`,

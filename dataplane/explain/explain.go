@@ -111,7 +111,7 @@ const (
 func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
 	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
 	if q.Client.Is4() != q.To.Addr.Is4() {
-		return *a, fmt.Errorf("%s and %s are of different families: no client connects so", q.Client, q.To.Addr)
+		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, nor the other way round", q.Client, q.To.Addr)
 	}
 	n.address(a)
 	f := n.Applied.At(q.To)

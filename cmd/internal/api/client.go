@@ -261,7 +261,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case sockerr.Is(err, syscall.EINVAL):
 		return fmt.Errorf("no vipd answers at %s: the path is too long for a socket; name vipd's with --socket", c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("vipd's socket %s is not open to you: use sudo, or join the group that owns it", c.socket)
+		return fmt.Errorf("you may not use vipd's socket %s: use sudo, or join the group that owns it", c.socket)
 	}
 	if asked := (*url.Error)(nil); errors.As(err, &asked) {
 		err = asked.Err // without the URL, which is none to users

@@ -134,8 +134,8 @@ func checkAccounting(v *visit) {
 	}
 	if name := v.mode().Name; v.sysctl("net.netfilter.nf_conntrack_acct") == "0" && (name == config.IPTablesMode || name == config.NFTablesMode) {
 		v.add(note("the kernel does not count bytes of connections (nf_conntrack_acct)",
-			"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Restart vipd behind the setting, "+
-				"which holds for new connections",
+			"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Set this and restart vipd: "+
+				"it holds for new connections",
 			"sysctl -w net.netfilter.nf_conntrack_acct=1"))
 	}
 	if v.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal") == "0" {
