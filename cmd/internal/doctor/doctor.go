@@ -72,6 +72,8 @@ type Interface struct {
 	// Bridge: it is a switch that the kernel makes.
 	Bridge bool
 	Addrs  []netip.Addr
+	// Networks are those that it leads to.
+	Networks []netip.Prefix
 }
 
 // Host is what checks see of a host.

@@ -61,7 +61,10 @@ func newMade() *made {
 		Modes:  []modes.Mode{trialOf(config.IPTablesMode, true, nil), trialOf(config.UserspaceMode, false, nil)},
 		Status: &api.Status{Version: "v1", Node: "gw1", Mode: api.Mode{InUse: "iptables", Wanted: "auto", Detail: "nft"}},
 		Interfaces: func() ([]Interface, error) {
-			return []Interface{{Name: "lo"}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("192.168.1.100")}}}, nil
+			return []Interface{{Name: "lo"}, {
+				Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("192.168.1.100")},
+				Networks: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")},
+			}}, nil
 		},
 		ReadFile: func(path string) ([]byte, error) {
 			if text, ok := m.files[path]; ok {
@@ -477,6 +480,33 @@ func TestArrival(t *testing.T) {
 			m.Status.Addresses = []api.Address{a}
 			m.arrives(t, OK, test.want)
 		})
+	}
+}
+
+// TestArrivalAmongNeighbours: nobody answers for a VIP from the network of a device that is held elsewhere, unless the host answers by any
+// device.
+func TestArrivalAmongNeighbours(t *testing.T) {
+	m := newMade()
+	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}
+	m.frontend("192.168.1.77:80/tcp", false)
+	m.arrives(t, Warning, "192.168.1.77 is held on vipd0, and in the network of eth0: clients there don't reach it, for no host answers when they ask for it by ARP or NDP")
+	m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
+	m.arrives(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts where a route leads here")
+}
+
+// TestKilled: a vipd that has left addresses and answers no more is a problem, one that has left nothing is not.
+func TestKilled(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		m := newMade()
+		m.Status, m.NoDaemon, m.put = nil, "no vipd answers", map[netip.Addr]string{}
+		want := Note
+		if killed {
+			m.put[netip.MustParseAddr("10.96.0.10")], want = "lo", Problem
+		}
+		first := Examine(t.Context(), m.Host)[0]
+		if first.What != "no vipd answers" || first.Level != want {
+			t.Errorf("killed %v: got %s %q, want %s", killed, first.Level, first.What, want)
+		}
 	}
 }
 

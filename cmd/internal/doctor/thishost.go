@@ -43,6 +43,9 @@ func interfaces() ([]Interface, error) {
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
 				i.Addrs = append(i.Addrs, p.Addr().Unmap().WithZone(""))
+				if !p.IsSingleIP() && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+					i.Networks = append(i.Networks, p.Masked())
+				}
 			}
 		}
 		all = append(all, i)

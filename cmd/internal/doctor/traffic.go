@@ -22,6 +22,8 @@ type traffic struct {
 	*visit
 	// on are the host's addresses, with their devices.
 	on map[netip.Addr]string
+	// interfaces are the host's devices.
+	interfaces []Interface
 	// gateways are those by which others may reach this host: for IPv6 and IPv4.
 	gateways map[bool]string
 }
@@ -53,9 +55,9 @@ func checkTraffic(_ context.Context, v *visit) {
 
 // traffic reads what the host has.
 func (v *visit) traffic() *traffic {
-	t := &traffic{v, map[netip.Addr]string{}, map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}}
-	found := map[bool]bool{}
 	interfaces, _ := v.Interfaces() // one that does not tell has none that could be named
+	t := &traffic{v, map[netip.Addr]string{}, interfaces, map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}}
+	found := map[bool]bool{}
 	for _, i := range interfaces {
 		for _, a := range i.Addrs {
 			if t.on[a] == "" {
@@ -118,10 +120,28 @@ func (t *traffic) arrival(a api.Address) Finding {
 			"vipd serves an address while it is here; its owner, such as keepalived, moves it", "ip address show to VIP")
 	case device == "none" || device == "":
 		return problem("not on this host"+in(a.Note), "services get no traffic there", "vipctl status")
+	case t.asked(addr) != "" && (device == "lo" || strings.HasPrefix(device, "vipd")):
+		return warning(fmt.Sprintf("held on %s%s, and in the network of %s: clients there don't reach it, for no host answers when they ask for it by ARP or NDP",
+			device, t.left(), t.asked(addr)), "a VIP from another network needs a route to this host; one from the clients' own has to be on their device, or to be owned (docs/ownership.md)",
+			fmt.Sprintf("vipctl check  # after setting addresses.interface = %q in %s", t.asked(addr), t.ConfigFile))
 	case device == "lo" || strings.HasPrefix(device, "vipd"):
 		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts where a route leads here", device, t.left()), route)
 	}
 	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()))
+}
+
+// asked is the device in whose network an address is, so that hosts there ask for it instead of sending to a router; "" means it is in
+// none.
+func (t *traffic) asked(a netip.Addr) string {
+	if a.Is4() && t.sysctl("net.ipv4.conf.all.arp_ignore") == "0" { // the host answers by any device
+		return ""
+	}
+	for _, i := range t.interfaces {
+		if slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
+			return i.Name
+		}
+	}
+	return ""
 }
 
 // arrivalToCome is about an address that vipd puts on its device when it runs.
