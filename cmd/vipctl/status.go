@@ -94,12 +94,26 @@ func (p *printer) statusText(s *api.Status) string {
 	out.sync(s)
 	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
 	out.health(&s.Health)
+	out.byHand(s)
 	out.problems(s.Problems)
 	if s.Ownership != "" {
 		out.text("ownership", s.Ownership)
 	}
 	out.addresses(s.Addresses)
 	return out.b.String()
+}
+
+// byHand writes what was said of endpoints by hand, which may be forgotten.
+func (out *sheet) byHand(s *api.Status) {
+	const most = 3
+	label := "by hand"
+	for _, t := range s.ByHand[:min(most, len(s.ByHand))] {
+		out.painted(label, fmt.Sprintf("%s/%s: %s", t.Service, t.Address, out.override(t.Override)), table.Notice)
+		label = ""
+	}
+	if more := s.Overrides - most; more > 0 {
+		out.text("", fmt.Sprintf("and %d more: vipctl get endpoints -o wide", more))
+	}
 }
 
 // mode writes which mode is in use, and why it is not the one that is wanted.

@@ -33,6 +33,9 @@ type Status struct {
 	Endpoints int  `json:"endpoints"`
 	// Health counts what checks find.
 	Health HealthCount `json:"health"`
+	// Overrides is of how many endpoints, or addresses of services, something is said by hand, such as a drain; ByHand are the first.
+	Overrides int              `json:"overrides,omitempty"`
+	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
 	// Ownership says how owning VIPs goes on this host; "" means it owns none.
 	Ownership string `json:"ownership,omitempty"`
 	// Confirmed are the hosts that confirm this one as an owner, with the age of each confirmation in seconds; -1 means none.

@@ -110,7 +110,9 @@ func (v *View) Status() api.Status {
 		checked += v.checkedOf(service, of)
 	}
 	owning, confirmed := v.from.Ownership()
+	byHand := v.Overrides().Targets
 	return api.Status{
+		Overrides: len(byHand), ByHand: byHand[:min(mostByHand, len(byHand))],
 		Ownership: owning, Confirmed: confirmed,
 		Version: v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
 		Sync: api.Sync{
@@ -122,6 +124,9 @@ func (v *View) Status() api.Status {
 		Addresses: v.addresses(), Problems: v.Problems(),
 	}
 }
+
+// mostByHand bounds the overrides that a status has.
+const mostByHand = 10
 
 // ModeStatus says which mode serves, and why.
 func (v *View) ModeStatus() api.Mode {
