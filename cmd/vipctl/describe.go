@@ -161,7 +161,7 @@ func (p *printer) describedDrains(s *api.Service) *table.Table {
 		}
 		cut := "never"
 		if !e.Until.IsZero() {
-			cut = p.ahead(e.Until)
+			cut = p.when(e.Until)
 		}
 		t.Row(e.Address, string(e.State), strconv.FormatUint(e.Active, 10), cut)
 	}

@@ -61,7 +61,7 @@ func TestOverrideText(t *testing.T) {
 		"weight 5":                       {Weight: &five},
 		"weight 5, not draining, by ana": {Weight: &five, Draining: &no, By: "ana"},
 		"draining, cut in 1m30s: disk":   {Draining: &yes, Until: now.Add(90 * time.Second), Reason: "disk"},
-		"draining, cut now":              {Draining: &yes, Until: now.Add(-time.Second)},
+		"draining, cut 1s ago":           {Draining: &yes, Until: now.Add(-time.Second)},
 		"weight 5, lapses in 2h":         {Weight: &five, Expires: now.Add(2 * time.Hour)},
 	} {
 		if got := c.override(o); got != want {

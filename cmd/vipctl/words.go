@@ -64,6 +64,14 @@ func (p *printer) ahead(t time.Time) string {
 	return "now"
 }
 
+// when is how far ahead t is, or how long ago it was.
+func (p *printer) when(t time.Time) string {
+	if t.After(p.now()) {
+		return p.ahead(t)
+	}
+	return p.ago(t)
+}
+
 // transferred writes the bytes of both directions; nothing where there are none, or they are not counted.
 func transferred(in, out uint64) (inText, outText string) {
 	if in+out == 0 {
@@ -133,7 +141,7 @@ func (p *printer) override(o *balancer.Override) string {
 		}
 	}
 	if !o.Until.IsZero() {
-		text += ", cut " + p.ahead(o.Until)
+		text += ", cut " + p.when(o.Until)
 	}
 	if !o.Expires.IsZero() {
 		text += ", lapses " + p.ahead(o.Expires)

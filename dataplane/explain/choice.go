@@ -46,7 +46,10 @@ func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 			path := guard.Path{Local: from.Local, In: from.Index, Out: to.Index, Stays: to.Local}
 			e.SNAT, e.Source, e.Lost = guard.SourceOf(f, needs, path)
 		}
-		a.step("endpoint", e.Lost && e.Part > 0, "%s", e.text(a.Client))
+		a.step("endpoint", e.Lost && e.Part > 0 || !f.Serves(), "%s", e.text(a.Client))
+	}
+	if len(a.Endpoints) == 0 {
+		a.step("endpoint", true, "there is none")
 	}
 }
 
@@ -96,6 +99,9 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 		a.verdict(Served, "served by %s", led[0])
 	default:
 		a.verdict(Served, "served by one of %d endpoints", len(led))
+	}
+	if a.Verdict == Served && slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Wrong }) {
+		a.Summary += ", unless what is marked with ! keeps the client from it"
 	}
 }
 

@@ -102,6 +102,8 @@ type Host struct {
 	Run  func(ctx context.Context, program string, args ...string) (string, error)
 	// Owners returns the program that has each socket, by inode, of those processes that can be seen.
 	Owners func() map[string]string
+	// Own returns the sockets of the process that looks, by inode, where that is the daemon; nil means it is not.
+	Own func() map[string]bool
 	// Programs returns the names of the programs that run, of those processes that can be seen.
 	Programs func() []string
 	// Words are the arguments and environment of a program that runs; none where it does not.
@@ -190,6 +192,15 @@ func Drops(ctx context.Context, h Host) []Finding {
 	v.check = "firewall"
 	checkFirewall(ctx, v)
 	return slices.DeleteFunc(v.found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
+}
+
+// Taken returns the programs of the host that get no connections any more, as services are where they listen. A daemon can afford it each
+// minute.
+func Taken(ctx context.Context, h Host) []Finding {
+	v := newVisit(h)
+	v.check = "sockets"
+	checkSockets(ctx, v)
+	return slices.DeleteFunc(v.found, func(f Finding) bool { return f.Level != Warning })
 }
 
 // visit is one examination: the host, and what several checks need of it.

@@ -349,6 +349,11 @@ func TestFindings(t *testing.T) {
 			"sockets: warning: nginx listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)",
 			"sockets: warning: nginx listens on 0.0.0.0:30080/tcp, where service web is (192.168.1.5:30080/tcp)",
 		}},
+		{"sockets at the host's own address", func(m *made) {
+			m.frontend("192.168.1.5:80/tcp", false)
+			m.Status.Addresses = append(m.Status.Addresses, api.Address{Address: "192.168.1.5", Held: "host"})
+			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222")
+		}, []string{"sockets: warning: nginx listens on 0.0.0.0:80/tcp, where service web is (192.168.1.5:80/tcp)"}},
 		{"sockets, where vipd listens itself", func(m *made) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace", Detail: "bind, because"}
 			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222") + line("0A00600A:0050", "0A", "333")

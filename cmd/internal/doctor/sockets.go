@@ -3,7 +3,9 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
+	"sync"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/sockets"
@@ -23,18 +25,23 @@ func checkSockets(_ context.Context, v *visit) {
 	if len(v.Frontends) == 0 {
 		return
 	}
-	owners := v.Owners()
-	waiting := v.sockets()
+	owners, own, hosts := sync.OnceValue(v.Owners), v.own(), v.hosts()
+	waiting := map[uint16][]sockets.Socket{}
+	for _, s := range v.sockets() {
+		if !own[s.Inode] {
+			waiting[s.At.Port] = append(waiting[s.At.Port], s)
+		}
+	}
 	for _, f := range v.Frontends {
-		for _, s := range waiting {
+		for _, s := range waiting[f.Port] {
 			if !s.Takes(f.Key) {
 				continue
 			}
-			owner, known := owners[s.Inode]
+			owner, known := owners()[s.Inode]
 			if owner == "vipd" || !known && v.Status != nil && s.At.Addr == f.Addr {
 				continue // its own, or most likely so
 			}
-			v.taken(f, s.At, owner)
+			v.taken(f, s.At, owner, hosts[f.Addr])
 		}
 	}
 	if len(v.found) == before {
@@ -42,9 +49,31 @@ func checkSockets(_ context.Context, v *visit) {
 	}
 }
 
+// own are the sockets of the daemon, where it is what looks.
+func (v *visit) own() map[string]bool {
+	if v.Own == nil {
+		return nil
+	}
+	return v.Own()
+}
+
+// hosts are the VIPs that are addresses by which clients come to the host's programs, too: its own, unless other programs add VIPs.
+func (v *visit) hosts() map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	if v.Status == nil || !v.Config.Addresses.Bind {
+		return all
+	}
+	for _, a := range v.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Held == "host" && !a.Owned && !addr.IsLoopback() {
+			all[addr] = true
+		}
+	}
+	return all
+}
+
 // taken looks at a socket of another program on a frontend. One on every address is in no one's way, unless vipd listens
-// itself, or the port is a node's.
-func (v *visit) taken(f Frontend, at balancer.Key, owner string) {
+// itself, or clients come to the address for the host's programs as well.
+func (v *visit) taken(f Frontend, at balancer.Key, owner string, hosts bool) {
 	if owner == "" {
 		owner = "another program"
 	}
@@ -53,7 +82,7 @@ func (v *visit) taken(f Frontend, at balancer.Key, owner string) {
 	switch {
 	case v.binds():
 		v.add(problem(what, "vipd has to listen there itself in userspace mode without redirects", show))
-	case at.Addr == f.Addr || f.NodePort:
+	case at.Addr == f.Addr || f.NodePort || hosts:
 		v.add(warning(what, "it gets no connection any more that comes to this address, and comes back in its place when vipd goes", show))
 	}
 }

@@ -213,12 +213,12 @@ func (d *Daemon) serving() owned.Serving {
 	return owned.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
 }
 
-// examined is this host as doctor sees it, as far as looking at firewalls takes it.
+// examined is this host as doctor sees it, as far as looking at firewalls and sockets takes it.
 func (d *Daemon) examined() doctor.Host {
 	v := d.views.Look()
 	h := doctor.ThisHost()
-	h.Config, h.Modes = v.State.Config, d.Modes
-	h.Status = &api.Status{Mode: v.ModeStatus()}
+	h.Config, h.Modes, h.Own = v.State.Config, d.Modes, sockets.Own
+	h.Status = &api.Status{Mode: v.ModeStatus(), Addresses: v.Addresses()}
 	for _, f := range v.State.Desired.Frontends.All() {
 		h.Frontends = append(h.Frontends, doctor.FrontendOf(f))
 	}

@@ -182,7 +182,7 @@ func (d *Daemon) openFiles() (err error) {
 	}
 	d.lock, err = lockfile.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
 	if errors.Is(err, lockfile.ErrHeld) {
-		return fmt.Errorf("%w: stop it, take its place with --replace, or give this one another run_dir", err)
+		return fmt.Errorf("%w: stop it, or take its place with --replace; or give this one another run_dir", err)
 	}
 	if err != nil {
 		return err
@@ -252,7 +252,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
 	written := d.startWriting()
 	first := d.modeSwitch.Serving()
-	d.events.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
+	d.events.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: "vipd has started; " + first.Reason})
 	var running sync.WaitGroup
 	for name, run := range d.parts() {
 		running.Go(func() {

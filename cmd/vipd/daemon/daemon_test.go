@@ -450,7 +450,7 @@ endpoints = []
 func TestSecondDaemonIsRefused(t *testing.T) {
 	n := startNode(t, web)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
-	if err == nil || !strings.Contains(err.Error(), "another vipd runs already") {
+	if err == nil || !strings.Contains(err.Error(), "stop it, or take its place with --replace") {
 		t.Errorf("a second daemon on the same run_dir: %v", err)
 	}
 }

@@ -141,7 +141,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		}
 	}
 	want := []string{
-		"userspace mode serves: configured in " + n.file(),
+		"userspace mode serves: vipd has started; configured in " + n.file(),
 		"web 127.47.1.1:9002 is up: connected",
 		"web 127.47.1.1:9002 is down: connection refused: nothing listens there",
 		"web is in panic: port 8080/tcp: 1 of 2 endpoints are up, fewer than 60 percent: all of them are used, healthy or not",

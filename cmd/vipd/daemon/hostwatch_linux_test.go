@@ -57,6 +57,34 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	})
 }
 
+// TestTellsWhatIsTaken: vipd says that a service is where a program of the host listens, whose clients it takes.
+func TestTellsWhatIsTaken(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "ip", "nc")
+	if out, err := exec.Command("ip", "address", "add", "10.1.0.1/24", "dev", "lo").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program := exec.Command("nc", "-l", "-k", "0.0.0.0", "8022")
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = program.Process.Kill(), program.Wait() })
+	mode, _ := modes.Find(config.NFTablesMode)
+	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, modes: []modes.Mode{mode}}
+	n.cleansUp()
+	n.configure(`mode = "userspace"`, `mode = "nftables"`, `
+[services.shell]
+vips = ["10.1.0.1"]
+ports = [{ port = 8022 }]
+endpoints = [{ address = "10.60.1.1", port = 9001 }]
+`)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	wait.For(t, 30*time.Second, "the problem", func() bool {
+		return strings.Contains(n.problems(), "nc listens on 0.0.0.0:8022/tcp, where service shell is (10.1.0.1:8022/tcp)")
+	})
+}
+
 // TestTellsOfLostFiles removes run_dir under a daemon: it says so to monitoring, as vipctl does not reach it, and the way out works.
 func TestTellsOfLostFiles(t *testing.T) {
 	log := &journaled{}

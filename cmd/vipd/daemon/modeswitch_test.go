@@ -146,7 +146,7 @@ func TestTakesABetterModeAtReload(t *testing.T) {
 	if n.connections() == 0 {
 		t.Error("what the mode before has counted is forgotten")
 	}
-	want := `userspace mode serves: not iptables: no iptables
+	want := `userspace mode serves: vipd has started; not iptables: no iptables
 iptables mode serves now, in place of userspace: the best that works here
 userspace mode, which served before, has ended`
 	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.story(events.Mode) == want })

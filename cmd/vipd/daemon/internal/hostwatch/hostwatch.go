@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/doctor"
 )
 
-// Watch looks at the firewalls of the host, and at vipd's files.
+// Watch looks at the firewalls of the host, at its programs that listen where services are, and at vipd's files.
 type Watch struct {
 	interval time.Duration
 	found    atomic.Pointer[[]balancer.Problem]
@@ -55,7 +55,7 @@ func (w *Watch) look(ctx context.Context, h doctor.Host, found []balancer.Proble
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	if len(h.Frontends) > 0 {
-		for _, f := range doctor.Drops(ctx, h) {
+		for _, f := range slices.Concat(doctor.Drops(ctx, h), doctor.Taken(ctx, h)) {
 			found = append(found, problem(f))
 		}
 	}

@@ -121,7 +121,7 @@ func (v *View) Status() api.Status {
 		},
 		Health: v.health(checked),
 		Ready:  v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(), Endpoints: endpoints,
-		Addresses: v.addresses(), Problems: v.Problems(),
+		Addresses: v.Addresses(), Problems: v.Problems(),
 	}
 }
 
@@ -171,7 +171,8 @@ func (v *View) Pending() int {
 	return n
 }
 
-func (v *View) addresses() []api.Address {
+// Addresses are the VIPs and who holds them.
+func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
 	for _, h := range v.from.Host.Addresses() {
 		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note})
