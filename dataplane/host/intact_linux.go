@@ -71,11 +71,11 @@ func (h *Host) noteEvent(c change) {
 		return
 	}
 	if c.addr.IsValid() {
-		delete(h.arriving, c.addr)
 		if c.gone {
 			h.view.unset(c.addr, c.link, c.at.bits)
 		} else {
 			h.view.set(c.addr, c.at)
+			delete(h.arriving, c.addr)
 		}
 		h.dirty[c.addr] = true
 		if !h.added.Has(c.addr) {

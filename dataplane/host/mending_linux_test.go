@@ -39,8 +39,8 @@ func TestSourceGoesBeforeAdding(t *testing.T) {
 	l.Host().AddAddr("client", "10.3.0.1/24")
 	l.Host().DelAddr("client", "10.1.0.1/24")
 	apply(t, h, frontend("10.96.0.10:80"), frontend("10.96.0.11:80"))
-	checkSource(t, "10.96.0.10", "10.3.0.1")
-	checkSource(t, "10.96.0.11", "10.3.0.1")
+	checkSource(t, h, "10.96.0.10", "10.3.0.1")
+	checkSource(t, h, "10.96.0.11", "10.3.0.1")
 	checkIntact(t, h)
 	finishNothing(t, h)
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
@@ -55,7 +55,7 @@ func TestRouteTakenAway(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
 	for vip, node := range map[string]string{"10.96.0.10": "10.1.0.1", "fd00:96::10": "fd01::1"} {
-		checkSource(t, vip, node)
+		checkSource(t, h, vip, node)
 		checkIntact(t, h)
 		ip(t, "route add local "+vip+" dev lo table 99 proto 119")
 		ip(t, "route del local "+vip+" dev lo table 99 proto 119")
@@ -66,7 +66,7 @@ func TestRouteTakenAway(t *testing.T) {
 		}
 		h.Resync(true) // as the engine does
 		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
-		checkSource(t, vip, node)
+		checkSource(t, h, vip, node)
 		checkIntact(t, h)
 	}
 	finishNothing(t, h)
@@ -107,7 +107,7 @@ func TestRoutePending(t *testing.T) {
 	})
 	h.Resync(true)
 	apply(t, h, web)
-	checkSource(t, "10.1.0.10", "10.1.0.1")
+	checkSource(t, h, "10.1.0.10", "10.1.0.1")
 	lab.Eventually(t, deadlineIn, "the VIP to be announced", func() error {
 		if _, err := h.Intact(t.Context()); err != nil {
 			return err

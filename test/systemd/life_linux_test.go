@@ -166,7 +166,7 @@ func TestUnitLife(t *testing.T) {
 	for _, l := range []life{
 		{name: "nft", mode: "iptables", settings: "[iptables]\nbackend = \"nft\"", keeps: true},
 		{name: "legacy", mode: "iptables", settings: "[iptables]\nbackend = \"legacy\"", keeps: true},
-		{name: "userspace", mode: "userspace", settings: "[hooks]\non_mode = [\"/usr/local/bin/told\"]", hooked: true},
+		{name: "userspace", mode: "userspace", settings: "[defaults]\nconnect_timeout = \"30s\"\n[hooks]\non_mode = [\"/usr/local/bin/told\"]", hooked: true},
 	} {
 		t.Run(l.name, func(t *testing.T) { g.of(t).live(l) })
 	}

@@ -24,6 +24,9 @@ func TestEtcdIsAnother(t *testing.T) {
 		return first.ns.Command(t.Context(), first.bin+"/vipctl", "vip", "move", vip.String(), "--to", other.ns.Name, "--config", first.config()).Run() == nil
 	}
 	wait.For(t, etcdkit.Patience, "the VIP to be elsewhere than the backup says", func() bool { return moved() || f.owner() == other })
+	for _, g := range f.hosts { // one that never was at this etcd would miss nothing in the restored one
+		wait.For(t, etcdkit.Patience, g.ns.Name+" to be at etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
+	}
 
 	// The owner does not hear of it: the others must not take what it has, though the backup gives that to nobody who lives.
 	f.becomes("restored from a backup", func() { m.Restore(backup) }, other)
