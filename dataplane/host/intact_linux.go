@@ -154,12 +154,12 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if err := h.updateView(); err != nil {
 		return "", err
 	}
-	if err := h.dropArrived(); err != nil {
-		return "", err
-	}
 	h.lookAtIPv6()
 	if reason := h.addressesIntact(); reason != "" {
 		return reason, nil
+	}
+	if err := h.dropArrived(); err != nil {
+		return "", err
 	}
 	if len(h.unannounced) > 0 {
 		h.announceAll()

@@ -216,7 +216,12 @@ func (h *Host) unshadow(ctx context.Context) error {
 	}
 	const patience, pause = time.Second, 2 * time.Millisecond
 	awaited := func() bool {
-		return !h.stale && slices.Contains(slices.Collect(maps.Values(h.arriving)), true)
+		for _, wait := range h.arriving {
+			if wait {
+				return !h.stale
+			}
+		}
+		return false
 	}
 	for deadline := time.Now().Add(patience); awaited() && time.Now().Before(deadline) && sleep(ctx, pause); {
 		h.catchUp()
@@ -227,8 +232,15 @@ func (h *Host) unshadow(ctx context.Context) error {
 	return h.dropShadows(slices.Collect(maps.Keys(h.shadowed)))
 }
 
-// dropArrived removes the kernel's routes of those addresses that have come after unshadow.
+// dropArrived removes the kernel's routes of those addresses that have come after unshadow. Where their device is gone, so are they.
 func (h *Host) dropArrived() error {
+	if len(h.shadowed) == 0 {
+		return nil
+	}
+	if d, err := h.holder(); err != nil || d.index == 0 {
+		clear(h.shadowed)
+		return nil //nolint:nilerr // status has it, and what comes to the device is shadowed anew
+	}
 	var come []netip.Addr
 	for a := range h.shadowed {
 		if _, arriving := h.arriving[a]; !arriving {

@@ -105,14 +105,14 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 		v, told := all[k]
 		if !told {
 			v, err = conn.Service(ctx, k)
+			if errors.Is(err, ipvsnl.ErrNoService) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
-		switch {
-		case err == nil:
-			there[k] = v
-		case !errors.Is(err, ipvsnl.ErrNoService):
-			return nil, err
-		}
-		err = nil
+		there[k] = v
 	}
 	return there, nil
 }
@@ -197,6 +197,9 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 
 // gone6Locked asks for one of our virtual servers with an IPv6 address, another one each time: the kernel counts the others alone.
 func (d *Dataplane) gone6Locked(ctx context.Context) (bool, error) {
+	if len(d.servers) == d.ours4 {
+		return false, nil
+	}
 	for k, s := range d.servers { // in random order
 		if s.there && !s.unsure && !k.Addr.Is4() {
 			_, err := d.conn.Service(ctx, k)

@@ -194,8 +194,8 @@ func Drops(ctx context.Context, h Host) []Finding {
 	return slices.DeleteFunc(v.found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
 }
 
-// Taken returns the programs of the host that get no connections any more, as services are where they listen. A daemon can afford it each
-// minute.
+// Taken returns the programs of the host that get no connections any more, as services are where they listen. Where vipd can't listen for
+// another program it says so itself. A daemon can afford it each minute.
 func Taken(ctx context.Context, h Host) []Finding {
 	v := newVisit(h)
 	v.check = "sockets"

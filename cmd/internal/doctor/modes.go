@@ -102,9 +102,8 @@ func checkDaemon(_ context.Context, v *visit) {
 	}
 	if v.Status == nil {
 		if held, err := v.Held(); err == nil && len(held) > 0 {
-			v.add(problem(v.NoDaemon, fmt.Sprintf("it ended without taking back what it had put here, such as %d addresses: in userspace mode "+
-				"nobody answers there, in other modes the kernel serves on, and nothing follows changes or failing endpoints", len(held)),
-				"systemctl start vipd"))
+			v.add(problem(v.NoDaemon, fmt.Sprintf("VIPs that it put on this host are here still (%d): in userspace mode nobody answers there; "+
+				"in other modes the kernel serves on, but nothing follows changes or failing endpoints", len(held)), "systemctl start vipd"))
 			return
 		}
 		v.add(note(v.NoDaemon, "what follows is of the host, and of what the configuration says", ""))

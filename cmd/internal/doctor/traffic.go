@@ -22,8 +22,9 @@ type traffic struct {
 	*visit
 	// on are the host's addresses, with their devices.
 	on map[netip.Addr]string
-	// interfaces are the host's devices.
-	interfaces []Interface
+	// interfaces are the host's devices; answersByAny: it answers ARP for an address of one by each of them.
+	interfaces   []Interface
+	answersByAny bool
 	// gateways are those by which others may reach this host: for IPv6 and IPv4.
 	gateways map[bool]string
 }
@@ -56,7 +57,10 @@ func checkTraffic(_ context.Context, v *visit) {
 // traffic reads what the host has.
 func (v *visit) traffic() *traffic {
 	interfaces, _ := v.Interfaces() // one that does not tell has none that could be named
-	t := &traffic{v, map[netip.Addr]string{}, interfaces, map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}}
+	t := &traffic{
+		v, map[netip.Addr]string{}, interfaces, v.sysctl("net.ipv4.conf.all.arp_ignore") == "0",
+		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"},
+	}
 	found := map[bool]bool{}
 	for _, i := range interfaces {
 		for _, a := range i.Addrs {
@@ -133,7 +137,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 // asked is the device in whose network an address is, so that hosts there ask for it instead of sending to a router; "" means it is in
 // none.
 func (t *traffic) asked(a netip.Addr) string {
-	if a.Is4() && t.sysctl("net.ipv4.conf.all.arp_ignore") == "0" { // the host answers by any device
+	if a.Is4() && t.answersByAny {
 		return ""
 	}
 	for _, i := range t.interfaces {
