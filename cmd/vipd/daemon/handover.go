@@ -1,9 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
+
+	"vipd/cmd/internal/lockfile"
+	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/dataplane/handover"
 )
 
 // handoverSocket is the socket in run_dir over which a vipd hands over to one that is started with --replace.
@@ -36,3 +42,74 @@ func (d *Daemon) takeOver() (err error) {
 	}
 	return nil
 }
+
+// handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
+func (d *Daemon) handOver() error {
+	d.modeSwitch.Close()
+	mode, limit := d.modeSwitch.Serving(), d.modeSwitch.DrainTime()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	d.notify.extend(limit + 2*releaseTime)
+	if !mode.Keeps {
+		switch queue, err := d.successor(ctx); {
+		case err != nil:
+			d.Log.Error("connections drain, as they can't be handed over", "err", err)
+		case queue != nil:
+			return mode.Dataplane.HandOver(ctx, queue) // addresses and redirects stay for the next process
+		}
+	}
+	if !mode.Keeps { // what stops serving must not leave its ports to programs of the host
+		if err := d.host.Refuse(ctx); err != nil {
+			d.Log.Error("refusing new clients at the VIPs", "err", err)
+		}
+	}
+	err := mode.Dataplane.Close(d.leaving(ctx, mode), mode.Keeps)
+	if err != nil {
+		err = fmt.Errorf("closing %s mode: %w", mode.Name, err)
+	}
+	if mode.Keeps {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	return errors.Join(err, d.host.Release(ctx)) // an address that stays would swallow its clients' packets
+}
+
+// leaving tells of the connections that are waited for, where the mode's end with this process, and returns what bounds the waiting.
+func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.Context {
+	if mode.Keeps {
+		return ctx
+	}
+	open := uint64(0)
+	for _, f := range mode.Dataplane.Counters() {
+		for _, b := range f.Backends {
+			open += b.Active
+		}
+	}
+	if until, bounded := ctx.Deadline(); bounded && open > 0 {
+		d.Log.Info("stopping: open connections may end by themselves; another signal ends them", "connections", open, "at_most", time.Until(until).Round(time.Second))
+		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections may go on until %s; another SIGTERM ends them", until.Format(time.TimeOnly)))
+		if err != nil {
+			d.Log.Warn("vipctl can't tell that vipd is stopping", "err", err)
+		}
+	}
+	if d.Hurry == nil {
+		return ctx
+	}
+	hurried, cancel := context.WithCancel(ctx)
+	context.AfterFunc(d.Hurry, cancel)
+	return hurried
+}
+
+// successor returns the queue to the process that takes this one's place; nil means that there is none.
+func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
+	if d.heir != nil {
+		return d.heir, nil
+	}
+	var err error
+	d.heir, err = d.storeQueue(ctx)
+	return d.heir, err
+}
+
+// releaseTime bounds how long taking the addresses back may take.
+const releaseTime = 20 * time.Second
