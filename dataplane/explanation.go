@@ -27,7 +27,7 @@ type Share struct {
 
 // Object is something in the kernel that decides about a connection.
 type Object struct {
-	// Name says what it is and how the kernel's own tools name it: "map svc of table ip vipd".
+	// Name says what it is and how the kernel's own tools name it: "map frontends of table ip vipd".
 	Name string `json:"name"`
 	// Says is what it has for the connection.
 	Says string `json:"says,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 )
@@ -38,10 +39,8 @@ type members struct {
 	// applied frontends, and asked wanted ones.
 	count, asked map[ipset.Entry]int
 	have         map[ipset.Entry]bool
-	// dirty are the entries of which count and have may differ, and most how many there were of them at once since it was
-	// made: to walk through a map takes as long as it once was large, so that it is made anew after a full load.
+	// dirty are the entries of which count and have may differ.
 	dirty map[ipset.Entry]bool
-	most  int
 	// veto, unless nil, says which entries stay out even if they are wanted.
 	veto func(ipset.Entry) bool
 	// disjoint: the kernel takes no network beside one that contains it, and no second MSS, of which the least counts. near has
@@ -122,7 +121,7 @@ func (m *members) spread() {
 	for place := range m.moved {
 		maps.Copy(m.dirty, m.near[place])
 	}
-	clear(m.moved)
+	m.moved = map[ipset.Entry]bool{}
 }
 
 // wider are the networks that contain an entry's, at its place.
@@ -298,7 +297,6 @@ func (m *members) withdraw() error {
 
 func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) error {
 	m.spread()
-	m.most = max(m.most, len(m.dirty))
 	var change []ipset.Entry
 	for e := range m.dirty {
 		wanted := m.wants(e)
@@ -310,9 +308,7 @@ func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) e
 		}
 	}
 	err := m.carryOut(apply, change, present)
-	if few := 64; len(m.dirty) == 0 && m.most > few {
-		m.dirty, m.most = map[ipset.Entry]bool{}, 0
-	}
+	m.dirty = dataplane.Shrink(m.dirty)
 	return err
 }
 

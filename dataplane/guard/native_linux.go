@@ -140,7 +140,7 @@ func (t *native) put(ctx context.Context) error {
 		t.tx = tx
 	}
 	if t.pairs || !t.ready {
-		t.tx.FlushSet(t.layout.table, t.layout.oneArm.Name)
+		t.tx.FlushSet(t.layout.table, t.layout.oneArm)
 		t.tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	}
 	commit := t.table.Commit

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/rtnl"
 )
 
@@ -28,6 +29,7 @@ func (h *Host) holdLate(ctx context.Context) error {
 			h.dirty[a], due = true, true
 		}
 	}
+	h.late = dataplane.Shrink(h.late)
 	if !due {
 		return nil
 	}
@@ -37,7 +39,7 @@ func (h *Host) holdLate(ctx context.Context) error {
 // plan says what is to be done about every dirty address.
 func (h *Host) plan() map[step][]netip.Addr {
 	maps.Copy(h.dirty, h.retry)
-	clear(h.retry)
+	h.retry = map[netip.Addr]bool{}
 	if len(h.dirty) > 0 {
 		world := world()
 		h.gateways = h.Gateways(world[:])
@@ -53,7 +55,7 @@ func (h *Host) plan() map[step][]netip.Addr {
 		}
 		todo[next] = append(todo[next], a)
 	}
-	clear(h.dirty)
+	h.dirty = map[netip.Addr]bool{}
 	return todo
 }
 
@@ -325,9 +327,7 @@ func (h *Host) removeUnneeded(ctx context.Context) error {
 		h.held = h.held.Delete(a)
 		delete(h.leaving, a)
 	}
-	if len(h.leaving) == 0 { // to walk through the old one would take as long as it once was large
-		h.leaving = map[netip.Addr]bool{}
-	}
+	h.leaving = dataplane.Shrink(h.leaving)
 	return errors.Join(all...)
 }
 

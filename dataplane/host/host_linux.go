@@ -271,6 +271,7 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 			h.setPending(a, false)
 		}
 	}
+	h.pending = dataplane.Shrink(h.pending)
 	all = append(all, h.guard.Finish(ctx))
 	h.announceAll()
 	all = append(all, h.clear(), h.ledger.save())

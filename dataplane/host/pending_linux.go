@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/neigh"
 )
 
@@ -26,7 +27,7 @@ func (h *Host) rerouteAll() error {
 		return nil // there is nothing that routes could lead to, which is a problem of every VIP already
 	}
 	var all []error
-	h.asleep = false
+	h.asleep, h.unrouted = false, dataplane.Shrink(h.unrouted)
 	for family := range h.source {
 		if !h.holds(family) {
 			continue
@@ -104,6 +105,7 @@ func (h *Host) announceAll() {
 		}
 	}
 	if len(serving) == 0 {
+		h.unannounced = dataplane.Shrink(h.unannounced)
 		return
 	}
 	switch d, err := h.holder(); {
@@ -111,7 +113,7 @@ func (h *Host) announceAll() {
 		h.unheard = err.Error()
 		return
 	case d.kind != realDevice:
-		clear(h.unannounced)
+		h.unannounced = map[netip.Addr]bool{}
 		return
 	}
 	if !h.view.devices[h.device.index].running {

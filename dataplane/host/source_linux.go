@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/rtnl"
 )
 
@@ -212,6 +213,7 @@ func (h *Host) spare(addrs []netip.Addr, which []int) {
 // is late, as on a busy host, are left for when it comes, see Intact.
 func (h *Host) unshadow(ctx context.Context) error {
 	if len(h.shadowed) == 0 {
+		h.shadowed, h.arriving = map[netip.Addr]bool{}, dataplane.Shrink(h.arriving)
 		return nil
 	}
 	const patience, pause = time.Second, 2 * time.Millisecond

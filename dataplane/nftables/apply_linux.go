@@ -49,9 +49,9 @@ type edit struct {
 	add, replace, remove map[*nft.Set][]nft.Elem
 	// next are the frontends as they are after it; nil means gone.
 	next map[balancer.Key]*front
-	// users says how many frontends more use each chain, and made what the chains choose by that are written.
+	// users says how many frontends more use each chain, and made what those are that are written.
 	users map[string]int
-	made  map[string]choice
+	made  map[string]chain
 }
 
 // apply makes the changes of one family, again where another program changes the table meanwhile.
@@ -74,10 +74,15 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) erro
 	}
 	e := &edit{
 		add: map[*nft.Set][]nft.Elem{}, replace: map[*nft.Set][]nft.Elem{}, remove: map[*nft.Set][]nft.Elem{},
-		next: map[balancer.Key]*front{}, users: map[string]int{}, made: map[string]choice{},
+		next: map[balancer.Key]*front{}, users: map[string]int{}, made: map[string]chain{},
 	}
 	if !y.sound {
 		y.schema.skeleton(&e.first, y.mark)
+		for name, c := range y.chains {
+			if c.number > unservedNumber {
+				e.first.Create(y.schema.table, y.schema.choices, leads(c.number, name))
+			}
+		}
 		y.table.Shape = nil
 	}
 	for _, c := range batch {
@@ -116,8 +121,8 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 		e.next[c.Key] = next
 	} else {
 		e.next[c.Key] = nil
-		if was.chain != "" {
-			e.remove[y.schema.svc] = append(e.remove[y.schema.svc], nft.Elem{Key: key(c.Key)})
+		if was.number != 0 {
+			e.remove[y.schema.frontends] = append(e.remove[y.schema.frontends], nft.Elem{Key: key(c.Key)})
 		}
 	}
 	id := func(n uint32) []byte { return nft.Bytes{}.Number(n) }
@@ -192,50 +197,64 @@ func element[V comparable](e *edit, set *nft.Set, at []byte, was, is V, write fu
 	}
 }
 
-// lead makes the chains of a frontend, and its element of svc, where they are not there.
+// lead makes the chains of a frontend, and its element of frontends, where they are not there.
 func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
 	for _, name := range next.uses() {
-		if name == clearing {
+		switch name {
+		case clearing:
 			y.need(e, name, choice{by: byNone})
-		} else if name != unserved {
-			y.need(e, name, next.choice)
+		case unserved:
+			next.number = unservedNumber
+		default:
+			next.number = y.need(e, name, next.choice)
 		}
 	}
-	if was.chain == next.chain && was.label == next.label {
+	frontends := y.schema.frontends
+	if was.number == next.number && was.label == next.label {
 		return
 	}
-	if was.chain != "" {
-		e.replace[y.schema.svc] = append(e.replace[y.schema.svc], nft.Elem{Key: key(k)})
+	if was.number != 0 {
+		e.replace[frontends] = append(e.replace[frontends], nft.Elem{Key: key(k)})
 	}
-	e.add[y.schema.svc] = append(e.add[y.schema.svc], nft.Elem{Key: key(k), Goto: next.chain, Comment: next.label})
+	e.add[frontends] = append(e.add[frontends], nft.Elem{Key: key(k), Data: nft.Bytes{}.Number(next.number), Comment: next.label})
 }
 
-// need makes a chain choose as c says, unless it does.
-func (y *family) need(e *edit, name string, c choice) {
-	have := e.made[name]
-	if there := y.chains[name]; there != nil && have == (choice{}) {
-		have = there.choice
+// need makes a chain choose as c says, unless it does, and returns its number.
+func (y *family) need(e *edit, name string, c choice) uint32 {
+	is, made := e.made[name]
+	if there := y.chains[name]; there != nil && !made {
+		is = chain{number: there.number, choice: there.choice}
 	}
-	if have != c {
+	if is.choice != c {
 		y.schema.writeChosen(&e.first, name, c, y.mark)
-		e.made[name] = c
 		y.table.Shape = nil
 	}
+	if is.number == 0 && name != clearing {
+		y.last++
+		is.number = y.last
+		e.add[y.schema.choices] = append(e.add[y.schema.choices], leads(is.number, name))
+	}
+	is.choice = c
+	e.made[name] = is
+	return is.number
 }
 
-// finish writes what was gathered. Elements of svc come last: what they lead to is there by then.
+// finish writes what was gathered. Elements of frontends come last: what they lead to is there by then.
 func (y *family) finish(e *edit) {
 	s := y.schema
-	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots, s.svc} {
+	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots, s.choices, s.frontends} {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
-	e.first.Delete(s.table, s.svc, e.remove[s.svc]...) // from then on nothing leads to what goes with it
+	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from then on nothing leads to what goes with it
 	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots} {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
 	for name, c := range y.chains {
 		if c.users+e.users[name] == 0 && name != unserved {
+			if c.number != 0 {
+				e.then.Delete(s.table, s.choices, leads(c.number, ""))
+			}
 			e.then.FlushChain(s.table, name)
 			e.then.DeleteChain(s.table, name)
 		}
@@ -255,7 +274,7 @@ func (y *family) noteLocked(e *edit) {
 		if y.chains[name] == nil {
 			y.chains[name] = &chain{}
 		}
-		y.chains[name].choice = c
+		y.chains[name].choice, y.chains[name].number = c.choice, c.number
 	}
 	for name, n := range e.users {
 		if y.chains[name] == nil {

@@ -33,8 +33,9 @@ const mostClients = 1 << 20
 // schema is the table of one family and its maps.
 type schema struct {
 	table nft.Table
-	// svc leads from a frontend to the chain that chooses its backend; its elements are named by service and port.
-	svc *nft.Set
+	// frontends has the number of each frontend's chain; its elements are named by service and port. choices leads from a number
+	// to the chain, which chooses a backend: the kernel checks all of a map to chains with each element that is added.
+	frontends, choices *nft.Set
 	// eps has the backend in each slot of a frontend.
 	eps *nft.Set
 	// slots has the id of the backend in each slot of a frontend with affinity, ids the backend of each id, and sticky the id
@@ -46,7 +47,7 @@ type schema struct {
 
 // sets are all of them.
 func (s *schema) sets() []*nft.Set {
-	return []*nft.Set{s.svc, s.eps, s.slots, s.ids, s.sticky, s.digests}
+	return []*nft.Set{s.frontends, s.choices, s.eps, s.slots, s.ids, s.sticky, s.digests}
 }
 
 func newSchema(f nft.Family) *schema {
@@ -56,13 +57,14 @@ func newSchema(f nft.Family) *schema {
 	backend := nft.Concat{nft.Daddr, nft.Dport}
 	number := nft.Numgen{Random: true, Mod: 2}
 	return &schema{
-		table:   nft.Table{Family: f, Name: tableName},
-		svc:     &nft.Set{Name: "svc", Key: place(), Verdict: true},
-		eps:     &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
-		slots:   &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
-		ids:     &nft.Set{Name: "ids", Key: place(nft.Priority), Data: backend, Counter: true},
-		sticky:  &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: mostClients, Timed: true},
-		digests: &nft.Set{Name: "digests", Key: place(), Data: nft.Concat{nft.Mark, nft.Mark}},
+		table:     nft.Table{Family: f, Name: tableName},
+		frontends: &nft.Set{Name: "frontends", Key: place(), Data: nft.Priority},
+		choices:   &nft.Set{Name: "choices", Key: nft.Priority, Verdict: true},
+		eps:       &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
+		slots:     &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
+		ids:       &nft.Set{Name: "ids", Key: place(nft.Priority), Data: backend, Counter: true},
+		sticky:    &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: mostClients, Timed: true},
+		digests:   &nft.Set{Name: "digests", Key: place(), Data: nft.Concat{nft.Mark, nft.Mark}},
 	}
 }
 
@@ -74,26 +76,29 @@ type base struct {
 
 // bases are the chains that lead packets to frontends, and the one that only marks.
 func (s *schema) bases(mark uint32) []base {
-	dispatch := []nft.Rule{{Do: []nft.Stmt{nft.Vmap{Of: s.svc.Key, In: s.svc}}}}
+	dispatch := []nft.Rule{{Do: []nft.Stmt{
+		nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: s.frontends.Key, In: s.frontends}},
+		nft.Vmap{Of: nft.Priority, In: s.choices},
+	}}}
 	return []base{
 		{nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Prerouting, Priority: natPriority}}, dispatch},
 		{nft.Chain{Name: "output", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Output, Priority: natPriority}}, dispatch},
-		{nft.Chain{Name: unserved}, []nft.Rule{marked(mark)}},
+		{nft.Chain{Name: unserved}, []nft.Rule{{Do: []nft.Stmt{nft.ClearPriority{}, marked(mark)}}}},
 	}
 }
 
-// unserved is the chain of frontends without active backends; clearing is there while any has affinity, whose id in a packet's
-// priority it clears.
+// unserved is the chain of frontends without active backends, and unservedNumber its number; clearing is there while any has
+// affinity, whose id in a packet's priority it clears.
 const (
-	unserved = "unserved"
-	clearing = "postrouting"
+	unserved       = "unserved"
+	unservedNumber = 1
+	clearing       = "postrouting"
 )
 
-func marked(mark uint32) nft.Rule {
-	return nft.Rule{Do: []nft.Stmt{nft.AddBits{Field: nft.CtMark, Bits: mark}}}
-}
+func marked(mark uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: mark} }
 
-// skeleton adds the table with all that is there whatever the frontends are. Chains that are there are written again.
+// skeleton adds the table with all that is there whatever the frontends are. Chains that are there are written again, and
+// choices leads to no others.
 func (s *schema) skeleton(tx *nft.Tx, mark uint32) {
 	tx.AddTable(s.table)
 	for _, set := range s.sets() {
@@ -102,6 +107,13 @@ func (s *schema) skeleton(tx *nft.Tx, mark uint32) {
 	for _, c := range s.bases(mark) {
 		s.write(tx, &c.Chain, c.rules)
 	}
+	tx.FlushSet(s.table, s.choices)
+	tx.Create(s.table, s.choices, leads(unservedNumber, unserved))
+}
+
+// leads is the element of choices that leads from a number to a chain.
+func leads(number uint32, chain string) nft.Elem {
+	return nft.Elem{Key: nft.Bytes{}.Number(number), Goto: chain}
 }
 
 // writeChosen makes the chain of this name choose so.
@@ -175,7 +187,7 @@ func (c choice) number() nft.Expr {
 
 // clientHash is 32 of the 64 bits by which sticky knows a client at a frontend.
 func (s *schema) clientHash(seed uint32) nft.Jhash {
-	return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, s.svc.Key.(nft.Concat)...), Mod: 1<<32 - 1, Seed: seed}
+	return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, s.frontends.Key.(nft.Concat)...), Mod: 1<<32 - 1, Seed: seed}
 }
 
 // rules are those of the chain.
@@ -183,14 +195,15 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	if c.by == byNone {
 		return []nft.Rule{{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}}}
 	}
-	ours := marked(mark)
-	rules := []nft.Rule{ours}
+	var rules []nft.Rule
 	add := func(all ...nft.Stmt) { rules = append(rules, nft.Rule{Do: all}) }
-	place := s.svc.Key.(nft.Concat)
+	place := s.frontends.Key.(nft.Concat)
 	at := func(e nft.Expr) nft.Concat { return append(place[:len(place):len(place)], e) }
 	if c.sticky == 0 {
-		return []nft.Rule{{Do: append(ours.Do, nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})}}
+		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
+		return rules
 	}
+	add(marked(mark))
 	client := nft.Concat{s.clientHash(stickySeed), s.clientHash(stickyAlso)}
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}

@@ -66,7 +66,7 @@ func damages() map[string]func(t testing.TB) {
 		"ruleset-flushed":  "flush ruleset",
 		"table-deleted":    "delete table ip vipd\ndelete table ip6 vipd",
 		"chains-flushed":   "flush chain ip vipd prerouting\nflush chain ip6 vipd prerouting\nflush chain ip vipd output",
-		"maps-flushed":     "flush map ip vipd svc\nflush map ip6 vipd eps",
+		"maps-flushed":     "flush map ip vipd frontends\nflush map ip6 vipd eps",
 		"rule-put-before":  "insert rule ip vipd prerouting tcp dport 80 accept",
 		"rule-put-between": "insert rule ip6 vipd unserved drop",
 		"put-to-sleep":     "add table ip vipd { flags dormant; }\nadd chain ip6 vipd prerouting { policy drop; }",

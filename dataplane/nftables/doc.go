@@ -3,7 +3,8 @@
 //
 // Each family has one table, vipd. Its chains are of type nat, which see the first packet of a connection only:
 //
-//	prerouting, output    (address, protocol, port) -> svc: goto one of the chains that follow; none: the packet goes on
+//	prerouting, output    (address, protocol, port) -> frontends: a number, in the packet's priority; none: the packet goes on
+//	                      number -> choices: goto one of the chains that follow, which clear the priority
 //	random-10             marks the connection, and translates to eps[(address, protocol, port, a random number below 10)]
 //	hash-256              the same, with a number from the client's address
 //	turn-VIP/tcp/80       the same, with the next number of a counter of the frontend's own

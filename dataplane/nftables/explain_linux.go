@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -37,15 +38,9 @@ type lookup struct {
 }
 
 func (x *lookup) explain() error {
-	there, err := x.find(x.svc, key(x.f.Key))
-	if err != nil {
+	if err := x.lead(); err != nil {
 		return err
 	}
-	o := dataplane.Object{Name: x.nameOf(x.svc), Missing: len(there) == 0}
-	if !o.Missing {
-		o.Says = "chain " + there[0].Goto
-	}
-	x.out.Objects = append(x.out.Objects, o)
 	c := x.form.choice
 	if c.n == 0 {
 		return nil
@@ -55,6 +50,29 @@ func (x *lookup) explain() error {
 		return err
 	}
 	return x.share()
+}
+
+// lead looks up the chain that the frontend's packets go to.
+func (x *lookup) lead() error {
+	there, err := x.find(x.frontends, key(x.f.Key))
+	if err != nil {
+		return err
+	}
+	if len(there) == 0 {
+		x.out.Objects = append(x.out.Objects, dataplane.Object{Name: x.nameOf(x.frontends), Missing: true})
+		return nil
+	}
+	number := there[0].Data
+	to, err := x.find(x.choices, number)
+	if err != nil {
+		return err
+	}
+	o := dataplane.Object{Name: x.nameOf(x.choices), Missing: len(to) == 0}
+	if !o.Missing {
+		o.Says = "chain " + to[0].Goto
+	}
+	x.out.Objects = append(x.out.Objects, dataplane.Object{Name: x.nameOf(x.frontends), Says: fmt.Sprint("number ", binary.NativeEndian.Uint32(number))}, o)
+	return nil
 }
 
 // stick looks up where affinity leads the client.

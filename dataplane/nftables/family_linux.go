@@ -27,6 +27,8 @@ type family struct {
 	fronts map[balancer.Key]*front
 	// chains are those that choose, and how many frontends use each; those of none go with the next change.
 	chains map[string]*chain
+	// last is the highest number of a chain.
+	last uint32
 	// sound: the table has been read since the last failure, and is as fronts and chains say.
 	sound bool
 	// damage says what was found broken since the last transaction that wrote all that frontends share.
@@ -45,8 +47,9 @@ type front struct {
 	digest, stored dataplane.Digest
 	choice         choice
 	label          string
-	// chain is where its element of svc leads; empty where it has none.
-	chain string
+	// number is what its element of frontends has, 0 where it has none, and chain where that leads.
+	number uint32
+	chain  string
 	// eps and slots are its elements of these maps by number, one of the two for one choice, and ids the backends by id.
 	eps   []netip.AddrPort
 	slots []uint32
@@ -67,6 +70,8 @@ func (f *front) uses() (all []string) {
 // chain is one that chooses, or clears.
 type chain struct {
 	users int
+	// number is its own in choices; 0 means none.
+	number uint32
 	// choice says what its rules are; the zero value for one that an earlier process has left.
 	choice choice
 }

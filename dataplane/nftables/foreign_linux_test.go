@@ -16,7 +16,6 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
-	"vipd/dataplane/internal/nft"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -90,7 +89,7 @@ func (h *foreignHistory) edit() (batch []dataplane.Change) {
 // damage has another program change the table, and returns what that did.
 func (h *foreignHistory) damage() string {
 	h.Helper()
-	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd svc", "flush map ip vipd digests"}
+	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices", "add element ip vipd choices { 0:63 : goto unserved }", "flush map ip vipd digests"}
 	for _, name := range h.chains() {
 		scripts = append(scripts, "flush chain ip vipd "+name, "insert rule ip vipd "+name+" accept")
 	}
@@ -179,7 +178,12 @@ func (h *foreignHistory) check(at string) {
 	if err != nil {
 		h.Fatal(err)
 	}
-	found := frontsOf(&k, nft.IPv4)
+	for name, c := range y.chains {
+		if c.users > 0 && name != unserved && (c.choice == choice{} || c.number == 0) {
+			h.Fatalf("%s: chain %s would be written again: %+v", at, name, *c)
+		}
+	}
+	found := y.frontsOf(&k)
 	if len(found) != len(h.want) {
 		h.Fatalf("%s: %d frontends are there, want %d", at, len(found), len(h.want))
 	}
@@ -189,5 +193,35 @@ func (h *foreignHistory) check(at string) {
 		if !slices.Equal(got, want) || found[key].chain != form.choice.chain(key) || found[key].stored != digest(f) {
 			h.Fatalf("%s: %s leads by %s to %v, want %s, %v", at, key, found[key].chain, got, form.choice.chain(key), want)
 		}
+	}
+}
+
+// TestOtherVersion: the table of a version that had other maps is replaced, whatever its maps lead to.
+func TestOtherVersion(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	load(t, `table ip vipd {
+		map svc { typeof ip daddr . meta l4proto . th dport : verdict; }
+		chain random-1 { accept; }
+		chain prerouting { type nat hook prerouting priority -105; ip daddr . meta l4proto . th dport vmap @svc; }
+	}
+	add element ip vipd svc { 10.96.0.9 . tcp . 80 : goto random-1 }
+`)
+	h := &foreignHistory{T: t, rules: map[string]string{}, want: map[balancer.Key]*balancer.Frontend{}}
+	d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: 0x8000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.d = d
+	f := fake.Frontend("10.96.0.1:80")
+	f.Backends = []balancer.Backend{{Addr: netip.MustParseAddrPort("10.0.0.1:8080"), State: balancer.Active, Weight: 1}}
+	h.want[f.Key] = f
+	h.mend()
+	h.check("over another version's table")
+	if listed := h.listed(); strings.Contains(listed, "svc") {
+		t.Errorf("the table still has the map svc:\n%s", listed)
+	}
+	if err := d.Close(context.Background(), false); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -71,9 +71,9 @@ func (y *family) brokenLocked(name string) bool {
 
 // kernel is what was read of a table.
 type kernel struct {
-	shape                         nft.Shape
-	sets                          []nft.Found
-	svc, eps, slots, ids, digests []nft.FoundElem
+	shape                                        nft.Shape
+	sets                                         []nft.Found
+	frontends, choices, eps, slots, ids, digests []nft.FoundElem
 }
 
 // readAll reads the table.
@@ -86,7 +86,10 @@ func (y *family) readAll() (k kernel, err error) {
 		note(err)
 		k.sets, err = c.Sets(x)
 		note(err)
-		for set, into := range map[*nft.Set]*[]nft.FoundElem{y.schema.svc: &k.svc, y.schema.eps: &k.eps, y.schema.slots: &k.slots, y.schema.ids: &k.ids, y.schema.digests: &k.digests} {
+		s := y.schema
+		for set, into := range map[*nft.Set]*[]nft.FoundElem{
+			s.frontends: &k.frontends, s.choices: &k.choices, s.eps: &k.eps, s.slots: &k.slots, s.ids: &k.ids, s.digests: &k.digests,
+		} {
 			*into, err = c.Elements(x, set.Name)
 			note(err)
 		}
@@ -98,13 +101,18 @@ func (y *family) readAll() (k kernel, err error) {
 // the digest 0, and what is there in place of them is noted, so that the next Apply writes the difference.
 func (y *family) readLocked() (damage string, err error) {
 	k, err := y.readAll()
+	if err == nil && len(y.chains) == 0 && y.otherVersion(&k) {
+		if err = y.table.Remove(); err == nil {
+			k, err = y.readAll()
+		}
+	}
 	if err != nil {
 		return "", err
 	}
 	if damage = y.compareRules(&k); damage != "" && !y.sound {
 		y.damage = damage
 	}
-	found := frontsOf(&k, y.schema.table.Family)
+	found := y.frontsOf(&k)
 	broken := 0
 	for key, f := range found {
 		last := y.fronts[key]
@@ -145,8 +153,41 @@ func (y *family) readLocked() (damage string, err error) {
 
 // same reports whether what was read is what was written.
 func (f *front) same(read *front) bool {
-	return f.chain == read.chain && f.stored == read.stored && f.label == read.label && slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) &&
+	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label && slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) &&
 		maps.Equal(f.ids, read.ids)
+}
+
+// otherVersion reports whether the table has other maps than ours: then it is another version's, and made anew.
+func (y *family) otherVersion(k *kernel) bool {
+	return slices.ContainsFunc(k.sets, func(found nft.Found) bool {
+		return !slices.ContainsFunc(y.schema.sets(), func(s *nft.Set) bool { return s.Name == found.Name })
+	})
+}
+
+// number takes in the numbers of chains, and reports whether choices is as it was left, which was with the chains last. Where
+// it is not, it is written again: from these numbers, so that frontends stay as they are.
+func (y *family) number(k *kernel, last map[string]*chain) bool {
+	want := map[uint32]string{unservedNumber: unserved}
+	for name, c := range last {
+		if c.number != 0 {
+			want[c.number] = name
+		}
+		if there := y.chains[name]; there != nil {
+			there.number = c.number
+		}
+	}
+	same := len(k.choices) == len(want)
+	y.last = max(y.last, unservedNumber)
+	slices.SortFunc(k.choices, func(a, b nft.FoundElem) int { return slices.Compare(a.Key, b.Key) })
+	for _, e := range k.choices {
+		n := binary.NativeEndian.Uint32(e.Key)
+		y.last = max(y.last, n)
+		same = same && want[n] == e.Goto
+		if c := y.chains[e.Goto]; c != nil && c.number == 0 && want[n] == "" {
+			c.number = n
+		}
+	}
+	return same
 }
 
 // compareRules takes in the chains that are there, and says in what they are not as we left them. Those whose rules are not
@@ -189,6 +230,10 @@ func (y *family) compareRules(k *kernel) (damage string) {
 			find("chain %s is missing", name)
 		}
 	}
+	if !y.number(k, last) {
+		find("the elements of map %s were changed", y.schema.choices.Name)
+		y.sound = false
+	}
 	if len(missing) > 0 || len(k.sets) < len(y.schema.sets()) {
 		find("chains or maps are missing")
 		y.sound = false
@@ -197,8 +242,14 @@ func (y *family) compareRules(k *kernel) (damage string) {
 }
 
 // frontsOf puts together what was read of each frontend.
-func frontsOf(k *kernel, f nft.Family) map[balancer.Key]*front {
-	all := map[balancer.Key]*front{}
+func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
+	all, f := map[balancer.Key]*front{}, y.schema.table.Family
+	chains := map[uint32]string{unservedNumber: unserved}
+	for name, c := range y.chains {
+		if c.number != 0 {
+			chains[c.number] = name
+		}
+	}
 	of := func(at []byte) (*front, uint32) {
 		key, n, ok := keyOf(at, f)
 		if !ok {
@@ -209,9 +260,11 @@ func frontsOf(k *kernel, f nft.Family) map[balancer.Key]*front {
 		}
 		return all[key], n
 	}
-	for _, e := range k.svc {
-		x, _ := of(e.Key)
-		x.chain, x.label = e.Goto, e.Comment
+	for _, e := range k.frontends {
+		if x, _ := of(e.Key); len(e.Data) >= 4 {
+			x.number, x.label = binary.NativeEndian.Uint32(e.Data), e.Comment
+			x.chain = chains[x.number]
+		}
 	}
 	for _, e := range k.digests {
 		if x, _ := of(e.Key); len(e.Data) >= 8 {

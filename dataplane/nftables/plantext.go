@@ -16,11 +16,14 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 		var tx nft.Tx
 		s.skeleton(&tx, mark)
 		empty := tx.Len()
-		made := map[string]bool{unserved: true}
+		made, sticky := map[string]uint32{unserved: unservedNumber}, false
 		for _, f := range frontends {
 			if f.Addr.Is4() == (family == nft.IPv4) {
-				s.add(&tx, f, made, mark)
+				sticky = s.add(&tx, f, made, mark) || sticky
 			}
+		}
+		if sticky {
+			s.writeChosen(&tx, clearing, choice{by: byNone}, mark)
 		}
 		if tx.Len() > empty {
 			text += tx.Text()
@@ -29,19 +32,14 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 	return text
 }
 
-// add adds a frontend to an empty table. made are the chains that are there already.
-func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]bool, mark uint32) {
+// add adds a frontend to an empty table, and reports whether it has affinity. made has the numbers of the chains that are there.
+func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (sticky bool) {
 	form := render(f)
 	chain := form.choice.chain(f.Key)
-	write := func(name string, c choice) {
-		if !made[name] {
-			s.writeChosen(tx, name, c, mark)
-			made[name] = true
-		}
-	}
-	write(chain, form.choice)
-	if form.ids != nil {
-		write(clearing, choice{by: byNone})
+	if made[chain] == 0 {
+		s.writeChosen(tx, chain, form.choice, mark)
+		made[chain] = uint32(len(made) + 1)
+		tx.Create(s.table, s.choices, leads(made[chain], chain))
 	}
 	var eps, slots, ids []nft.Elem
 	for i, a := range form.slots {
@@ -63,5 +61,6 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]bool, mar
 	tx.Create(s.table, s.eps, eps...)
 	tx.Create(s.table, s.slots, slots...)
 	tx.Create(s.table, s.ids, ids...)
-	tx.Create(s.table, s.svc, nft.Elem{Key: key(f.Key), Goto: chain, Comment: form.label})
+	tx.Create(s.table, s.frontends, nft.Elem{Key: key(f.Key), Data: nft.Bytes{}.Number(made[chain]), Comment: form.label})
+	return form.ids != nil
 }

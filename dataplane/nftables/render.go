@@ -15,7 +15,7 @@ import (
 // form is what a frontend comes to in the kernel: which chain chooses, and which backend is in which slot.
 type form struct {
 	choice choice
-	// label names service and port, and is the comment of the frontend's element in svc.
+	// label names service and port, and is the comment of the frontend's element in frontends.
 	label string
 	slots []netip.AddrPort
 	// fixed: the order of slots counts.

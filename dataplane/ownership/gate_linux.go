@@ -265,7 +265,7 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 // Open opens the gate, for its timeout. No owned VIP may be bound then: who was stopped before it calls this may be late.
 func (g *Gate) Open() error {
 	var tx nft.Tx
-	tx.FlushSet(g.table, aliveSet().Name)
+	tx.FlushSet(g.table, aliveSet())
 	tx.Add(g.table, aliveSet(), g.alive())
 	if err := g.conn.Commit(&tx); err != nil {
 		return fmt.Errorf("opening the gate of owned VIPs: %w", err)
@@ -282,7 +282,7 @@ func (g *Gate) Refresh() error {
 // Shut closes the gate at once.
 func (g *Gate) Shut() error {
 	var tx nft.Tx
-	tx.FlushSet(g.table, aliveSet().Name)
+	tx.FlushSet(g.table, aliveSet())
 	if err := g.conn.Commit(&tx); err != nil {
 		return fmt.Errorf("closing the gate of owned VIPs: %w", err)
 	}

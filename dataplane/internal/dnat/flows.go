@@ -306,6 +306,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 			fl.dueLocked(k, now)
 		}
 	}
+	fl.due = dataplane.Shrink(fl.due)
 	for _, at := range fl.due {
 		if next.IsZero() || at.Before(next) {
 			next = at

@@ -197,8 +197,8 @@ func (t *Tx) AddSet(x Table, s *Set) {
 }
 
 // FlushSet removes all elements of a set.
-func (t *Tx) FlushSet(x Table, name string) {
-	t.named(x, "flush", "set", msgDelSetElem, elemsSet, name)
+func (t *Tx) FlushSet(x Table, s *Set) {
+	t.named(x, "flush", s.word(), msgDelSetElem, elemsSet, s.Name)
 }
 
 // named adds a step that needs no more than the name of an object.
