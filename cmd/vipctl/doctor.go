@@ -70,7 +70,7 @@ func (c *call) examined() doctor.Host {
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
-	h.Fence = ownership.Trial
+	h.Fence, h.Elsewhere = ownership.Trial, ownership.Elsewhere
 	h.Owner = func() (*api.OwnerStatus, error) { return askOwner(c, filepath.Join(h.Config.RunDir, api.OwnerSocket)) }
 	h.Members = func(ctx context.Context) ([][]string, error) { return etcdMembers(ctx, etcd.Config(h.Config.Etcd)) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }

@@ -3,6 +3,7 @@ package ownership
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -31,8 +32,19 @@ func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell fun
 // probes is how often Probe asks within its patience.
 const probes = 3
 
+// Elsewhere asks on the link of a device who else has VIPs that this host has there, or shall have, and returns the MACs of those
+// that answer within a moment.
+func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+	const patience = 300 * time.Millisecond
+	d, err := net.InterfaceByName(device)
+	if err != nil {
+		return nil, fmt.Errorf("looking at interface %s: %w", device, err)
+	}
+	return Probe(ctx, d.Index, vips, patience)
+}
+
 // Probe asks on the device's link who has the VIPs, three times within patience (RFC 5227, RFC 4862), and returns the MAC of
-// who answers. This host must not have them.
+// who answers. This host itself is not heard.
 func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
 	for _, a := range vips {

@@ -3,7 +3,9 @@
 package ownership
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/netip"
 )
 
@@ -12,6 +14,11 @@ func Trial() error { return errors.New("only Linux can fence VIPs") }
 
 // Cleanup finds nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }
+
+// Elsewhere hears of nobody.
+func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+	return nil, nil
+}
 
 // Held finds nothing.
 func Held() (map[int][]netip.Prefix, error) { return nil, nil }

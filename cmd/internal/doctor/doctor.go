@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -114,6 +115,8 @@ type Host struct {
 	Owned func() ([]balancer.Key, error)
 	// Fence tries whether the kernel can fence VIPs that have one owner, and says why not.
 	Fence func() error
+	// Elsewhere asks on the link of a device who else has addresses that this host has there, or shall have.
+	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Owner asks the vipd owner of this host how it is.
 	Owner func() (*api.OwnerStatus, error)
 	// Held returns the addresses that vipd's ledger names as put there by it, with their devices.

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/dataplane/ownership"
 	"vipd/test/lab"
 )
 
@@ -271,4 +272,31 @@ func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// TestVIPElsewhere: another host that has a VIP of a real device is a problem, and one that has another address is none.
+func TestVIPElsewhere(t *testing.T) {
+	l := lab.New(t)
+	other := l.Add("other")
+	l.Link(l.Host(), other, "192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64")
+	l.Host().AddAddr("other", "192.0.2.10/32")
+	h := namespace(t)
+	h.Elsewhere = ownership.Elsewhere
+	h.Held = func() (map[netip.Addr]string, error) {
+		return map[netip.Addr]string{netip.MustParseAddr("192.0.2.10"): "other"}, nil
+	}
+	h.Config.Addresses.Interface = "other"
+	h.Frontends = nil
+	for _, k := range []string{"192.0.2.10:80/tcp", "[2001:db8::10]:80/tcp"} {
+		key, err := balancer.ParseKey(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Frontends = append(h.Frontends, Frontend{Key: key, Service: "web"})
+	}
+	demand(t, h, "traffic", OK, "192.0.2.10 is held on other")
+	demand(t, h, "traffic", OK, "2001:db8::10 is not here yet")
+	other.AddAddr("host", "192.0.2.10/32")
+	other.AddAddr("host", "2001:db8::10/128")
+	demand(t, h, "traffic", Problem, "192.0.2.10, 2001:db8::10 are also on another host (")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,16 +28,19 @@ type traffic struct {
 	answersByAny bool
 	// gateways are those by which others may reach this host: for IPv6 and IPv4.
 	gateways map[bool]string
+	// elsewhere has the MACs of other hosts that answer for VIPs of this one's devices.
+	elsewhere map[netip.Addr]net.HardwareAddr
 }
 
 // checkTraffic says for each VIP how its traffic gets here. VIPs for which the same is true share a finding.
-func checkTraffic(_ context.Context, v *visit) {
+func checkTraffic(ctx context.Context, v *visit) {
 	t := v.traffic()
 	addresses := t.addresses()
 	if len(addresses) == 0 {
 		v.add(note("there are no services yet, so that nothing is known of their traffic", "", ""))
 		return
 	}
+	t.listen(ctx, addresses)
 	var order []Finding
 	of := map[Finding][]string{}
 	for _, a := range addresses {
@@ -59,7 +63,7 @@ func (v *visit) traffic() *traffic {
 	interfaces, _ := v.Interfaces() // one that does not tell has none that could be named
 	t := &traffic{
 		v, map[netip.Addr]string{}, interfaces, v.sysctl("net.ipv4.conf.all.arp_ignore") == "0",
-		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"},
+		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}, map[netip.Addr]net.HardwareAddr{},
 	}
 	found := map[bool]bool{}
 	for _, i := range interfaces {
@@ -117,6 +121,10 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case device == unsure:
 		return note(fmt.Sprintf("on %s, and it is not known whether vipd holds addresses there", t.on[addr]),
 			"no vipd answers, and its ledger can't be read", "sudo vipctl doctor")
+	case t.elsewhere[addr] != nil:
+		return problem(fmt.Sprintf("also on another host (%s): both answer ARP or NDP on %s", t.elsewhere[addr], t.link(a)),
+			"clients come to the one or the other: only one of them may have it, or both let it be owned (docs/ownership.md)",
+			"ip address show to VIP  # on the host with that MAC")
 	case device == toCome:
 		return t.arrivalToCome(route)
 	case device == "none" && !t.Config.Addresses.Bind:
@@ -132,6 +140,42 @@ func (t *traffic) arrival(a api.Address) Finding {
 		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts where a route leads here", device, t.left()), route)
 	}
 	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()))
+}
+
+// mostAsked bounds the VIPs of a device of which others are asked.
+const mostAsked = 256
+
+// listen hears which other hosts have VIPs that are on real devices of this one, or will be.
+func (t *traffic) listen(ctx context.Context, addresses []api.Address) {
+	if !t.Root || t.Elsewhere == nil {
+		return
+	}
+	on := map[string][]netip.Addr{}
+	for _, a := range addresses {
+		addr, err := netip.ParseAddr(a.Address)
+		if link := t.link(a); err == nil && link != "" && len(on[link]) < mostAsked {
+			on[link] = append(on[link], addr)
+		}
+	}
+	for link, vips := range on {
+		found, err := t.Elsewhere(ctx, link, vips)
+		if err != nil {
+			t.add(note("could not ask on "+link+" which other hosts have these VIPs: "+err.Error(), "", ""))
+		}
+		maps.Copy(t.elsewhere, found)
+	}
+}
+
+// link is the real device on which vipd holds an address, or will; "" means there is none.
+func (t *traffic) link(a api.Address) string {
+	device := a.Held
+	if device == toCome {
+		device = t.Config.Addresses.Interface
+	}
+	if a.Owned || slices.Contains([]string{"", "host", "none", "lo", unsure}, device) || strings.HasPrefix(device, "vipd") {
+		return ""
+	}
+	return device
 }
 
 // asked is the device in whose network an address is, so that hosts there ask for it instead of sending to a router; "" means it is in
@@ -169,7 +213,7 @@ func routed(what, route string) Finding {
 }
 
 func announced(what string) Finding {
-	return Finding{Level: OK, What: what, Why: "only one host may hold it so: there is no failover between hosts in vipd"}
+	return Finding{Level: OK, What: what, Why: "only one host may hold it so; hosts that own their VIPs take each other's over (docs/ownership.md)"}
 }
 
 // left says of an address in use that no vipd answers.
