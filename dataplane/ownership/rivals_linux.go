@@ -1,9 +1,11 @@
 package ownership
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -40,7 +42,15 @@ func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip
 	if err != nil {
 		return nil, fmt.Errorf("looking at interface %s: %w", device, err)
 	}
-	return Probe(ctx, d.Index, vips, patience)
+	own, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing this host's interfaces: %w", err)
+	}
+	found, err := Probe(ctx, d.Index, vips, patience)
+	maps.DeleteFunc(found, func(_ netip.Addr, mac net.HardwareAddr) bool { // another device of this host on the same link
+		return slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
+	})
+	return found, err
 }
 
 // Probe asks on the device's link who has the VIPs, three times within patience (RFC 5227, RFC 4862), and returns the MAC of

@@ -97,9 +97,7 @@ func (l *lease) heldBy(other foreign) error {
 func (l *lease) once(ctx context.Context, write func(context.Context) error) error {
 	err := l.renew(ctx)
 	if err == nil {
-		limited, cancel := l.limit(ctx)
-		defer cancel()
-		err = write(limited)
+		err = write(ctx)
 	}
 	switch {
 	case is(err, rpctypes.ErrLeaseNotFound):
@@ -263,6 +261,8 @@ func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare,
 		RequestRange: &etcdserverpb.RangeRequest{Key: []byte(l.key), Serializable: len(ops) == 0},
 	}}
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
+	ctx, cancel := l.limit(ctx)
+	defer cancel()
 	answer, err := l.writer.transact(ctx, l.key, request)
 	if err == nil && answer.Succeeded && len(ops) > 0 {
 		l.revision = answer.Header.Revision

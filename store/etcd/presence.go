@@ -26,7 +26,9 @@ type Presence struct {
 	mu     sync.Mutex // guards status
 	status *NodeStatus
 
-	// The rest belongs to Run. written is the status that etcd has, but for its time; nil means none.
+	// The rest belongs to Run. encoded is status as text, which takes long where there are many drains: a lease must not wait for it twice.
+	encoded encodedStatus
+	// written is the status that etcd has, but for its time; nil means none.
 	written []byte
 	// took is how long the last writing took.
 	took time.Duration
@@ -84,12 +86,13 @@ func (p *Presence) write(ctx context.Context) error {
 	p.mu.Unlock()
 	first := []*etcdserverpb.RequestOp{p.lease.put(p.lease.key, p.live)}
 	var says []byte
-	if status != nil {
-		text, bare, err := encodeStatus(*status)
-		if err != nil {
+	if status != p.encoded.of {
+		if err := p.encoded.encode(status); err != nil {
 			return err
 		}
-		first, says = append(first, p.lease.put(p.statusKey, text)), bare
+	}
+	if status != nil {
+		first, says = append(first, p.lease.put(p.statusKey, p.encoded.text)), p.encoded.bare
 	}
 	was := p.written
 	p.written = nil // it may be written and not be told
@@ -118,8 +121,15 @@ func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp,
 	return p.lease.write(ctx, all, all[1:])
 }
 
-// encodeStatus returns the text of a status, and what it says apart from its time.
-func encodeStatus(s NodeStatus) (text, bare []byte, err error) {
+// encodedStatus is the text of a status, and what it says apart from its time.
+type encodedStatus struct {
+	of         *NodeStatus
+	text, bare []byte
+}
+
+// encode makes it that of a status, which is not nil and not changed any more.
+func (e *encodedStatus) encode(status *NodeStatus) (err error) {
+	s := *status
 	if len(s.Problems) > MaxNodeProblems {
 		s.Problems = s.Problems[:MaxNodeProblems]
 	}
@@ -128,10 +138,12 @@ func encodeStatus(s NodeStatus) (text, bare []byte, err error) {
 		slices.SortStableFunc(s.Drains, func(a, b NodeDrain) int { return cmp.Compare(b.Active, a.Active) })
 		s.Drains, s.DrainsOmitted = s.Drains[:MaxNodeDrains], n-MaxNodeDrains
 	}
-	if text, err = encode(s); err != nil {
-		return nil, nil, err
+	if e.text, err = encode(s); err != nil {
+		return err
 	}
 	s.At = time.Time{}
-	bare, err = encode(s)
-	return text, bare, err
+	if e.bare, err = encode(s); err == nil {
+		e.of = status
+	}
+	return err
 }

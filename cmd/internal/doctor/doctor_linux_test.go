@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane/ownership"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -299,4 +301,31 @@ func TestVIPElsewhere(t *testing.T) {
 	other.AddAddr("host", "192.0.2.10/32")
 	other.AddAddr("host", "2001:db8::10/128")
 	demand(t, h, "traffic", Problem, "192.0.2.10, 2001:db8::10 are also on another host (")
+}
+
+// TestVIPOnOwnLinks: another device of the host on the same link answers for a VIP, too, which is no other host.
+func TestVIPOnOwnLinks(t *testing.T) {
+	lab.New(t)
+	run(t, "ip link add lan type bridge")
+	t.Cleanup(func() { run(t, "ip link delete lan") })
+	run(t, "ip link set lan up")
+	for _, name := range []string{"eth1", "eth2"} {
+		run(t, "ip link add "+name+" type veth peer port-"+name)
+		t.Cleanup(func() { run(t, "ip link delete "+name) })
+		run(t, "ip link set port-"+name+" master lan up")
+		run(t, "ip link set "+name+" up")
+	}
+	run(t, "ip address add 192.0.2.10/32 dev eth1")
+	vip := netip.MustParseAddr("192.0.2.10")
+	link, err := net.InterfaceByName("eth1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, wait.Scaled(10*time.Second), "the host to answer itself", func() bool {
+		found, err := ownership.Probe(t.Context(), link.Index, []netip.Addr{vip}, 300*time.Millisecond)
+		return err == nil && found[vip] != nil
+	})
+	if found, err := ownership.Elsewhere(t.Context(), "eth1", []netip.Addr{vip}); len(found) > 0 || err != nil {
+		t.Errorf("got %v, %v, want no other host", found, err)
+	}
 }
