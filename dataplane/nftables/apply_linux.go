@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/nft"
@@ -54,14 +56,19 @@ type edit struct {
 	made  map[string]chain
 }
 
-// apply makes the changes of one family, again where another program changes the table meanwhile.
+// apply makes the changes of one family, again where another program changes the table meanwhile, and once more where the table is
+// not as it was read: a list that the kernel gives while it makes a map larger may lack elements.
 func (y *family) apply(ctx context.Context, batch []dataplane.Change) (err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
+	reread := false
 	for range nft.Tries {
-		if err = y.applyLocked(ctx, batch); !errors.Is(err, nft.ErrBusy) {
+		err = y.applyLocked(ctx, batch)
+		differs := errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT)
+		if !errors.Is(err, nft.ErrBusy) && (reread || !differs) {
 			break
 		}
+		reread = reread || differs
 	}
 	return err
 }
@@ -97,6 +104,7 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) erro
 		return err
 	}
 	y.sound, y.damage = true, ""
+	y.noteMade(e)
 	if e.then.Len() > 0 {
 		time.Sleep(settle)
 		if err := y.commit(ctx, y.table.Commit, &e.then); err != nil {
@@ -261,7 +269,17 @@ func (y *family) finish(e *edit) {
 	}
 }
 
-// noteLocked takes in what was committed.
+// noteMade takes in the chains that the first transaction has made.
+func (y *family) noteMade(e *edit) {
+	for name, c := range e.made {
+		if y.chains[name] == nil {
+			y.chains[name] = &chain{}
+		}
+		y.chains[name].choice, y.chains[name].number = c.choice, c.number
+	}
+}
+
+// noteLocked takes in what both transactions have left.
 func (y *family) noteLocked(e *edit) {
 	for k, next := range e.next {
 		if next == nil {
@@ -269,12 +287,6 @@ func (y *family) noteLocked(e *edit) {
 			continue
 		}
 		y.fronts[k] = next
-	}
-	for name, c := range e.made {
-		if y.chains[name] == nil {
-			y.chains[name] = &chain{}
-		}
-		y.chains[name].choice, y.chains[name].number = c.choice, c.number
 	}
 	for name, n := range e.users {
 		if y.chains[name] == nil {

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -62,8 +61,8 @@ func (x *lookup) lead() error {
 		x.out.Objects = append(x.out.Objects, dataplane.Object{Name: x.nameOf(x.frontends), Missing: true})
 		return nil
 	}
-	number := there[0].Data
-	to, err := x.find(x.choices, number)
+	number := numberIn(there[0].Data)
+	to, err := x.find(x.choices, nft.Bytes{}.Number(number))
 	if err != nil {
 		return err
 	}
@@ -71,7 +70,7 @@ func (x *lookup) lead() error {
 	if !o.Missing {
 		o.Says = "chain " + to[0].Goto
 	}
-	x.out.Objects = append(x.out.Objects, dataplane.Object{Name: x.nameOf(x.frontends), Says: fmt.Sprint("number ", binary.NativeEndian.Uint32(number))}, o)
+	x.out.Objects = append(x.out.Objects, dataplane.Object{Name: x.nameOf(x.frontends), Says: fmt.Sprint("number ", number)}, o)
 	return nil
 }
 

@@ -70,7 +70,7 @@ func (f *front) uses() (all []string) {
 // chain is one that chooses, or clears.
 type chain struct {
 	users int
-	// number is its own in choices; 0 means none.
+	// number is its own in choices; 0 means none. That of unserved, which is always there, is kept nowhere.
 	number uint32
 	// choice says what its rules are; the zero value for one that an earlier process has left.
 	choice choice
@@ -110,7 +110,7 @@ func (y *family) commit(ctx context.Context, by func(*nft.Tx) error, tx *nft.Tx)
 	if err != nil {
 		y.sound = false // another program may have changed what the transaction builds on
 	}
-	if errors.Is(err, nft.ErrBusy) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) { // it has, and other frontends may be in it
+	if errors.Is(err, nft.ErrBusy) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) { // it has, and other frontends may be in it
 		y.doubt = fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {

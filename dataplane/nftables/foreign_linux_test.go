@@ -89,9 +89,15 @@ func (h *foreignHistory) edit() (batch []dataplane.Change) {
 // damage has another program change the table, and returns what that did.
 func (h *foreignHistory) damage() string {
 	h.Helper()
-	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices", "add element ip vipd choices { 0:63 : goto unserved }", "flush map ip vipd digests"}
+	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices",
+		"add element ip vipd choices { 0:63 : goto unserved }", "add element ip vipd choices { ffff:ffff : goto unserved }", "add element ip vipd choices { * : goto unserved }",
+		"flush map ip vipd frontends\nadd element ip vipd frontends { 10.96.0.1 . tcp . 80 : 0:0, 10.96.0.2 . tcp . 80 : 0:0, 10.96.0.3 . tcp . 80 : 0:0 }",
+		"flush map ip vipd digests"}
 	for _, name := range h.chains() {
 		scripts = append(scripts, "flush chain ip vipd "+name, "insert rule ip vipd "+name+" accept")
+		if base := slices.Contains([]string{"prerouting", "output", clearing}, name); !base {
+			scripts = append(scripts, fmt.Sprintf("add element ip vipd choices { 0:%x : goto %s }\nflush map ip vipd frontends", 64+h.r.IntN(1<<15), name))
+		}
 	}
 	script := scripts[h.r.IntN(len(scripts))]
 	load(h, script+"\n")
@@ -150,8 +156,10 @@ func (h *foreignHistory) mend() {
 	if err := h.d.Apply(h.Context(), batch); err != nil {
 		h.Fatal(err)
 	}
-	if reason := h.look(); reason != "" {
-		h.Fatalf("just mended: %s", reason)
+	reason := h.look()
+	seen, err = h.d.Observe(h.Context())
+	if reason != "" || err != nil || len(seen.Damage) > 0 {
+		h.Fatalf("just mended: %q, %q, %v", reason, seen.Damage, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -153,8 +154,8 @@ func (y *family) readLocked() (damage string, err error) {
 
 // same reports whether what was read is what was written.
 func (f *front) same(read *front) bool {
-	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label && slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) &&
-		maps.Equal(f.ids, read.ids)
+	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label &&
+		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids)
 }
 
 // otherVersion reports whether the table has other maps than ours: then it is another version's, and made anew.
@@ -164,9 +165,12 @@ func (y *family) otherVersion(k *kernel) bool {
 	})
 }
 
-// number takes in the numbers of chains, and reports whether choices is as it was left, which was with the chains last. Where
+// foreign is a number that no chain ever has: they are given one after the other.
+const foreign = math.MaxUint32
+
+// takeNumbers takes in the numbers of chains, and reports whether choices is as it was left, which was with the chains last. Where
 // it is not, it is written again: from these numbers, so that frontends stay as they are.
-func (y *family) number(k *kernel, last map[string]*chain) bool {
+func (y *family) takeNumbers(k *kernel, last map[string]*chain) bool {
 	want := map[uint32]string{unservedNumber: unserved}
 	for name, c := range last {
 		if c.number != 0 {
@@ -180,14 +184,32 @@ func (y *family) number(k *kernel, last map[string]*chain) bool {
 	y.last = max(y.last, unservedNumber)
 	slices.SortFunc(k.choices, func(a, b nft.FoundElem) int { return slices.Compare(a.Key, b.Key) })
 	for _, e := range k.choices {
-		n := binary.NativeEndian.Uint32(e.Key)
-		y.last = max(y.last, n)
+		n := numberIn(e.Key)
 		same = same && want[n] == e.Goto
-		if c := y.chains[e.Goto]; c != nil && c.number == 0 && want[n] == "" {
+		y.above(n)
+		if c := y.chains[e.Goto]; c != nil && c.number == 0 && n != foreign && e.Goto != unserved && want[n] == "" {
 			c.number = n
 		}
 	}
 	return same
+}
+
+// above has the numbers of new chains begin above n.
+func (y *family) above(n uint32) {
+	if n != foreign {
+		y.last = max(y.last, n)
+	}
+}
+
+// numberIn reads the number of a chain; foreign where it is none that a chain of ours can have.
+func numberIn(b []byte) uint32 {
+	if len(b) < 4 { // of an element for all keys that have none
+		return foreign
+	}
+	if n := binary.NativeEndian.Uint32(b); n > 0 {
+		return n
+	}
+	return foreign
 }
 
 // compareRules takes in the chains that are there, and says in what they are not as we left them. Those whose rules are not
@@ -230,7 +252,7 @@ func (y *family) compareRules(k *kernel) (damage string) {
 			find("chain %s is missing", name)
 		}
 	}
-	if !y.number(k, last) {
+	if !y.takeNumbers(k, last) {
 		find("the elements of map %s were changed", y.schema.choices.Name)
 		y.sound = false
 	}
@@ -261,14 +283,14 @@ func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
 		return all[key], n
 	}
 	for _, e := range k.frontends {
-		if x, _ := of(e.Key); len(e.Data) >= 4 {
-			x.number, x.label = binary.NativeEndian.Uint32(e.Data), e.Comment
-			x.chain = chains[x.number]
-		}
+		x, _ := of(e.Key)
+		x.number, x.label = numberIn(e.Data), e.Comment
+		x.chain = chains[x.number]
+		y.above(x.number)
 	}
 	for _, e := range k.digests {
 		if x, _ := of(e.Key); len(e.Data) >= 8 {
-			x.stored = dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32 | dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))
+			x.stored = max(1, dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32|dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))) // 0 means none
 		}
 	}
 	for _, e := range k.eps {
@@ -277,9 +299,7 @@ func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
 	}
 	for _, e := range k.slots {
 		x, n := of(e.Key)
-		if len(e.Data) >= 4 {
-			x.slots = put(x.slots, n, binary.NativeEndian.Uint32(e.Data))
-		}
+		x.slots = put(x.slots, n, numberIn(e.Data))
 	}
 	for _, e := range k.ids {
 		x, n := of(e.Key)

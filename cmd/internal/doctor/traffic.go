@@ -153,11 +153,15 @@ func (t *traffic) listen(ctx context.Context, addresses []api.Address) {
 	on := map[string][]netip.Addr{}
 	for _, a := range addresses {
 		addr, err := netip.ParseAddr(a.Address)
-		if link := t.link(a); err == nil && link != "" && len(on[link]) < mostAsked {
+		if link := t.link(a); err == nil && link != "" {
 			on[link] = append(on[link], addr)
 		}
 	}
 	for link, vips := range on {
+		if len(vips) > mostAsked {
+			t.add(note(fmt.Sprintf("of %d VIPs on %s only the first %d were looked for on other hosts", len(vips), link, mostAsked), "", ""))
+			vips = vips[:mostAsked]
+		}
 		found, err := t.Elsewhere(ctx, link, vips)
 		if err != nil {
 			t.add(note("could not ask on "+link+" which other hosts have these VIPs: "+err.Error(), "", ""))
