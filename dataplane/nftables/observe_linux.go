@@ -201,7 +201,7 @@ func (y *family) above(n uint32) {
 	}
 }
 
-// numberIn reads the number of a chain; foreign where it is none that a chain of ours can have.
+// numberIn reads the number of a chain, or the id of a backend; foreign where it is none of ours, so that it is replaced.
 func numberIn(b []byte) uint32 {
 	if len(b) < 4 { // of an element for all keys that have none
 		return foreign

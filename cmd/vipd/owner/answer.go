@@ -1,0 +1,97 @@
+package owner
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer/ownership"
+	"vipd/cmd/internal/api"
+)
+
+// answer says how the owner is, and, to who did not tell them, which VIPs there are.
+func (o *Owner) answer(w http.ResponseWriter, vips bool) {
+	o.mu.Lock()
+	s := api.OwnerStatus{
+		Node: o.o.Node, Gate: "closed", Events: append([]api.OwnerEvent{}, o.events...), Took: maps.Clone(o.counts[ownership.NoteTook]),
+		Gave: maps.Clone(o.counts[ownership.NoteGave]), GateClosed: maps.Clone(o.counts[ownership.NoteGate]),
+		ConfirmedFor: o.confirmed, TakenAfter: o.takeovers,
+	}
+	if s.Hindered = o.o.Hindered; vips && o.told != nil {
+		s.VIPs = o.told.VIPs
+	}
+	c := o.core
+	o.mu.Unlock()
+	if c != nil {
+		c.describe(&s)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(s) // who asked has gone
+}
+
+// describe adds how the core is.
+func (c *core) describe(s *api.OwnerStatus) {
+	got := make(chan ownership.Status, 1)
+	c.tell(func(now ownership.Time) []ownership.Action {
+		n := c.node.Status(now)
+		s.Peers = c.peers(n.Heard)
+		got <- n
+		return nil
+	})
+	select {
+	case n := <-got:
+		if n.Session != 0 {
+			s.Session = n.Session.String()
+		}
+		s.Unowned, s.Waiting = n.Free, n.Waiting
+		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
+			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: another host has it, %s, not of this fleet", a, n.Strangers[a]))
+		}
+		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
+		for node, age := range n.Confirmed {
+			s.Confirmed[node] = max(age.Seconds(), -1)
+		}
+	case <-c.ended:
+	}
+	if away := c.away.Load(); away != nil {
+		s.Etcd, s.EtcdAway = away.why.Error(), time.Since(away.since).Seconds()
+		if s.Session == "" {
+			s.Problems = append(s.Problems, "this host can own no VIPs, because it has no session in etcd: "+s.Etcd)
+		}
+	}
+	if r := c.refused.Load(); r != nil && time.Since(r.at) < time.Minute { // after which nothing is left to be written
+		s.Problems = append(s.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+r.why.Error())
+	}
+	absent := c.work.absent.reasons()
+	for _, a := range slices.SortedFunc(maps.Keys(absent), netip.Addr.Compare) {
+		s.Problems = append(s.Problems, fmt.Sprintf("%s is not here: %s", a, absent[a]))
+	}
+	s.Bound = slices.DeleteFunc(s.Bound, func(a netip.Addr) bool { return absent[a] != "" })
+	var rivals []string
+	s.Rivals, rivals = c.rivals.list()
+	s.Problems = append(s.Problems, rivals...)
+	if all := c.unplaced.Load(); all != nil {
+		s.Unplaced = *all
+	}
+	s.Announced = c.work.kernel.Announced()
+	s.Foreign, s.Late = c.link.Foreign(), time.Duration(c.work.late.Load()).Seconds()
+	if c.link.Intruded() {
+		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
+	}
+}
+
+// peers says on which networks other nodes are heard: those that this host shares with them.
+func (c *core) peers(heard map[string][]bool) (all []api.OwnerPeer) {
+	for _, node := range slices.Sorted(maps.Keys(heard)) {
+		for i, up := range heard[node] {
+			if to := c.link.Reach(i, c.node.Addresses(node)); len(to) > 0 {
+				all = append(all, api.OwnerPeer{Node: node, Network: c.link.Network(i), Addresses: to, Up: up})
+			}
+		}
+	}
+	return all
+}
