@@ -143,11 +143,7 @@ func (t *native) put(ctx context.Context) error {
 		t.tx.FlushSet(t.layout.table, t.layout.oneArm)
 		t.tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	}
-	commit := t.table.Commit
-	if write {
-		commit = t.table.Write
-	}
-	err := t.commit(ctx, commit)
+	err := t.commit(ctx)
 	var refused *nft.Error
 	if !t.ready && errors.As(err, &refused) && !isDenied(err) {
 		err = t.renew(ctx, with, err)
@@ -215,7 +211,7 @@ func (t *native) renew(ctx context.Context, with concerns, cause error) error {
 	tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	tx.Append(&t.tx)
 	t.tx = tx
-	if err := t.commit(ctx, t.table.Write); err != nil {
+	if err := t.commit(ctx); err != nil {
 		return errors.Join(cause, err)
 	}
 	return nil
@@ -249,14 +245,14 @@ func (t *native) syncSets(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.commit(ctx, t.table.Commit)
+	return t.commit(ctx)
 }
 
-// commit makes what was put off, by Write where that has chains in it.
-func (t *native) commit(ctx context.Context, by func(*nft.Tx) error) error {
+// commit makes what was put off.
+func (t *native) commit(ctx context.Context) error {
 	tx := t.tx
 	t.tx = nft.Tx{}
-	err := by(&tx)
+	err := t.table.Commit(&tx)
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}

@@ -166,7 +166,7 @@ func (h *nativeHistory) check(seed uint64, step int) {
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
 	var tx nft.Tx // with what concerned when the chains were last written: a rule about an empty set may stay
 	h.g.layout.write(&tx, h.g.layout.chains(h.g.mode, h.g.bits, h.g.written))
-	if err := h.g.table.Write(&tx); err != nil {
+	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
 	}
 	if after := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip"); after != before {

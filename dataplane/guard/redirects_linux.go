@@ -194,7 +194,7 @@ func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 
 func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) error {
 	if t.have != nil {
-		err := t.commit(ctx, t.Commit, want)
+		err := t.make(ctx, want)
 		if err == nil {
 			return nil
 		}
@@ -203,17 +203,17 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 	err := nft.ErrBusy
 	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
 		if err = t.Steady(func() error { return nil }); err == nil {
-			err = t.commit(ctx, t.Write, want)
+			err = t.make(ctx, want)
 		}
 	}
 	return err
 }
 
-// commit makes the table what is wanted.
-func (t *redirectTable) commit(ctx context.Context, by func(*nft.Tx) error, want map[balancer.Key]uint16) error {
+// make makes the table what is wanted.
+func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
-	err := by(&tx)
+	err := t.Commit(&tx)
 	dataplane.Wrote(ctx, tx.Bytes)
 	if err == nil {
 		t.have = maps.Clone(want)

@@ -96,18 +96,14 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) erro
 		y.edit(e, c)
 	}
 	y.finish(e)
-	commit := y.table.Commit
-	if y.table.Shape == nil {
-		commit = y.table.Write
-	}
-	if err := y.commit(ctx, commit, &e.first); err != nil {
+	if err := y.commit(ctx, &e.first); err != nil {
 		return err
 	}
 	y.sound, y.damage = true, ""
 	y.noteMade(e)
 	if e.then.Len() > 0 {
 		time.Sleep(settle)
-		if err := y.commit(ctx, y.table.Commit, &e.then); err != nil {
+		if err := y.commit(ctx, &e.then); err != nil {
 			return err
 		}
 	}
@@ -235,7 +231,6 @@ func (y *family) need(e *edit, name string, c choice) uint32 {
 	}
 	if is.choice != c {
 		y.schema.writeChosen(&e.first, name, c, y.mark)
-		y.table.Shape = nil
 	}
 	if is.number == 0 && name != clearing {
 		y.last++

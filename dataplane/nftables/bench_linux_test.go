@@ -10,35 +10,71 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkLoad loads 10,000 frontends of 10 backends each in batches as the engine makes them.
-func BenchmarkLoad(b *testing.B) {
-	lab.Require(b)
-	var batches [][]dataplane.Change
-	var batch []dataplane.Change
-	for i := range 10_000 {
-		f := &balancer.Frontend{
-			Key:     balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP},
-			Service: "web", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin},
-		}
-		for j := range 10 {
-			f.Backends = append(f.Backends, balancer.Backend{Addr: at(i*10 + j), State: balancer.Active, Weight: 1})
-		}
-		if batch = append(batch, dataplane.Change{Key: f.Key, New: f}); len(batch) == 200 {
-			batches, batch = append(batches, batch), nil
-		}
+// numberedFrontend is one of up to 65,536 frontends of 10 backends each.
+func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
+	f := &balancer.Frontend{
+		Key:     balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP},
+		Service: "web", Policy: balancer.Policy{Scheduler: s},
 	}
-	for b.Loop() {
-		d, err := New(Options{Mark: 0x8000})
-		if err != nil {
+	for j := range 10 {
+		f.Backends = append(f.Backends, balancer.Backend{Addr: at(i*10 + j), State: balancer.Active, Weight: 1})
+	}
+	return f
+}
+
+// applyNumbered applies frontends 0 to n in batches as the engine makes them.
+func applyNumbered(b *testing.B, d *Dataplane, n int, s balancer.Scheduler) {
+	b.Helper()
+	for i := 0; i < n; i += 200 {
+		var batch []dataplane.Change
+		for j := i; j < min(n, i+200); j++ {
+			f := numberedFrontend(j, s)
+			batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+		}
+		if err := d.Apply(context.Background(), batch); err != nil {
 			b.Fatal(err)
 		}
-		for _, batch := range batches {
-			if err := d.Apply(context.Background(), batch); err != nil {
-				b.Fatal(err)
-			}
-		}
+	}
+}
+
+func newBench(b *testing.B) *Dataplane {
+	b.Helper()
+	lab.Require(b)
+	d, err := New(Options{Mark: 0x8000})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+// BenchmarkLoad loads 10,000 frontends of 10 backends each.
+func BenchmarkLoad(b *testing.B) {
+	for b.Loop() {
+		d := newBench(b)
+		applyNumbered(b, d, 10_000, balancer.WeightedRoundRobin)
 		if err := d.Close(context.Background(), false); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkAdd adds a frontend to 10,000, and deletes it.
+func BenchmarkAdd(b *testing.B) {
+	for _, s := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.RoundRobin} {
+		b.Run(string(s), func(b *testing.B) {
+			d := newBench(b)
+			applyNumbered(b, d, 10_000, s)
+			f := numberedFrontend(10_000, s)
+			for b.Loop() {
+				for _, c := range []dataplane.Change{{Key: f.Key, New: f}, {Key: f.Key}} {
+					if err := d.Apply(context.Background(), []dataplane.Change{c}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			if err := d.Close(context.Background(), false); err != nil {
+				b.Fatal(err)
+			}
+		})
 	}
 }

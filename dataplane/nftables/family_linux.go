@@ -100,10 +100,9 @@ func (y *family) forget() {
 	y.sound, y.doubt = false, ""
 }
 
-// commit makes a transaction by Commit, or by Write where that has chains in it, and keeps what the elements had counted that
-// it deletes.
-func (y *family) commit(ctx context.Context, by func(*nft.Tx) error, tx *nft.Tx) error {
-	err := by(tx)
+// commit makes a transaction, and keeps what the elements had counted that it deletes.
+func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
+	err := y.table.Commit(tx)
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}
@@ -129,7 +128,7 @@ func (y *family) remove() error {
 	for _, b := range y.schema.bases(y.mark) {
 		tx.FlushChain(y.schema.table, b.Name)
 	}
-	_ = y.table.Commit(&tx) // it fails where the table or a chain is gone, which the next steps meet, too
+	_ = y.table.Conn.Commit(&tx) // it fails where the table or a chain is gone, which the next steps meet, too
 	y.countLastLocked()
 	err := y.table.Remove()
 	if err == nil {

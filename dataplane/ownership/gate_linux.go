@@ -306,7 +306,7 @@ func (g *Gate) Intact() (reason string, err error) {
 	if err != nil {
 		return "", err
 	}
-	rules, err := g.conn.Rules(g.table)
+	rules, err := g.conn.Rules(g.table, "")
 	if err != nil {
 		return "", err
 	}

@@ -27,7 +27,7 @@ func ownSample(t *testing.T, listen bool) (*sample, *Owned) {
 			t.Fatal(err)
 		}
 	}
-	if err := o.Commit(s.tx()); err != nil {
+	if err := o.Conn.Commit(s.tx()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { run(t, "", "nft", "flush", "ruleset") })
@@ -133,12 +133,12 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		}
 		return &tx
 	}
-	if err := o.Write(rules()); err != nil || o.Shape == nil {
+	if err := o.Commit(rules()); err != nil || len(o.Shape) < 2 {
 		t.Fatalf("with nobody else: %v, learned %v", err, o.Shape)
 	}
 	whole := strings.Count(o.Shape["some-10"], ":")
 	run(t, "flush chain ip sample some-10\n", "nft", "-f", "-")
-	if err := o.Write(rules()); !errors.Is(err, ErrBusy) || o.Shape != nil {
+	if err := o.Commit(rules()); !errors.Is(err, ErrBusy) || o.Shape["some-10"] != "" {
 		t.Fatalf("after another program's change: %v, learned %v", err, o.Shape)
 	}
 	storm := exec.CommandContext(t.Context(), "sh", "-c", "while nft flush chain ip sample some-10; do :; done")
@@ -151,7 +151,7 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		if err := o.Steady(func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		switch err := o.Write(rules()); {
+		switch err := o.Commit(rules()); {
 		case errors.Is(err, ErrBusy):
 			busy++
 		case err != nil:

@@ -303,14 +303,14 @@ func TestReads(t *testing.T) {
 	if err != nil || len(sets) != len(s.sets()) {
 		t.Errorf("the sets are %v, %v", sets, err)
 	}
-	rules, err := c.Rules(s.table)
+	rules, err := c.Rules(s.table, "")
 	if err != nil || len(rules) != 32 || rules[0].Handle == 0 {
 		t.Errorf("there are %d rules %v, %v", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)
 		sets, err2 := c.Sets(x)
-		rules, err3 := c.Rules(x)
+		rules, err3 := c.Rules(x, "")
 		elems, err4 := c.Elements(x, "held")
 		if there, err5 := c.HasTable(x); len(chains)+len(sets)+len(rules)+len(elems) > 0 || there || errors.Join(err, err2, err3, err4, err5) != nil {
 			t.Errorf("%s has %v %v %v %v, %v", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))

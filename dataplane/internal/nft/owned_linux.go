@@ -34,7 +34,7 @@ func (o *Owned) Remove() error {
 	o.Shape = nil
 	var tx Tx
 	tx.DeleteTable(o.Table)
-	if err := o.Commit(&tx); err != nil {
+	if err := o.Conn.Commit(&tx); err != nil {
 		return fmt.Errorf("deleting the table %s: %w", o.Table, err)
 	}
 	return nil
@@ -46,7 +46,7 @@ func (o *Owned) Try(tx *Tx) error {
 	if err := o.Remove(); err != nil {
 		return err
 	}
-	if err := o.Commit(tx); err != nil {
+	if err := o.Conn.Commit(tx); err != nil {
 		return err
 	}
 	return o.Remove()
@@ -63,24 +63,38 @@ func (o *Owned) Read() (Shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range chains {
-		all[c.Name] = fmt.Sprint(c.Policy)
-	}
-	rules, err := o.Rules(o.Table)
-	for _, r := range rules {
-		all[r.Chain] += fmt.Sprintf(" %d:%x", r.Handle, r.Content)
-	}
+	rules, err := o.Rules(o.Table, "")
+	all.add(chains, rules)
 	return all, err
 }
 
-// Write commits a transaction that makes chains, and learns the table as it is then. ErrBusy says that another program has
-// changed the table since the last Look or Steady: what would be learned may be its work.
-func (o *Owned) Write(tx *Tx) error {
-	o.Shape = nil
-	if err := o.Commit(tx); err != nil {
+// add adds the states of chains.
+func (s Shape) add(chains []Found, rules []FoundRule) {
+	for _, c := range chains {
+		s[c.Name] = fmt.Sprint(c.Policy)
+	}
+	for _, r := range rules {
+		s[r.Chain] += fmt.Sprintf(" %d:%x", r.Handle, r.Content)
+	}
+}
+
+// Commit applies a transaction as Conn does, and learns the chains that it has written, or the whole table where Shape is nil.
+// ErrBusy says that another program has changed the table since the last Look or Steady: what would be learned may be its work.
+func (o *Owned) Commit(tx *Tx) error {
+	if err := o.Conn.Commit(tx); err != nil {
 		return err
 	}
-	shape, err := o.Read()
+	if tx.deletesTable() {
+		o.Shape = nil
+	}
+	written := tx.chains()
+	if len(written) == 0 {
+		return nil
+	}
+	for name := range written {
+		delete(o.Shape, name)
+	}
+	learned, err := o.learn(written)
 	if err != nil {
 		return err
 	}
@@ -91,8 +105,34 @@ func (o *Owned) Write(tx *Tx) error {
 	if o.Foreign(o.Table, now) != o.foreign {
 		return ErrBusy
 	}
-	o.Shape = shape
+	if o.Shape == nil {
+		o.Shape = learned
+	}
+	maps.Copy(o.Shape, learned)
 	return nil
+}
+
+// learn reads the chains of these names that are to be there, or the whole table where nothing is known of it.
+func (o *Owned) learn(written map[string]bool) (Shape, error) {
+	if o.Shape == nil {
+		return o.Read()
+	}
+	all := Shape{}
+	for name, there := range written {
+		if !there {
+			continue
+		}
+		chains, err := o.chain(o.Table, name)
+		if err != nil {
+			return nil, err
+		}
+		rules, err := o.Rules(o.Table, name)
+		if err != nil {
+			return nil, err
+		}
+		all.add(chains, rules)
+	}
+	return all, nil
 }
 
 // Changed says in what the chains and rules are not as they were learned; chains that others have added don't matter.

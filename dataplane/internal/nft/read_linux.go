@@ -120,16 +120,25 @@ func (c *Conn) Chains(x Table) (all []Found, err error) {
 }
 
 // HasChain reports whether a table has a chain.
-func (c *Conn) HasChain(x Table, name string) (there bool, err error) {
+func (c *Conn) HasChain(x Table, name string) (bool, error) {
+	found, err := c.chain(x, name)
+	return len(found) > 0, err
+}
+
+// chain finds the chain of this name; none where it is not there.
+func (c *Conn) chain(x Table, name string) (found []Found, err error) {
 	ask := func(m *message) {
 		m.String(chainTable, x.Name)
 		m.String(chainName, name)
 	}
-	err = c.list(msgGetChain, x.Family, false, ask, func([]byte) { there = true })
+	err = c.list(msgGetChain, x.Family, false, ask, func(body []byte) {
+		f, _ := chainIn(body)
+		found = append(found, f)
+	})
 	if errors.Is(err, unix.ENOENT) {
-		return false, nil
+		return nil, nil
 	}
-	return there, err
+	return found, err
 }
 
 func chainIn(body []byte) (f Found, table string) {
@@ -170,9 +179,15 @@ type FoundRule struct {
 	Handle, Content uint64
 }
 
-// Rules lists the rules of a table in their order; none where the table is not there.
-func (c *Conn) Rules(x Table) (all []FoundRule, err error) {
-	ask := func(m *message) { m.String(ruleTable, x.Name) }
+// Rules lists the rules of a chain in their order, or of all chains of the table where chain is empty; none where what is asked
+// about is not there.
+func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
+	ask := func(m *message) {
+		m.String(ruleTable, x.Name)
+		if chain != "" {
+			m.String(ruleChain, chain)
+		}
+	}
 	err = c.dump(msgGetRule, x, ask, func() { all = nil }, func(body []byte) {
 		var r FoundRule
 		for a := nlsock.In(body); a.Next(); {

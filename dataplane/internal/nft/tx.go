@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -86,6 +87,7 @@ type op struct {
 	text  string // of all but elements: the command without "add" and table; elements are printed when asked
 	verb  string // add, create, delete, flush
 	what  string // table, chain, rule, map, set, element
+	chain string // the one that a chain or rule is about
 	write func(*message)
 	set   *Set
 	elems []Elem
@@ -102,6 +104,22 @@ func (t *Tx) counting() (n int) {
 		}
 	}
 	return n
+}
+
+// chains are those that the transaction writes: true means that it leaves them there, false that it deletes them.
+func (t *Tx) chains() map[string]bool {
+	all := map[string]bool{}
+	for i := range t.ops {
+		if o := &t.ops[i]; o.chain != "" {
+			all[o.chain] = o.verb != "delete"
+		}
+	}
+	return all
+}
+
+// deletesTable reports whether the transaction deletes a table, with all chains that others have put there.
+func (t *Tx) deletesTable() bool {
+	return slices.ContainsFunc(t.ops, func(o op) bool { return o.what == "table" && o.verb == "delete" })
 }
 
 // Append adds the steps of another transaction.
@@ -145,7 +163,7 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 	if c.Hook != nil {
 		text += " " + c.Hook.text()
 	}
-	t.ops = append(t.ops, op{table: x, verb: "add", what: "chain", text: text, write: func(m *message) {
+	t.ops = append(t.ops, op{table: x, verb: "add", what: "chain", chain: c.Name, text: text, write: func(m *message) {
 		m.open(msgNewChain, flagCreate, x.Family)
 		m.String(chainTable, x.Name)
 		m.String(chainName, c.Name)
@@ -167,16 +185,18 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 // DeleteChain removes a chain that is empty and that nothing leads to.
 func (t *Tx) DeleteChain(x Table, name string) {
 	t.named(x, "delete", "chain", msgDelChain, chainName, name)
+	t.ops[len(t.ops)-1].chain = name
 }
 
 // FlushChain removes all rules of a chain.
 func (t *Tx) FlushChain(x Table, name string) {
 	t.named(x, "flush", "chain", msgDelRule, ruleChain, name)
+	t.ops[len(t.ops)-1].chain = name
 }
 
 // AddRule appends a rule to a chain.
 func (t *Tx) AddRule(x Table, chain string, r Rule) {
-	t.ops = append(t.ops, op{table: x, verb: "add", what: "rule", text: " " + chain + " " + r.text(x.Family), write: func(m *message) {
+	t.ops = append(t.ops, op{table: x, verb: "add", what: "rule", chain: chain, text: " " + chain + " " + r.text(x.Family), write: func(m *message) {
 		m.open(msgNewRule, flagCreate|flagAppend, x.Family)
 		m.String(ruleTable, x.Name)
 		m.String(ruleChain, chain)
