@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // hasVirtualServers reports whether the kernel has IPVS at work.
@@ -26,11 +27,16 @@ func hasVirtualServers(t testing.TB) bool {
 }
 
 // virtualServers are the kernel's, as ipvsadm saves them: the lines of each, by its name there, such as
-// "-t 10.96.0.10:80".
+// "-t 10.96.0.10:80". A list that is taken while one comes or goes may have others twice, or not at all: two have to be the same.
 func virtualServers(t testing.TB) map[string]string {
 	t.Helper()
-	all := map[string]string{}
-	for line := range strings.Lines(run(t, "ipvsadm", "-S", "-n")) {
+	all, list := map[string]string{}, ""
+	wait.For(t, 10*time.Second, "two equal lists of virtual servers", func() bool {
+		last := list
+		list = run(t, "ipvsadm", "-S", "-n")
+		return list == last
+	})
+	for line := range strings.Lines(list) {
 		words := strings.Fields(line)
 		name := strings.Join(words[1:3], " ")
 		all[name] += line

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -118,6 +119,41 @@ func TestLooksWithoutEvents(t *testing.T) {
 	}
 	if looks != 1 {
 		t.Errorf("compared %d times, want 1", looks)
+	}
+}
+
+// TestLearnsWhatItWrites: after transactions of our own, what was learned of the table is what a whole reading of it says.
+func TestLearnsWhatItWrites(t *testing.T) {
+	s, o := ownSample(t, true)
+	place := Concat{Daddr, L4proto, Dport}
+	spare := Rule{Do: []Stmt{DNAT{Lookup{append(place, Numgen{Mod: 3}), s.eps}}}}
+	for _, c := range []struct {
+		name string
+		add  func(tx *Tx)
+	}{
+		{"a chain that was there", func(tx *Tx) { tx.FlushChain(s.table, "hash-8"); tx.AddRule(s.table, "hash-8", spare) }},
+		{"new chains", func(tx *Tx) {
+			for _, name := range []string{"spare-1", "spare-2"} {
+				tx.AddChain(s.table, &Chain{Name: name})
+				tx.AddRule(s.table, name, spare)
+			}
+		}},
+		{"no chain", func(tx *Tx) { tx.Create(s.table, s.held, many(1)...) }},
+		{"a chain that goes, and one that is emptied", func(tx *Tx) {
+			tx.FlushChain(s.table, "spare-1")
+			tx.DeleteChain(s.table, "spare-1")
+			tx.FlushChain(s.table, "spare-2")
+		}},
+		{"a table that is made anew", func(tx *Tx) { tx.DeleteTable(s.table); tx.Append(s.tx()) }},
+	} {
+		var tx Tx
+		c.add(&tx)
+		if err := o.Commit(&tx); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if now, err := o.Read(); err != nil || !maps.Equal(o.Shape, now) {
+			t.Errorf("%s: learned\n%v\nwhat is there is\n%v, %v", c.name, o.Shape, now, err)
+		}
 	}
 }
 

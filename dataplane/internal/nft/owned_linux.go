@@ -87,12 +87,14 @@ func (o *Owned) Commit(tx *Tx) error {
 	if tx.deletesTable() {
 		o.Shape = nil
 	}
-	written := tx.chains()
+	var written []string
+	for name, there := range tx.chains() {
+		if delete(o.Shape, name); there {
+			written = append(written, name)
+		}
+	}
 	if len(written) == 0 {
 		return nil
-	}
-	for name := range written {
-		delete(o.Shape, name)
 	}
 	learned, err := o.learn(written)
 	if err != nil {
@@ -112,16 +114,13 @@ func (o *Owned) Commit(tx *Tx) error {
 	return nil
 }
 
-// learn reads the chains of these names that are to be there, or the whole table where nothing is known of it.
-func (o *Owned) learn(written map[string]bool) (Shape, error) {
+// learn reads the chains of these names, or the whole table where nothing is known of it.
+func (o *Owned) learn(written []string) (Shape, error) {
 	if o.Shape == nil {
 		return o.Read()
 	}
 	all := Shape{}
-	for name, there := range written {
-		if !there {
-			continue
-		}
+	for _, name := range written {
 		chains, err := o.chain(o.Table, name)
 		if err != nil {
 			return nil, err

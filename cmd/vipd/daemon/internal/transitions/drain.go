@@ -97,7 +97,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 func drainEnds(is map[balancer.Target]balancer.Backend, t balancer.Target) string {
 	switch b, there := is[t]; {
 	case !there:
-		return "has drained, and is gone"
+		return "is gone: its time to drain is over, and connections that it had left are cut"
 	case b.State == balancer.Active:
 		return "drains no longer, and gets new connections"
 	default:
