@@ -204,6 +204,8 @@ func newSubject(b backend, s spec) (subject, error) {
 		return floor{b}, nil
 	case listLayout:
 		return newListRules(b, s), nil
+	case leastLayout:
+		return least{s}, nil
 	case ipvsadmLayout:
 		return ipvsadm{s}, nil
 	case vipsLayout:

@@ -26,6 +26,7 @@ const (
 	natLayout      layout = "nat"      // iptables mode's own rules, without the guard
 	completeLayout layout = "complete" // iptables mode with all that the daemon keeps on a host
 
+	leastLayout        layout = "least"         // the lookups and chains that nftables mode can't do without
 	mapsLayout         layout = "maps"          // nftables mode's own table, without the guard
 	mapsCompleteLayout layout = "maps complete" // nftables mode with all that the daemon keeps on a host
 
@@ -141,6 +142,8 @@ func plan(s sizes) []row {
 	}
 	rows = append(rows, ownPaths(s, natLayout, "nat rules alone", [2]float64{1.4, 1.7})...)
 	rows = append(rows, ownPaths(s, completeLayout, "complete", [2]float64{1.6, 1.9})...)
+	least := spec{leastLayout, s.services[1], s.endpoints}
+	rows = append(rows, row{name: "the least of nftables mode, " + group(least.Services), box: least, what: anyVIP, against: oneRule})
 	rows = append(rows, ownPaths(s, mapsLayout, "nftables mode alone", [2]float64{0, 1.25})...)
 	rows = append(rows, ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})...)
 	first := ""
@@ -160,6 +163,7 @@ func plan(s sizes) []row {
 		row{name: stranger, box: floor, what: noVIP},
 		row{name: fmt.Sprintf("for no VIP: list of %s", group(longest)), box: spec{listLayout, longest, s.endpoints}, what: noVIP, against: stranger},
 		row{name: fmt.Sprintf("for no VIP: complete, %s", group(usual.Services)), box: usual, what: noVIP, against: stranger, limits: [2]float64{1.05, 1.05}})
+	rows = append(rows, row{name: "for no VIP: the least of nftables mode", box: least, what: noVIP, against: stranger})
 	rows = append(rows, row{
 		name: fmt.Sprintf("for no VIP: nftables mode, complete, %s", group(usual.Services)), box: spec{mapsCompleteLayout, usual.Services, usual.Endpoints},
 		what: noVIP, against: stranger, limits: [2]float64{0, 1.05},
