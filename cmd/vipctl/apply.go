@@ -27,7 +27,7 @@ func applyVerb() *verb {
 		flags: []cli.Flag{
 			recursiveFlag(),
 			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
-			&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"},
+			dryRunFlag(),
 			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
 			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
 		},

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"vipd/balancer"
 	"vipd/store/etcd"
 )
@@ -17,6 +19,7 @@ func deleteVerb() *verb {
 			"there. Their connections may live on for drain_timeout. If one of the names is not there, nothing is removed.\n\n" +
 			"The history stays: \"vipctl rollback SERVICE N\" brings a service back.",
 		example: "vipctl delete service web",
+		flags:   []cli.Flag{dryRunFlag()},
 		formats: []string{formTable, formJSON}, fleet: true,
 		least: 2, most: -1, kinds: true,
 		complete: func(c *call, before []string) []string {
@@ -53,6 +56,9 @@ func runDelete(c *call) error {
 			return fmt.Errorf("nothing was removed: %w", err)
 		}
 		e.remove(s)
+	}
+	if c.flags.Bool("dry-run") {
+		return e.report(true)
 	}
 	err = e.write()
 	return errors.Join(err, e.report(false))

@@ -143,6 +143,10 @@ func TestHistoryLaw(t *testing.T) {
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
+				if out := f.do(exitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
+					t.Errorf("%s: a rehearsal of its removal says %q", at, out)
+				}
+				f.expect(t, at+", rehearsed", name, now, texts)
 				f.do(exitDone, "delete", "service", name)
 				now = nil
 				texts = append(texts, nil)

@@ -38,6 +38,10 @@ func recursiveFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "read the folders in a folder too"}
 }
 
+func dryRunFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}
+}
+
 // written is one service, or the settings of an address, as a file has them.
 type written struct {
 	name   balancer.Name // "" for settings

@@ -39,7 +39,7 @@ func rollbackVerb() *verb {
 			"nothing is written if another service has taken the address and port, or if someone else changes the service " +
 			"meanwhile. The rollback itself is a new text in the history.",
 		example: "vipctl rollback web 3",
-		flags:   []cli.Flag{&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}},
+		flags:   []cli.Flag{dryRunFlag()},
 		formats: []string{formTable, formJSON}, fleet: true,
 		least: 2, most: 2,
 		complete: inTurn(fleetNames, textNumbers), run: runRollback, traced: true,
