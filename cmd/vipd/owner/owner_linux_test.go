@@ -72,7 +72,7 @@ func TestOneOwner(t *testing.T) {
 		t.Errorf("%s is taken, though the client has it", taken)
 	}
 	// Another key is used without a pause.
-	foreign := f.owner().status().Foreign
+	foreign := f.settled().status().Foreign
 	p := f.probe()
 	f.hosts[0].vipctl("ownership", "rekey")
 	f.hosts[0].vipctl("ownership", "rekey")
