@@ -68,8 +68,14 @@ func (d *daemonLink) absent(socket string, unread error) string {
 		return ""
 	}
 	pid := lockfile.Holder(lockFile(conf.RunDir))
-	if h := netlock.Ask(); pid == 0 && h.RunDir != "" && samePlace(h.RunDir, conf.RunDir) {
-		pid = h.PID // its lock was removed with its run_dir
+	if h := netlock.Ask(); pid == 0 && h.RunDir != "" {
+		switch {
+		case samePlace(h.RunDir, conf.RunDir):
+			pid = h.PID // its lock was removed with its run_dir
+		case conf.RunDir == config.Default().RunDir: // as where its config is empty for now
+			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
+				h.PID, h.RunDir)
+		}
 	}
 	switch note := lockfile.Noted(lockFile(conf.RunDir)); {
 	case pid != 0 && note != "":

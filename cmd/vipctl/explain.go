@@ -90,9 +90,9 @@ func liveText(l *api.Live) string {
 	case !l.Client.IsValid():
 		return fmt.Sprintf("connecting from this node failed after %s: %s", connected, l.Error)
 	case l.Error != "":
-		return fmt.Sprintf("connected from %s in %s; which endpoint took it is not known: %s", l.Client, connected, l.Error)
+		return fmt.Sprintf("this node itself connected, from %s in %s; which endpoint took it is not known: %s", l.Client, connected, l.Error)
 	}
-	return fmt.Sprintf("connected from %s in %s; %s took it, known after %s (%s)", l.Client, connected, l.Endpoint, l.Taken.Round(10*time.Microsecond), l.State)
+	return fmt.Sprintf("this node itself connected, from %s in %s, which shows nothing of the client's way; %s took it, known after %s (%s)", l.Client, connected, l.Endpoint, l.Taken.Round(10*time.Microsecond), l.State)
 }
 
 // frontendKeys are those of the daemon.

@@ -213,6 +213,9 @@ func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) []datapl
 	return objects
 }
 
+// unanswered is the state of TCP connections in conntrack to which the endpoint has said nothing.
+const unanswered = "syn-sent"
+
 // existing lists connections of the client that there are, without those that have ended and are only remembered. All else is explained
 // without them, too: reading a large table may take longer than there is time.
 func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
@@ -231,6 +234,11 @@ func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
 		return nil
 	})
 	for _, c := range a.Existing {
+		if c.State == unanswered {
+			a.step("existing", true, "%s has no answer from %s (%s): if its checks pass, its answers do not come back through this node: "+
+				"it needs a route to the client by this node, or the service snat = \"always\"", c.Client, c.Backend, c.State)
+			continue
+		}
 		a.step("existing", false, "%s goes on to %s (%s)", c.Client, c.Backend, c.State)
 	}
 	switch {

@@ -22,6 +22,25 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 	return ctx.Err()
 }
 
+// TestConnectionWithoutAnAnswer: a client that waits for an endpoint's first answer does not "go on".
+func TestConnectionWithoutAnAnswer(t *testing.T) {
+	var a Answer
+	n := Node{Connections: waiting{}}
+	n.existing(t.Context(), &a, 0)
+	if len(a.Steps) != 1 || !a.Steps[0].Wrong || !strings.Contains(a.Steps[0].Text, "10.1.0.2:4000 has no answer from 10.0.0.1:8080") {
+		t.Errorf("%+v", a.Steps)
+	}
+}
+
+// waiting is one connection to which the endpoint has said nothing.
+type waiting struct{}
+
+func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	return visit(&dataplane.Connection{
+		Client: netip.MustParseAddrPort("10.1.0.2:4000"), Backend: netip.MustParseAddrPort("10.0.0.1:8080"), State: unanswered,
+	})
+}
+
 // TestConnectionsThatCannotBeRead: what is known is told, with why there is no more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"did not come to its end in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {

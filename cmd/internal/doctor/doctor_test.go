@@ -297,7 +297,7 @@ func TestFindings(t *testing.T) {
 		}, nil},
 		{"rules that name an endpoint", func(m *made) {
 			m.Frontends = []Frontend{{Service: "web", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
-				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:8080"), netip.MustParseAddrPort("192.0.2.4:8080")}}}
+				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:8080"), netip.MustParseAddrPort("192.0.2.4:8080"), netip.MustParseAddrPort("192.0.2.5:8080")}}}
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "accept"}}]}`
 			rule := func(handle int, to, port, verdict string) string {
 				return fmt.Sprintf(`{"rule": {"handle": %d, "expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "daddr"}}, "right": %s}},
@@ -307,10 +307,12 @@ func TestFindings(t *testing.T) {
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": [` + strings.Join([]string{
 				rule(1, `"192.0.2.2"`, "9999", "drop"), rule(2, `"192.0.2.3"`, "8080", "drop"), rule(3, `"192.0.2.4"`, "8080", "accept"), rule(3, `"192.0.2.4"`, "8080", "drop"),
 				rule(4, `"192.0.2.2"`, "8080", "drop"), rule(5, `{"set": ["192.0.2.9", {"prefix": {"addr": "10.96.0.0", "len": 16}}]}`, "80", "reject"),
+				rule(6, `{"prefix": {"addr": "192.0.2.0", "len": 24}}`, "8080", "drop"),
 			}, ",") + `]}`
 		}, []string{
 			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to the endpoint 192.0.2.2:8080 of web",
 			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to 10.96.0.10:80/tcp (web)",
+			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to the endpoint 192.0.2.2:8080 of web, the endpoint 192.0.2.5:8080 of web",
 		}},
 		{"loopback, paths, ARP, counters", func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"

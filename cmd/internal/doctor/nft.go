@@ -98,13 +98,17 @@ func (v *visit) foreignChain(ctx context.Context, c *nftChain) {
 			continue
 		}
 		lets = lets || v.letsVIPs(o.Rule)
-		to := ""
-		if o.Rule.ends("accept", "drop", "reject") {
-			to = v.named(o.Rule)
-		}
-		accepted[to] = accepted[to] || o.Rule.ends("accept")
-		if to != "" && o.Rule.ends("drop", "reject") && !accepted[to] && !lets && how == "" && !strings.HasPrefix(c.Table, "vipd") {
-			v.add(warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, to),
+		switch {
+		case o.Rule.ends("accept"):
+			for _, to := range v.named(o.Rule) {
+				accepted[to] = true
+			}
+		case o.Rule.ends("drop", "reject") && !lets && how == "" && !strings.HasPrefix(c.Table, "vipd"):
+			to := slices.DeleteFunc(v.named(o.Rule), func(to string) bool { return accepted[to] })
+			if len(to) == 0 {
+				break
+			}
+			v.add(warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, list(to)),
 				"the rule may have more conditions; health checks come from this host and may pass another hook",
 				fmt.Sprintf("nft delete rule %s handle %d", c.place(), o.Rule.Handle)))
 		}
@@ -148,8 +152,8 @@ func (r *nftRule) ends(verdicts ...string) bool {
 	})
 }
 
-// named returns the first place whose packets the rule matches by their destination: a frontend, or an endpoint of one; "" means none.
-func (v *visit) named(r *nftRule) string {
+// named are the places whose packets the rule matches by their destination: frontends, and endpoints of some.
+func (v *visit) named(r *nftRule) (places []string) {
 	var hosts []netip.Prefix
 	port := uint16(0) // any
 	for _, e := range r.Expr {
@@ -173,22 +177,23 @@ func (v *visit) named(r *nftRule) string {
 		}
 	}
 	if len(hosts) == 0 {
-		return ""
+		return nil
 	}
 	in := func(a netip.AddrPort) bool {
 		return (port == 0 || port == a.Port()) && slices.ContainsFunc(hosts, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
 	}
 	for _, f := range v.Frontends {
 		if in(netip.AddrPortFrom(f.Addr, f.Port)) {
-			return fmt.Sprintf("%s (%s)", f.Key, f.Service)
+			places = append(places, fmt.Sprintf("%s (%s)", f.Key, f.Service))
 		}
 		for _, b := range f.Backends {
 			if in(b) {
-				return fmt.Sprintf("the endpoint %s of %s", b, f.Service)
+				places = append(places, fmt.Sprintf("the endpoint %s of %s", b, f.Service))
 			}
 		}
 	}
-	return ""
+	slices.Sort(places)
+	return slices.Compact(places)
 }
 
 // prefixes reads the addresses of a match: one, a network, or a set of both. What is named otherwise, as a named set, is left out.

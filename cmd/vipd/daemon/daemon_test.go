@@ -331,6 +331,8 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if got := n.endpoints(); got != before {
 		t.Errorf("without state_dir: %s, want %s", got, before)
 	}
+	const refused = "drains and weights by hand are refused: keeping overrides.json in state_dir"
+	wait.For(t, 5*time.Second, "the problem that nothing can be kept", func() bool { return strings.Contains(n.problems(), refused) })
 	if err := os.Rename(state+".away", state); err != nil {
 		t.Fatal(err)
 	}
@@ -342,6 +344,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1" {
 		t.Errorf("undrain of an endpoint that its definition drains: %s", got)
 	}
+	wait.For(t, 5*time.Second, "that problem to end", func() bool { return !strings.Contains(n.problems(), refused) })
 }
 
 func TestWatch(t *testing.T) {

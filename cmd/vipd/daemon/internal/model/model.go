@@ -38,6 +38,7 @@ type Model struct {
 	carrier   dataplane.Dataplane // for which it is compiled
 	compiler  balancer.Compiler
 	local     Overrides
+	again     time.Time // when they are written again; zero means that they are kept
 	files     files
 	clock     clock        // how far the wall clock was set
 	everRead  bool         // the store could be read at least once
@@ -126,13 +127,30 @@ func (m *Model) answer(r request) error {
 	if err != nil || local.Map == m.local.Map {
 		return err
 	}
-	if err := m.files.saveOverrides(local); err != nil {
+	if err := m.keepOverrides(local); err != nil {
 		return fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
 	}
 	r.kept()
 	m.local = local
 	m.compile()
 	return nil
+}
+
+// keepAgain is the time until the local overrides, which could not be kept, are written again.
+const keepAgain = time.Minute
+
+// keepOverrides writes the local overrides. That they can't be kept is a problem until they can.
+func (m *Model) keepOverrides(o Overrides) error {
+	err := m.files.saveOverrides(o)
+	switch {
+	case err != nil:
+		m.again = time.Now().Add(keepAgain)
+		m.files.Note(overridesName, fmt.Errorf("drains and weights by hand are refused: %w", err))
+	case !m.again.IsZero():
+		m.again = time.Time{}
+		m.files.Note(overridesName, nil)
+	}
+	return err
 }
 
 // storePatience is how long after the start a store that can't be read is waited for before what can be read is served.
@@ -144,7 +162,7 @@ func (m *Model) nextExpiry() time.Duration {
 	if patience := m.o.Started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
-	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), m.local.nextExpiry(), m.o.Outliers.Next()} {
+	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), m.local.nextExpiry(), m.again, m.o.Outliers.Next()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -179,9 +197,9 @@ func (m *Model) compile() {
 	}
 	next := m.adopted()
 	now := time.Now()
-	if local := m.local.expire(now); local.Map != m.local.Map {
+	if local := m.local.expire(now); local.Map != m.local.Map || !m.again.IsZero() && now.After(m.again) {
 		m.local = local
-		m.files.Note(overridesName, m.files.saveOverrides(local))
+		_ = m.keepOverrides(local) // a problem
 	}
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
 	s.Problems = slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept(), c.Unheld(latest.VIPs, latest.Pools))
