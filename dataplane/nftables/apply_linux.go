@@ -19,20 +19,23 @@ import (
 // deleted after it. A packet passes a chain within microseconds, with interrupts off or in a softirq.
 const settle = time.Millisecond
 
-// atOnce is how many frontends a transaction changes at most. While any program listens to nf_tables, the kernel keeps 4 KiB for
-// each element until it ends, which memory in no cache makes slow: all 100,000 frontends of 10 backends at once would be 4 GB.
-const atOnce = 1000
+// atOnce is with how many elements no further frontend comes into a transaction. While any program listens to nf_tables, the kernel
+// keeps 4 KiB for each element until it ends, which memory in no cache makes slow: all 100,000 frontends of 10 backends at once
+// would be 4 GB, and 1,000 that choose by hash 2 GB.
+const atOnce = 10_000
 
-// Apply makes each key what its change says, in two transactions for atOnce of them: the first makes what is new and leads
+// Apply makes each key what its change says, in two transactions for some of them: the first makes what is new and leads
 // packets there, the second deletes what nothing leads to any more. Then flows that conntrack still leads to backends that
 // are gone are dropped.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, y := range d.families {
 		own := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return d.family(c.Key) != y })
-		for part := range slices.Chunk(own, atOnce) {
-			if err := y.apply(ctx, part); err != nil {
+		for len(own) > 0 {
+			done, err := y.apply(ctx, own)
+			if err != nil {
 				return fmt.Errorf("writing the table %s: %w", y.schema.table, err)
 			}
+			own = own[done:]
 		}
 	}
 	failed := dataplane.KeyErrors{}
@@ -56,27 +59,37 @@ type edit struct {
 	made  map[string]chain
 }
 
-// apply makes the changes of one family, again where another program changes the table meanwhile, and once more where the table is
-// not as it was read: a list that the kernel gives while it makes a map larger may lack elements.
-func (y *family) apply(ctx context.Context, batch []dataplane.Change) (err error) {
+// size is how many elements it adds and deletes.
+func (e *edit) size() (n int) {
+	for _, sets := range []map[*nft.Set][]nft.Elem{e.add, e.replace, e.remove} {
+		for _, elems := range sets {
+			n += len(elems)
+		}
+	}
+	return n
+}
+
+// apply makes the first changes of a batch, and returns how many; again where another program changes the table meanwhile, and once
+// more where the table is not as it was read: a list that the kernel gives while it makes a map larger may lack elements.
+func (y *family) apply(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	reread := false
 	for range nft.Tries {
-		err = y.applyLocked(ctx, batch)
+		done, err = y.applyLocked(ctx, batch)
 		differs := errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT)
 		if !errors.Is(err, nft.ErrBusy) && (reread || !differs) {
 			break
 		}
 		reread = reread || differs
 	}
-	return err
+	return done, err
 }
 
-func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) error {
+func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	if !y.sound {
 		if _, err := y.readLocked(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	e := &edit{
@@ -92,23 +105,23 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) erro
 		}
 		y.table.Shape = nil
 	}
-	for _, c := range batch {
-		y.edit(e, c)
+	for ; done < len(batch) && e.size() < atOnce; done++ {
+		y.edit(e, batch[done])
 	}
 	y.finish(e)
 	if err := y.commit(ctx, &e.first); err != nil {
-		return err
+		return 0, err
 	}
 	y.sound, y.damage = true, ""
 	y.noteMade(e)
 	if e.then.Len() > 0 {
 		time.Sleep(settle)
 		if err := y.commit(ctx, &e.then); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	y.noteLocked(e)
-	return nil
+	return done, nil
 }
 
 // edit adds one change.
@@ -253,14 +266,18 @@ func (y *family) finish(e *edit) {
 	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots} {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
+	var gone []string
 	for name, c := range y.chains {
 		if c.users+e.users[name] == 0 && name != unserved {
 			if c.number != 0 {
 				e.then.Delete(s.table, s.choices, leads(c.number, ""))
 			}
 			e.then.FlushChain(s.table, name)
-			e.then.DeleteChain(s.table, name)
+			gone = append(gone, name)
 		}
+	}
+	for _, name := range gone { // all are empty by now: those that another program has made may lead to one another
+		e.then.DeleteChain(s.table, name)
 	}
 }
 

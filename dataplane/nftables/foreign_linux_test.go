@@ -69,6 +69,37 @@ func TestForeignHistories(t *testing.T) {
 	}
 }
 
+// TestLargeEdits: however many frontends change at once, no transaction has many more elements than atOnce.
+func TestLargeEdits(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	h := &foreignHistory{T: t, rules: map[string]string{}, want: map[balancer.Key]*balancer.Frontend{}}
+	d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: 0x8000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.d = d
+	const frontends = 100
+	for i := range frontends {
+		f := fake.Frontend(fmt.Sprintf("10.96.1.%d:80", i))
+		f.Scheduler = balancer.SourceHash
+		h.want[f.Key] = f
+	}
+	y := d.families[0]
+	before := y.epoch
+	h.mend()
+	slots := 0
+	for _, f := range y.fronts {
+		slots += len(f.eps)
+	}
+	if made := y.epoch - before; len(y.fronts) != frontends || slots <= 2*atOnce || made < uint64(slots/atOnce) {
+		t.Errorf("%d frontends with %d slots in %d transactions", len(y.fronts), slots, made)
+	}
+	if err := d.Close(context.Background(), false); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // edit makes random changes of what is wanted, among four frontends.
 func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	schedulers := []balancer.Scheduler{balancer.RoundRobin, balancer.Random, balancer.SourceHash}
@@ -91,6 +122,8 @@ func (h *foreignHistory) damage() string {
 	h.Helper()
 	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices",
 		"add element ip vipd choices { 0:63 : goto unserved }", "add element ip vipd choices { ffff:ffff : goto unserved }", "add element ip vipd choices { * : goto unserved }",
+		"add element ip vipd choices { ffff:fffe : goto unserved }",
+		"add chain ip vipd a\nadd chain ip vipd b\nadd rule ip vipd b jump a\nadd chain ip vipd c\nadd rule ip vipd c jump b\nadd chain ip vipd d\nadd rule ip vipd d jump c",
 		"flush map ip vipd frontends\nadd element ip vipd frontends { 10.96.0.1 . tcp . 80 : 0:0, 10.96.0.2 . tcp . 80 : 0:0, 10.96.0.3 . tcp . 80 : 0:0 }",
 		"flush map ip vipd digests"}
 	for _, name := range h.chains() {

@@ -194,9 +194,9 @@ func (y *family) takeNumbers(k *kernel, last map[string]*chain) bool {
 	return same
 }
 
-// above has the numbers of new chains begin above n.
+// above has the numbers of new chains begin above n, unless another program has put in one so high that numbers would come to an end.
 func (y *family) above(n uint32) {
-	if n != foreign {
+	if n < foreign/2 {
 		y.last = max(y.last, n)
 	}
 }

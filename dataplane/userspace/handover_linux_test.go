@@ -187,6 +187,18 @@ func TestHandOverOfFlows(t *testing.T) {
 			}
 		}
 	}
+	draining := with(f, func(f *balancer.Frontend) {
+		for i := range f.Backends {
+			f.Backends[i].State = balancer.Draining
+		}
+	})
+	d.apply(draining)
+	d.succeed(draining)
+	for i, c := range clients {
+		if got := askPacket(t, c); got != was[i] {
+			t.Errorf("client %d was at %s, which drains, and is at %s", i, was[i], got)
+		}
+	}
 }
 
 // echoPackets starts a UDP backend that answers with its name.

@@ -225,6 +225,9 @@ func (p *pump) inherit(h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 	return tail, pipes
 }
 
+// hasFlows reports whether a frontend has inherited flows, which keep its socket open until they are adopted.
+func (in *inheritance) hasFlows(k balancer.Key) bool { return len(in.flows[k]) > 0 }
+
 // adoptFlowsLocked has a frontend go on with the inherited flows that are its own.
 func (f *frontend) adoptFlowsLocked() {
 	c := f.conf.Load()

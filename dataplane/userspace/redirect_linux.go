@@ -224,7 +224,7 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.wantPacketsLocked() {
+	if !f.wantPacketsLocked() && !y.r.d.inherited.hasFlows(f.key) {
 		f.shutPacketsLocked()
 		return 0, nil
 	}

@@ -31,7 +31,7 @@ func (f *frontend) wantPacketsLocked() bool {
 func (f *frontend) openPacketsLocked() error {
 	c := f.conf.Load()
 	switch {
-	case !f.wantPacketsLocked():
+	case !f.wantPacketsLocked() && !f.d.inherited.hasFlows(f.key):
 		if pc := f.d.inherited.packets(f, false); pc != nil {
 			f.packets = pc
 		}

@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"syscall"
 
@@ -87,7 +88,7 @@ func (c *Conn) Commit(t *Tx) error {
 		return nil
 	}
 	c.sock.Discard()
-	heard := echoed * t.counting()
+	heard := min(echoed*t.counting(), math.MaxInt32/2)
 	if err := c.grow(&c.hear, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, heard); err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 package nft
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,5 +231,69 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 	reads = 0
 	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
 		t.Errorf("with changes in the table: read %d times, %v", reads, err)
+	}
+}
+
+// TestRulesBesideOtherTables: while another connection changes another table, the rules of a large one are listed whole.
+func TestRulesBesideOtherTables(t *testing.T) {
+	s, o := ownSample(t, true)
+	const chains = 2000
+	var tx Tx
+	for i := range chains {
+		name := fmt.Sprintf("turn-%d", i+100)
+		tx.AddChain(s.table, &Chain{Name: name})
+		tx.AddRule(s.table, name, Rule{Do: []Stmt{ClearPriority{}}})
+	}
+	if err := o.Conn.Commit(&tx); err != nil {
+		t.Fatal(err)
+	}
+	want, err := o.Rules(s.table, "")
+	if err != nil || len(want) < chains {
+		t.Fatalf("%d rules, %v", len(want), err)
+	}
+	other, ended := open(t), make(chan error)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		var err error
+		for err == nil && ctx.Err() == nil {
+			var tx Tx
+			tx.AddTable(Table{IPv4, "other"})
+			tx.AddChain(Table{IPv4, "other"}, &Chain{Name: "x"})
+			tx.DeleteTable(Table{IPv4, "other"})
+			err = other.Commit(&tx)
+		}
+		ended <- err
+	}()
+	for range 20 {
+		if got, err := o.Rules(s.table, ""); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d rules, want %d; %v", len(got), len(want), err)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTrialsAtOnce: a trial of another process, which makes the same table, fails none.
+func TestTrialsAtOnce(t *testing.T) {
+	s := newSample(IPv4)
+	ended := make(chan error)
+	for _, c := range []*Conn{open(t), open(t)} {
+		o := &Owned{Conn: c, Table: s.table}
+		go func() {
+			var err error
+			for range 200 {
+				var tx Tx
+				tx.AddTable(s.table)
+				err = errors.Join(err, o.Try(&tx))
+			}
+			ended <- err
+		}()
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Owned is a table that this process writes. One question shows whether there were any transactions since the last look, and
@@ -34,7 +36,7 @@ func (o *Owned) Remove() error {
 	o.Shape = nil
 	var tx Tx
 	tx.DeleteTable(o.Table)
-	if err := o.Conn.Commit(&tx); err != nil {
+	if err := o.Conn.Commit(&tx); err != nil && !errors.Is(err, unix.ENOENT) { // another trial may have deleted it just now
 		return fmt.Errorf("deleting the table %s: %w", o.Table, err)
 	}
 	return nil

@@ -180,7 +180,7 @@ type FoundRule struct {
 }
 
 // Rules lists the rules of a chain in their order, or of all chains of the table where chain is empty; none where what is asked
-// about is not there.
+// about is not there. As for Elements, transactions elsewhere don't matter: the kernel counts on in this table alone.
 func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)
@@ -188,7 +188,7 @@ func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 			m.String(ruleChain, chain)
 		}
 	}
-	err = c.dump(msgGetRule, x, ask, func() { all = nil }, func(body []byte) {
+	err = c.list(msgGetRule, x.Family, true, ask, func(body []byte) {
 		var r FoundRule
 		for a := nlsock.In(body); a.Next(); {
 			switch a.Kind {
@@ -202,7 +202,16 @@ func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 		}
 		all = append(all, r)
 	})
-	return all, err
+	return all, elsewhere(err)
+}
+
+// elsewhere is err, unless it says that the table is not there, or that something has changed while a list that no transaction on
+// other tables changes was read: Steady and Commit know of those on this one.
+func elsewhere(err error) error {
+	if errors.Is(err, errChanged) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }
 
 // ChainRules calls rule with the attributes of each rule of a chain, in their order, and begin before the first, again where the
@@ -231,10 +240,7 @@ func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 		m.String(elemsSet, set)
 	}
 	err = c.list(msgGetSetElem, x.Family, true, ask, func(body []byte) { all = append(all, elementsIn(body)...) })
-	if errors.Is(err, errChanged) || errors.Is(err, unix.ENOENT) {
-		err = nil
-	}
-	return all, err
+	return all, elsewhere(err)
 }
 
 // Find reads single elements of a set by their keys. An error says that one is not there.

@@ -65,7 +65,7 @@ type hook struct {
 
 	since   uint64 // the last event that was read
 	waiting []events.Event
-	// missed is how many events were left out since the last run.
+	// missed is how many events were left out since the last run, with those of other kinds that came too fast to be kept.
 	missed int
 }
 
@@ -91,7 +91,8 @@ func (h *hook) run(ctx context.Context) {
 // read takes what is new in the history.
 func (h *hook) read() {
 	for {
-		all, _ := h.Events.Read(h.since, atOnce)
+		all, lost := h.Events.Read(h.since, atOnce)
+		h.missed += int(lost)
 		for _, e := range all {
 			h.since = e.Seq
 			if slices.Contains(h.kinds, e.Kind) {
@@ -113,7 +114,7 @@ func (h *hook) read() {
 type told struct {
 	Node string `json:"node"`
 	Hook string `json:"hook"`
-	// Missed is how many events were left out before this one.
+	// Missed is how many events were left out before this one, with those of other kinds that came too fast to be kept.
 	Missed int `json:"missed,omitempty"`
 	events.Event
 }
