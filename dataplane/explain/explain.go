@@ -235,7 +235,7 @@ func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
 	})
 	for _, c := range a.Existing {
 		if c.State == unanswered {
-			a.step("existing", true, "%s has no answer from %s (%s): if its checks pass, its answers do not come back through this node: "+
+			a.step("existing", false, "%s has no answer from %s (%s): if its checks pass, its answers do not come back through this node: "+
 				"it needs a route to the client by this node, or the service snat = \"always\"", c.Client, c.Backend, c.State)
 			continue
 		}
