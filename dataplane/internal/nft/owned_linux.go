@@ -111,8 +111,9 @@ func (o *Owned) Commit(tx *Tx) error {
 	}
 	if o.Shape == nil {
 		o.Shape = learned
+	} else {
+		maps.Copy(o.Shape, learned)
 	}
-	maps.Copy(o.Shape, learned)
 	return nil
 }
 

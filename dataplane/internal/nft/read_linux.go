@@ -180,7 +180,8 @@ type FoundRule struct {
 }
 
 // Rules lists the rules of a chain in their order, or of all chains of the table where chain is empty; none where what is asked
-// about is not there. As for Elements, transactions elsewhere don't matter: the kernel counts on in this table alone.
+// about is not there. As with Elements, what others change elsewhere does not matter: the kernel finds its place in the list again by
+// the number of rules of this table that it has told.
 func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)
