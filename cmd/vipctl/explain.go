@@ -78,21 +78,26 @@ func (p *printer) explanation(e *api.Explanation) string {
 		fmt.Fprintf(&b, "%s %-9s %s\n", mark, s.What, table.Line(oneLine(s.Text)))
 	}
 	if e.Live != nil {
-		fmt.Fprintf(&b, "  %-9s %s\n", "live", table.Line(oneLine(liveText(e.Live))))
+		fmt.Fprintf(&b, "  %-9s %s\n", "live", table.Line(oneLine(liveText(e))))
 	}
 	return b.String()
 }
 
 // liveText says what came of the connection that the daemon opened.
-func liveText(l *api.Live) string {
+func liveText(e *api.Explanation) string {
+	l, way := e.Live, ""
 	connected := l.Connected.Round(10 * time.Microsecond)
+	if l.Client.Addr() != e.Client {
+		way = ", which shows nothing of the client's way"
+	}
 	switch {
 	case !l.Client.IsValid():
 		return fmt.Sprintf("connecting from this node failed after %s: %s", connected, l.Error)
 	case l.Error != "":
-		return fmt.Sprintf("this node itself connected, from %s in %s; which endpoint took it is not known: %s", l.Client, connected, l.Error)
+		return fmt.Sprintf("this node itself connected, from %s in %s%s; which endpoint took it is not known: %s", l.Client, connected, way, l.Error)
 	}
-	return fmt.Sprintf("this node itself connected, from %s in %s, which shows nothing of the client's way; %s took it, known after %s (%s)", l.Client, connected, l.Endpoint, l.Taken.Round(10*time.Microsecond), l.State)
+	return fmt.Sprintf("this node itself connected, from %s in %s%s; %s took it, known after %s (%s)", l.Client, connected, way, l.Endpoint,
+		l.Taken.Round(10*time.Microsecond), l.State)
 }
 
 // frontendKeys are those of the daemon.

@@ -186,7 +186,7 @@ func explained() api.Explanation {
 			},
 		},
 		Live: &api.Live{
-			Client: netip.AddrPortFrom(client, 51234), Endpoint: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established",
+			Client: netip.MustParseAddrPort("10.0.0.1:51234"), Endpoint: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established",
 			Connected: 1234567, Taken: 2345678,
 		},
 	}
