@@ -197,9 +197,7 @@ func OverrideOf(in *Inputs, t Target) *Override {
 		return narrow
 	}
 	both := *narrow
-	if both.Weight == nil {
-		both.Weight = wide.Weight
-	}
+	both.Weight = cmp.Or(both.Weight, wide.Weight)
 	if both.Draining == nil {
 		both.Draining, both.Until = wide.Draining, wide.Until
 	}

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -97,11 +98,11 @@ type Engine struct {
 
 // NewEngine returns an engine that does nothing until Run.
 func NewEngine(o Options) *Engine {
-	o.MinInterval = orDefault(o.MinInterval, 100*time.Millisecond)
-	o.ProbeInterval = orDefault(o.ProbeInterval, time.Second)
-	o.ResyncInterval = orDefault(o.ResyncInterval, 10*time.Minute)
-	o.RetryMin = orDefault(o.RetryMin, 500*time.Millisecond)
-	o.RetryMax = orDefault(o.RetryMax, time.Minute)
+	o.MinInterval = cmp.Or(o.MinInterval, 100*time.Millisecond)
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, time.Second)
+	o.ResyncInterval = cmp.Or(o.ResyncInterval, 10*time.Minute)
+	o.RetryMin = cmp.Or(o.RetryMin, 500*time.Millisecond)
+	o.RetryMax = cmp.Or(o.RetryMax, time.Minute)
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
@@ -111,13 +112,6 @@ func NewEngine(o Options) *Engine {
 	e.changed.Store(&changed)
 	e.began = time.Now()
 	return e
-}
-
-func orDefault(d, fallback time.Duration) time.Duration {
-	if d == 0 {
-		return fallback
-	}
-	return d
 }
 
 // Set makes d the state that is wanted. It never blocks; the engine gets round to it.

@@ -135,12 +135,7 @@ func (d *decoder) leave(back int) { d.path = d.path[:back] }
 
 // plain reports whether TOML takes name as a key without quotes.
 func plain(name string) bool {
-	for _, c := range []byte(name) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
-			return false
-		}
-	}
-	return name != ""
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
 
 // table reads tree into the struct v.

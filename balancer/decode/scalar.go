@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -193,9 +194,7 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 		return
 	}
 	least, most, _ := strings.Cut(allowed, ",")
-	if least == "" {
-		least = "0s"
-	}
+	least = cmp.Or(least, "0s")
 	switch {
 	case v < mustDuration(least) && v < 0 && most == "":
 		d.problem("%s is negative; %s or more is possible", s, least)

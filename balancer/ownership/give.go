@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -168,9 +169,7 @@ func (n *Node) preempt(u *unit) string {
 		u.better = 0
 		return ""
 	}
-	if u.better == 0 {
-		u.better = n.now
-	}
+	u.better = cmp.Or(u.better, n.now)
 	if n.now.Since(u.better) < u.policy.Preempt {
 		return ""
 	}

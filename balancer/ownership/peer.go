@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -66,10 +67,7 @@ func (n *Node) well() (bits uint16) {
 			bits |= 1 << i
 		}
 	}
-	if bits == 0 {
-		return 1<<16 - 1
-	}
-	return bits
+	return cmp.Or(bits, 1<<16-1)
 }
 
 // hears says whether a peer was heard on an address.

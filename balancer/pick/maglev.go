@@ -76,10 +76,7 @@ type maglevSeat struct {
 // are due to it by its weight. In the first round each takes one at least.
 func maglevSlots(members []member) []uint16 {
 	members = members[:min(len(members), maglevEmpty)]
-	slots := make([]uint16, maglevSize)
-	for i := range slots {
-		slots[i] = maglevEmpty
-	}
+	slots := slices.Repeat([]uint16{maglevEmpty}, maglevSize)
 	price := maglevPrice(members)
 	seats := make([]maglevSeat, len(members))
 	for i, m := range members {

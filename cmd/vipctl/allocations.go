@@ -75,9 +75,7 @@ func (e *edit) shortages() (problems []balancer.Problem, err error) {
 	for _, i := range asks {
 		for _, name := range i.lacking(pools) {
 			needed[name]++
-			if first[name] == nil {
-				first[name] = i
-			}
+			first[name] = cmp.Or(first[name], i)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(needed)) {

@@ -259,18 +259,8 @@ func redact(v any) any {
 			}
 		}
 		return out
-	case []map[string]any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = redact(v[i])
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = redact(v[i])
-		}
-		return out
+	case []map[string]any, []any:
+		return mapped(elements(v), redact)
 	case string:
 		if text, _, query := strings.Cut(v, "?"); query {
 			v = text + "?" + hidden

@@ -70,9 +70,7 @@ func (c *call) readChecked(place string) (*definitions, error) {
 // checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds
 // what health checks would lack on this host.
 func (d *definitions) checkFor(mode config.ModeName) {
-	if mode == "" {
-		mode = d.config.Mode
-	}
+	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode, d.config))
 	for i := range d.problems {
 		if p := &d.problems[i]; p.Kind == balancer.Held {

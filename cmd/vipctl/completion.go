@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -170,9 +171,7 @@ func placeFlags() []string {
 }
 
 func offerFlags(v *verb) []string {
-	if v == nil {
-		v = &verb{}
-	}
+	v = cmp.Or(v, &verb{})
 	out := []string{"--help"}
 	for _, f := range v.allFlags() {
 		for _, name := range f.Names() {

@@ -147,10 +147,7 @@ func (e *edit) change(i *intent) etcd.Change {
 
 // author is who makes a change, for the history: the operator, and the host that the change came from.
 func (c *call) author() string {
-	name := c.operator()
-	if name == "" {
-		name = "unknown"
-	}
+	name := cmp.Or(c.operator(), "unknown")
 	if host, err := os.Hostname(); err == nil {
 		name += "@" + host
 	}

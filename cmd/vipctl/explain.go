@@ -101,10 +101,7 @@ func liveText(e *api.Explanation) string {
 }
 
 // frontendKeys are those of the daemon.
-func frontendKeys(c *call, _ []string) (out []string) {
+func frontendKeys(c *call, _ []string) []string {
 	frontends, _ := askDaemon(c, (*api.Client).Frontends)
-	for _, f := range frontends {
-		out = append(out, f.Key.String())
-	}
-	return out
+	return mapped(frontends, func(f api.Frontend) string { return f.Key.String() })
 }

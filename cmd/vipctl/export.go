@@ -95,12 +95,7 @@ func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
 	if len(c.args) == 0 {
 		return all, nil
 	}
-	var some []*etcd.Stored
-	for _, s := range all {
-		if slices.Contains(c.args, string(s.Name)) {
-			some = append(some, s)
-		}
-	}
+	some := slices.DeleteFunc(slices.Clone(all), func(s *etcd.Stored) bool { return !slices.Contains(c.args, string(s.Name)) })
 	for _, name := range c.args {
 		if !slices.ContainsFunc(some, func(s *etcd.Stored) bool { return string(s.Name) == name }) {
 			return nil, absent("service", name, " in etcd", mapped(all, func(s *etcd.Stored) string { return string(s.Name) }))

@@ -62,10 +62,7 @@ func writeFlag(b *strings.Builder, f cli.Flag) {
 	if !ok {
 		return
 	}
-	var names []string
-	for _, n := range f.Names() {
-		names = append(names, dashed(n))
-	}
+	names := mapped(f.Names(), dashed)
 	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
 	left, usage := strings.Join(names, ", "), doc.GetUsage()
 	if before, rest, ok := strings.Cut(usage, "`"); ok {

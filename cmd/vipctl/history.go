@@ -215,10 +215,7 @@ func fieldChange(d fieldDiff) string {
 		return d.Field + " " + was + " -> " + is
 	}
 	gone, come := listChange(d.Runs, d.Wants), listChange(d.Wants, d.Runs)
-	var parts []string
-	for _, entry := range come {
-		parts = append(parts, "+"+entry)
-	}
+	parts := mapped(come, func(entry string) string { return "+" + entry })
 	for _, entry := range gone {
 		if !slices.Contains(come, entry) {
 			parts = append(parts, "-"+entry)

@@ -162,10 +162,7 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 		table.Column{Title: "NEW CONNECTIONS", Skip: spark == 0},
 	)
 	for _, r := range rows {
-		e := r.Endpoint
-		if e == nil {
-			e = &api.EndpointTraffic{}
-		}
+		e := cmp.Or(r.Endpoint, &api.EndpointTraffic{})
 		t.Row(string(r.Service), e.Address, e.Port, fmt.Sprintf("%d/%d", r.Up, r.Of), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
 			rateText(r.New), strconv.FormatUint(r.Active, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
 	}

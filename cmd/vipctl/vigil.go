@@ -131,11 +131,7 @@ func left(lag []laggard) (n uint64) {
 // names lists nodes for a sentence; of many, the first.
 func names(lag []laggard) string {
 	const most = 5
-	var all []string
-	for _, l := range lag[:min(len(lag), most)] {
-		all = append(all, l.Node+" "+l.Why)
-	}
-	text := strings.Join(all, ", ")
+	text := strings.Join(mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
 	if more := len(lag) - most; more > 0 {
 		text += fmt.Sprintf(" and %s more", count(more, "node"))
 	}

@@ -125,9 +125,7 @@ func rankNodes(all []ownedVIP, weights map[string]int) {
 			owned[v.Owner]++
 			leader[v.Group] = cmp.Or(leader[v.Group], v.Owner)
 		}
-		if first[v.Group] == nil {
-			first[v.Group] = &v
-		}
+		first[v.Group] = cmp.Or(first[v.Group], &v)
 	}
 	load := func(node string) (vips, weight int) { return owned[node], weights[node] }
 	for i := range all {

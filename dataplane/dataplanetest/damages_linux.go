@@ -339,10 +339,5 @@ func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
 
 func isVIP(ip []byte) bool {
 	a, ok := netip.AddrFromSlice(ip)
-	for _, vips := range vipRanges {
-		if ok && netip.MustParsePrefix(vips).Contains(a.Unmap()) {
-			return true
-		}
-	}
-	return false
+	return ok && slices.ContainsFunc(vipRanges[:], func(vips string) bool { return netip.MustParsePrefix(vips).Contains(a.Unmap()) })
 }

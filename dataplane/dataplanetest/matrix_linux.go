@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"vipd/balancer"
@@ -137,19 +138,8 @@ func (r *rig) showsRightly(lay layout, kind clientKind, from *lab.NS, key balanc
 
 // isOf reports whether a client's or server's namespace has the address a.
 func (r *rig) isOf(from *lab.NS, a netip.Addr) bool {
-	if from == r.w.client {
-		for _, c := range r.w.clients {
-			if c.of(a) == a {
-				return true
-			}
-		}
-	}
-	for _, s := range r.w.servers {
-		if s.ns == from && s.addr.of(a) == a {
-			return true
-		}
-	}
-	return false
+	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.of(a) == a }) ||
+		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.of(a) == a })
 }
 
 // testPorts has services with several VIPs and ports, and two services on one VIP, keep apart.

@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -129,10 +130,7 @@ func (r *rig) local(n *lab.NS, network string) {
 }
 
 func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
-	n := r.s.Connections
-	if n == 0 {
-		n = wait.Load(10_000)
-	}
+	n := cmp.Or(r.s.Connections, wait.Load(10_000))
 	exact := c.scheduler == balancer.RoundRobin || r.s.ExactWeights
 	if exact {
 		n = min(n, wait.Load(2000))

@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"vipd/balancer"
@@ -222,11 +223,4 @@ func ownAddress(t testing.TB, l *lab.Lab) *world {
 }
 
 // isOwn reports whether a is one of the host's own addresses, none of which vipd added.
-func (w *world) isOwn(a netip.Addr) bool {
-	for _, own := range w.own {
-		if a == own {
-			return true
-		}
-	}
-	return false
-}
+func (w *world) isOwn(a netip.Addr) bool { return slices.Contains(w.own, a) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -60,9 +61,7 @@ func DefaultOptions() Options {
 func (o Options) withDefaults() Options {
 	d := DefaultOptions()
 	o.Interface, o.RunDir, o.Variant = cmp.Or(o.Interface, d.Interface), cmp.Or(o.RunDir, d.RunDir), cmp.Or(o.Variant, d.Variant)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 
@@ -112,10 +111,5 @@ func usable(a netip.Addr) bool {
 
 // within reports whether a is in one of the networks; no networks: all addresses are.
 func within(a netip.Addr, networks []netip.Prefix) bool {
-	for _, n := range networks {
-		if n.Contains(a) {
-			return true
-		}
-	}
-	return len(networks) == 0
+	return len(networks) == 0 || slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }

@@ -38,9 +38,7 @@ var _ dataplane.Dataplane = (*Dataplane)(nil)
 // changes nothing else. The error says why neither IPv4 nor IPv6 can be served, or what stands in the way of one of them
 // that another mode can do without: a table that can't be read back, or others that hold the tables until ctx ends.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*family{}, missing: map[inet.Family]error{}}
 	sets, err := ipset.Open()
 	if err != nil {

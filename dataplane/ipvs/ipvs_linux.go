@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,9 +20,7 @@ import (
 // changes nothing else, but that modules are loaded where they are missing. The error says why neither IPv4 nor IPv6 can
 // be served, and what helps.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	l, err := ledgerHere(o.RunDir)
 	if err != nil {
 		return nil, err

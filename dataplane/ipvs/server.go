@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -237,9 +238,7 @@ func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) 
 	found := !s.told                     // some may have gone while vipd was down
 	before := s.front
 	s.front, s.told = f, true
-	if f != nil {
-		s.last = f
-	}
+	s.last = cmp.Or(f, s.last)
 	if s.key.Proto != balancer.UDP {
 		for _, d := range s.destinations {
 			if s.backend(d.Addr) != nil || !leaves && !found {

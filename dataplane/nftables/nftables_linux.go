@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,9 +27,7 @@ var _ dataplane.Dataplane = (*Dataplane)(nil)
 // New proves by a trial table in each family what works here, and returns a dataplane over what is in the kernel. It changes
 // nothing else. The error says what the kernel lacks.
 func New(o Options) (*Dataplane, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{}
 	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
 		y, err := newFamily(f, o.Mark)

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
 func New(o Options) (*Dataplane, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{
 		log:       o.Log,
 		own:       &ownAddresses{},

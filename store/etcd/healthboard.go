@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -36,12 +37,8 @@ func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Patience == 0 {
-		o.Patience = defaultPatience
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	keys, err := NewKeys(o.Prefix)
 	return &HealthBoard{o, keys, usualTiming()}, err
 }

@@ -108,12 +108,7 @@ func decodePool(name string, text []byte, revision int64) *pool {
 
 // holds reports whether an address is in the pool.
 func (p *pool) holds(a netip.Addr) bool {
-	for _, c := range p.cidrs {
-		if c.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // usable is how many addresses of a network can be given, and the place of the first: the network's own address is left

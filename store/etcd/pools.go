@@ -106,10 +106,7 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	if err != nil {
 		return Result{}, false, err
 	}
-	old := b.pools[name]
-	if old == nil {
-		old = &pool{}
-	}
+	old := cmp.Or(b.pools[name], &pool{})
 	if old.wrong == "" && slices.Equal(old.cidrs, cidrs) {
 		return Result{Revision: old.revision}, true, nil
 	}

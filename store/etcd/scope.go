@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -91,9 +92,7 @@ func readScope(
 		if err != nil {
 			return err
 		}
-		if *revision == 0 {
-			*revision = answer.Header.Revision
-		}
+		*revision = cmp.Or(*revision, answer.Header.Revision)
 		if err := each(answer); err != nil {
 			return err
 		}

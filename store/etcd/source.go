@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,12 +81,8 @@ func New(o Options) (*Source, error) {
 	if o.Configured == nil {
 		o.Configured = func(NodeConfig) {}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Patience == 0 {
-		o.Patience = defaultPatience
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	keys, err := NewKeys(o.Prefix)
 	return &Source{options: o, keys: keys, timing: usualTiming(), defaults: make(chan map[string]any, 1)}, err
 }

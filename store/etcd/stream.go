@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,10 +193,7 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 		s.full = true
 		return fmt.Errorf("what changed since revision %d is compacted", s.revision)
 	}
-	reason := answer.CancelReason
-	if reason == "" {
-		reason = "etcd ended the watch"
-	}
+	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
 	err := s.config.denied(plain(errors.New(reason)), s.keys.prefix)
 	// Denied watches have no ID in some versions: reading all anew finds out which it is, and whether it is needed.
 	s.full = s.full || strings.Contains(reason, "permission denied")

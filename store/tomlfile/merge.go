@@ -50,9 +50,7 @@ func (m *merge) put(path string, fresh *contents) {
 	if old == fresh {
 		return
 	}
-	if old == nil {
-		old = &contents{}
-	}
+	old = cmp.Or(old, &contents{})
 	m.files[path] = fresh
 	if fresh == nil {
 		delete(m.files, path)

@@ -1,6 +1,7 @@
 package tomlfile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -63,12 +64,8 @@ var (
 
 // New returns a source that reads nothing before Watch.
 func New(o Options) *Source {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Poll == 0 {
-		o.Poll = defaultPoll
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Poll = cmp.Or(o.Poll, defaultPoll)
 	if o.Main != "" {
 		o.Path = ""
 	}

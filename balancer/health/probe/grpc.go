@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,10 +62,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 
 // client returns a gRPC client that uses conn and no other connection.
 func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
-	host := a.health.Host
-	if host == "" {
-		host = a.at.String()
-	}
+	host := cmp.Or(a.health.Host, a.at.String())
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///"+a.at.String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // what there is of TLS is below

@@ -3,6 +3,7 @@ package probe
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,10 +53,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 // request is what is asked.
 func (a *attempt) request() (*http.Request, error) {
 	h := a.health
-	host := h.Host
-	if host == "" {
-		host = a.at.String()
-	}
+	host := cmp.Or(h.Host, a.at.String())
 	where, err := url.ParseRequestURI(h.Path)
 	if err != nil {
 		return nil, localf("reading path %q: %w", h.Path, err)

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -26,9 +27,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
-	if name == "" {
-		name = a.at.Addr().String() // no SNI, but the certificate has to hold the address
-	}
+	name = cmp.Or(name, a.at.Addr().String()) // no SNI, but the certificate has to hold the address
 	secured := tls.Client(conn, &tls.Config{
 		ServerName: name, RootCAs: certificates.authors, Certificates: certificates.own, NextProtos: []string{alpn},
 		InsecureSkipVerify: !a.health.Verify, // only where users say verify = false

@@ -51,12 +51,7 @@ func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 
 // of returns the votes for a verdict, the oldest first.
 func of(votes []Vote, v balancer.Verdict) []Vote {
-	var out []Vote
-	for _, each := range votes {
-		if each.Verdict == v {
-			out = append(out, each)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(votes), func(each Vote) bool { return each.Verdict != v })
 	slices.SortFunc(out, func(a, b Vote) int { return a.Since.Compare(b.Since) })
 	return out
 }

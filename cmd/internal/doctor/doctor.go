@@ -253,12 +253,7 @@ func (v *visit) binds() bool {
 
 // has reports whether any frontend is of the family.
 func (v *visit) has(is4 bool) bool {
-	for _, f := range v.Frontends {
-		if f.Addr.Is4() == is4 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool { return f.Addr.Is4() == is4 })
 }
 
 // text reads a file without the white space around it; "" where it can't be read.

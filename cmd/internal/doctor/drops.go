@@ -121,12 +121,7 @@ func (v *visit) letsVIPsThrough(rule string) bool {
 	if v.translates() {
 		parts = append(parts, "-m conntrack --ctstate DNAT ", "-m conntrack --ctstatus DNAT ")
 	}
-	for _, part := range parts {
-		if strings.HasPrefix(rule, part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(rule, part) })
 }
 
 // dropsBefore looks for rules of others that drop before vipd's jump accepts, and reports whether it has found any.

@@ -58,12 +58,10 @@ func (v *visit) lack() (why, mend string) {
 
 // contained reports whether this is a container, by the marks that those who make them leave.
 func (v *visit) contained() bool {
-	for _, mark := range []string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"} {
-		if _, err := v.ReadFile(mark); err == nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}, func(mark string) bool {
+		_, err := v.ReadFile(mark)
+		return err == nil
+	})
 }
 
 // nested reports whether this process is in a user namespace that is not the host's.

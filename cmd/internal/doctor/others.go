@@ -87,12 +87,8 @@ func destination(rule string) (netip.Addr, bool) {
 
 // translates reports whether a rule ends in a new destination, or in a chain of kube-proxy that does.
 func translates(rule string) bool {
-	for _, target := range []string{"-j DNAT", "-j REDIRECT", "-j KUBE-SVC-", "-j KUBE-EXT-"} {
-		if strings.Contains(rule, target) {
-			return true
-		}
-	}
-	return false
+	targets := []string{"-j DNAT", "-j REDIRECT", "-j KUBE-SVC-", "-j KUBE-EXT-"}
+	return slices.ContainsFunc(targets, func(target string) bool { return strings.Contains(rule, target) })
 }
 
 // checkFirewall looks for what drops packets that vipd wants to pass: rules before vipd's and policies

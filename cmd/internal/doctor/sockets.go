@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -74,9 +75,7 @@ func (v *visit) hosts() map[netip.Addr]bool {
 // taken looks at a socket of another program on a frontend. One on every address is in no one's way, unless vipd listens
 // itself, or clients come to the address for the host's programs as well.
 func (v *visit) taken(f Frontend, at balancer.Key, owner string, hosts bool) {
-	if owner == "" {
-		owner = "another program"
-	}
+	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)
 	show := fmt.Sprintf("ss -lntup 'sport = :%d'", f.Port)
 	switch {

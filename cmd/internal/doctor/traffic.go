@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -68,9 +69,7 @@ func (v *visit) traffic() *traffic {
 	found := map[bool]bool{}
 	for _, i := range interfaces {
 		for _, a := range i.Addrs {
-			if t.on[a] == "" {
-				t.on[a] = i.Name
-			}
+			t.on[a] = cmp.Or(t.on[a], i.Name)
 			if is4 := a.Is4(); !found[is4] && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !v.vips[a] {
 				found[is4], t.gateways[is4] = true, a.String()
 			}

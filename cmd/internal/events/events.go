@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"sync"
@@ -39,9 +40,7 @@ type queue struct {
 
 // New returns an empty history.
 func New(o Options) *History {
-	if o.Limit == 0 {
-		o.Limit = defaultLimit
-	}
+	o.Limit = cmp.Or(o.Limit, defaultLimit)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -1,6 +1,7 @@
 package reserved
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net"
@@ -59,9 +60,7 @@ func New(o Options) *Follower {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		}
 	}
-	if o.Resolver == "" {
-		o.Resolver = "/etc/resolv.conf"
-	}
+	o.Resolver = cmp.Or(o.Resolver, "/etc/resolv.conf")
 	f := &Follower{o: o, names: map[string][]netip.Addr{}, taken: newTaken(o)}
 	ports := map[uint16]bool{etcdClients: true, etcdPeers: true}
 	for _, endpoint := range o.Endpoints {

@@ -1,6 +1,7 @@
 package version
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 )
@@ -42,9 +43,6 @@ func Current() Info {
 
 // String writes the build in one line.
 func (i Info) String() string {
-	commit := i.Commit
-	if commit == "" {
-		commit = "unknown"
-	}
+	commit := cmp.Or(i.Commit, "unknown")
 	return i.Version + ", commit " + commit + ", " + i.Go + ", " + i.Platform
 }

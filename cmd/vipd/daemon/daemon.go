@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,9 +117,7 @@ func New(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, configError{err}
 	}
-	if o.Mode != "" {
-		c.Mode = o.Mode
-	}
+	c.Mode = cmp.Or(o.Mode, c.Mode)
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {
 			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)

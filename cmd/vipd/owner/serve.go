@@ -2,6 +2,7 @@ package owner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -277,9 +278,7 @@ func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after 
 	both := after
 	both.devices = maps.Clone(after.devices)
 	for v, device := range before.devices {
-		if both.devices[v] == "" {
-			both.devices[v] = device
-		}
+		both.devices[v] = cmp.Or(both.devices[v], device)
 	}
 	covers := func(p places) {
 		if moved {

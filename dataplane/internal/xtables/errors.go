@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,13 +68,9 @@ func IsBusy(err error) bool {
 	if err == nil {
 		return false
 	}
-	text := err.Error()
-	for _, reason := range []string{"holding the xtables lock", "Resource temporarily unavailable", "Device or resource busy"} {
-		if strings.Contains(text, reason) {
-			return true
-		}
-	}
-	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not even be started
+	reasons := []string{"holding the xtables lock", "Resource temporarily unavailable", "Device or resource busy"}
+	return slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(err.Error(), reason) }) ||
+		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not even be started
 }
 
 // failure makes the error of a program from what it wrote to stderr. input is what it was given, "" if nothing.

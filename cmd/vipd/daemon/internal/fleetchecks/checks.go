@@ -1,6 +1,7 @@
 package fleetchecks
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -89,9 +90,7 @@ func New(o Options) (*Checks, error) {
 	if err := etcd.CheckNode(o.Node); err != nil {
 		return nil, err
 	}
-	if o.Settle == 0 {
-		o.Settle = o.Lease
-	}
+	o.Settle = cmp.Or(o.Settle, o.Lease)
 	f := &Checks{o: o, wake: wake.New(), coordinator: quorum.New(quorum.Node(o.Node))}
 	f.forget()
 	return f, nil

@@ -67,9 +67,7 @@ func (c *Config) Now() (config.Config, []balancer.Problem) {
 // currentLocked is Current. The mode of the command line wins.
 func (c *Config) currentLocked() config.Config {
 	is := c.read
-	if c.node.Zone != "" {
-		is.Zone = c.node.Zone
-	}
+	is.Zone = cmp.Or(c.node.Zone, is.Zone)
 	if c.node.Mode != "" && c.mode == "" {
 		is.Mode = config.ModeName(c.node.Mode)
 	}

@@ -1,6 +1,7 @@
 package transitions
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -52,9 +53,7 @@ func renewed(a, b balancer.Override) bool {
 
 // signature is " by NAME", or " by hand" where the name is not known.
 func signature(by string) string {
-	if by == "" {
-		by = "hand"
-	}
+	by = cmp.Or(by, "hand")
 	return " by " + by
 }
 
