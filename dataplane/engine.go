@@ -279,14 +279,7 @@ func (e *Engine) alerted(ctx context.Context) bool {
 
 // rest waits until MinInterval after started; false: ctx has ended.
 func (e *Engine) rest(ctx context.Context, started time.Time) bool {
-	t := time.NewTimer(time.Until(started.Add(e.MinInterval)))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return wake.Sleep(ctx, time.Until(started.Add(e.MinInterval)))
 }
 
 // damaged looks whether anything of ours is missing, and arranges for the next sync to mend it. While each look finds

@@ -1,5 +1,10 @@
 package wake
 
+import (
+	"context"
+	"time"
+)
+
 // Signal holds one token at most: however often it is sent to, the one who receives looks once. Receive from it as from any channel.
 type Signal chan struct{}
 
@@ -11,5 +16,15 @@ func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
 	default:
+	}
+}
+
+// Sleep waits for d. It reports whether that time is over; false means that ctx ended before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 	"vipd/store/etcd"
 )
 
@@ -177,10 +178,8 @@ func (c *call) emptied(node string) ([]string, error) {
 		if len(left) == 0 || c.now().Sub(began) > emptying {
 			return append(left, stay...), nil
 		}
-		select {
-		case <-c.Done():
+		if !wake.Sleep(c, 20*time.Millisecond) {
 			return nil, c.Err()
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

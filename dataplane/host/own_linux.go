@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/dataplane/internal/nlsock"
 )
 
@@ -76,23 +77,11 @@ func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 			seen = seen || ok && c.addr.IsValid()
 		}
 		if seen || m.Err != nil {
-			if !sleep(ctx, settleTime) {
+			if !wake.Sleep(ctx, settleTime) {
 				return ctx.Err()
 			}
 			s.Discard()
 			changed()
 		}
-	}
-}
-
-// sleep waits; false: ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

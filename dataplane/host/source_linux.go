@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/rtnl"
 )
@@ -225,7 +226,7 @@ func (h *Host) unshadow(ctx context.Context) error {
 		}
 		return false
 	}
-	for deadline := time.Now().Add(patience); awaited() && time.Now().Before(deadline) && sleep(ctx, pause); {
+	for deadline := time.Now().Add(patience); awaited() && time.Now().Before(deadline) && wake.Sleep(ctx, pause); {
 		h.catchUp()
 	}
 	for a := range h.arriving {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/inet"
@@ -47,10 +48,8 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 func (y *family) front(ctx context.Context, k balancer.Key) (*front, error) {
 	const pause = 10 * time.Millisecond
 	for !y.mu.TryLock() {
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, pause) {
 			return nil, errors.New("the rules are being changed; ask again")
-		case <-time.After(pause):
 		}
 	}
 	defer y.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"
@@ -92,10 +93,8 @@ func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool
 			return tool, exact, err
 		}
 		busy = err
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, busyPause) {
 			return nil, false, err
-		case <-time.After(busyPause):
 		}
 	}
 }

@@ -141,10 +141,7 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 		if err != nil {
 			k.o.Log.Debug(what, "interface", name, "err", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		wake.Sleep(ctx, time.Second)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/balancer/wake"
 	"vipd/dataplane/internal/nlsock"
 )
 
@@ -19,10 +20,7 @@ func (k *Kernel) watch(ctx context.Context) {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
 			k.o.Log.Debug("following the host's addresses", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		wake.Sleep(ctx, time.Second)
 	}
 }
 

@@ -120,7 +120,7 @@ func (v *HealthVoter) write(ctx context.Context) error {
 			return err
 		}
 		if len(lot) == mostVotes {
-			sleep(ctx, time.Since(sent))
+			wake.Sleep(ctx, time.Since(sent))
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vipd/balancer/wake"
+
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -115,9 +117,9 @@ func (l *lease) limit(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, max(l.ttl/4, time.Second))
 }
 
-func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, wake <-chan struct{}, least func() time.Duration) {
+func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, woken <-chan struct{}, least func() time.Duration) {
 	if !well {
-		wake = nil // what is new waits with the rest
+		woken = nil // what is new waits with the rest
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -125,8 +127,8 @@ func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, wake 
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-wake:
-		sleep(ctx, least()-time.Since(began))
+	case <-woken:
+		wake.Sleep(ctx, least()-time.Since(began))
 	}
 }
 

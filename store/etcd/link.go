@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vipd/balancer/wake"
+
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -132,7 +134,7 @@ func (l *link) run(ctx context.Context) {
 			// A new client has fresh files, names and connections, and does not wait as long as the old one would.
 			l.disconnect()
 		}
-		sleep(ctx, l.timing.pause(failures))
+		wake.Sleep(ctx, l.timing.pause(failures))
 		failures++
 	}
 }
@@ -145,13 +147,6 @@ func (t timing) pause(failures int) time.Duration {
 		least = 0
 	}
 	return least + rand.N(most-least+1)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // tell hands a message over, unless ctx ends.

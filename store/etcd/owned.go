@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 )
 
 // OwnedVIP is a VIP of which one host is the owner (hold = "one").
@@ -182,7 +183,7 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 		case err != nil:
 			return owner.Node, err
 		}
-		sleep(ctx, movePause)
+		wake.Sleep(ctx, movePause)
 	}
 }
 
@@ -259,7 +260,7 @@ func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error 
 	if err != nil {
 		return err
 	}
-	if sleep(ctx, pause); ctx.Err() != nil {
+	if wake.Sleep(ctx, pause); ctx.Err() != nil {
 		return ctx.Err() // as before, but that the hosts know one more
 	}
 	_, err = w.edit(ctx, key, func(old []byte) (edited, error) {

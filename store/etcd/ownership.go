@@ -87,7 +87,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 		if time.Since(began) > 10*time.Second {
 			failures = 0
 		}
-		sleep(ctx, min(50*time.Millisecond<<min(failures, 5), time.Second))
+		wake.Sleep(ctx, min(50*time.Millisecond<<min(failures, 5), time.Second))
 	}
 	o.use(nil)
 	return nil

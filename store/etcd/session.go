@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer/wake"
+
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -90,7 +92,7 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 			if err = operation(ctx, client); !leaderless(err) {
 				break
 			}
-			sleep(ctx, usualTiming().pause(tries))
+			wake.Sleep(ctx, usualTiming().pause(tries))
 			if ctx.Err() != nil {
 				break
 			}

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/store"
 )
 
@@ -388,7 +389,7 @@ func (w *watching) question(ctx context.Context) {
 			a, ok := known[id]
 			if !ok {
 				if a = w.link.lease(ctx, id); a == leaseUnknown {
-					sleep(ctx, tick) // it is asked again afterwards
+					wake.Sleep(ctx, tick) // it is asked again afterwards
 				}
 				known[id] = a
 			}

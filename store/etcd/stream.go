@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer/wake"
+
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -99,7 +101,7 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	}}
 	knock := s.began.Add(s.timing.knock)
 	for {
-		sleep(ctx, s.timing.ask*3/4+rand.N(s.timing.ask/2))
+		wake.Sleep(ctx, s.timing.ask*3/4+rand.N(s.timing.ask/2))
 		heard, now := s.heard.Load(), s.timing.now()
 		switch {
 		case ctx.Err() != nil:

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/lockfile"
 	"vipd/dataplane/ownership"
 )
@@ -39,10 +40,8 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for lockfile.Holder(path) == pid {
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, 20*time.Millisecond) {
 			return nil, fmt.Errorf("vipd owner, process %d, has not ended when asked: systemctl kill -s KILL vipd-owner", pid)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return done, nil

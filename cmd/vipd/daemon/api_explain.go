@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/vipd/daemon/internal/status"
@@ -150,10 +151,8 @@ func (d *Daemon) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 			}
 		}
 		if err == nil && !l.Endpoint.IsValid() {
-			select {
-			case <-ctx.Done():
+			if !wake.Sleep(ctx, livePause) {
 				err = fmt.Errorf("it is connected, and none of the mode's connections: %w", ctx.Err())
-			case <-time.After(livePause):
 			}
 		}
 	}

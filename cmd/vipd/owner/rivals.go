@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 )
 
@@ -67,10 +68,7 @@ func (c *core) probe(ctx context.Context, vips []netip.Addr) {
 	found, err := c.work.kernel.Probe(ctx, vips)
 	if err != nil {
 		c.failed("asking whether other hosts have VIPs", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		wake.Sleep(ctx, time.Second)
 		vips = nil // they are asked again
 	}
 	macs := map[netip.Addr]string{}

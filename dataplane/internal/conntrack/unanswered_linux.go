@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 )
 
 // Unanswered finds backends that refuse new TCP connections, or leave them without an answer, from what the kernel tells of
@@ -95,20 +96,15 @@ func (u *Unanswered) suspect(t balancer.Target) {
 }
 
 func (u *Unanswered) looks(ctx context.Context) error {
-	timer := time.NewTimer(lookPause)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
+	pause := lookPause
+	for wake.Sleep(ctx, pause) {
 		began := time.Now()
 		if err := u.look(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errDisturbed) {
 			return fmt.Errorf("looking for connections without an answer: %w", err)
 		}
-		timer.Reset(max(lookPause, lookShare*time.Since(began)))
+		pause = max(lookPause, lookShare*time.Since(began))
 	}
+	return nil
 }
 
 // look tells of the flows that waited for an answer at the last look already, once each.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/dataplane/internal/inet"
 )
 
@@ -109,10 +110,8 @@ func Soon(ctx context.Context, destroy func(set string) error, set string) error
 		if !errors.Is(err, ErrInUse) || time.Now().After(deadline) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, pause) {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }

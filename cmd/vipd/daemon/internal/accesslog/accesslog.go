@@ -14,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 	"vipd/dataplane"
 )
 
@@ -140,10 +141,7 @@ func (l *Log) follow(ctx context.Context) {
 		if err := l.o.Follow(ctx, l.tell, func() { l.lost.Add(1) }); err != nil {
 			l.o.Log.Warn("connections can't be followed, so that the access log lacks them; trying again", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(again):
-		}
+		wake.Sleep(ctx, again)
 	}
 }
 

@@ -221,10 +221,8 @@ func (p *Detector) keepLooking(ctx context.Context, in dataplane.Dataplane) {
 				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
 			})
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 		pause = min(2*pause, longestPause)
 	}
