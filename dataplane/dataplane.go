@@ -151,6 +151,14 @@ func (e KeyErrors) Error() string {
 	return b.String()
 }
 
+// Err returns e as the error of Apply: nil where no key failed.
+func (e KeyErrors) Err() error {
+	if len(e) == 0 {
+		return nil
+	}
+	return e
+}
+
 // Host is what the engine keeps in order around a dataplane: addresses, the guard and sysctls. They belong to the
 // engine because they outlive the mode.
 type Host interface {

@@ -44,10 +44,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		return all
 	}
 	d.Tracker.Applied(ctx, batch, failed)
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	return failed.Err()
 }
 
 // mostBad is how many frontends of a batch the kernel may refuse before all of it counts as failed.

@@ -36,10 +36,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		d.drains.Look()
 	}
 	d.flows.Applied(batch, failed)
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	return failed.Err()
 }
 
 func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, taken taken, failed dataplane.KeyErrors) {

@@ -40,10 +40,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	}
 	failed := dataplane.KeyErrors{}
 	d.Tracker.Applied(ctx, batch, failed)
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	return failed.Err()
 }
 
 // edit is a batch as two transactions.

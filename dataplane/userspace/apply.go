@@ -23,10 +23,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		return err
 	}
 	maps.Copy(failed, each)
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	return failed.Err()
 }
 
 // configure gives frontends their new definitions, and asks for the ways to them. Some keys may fail.
