@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
@@ -99,20 +100,9 @@ func stickySet(slot int, family inet.Family) string {
 
 // digest is Dataplane.Digest: it covers what render and the drains make of f.
 func digest(f *balancer.Frontend, mark string) dataplane.Digest {
-	// What the guard and other modes do of a frontend is no concern of these rules.
-	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,
-		Backends: make([]balancer.Backend, len(f.Backends)),
-	}
-	for i, b := range f.Backends {
-		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight, Until: b.Until}
-		if b.State == balancer.Active {
-			g.Backends[i].State = b.State
-		}
-	}
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, renderVersion, mark) // a hash never fails
-	return max(1, dataplane.DigestOf(g)^dataplane.Digest(h.Sum64()))
+	return max(1, dnat.Digest(f)^dataplane.Digest(h.Sum64()))
 }
 
 // renderVersion changes with the form that frontends are given, so that a new version rewrites what an older one left.

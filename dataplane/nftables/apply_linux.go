@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -166,7 +167,7 @@ func (e *edit) use(f *front, by int) {
 // front is what f comes to, with the slots in an order that keeps most of what is there.
 func (y *family) front(f *balancer.Frontend, was *front) *front {
 	form := render(f)
-	next := &front{digest: digest(f), stored: digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
+	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
 	if form.choice.sticky == 0 {
 		next.eps = arrange(was.eps, form.slots, form.fixed)
 		return next

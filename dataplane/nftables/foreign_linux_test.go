@@ -16,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
+	"vipd/dataplane/internal/dnat"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -231,7 +232,7 @@ func (h *foreignHistory) check(at string) {
 	for key, f := range h.want {
 		form := render(f)
 		got, want := slices.SortedFunc(slices.Values(found[key].eps), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(form.slots), netip.AddrPort.Compare)
-		if !slices.Equal(got, want) || found[key].chain != form.choice.chain(key) || found[key].stored != digest(f) {
+		if !slices.Equal(got, want) || found[key].chain != form.choice.chain(key) || found[key].stored != dnat.Digest(f) {
 			h.Fatalf("%s: %s leads by %s to %v, want %s, %v", at, key, found[key].chain, got, form.choice.chain(key), want)
 		}
 	}

@@ -68,7 +68,7 @@ func (d *Dataplane) Capabilities() balancer.Capabilities { return Capabilities()
 func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{Needs: Needs()} }
 
 // Digest implements dataplane.Dataplane.
-func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
+func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dnat.Digest(f) }
 
 // Close leaves everything in place with keep, and otherwise removes it: established connections go on as long as anything
 // else on the host uses conntrack.

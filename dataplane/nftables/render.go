@@ -3,12 +3,10 @@ package nftables
 import (
 	"hash/fnv"
 	"net/netip"
-	"slices"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/pick"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -89,18 +87,3 @@ func key(k balancer.Key) nft.Bytes {
 
 // data is a backend as the value of a map.
 func data(a netip.AddrPort) nft.Bytes { return nft.Bytes{}.Addr(a.Addr()).Port(a.Port()) }
-
-// digest is Dataplane.Digest: a hash of the form, and of what the tracker of connections has to know.
-func digest(f *balancer.Frontend) dataplane.Digest {
-	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,
-		Backends: slices.Clone(f.Backends),
-	}
-	for i, b := range f.Backends {
-		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight, Until: b.Until}
-		if b.State == balancer.Active {
-			g.Backends[i].State = b.State
-		}
-	}
-	return dataplane.DigestOf(g)
-}

@@ -1,0 +1,22 @@
+package dnat
+
+import (
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Digest is Dataplane.Digest of modes that translate addresses: it covers what is rendered of f, and what Tracker has to know. What the
+// guard and other modes do of a frontend is no concern of theirs.
+func Digest(f *balancer.Frontend) dataplane.Digest {
+	g := &balancer.Frontend{
+		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,
+		Backends: make([]balancer.Backend, len(f.Backends)),
+	}
+	for i, b := range f.Backends {
+		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight, Until: b.Until}
+		if b.State == balancer.Active {
+			g.Backends[i].State = b.State
+		}
+	}
+	return dataplane.DigestOf(g)
+}
