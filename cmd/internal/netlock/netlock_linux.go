@@ -91,7 +91,7 @@ func Ask() (h Holder) {
 			h = Holder{}
 		}
 	}
-	h.PID = listenerOf(c)
+	h.PID = Peer(c)
 	if h.PID > 0 {
 		if comm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(h.PID), "comm")); err == nil {
 			h.Program = string(bytes.TrimSpace(comm))
@@ -100,8 +100,8 @@ func Ask() (h Holder) {
 	return h
 }
 
-// listenerOf returns the id of the process that listens at the other end of c, 0 if it is not visible here.
-func listenerOf(c *net.UnixConn) (pid int) {
+// Peer returns the id of the process at the other end of c; 0 means that it is not visible here.
+func Peer(c *net.UnixConn) (pid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer/ownership"
+	"vipd/cmd/internal/netlock"
 )
 
 // now reads CLOCK_BOOTTIME: it goes on while the host is suspended, and is never set.
@@ -69,17 +70,7 @@ func peer(c net.Conn) int {
 	if !ok {
 		return 0
 	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	pid := 0
-	_ = raw.Control(func(fd uintptr) {
-		if who, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(who.Pid)
-		}
-	})
-	return pid
+	return netlock.Peer(u)
 }
 
 // frozen reports whether a signal has stopped a process: it does nothing then, while one that is only late would.
