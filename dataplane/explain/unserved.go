@@ -3,13 +3,13 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"vipd/balancer"
 	"vipd/dataplane/host"
+	"vipd/dataplane/internal/inet"
 )
 
 // address says whose the address is.
@@ -106,7 +106,9 @@ func places(keys []balancer.Key) string {
 // address the one with the nearest port.
 func (n *Node) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
-	score := func(f *balancer.Frontend) int { return 1<<17*common(f.Addr, k.Addr) - distance(f.Key.Port, k.Port) }
+	score := func(f *balancer.Frontend) int {
+		return 1<<17*inet.CommonBits(f.Addr, k.Addr) - distance(f.Key.Port, k.Port)
+	}
 	for _, f := range n.Desired.Frontends.All() {
 		if f.Addr.Is4() == k.Addr.Is4() && (best == nil || cmp.Compare(score(f), score(best)) > 0) {
 			best = f
@@ -119,14 +121,3 @@ func (n *Node) nearest(k balancer.Key) string {
 }
 
 func distance(a, b uint16) int { return max(int(a)-int(b), int(b)-int(a)) }
-
-// common counts the leading bits that two addresses of one family share.
-func common(a, b netip.Addr) int {
-	x, y := a.AsSlice(), b.AsSlice()
-	for i := range x {
-		if d := x[i] ^ y[i]; d != 0 {
-			return 8*i + bits.LeadingZeros8(d)
-		}
-	}
-	return 8 * len(x)
-}

@@ -1,9 +1,10 @@
 package guard
 
 import (
-	"math/bits"
 	"net/netip"
 	"slices"
+
+	"vipd/dataplane/internal/inet"
 )
 
 // maxCover is how many networks cover the addresses of one family: each is one more comparison for every packet.
@@ -47,7 +48,7 @@ func covering(addrs []netip.Addr) []netip.Prefix {
 		return nil
 	}
 	var cuts [maxCover - 1]int // positions of the second of two neighbours, by how little they share; 0 means none
-	shared := func(i int) int { return commonBits(addrs[i-1], addrs[i]) }
+	shared := func(i int) int { return inet.CommonBits(addrs[i-1], addrs[i]) }
 	for i := 1; i < len(addrs); i++ {
 		for j, at := 0, i; j < len(cuts); j++ {
 			if cuts[j] == 0 || shared(at) < shared(cuts[j]) {
@@ -63,21 +64,10 @@ func covering(addrs []netip.Addr) []netip.Prefix {
 	first := 0
 	for _, end := range append(cuts[:], len(addrs)) {
 		if end > first {
-			shared := commonBits(addrs[first], addrs[end-1])
+			shared := inet.CommonBits(addrs[first], addrs[end-1])
 			out = append(out, netip.PrefixFrom(addrs[first], shared).Masked())
 			first = end
 		}
 	}
 	return out
-}
-
-// commonBits is the number of leading bits that two addresses of one family share.
-func commonBits(a, b netip.Addr) int {
-	x, y := a.AsSlice(), b.AsSlice()
-	for i := range x {
-		if x[i] != y[i] {
-			return 8*i + bits.LeadingZeros8(x[i]^y[i])
-		}
-	}
-	return a.BitLen()
 }

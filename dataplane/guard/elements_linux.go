@@ -56,7 +56,7 @@ func entryOf(e *nft.Elem, of inet.Family) (entry ipset.Entry) {
 	if len(key) >= 2*size+8 && len(e.KeyEnd) == len(key) {
 		first, _ := netip.AddrFromSlice(key[size+8:])
 		last, _ := netip.AddrFromSlice(e.KeyEnd[size+8:])
-		entry.Net = netip.PrefixFrom(first, commonBits(first, last))
+		entry.Net = netip.PrefixFrom(first, inet.CommonBits(first, last))
 	}
 	return entry
 }

@@ -1,6 +1,9 @@
 package inet
 
-import "net/netip"
+import (
+	"math/bits"
+	"net/netip"
+)
 
 // Family is a family of addresses.
 type Family string
@@ -25,6 +28,17 @@ func (f Family) Word() string { return choose(f == IPv4, "inet", "inet6") }
 
 // Program is the program for rules of the family: iptables or ip6tables.
 func (f Family) Program() string { return choose(f == IPv4, "iptables", "ip6tables") }
+
+// CommonBits is the number of leading bits that two addresses of one family share.
+func CommonBits(a, b netip.Addr) int {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range x {
+		if x[i] != y[i] {
+			return 8*i + bits.LeadingZeros8(x[i]^y[i])
+		}
+	}
+	return a.BitLen()
+}
 
 func choose[T any](four bool, v4, v6 T) T {
 	if four {
