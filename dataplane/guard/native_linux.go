@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"vipd/balancer"
@@ -92,7 +93,7 @@ func (t *native) note(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case isDenied(err):
+	case errors.Is(err, fs.ErrPermission):
 		t.failed = err
 		return nil
 	}
@@ -145,7 +146,7 @@ func (t *native) put(ctx context.Context) error {
 	}
 	err := t.commit(ctx)
 	var refused *nft.Error
-	if !t.ready && errors.As(err, &refused) && !isDenied(err) {
+	if !t.ready && errors.As(err, &refused) && !errors.Is(err, fs.ErrPermission) {
 		err = t.renew(ctx, with, err)
 	}
 	if err != nil {

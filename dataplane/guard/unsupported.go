@@ -2,7 +2,7 @@ package guard
 
 import (
 	"errors"
-	"syscall"
+	"io/fs"
 
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
@@ -11,8 +11,5 @@ import (
 // isUnsupported reports whether err says that the host can't do it, so that trying again soon is of no use.
 func isUnsupported(err error) bool {
 	var unsupported *xtables.UnsupportedError
-	return errors.As(err, &unsupported) || errors.Is(err, ipset.ErrUnsupported) || isDenied(err)
+	return errors.As(err, &unsupported) || errors.Is(err, ipset.ErrUnsupported) || errors.Is(err, fs.ErrPermission)
 }
-
-// isDenied reports whether the privilege was missing.
-func isDenied(err error) bool { return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) }

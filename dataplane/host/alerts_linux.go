@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -41,7 +42,7 @@ func openAlerts() (all alerts, err error) {
 		case err == nil:
 			all = append(all, s)
 		case errors.Is(err, unix.EPROTONOSUPPORT): // a kernel without nft
-		case isDenied(err): // nft's changes are told to those with CAP_NET_ADMIN
+		case errors.Is(err, fs.ErrPermission): // nft's changes are told to those with CAP_NET_ADMIN
 		default:
 			return nil, errors.Join(err, all.close())
 		}

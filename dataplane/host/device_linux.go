@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strings"
 	"syscall"
@@ -80,7 +81,7 @@ func (h *Host) makeDevice() {
 		h.ledger.setLink(d.name)
 		if err := h.ledger.save(); err != nil {
 			h.ledger.dropLink(d.name)
-			denied := isDenied(err)
+			denied := errors.Is(err, fs.ErrPermission)
 			if denied {
 				err = fmt.Errorf("%s (%w)", needPrivilege, err)
 			}
@@ -105,7 +106,7 @@ func (h *Host) withoutDevice(err error) {
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		h.device = h.findDevice("lo")
 		h.device.note = "this kernel has no dummy devices"
-	case isDenied(err):
+	case errors.Is(err, fs.ErrPermission):
 		h.device = holder{err: errors.New(needPrivilege)}
 	default:
 		h.device = holder{passes: true, err: fmt.Errorf("making device %s: %w", name, err)}
@@ -122,7 +123,7 @@ func (h *Host) upDevice(name string) holder {
 		err = h.nl.LinkSetUp(link)
 	}
 	switch {
-	case err != nil && isDenied(err):
+	case err != nil && errors.Is(err, fs.ErrPermission):
 		return holder{err: errors.New(needPrivilege)}
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}

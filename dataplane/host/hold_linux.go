@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -143,13 +144,13 @@ func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
 // refuse puts off what was to be added, because that can't be recorded.
 func (h *Host) refuse(addrs []netip.Addr, err error) error {
 	for _, a := range addrs {
-		if isDenied(err) {
+		if errors.Is(err, fs.ErrPermission) {
 			h.deny(a, fmt.Sprintf("%s (%v)", needPrivilege, err))
 		} else {
 			h.fail(a, err)
 		}
 	}
-	if isDenied(err) {
+	if errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	return err

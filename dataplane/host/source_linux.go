@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -118,7 +119,7 @@ func (h *Host) readRoutes() error {
 
 // dropRoute removes a route that is of no use, where it is there.
 func (h *Host) dropRoute(r netlink.Route) error {
-	if err := h.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !isDenied(err) {
+	if err := h.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("removing the route to %s: %w", r.Dst.IP, err)
 	}
 	return nil
