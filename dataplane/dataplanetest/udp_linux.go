@@ -51,7 +51,6 @@ func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer
 // caller is a UDP client that asks on and on from one port, whatever it hears.
 type caller struct {
 	key  balancer.Key
-	conn net.Conn
 	stop chan struct{}
 
 	running sync.WaitGroup
@@ -66,7 +65,7 @@ func (r *rig) caller(key balancer.Key) *caller {
 	if err != nil {
 		r.Fatal(err)
 	}
-	c := &caller{key: key, conn: conn, stop: make(chan struct{})}
+	c := &caller{key: key, stop: make(chan struct{})}
 	c.running.Go(func() {
 		for {
 			select {

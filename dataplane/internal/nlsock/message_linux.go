@@ -14,12 +14,10 @@ var ErrMalformed = errors.New("the kernel's message is malformed")
 // Messages reads netlink's messages, one after the other.
 type Messages struct {
 	rest []byte
-	// Kind, Flags, Seq and Port are the header's: the type, unix.NLM_F_..., the number of the question, and the address of the socket
-	// that asked.
+	// Kind, Flags and Seq are the header's: the type, unix.NLM_F_..., and the number of the question.
 	Kind  uint16
 	Flags uint16
 	Seq   uint32
-	Port  uint32
 	// Body is what follows the header.
 	Body []byte
 	// Err is ErrMalformed after a message that could not be read; Next reports false then.
@@ -46,7 +44,7 @@ func (m *Messages) Next() bool {
 		return false
 	}
 	m.Kind, m.Flags = binary.NativeEndian.Uint16(m.rest[4:]), binary.NativeEndian.Uint16(m.rest[6:])
-	m.Seq, m.Port = binary.NativeEndian.Uint32(m.rest[8:]), binary.NativeEndian.Uint32(m.rest[12:])
+	m.Seq = binary.NativeEndian.Uint32(m.rest[8:])
 	m.Body = m.rest[unix.SizeofNlMsghdr:size]
 	m.rest = m.rest[min(aligned(size), len(m.rest)):]
 	return true
