@@ -167,7 +167,7 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 	case out.health == HealthDown:
 		out.State = Down
 		if cuts(c.service.Health, p.Protocol) {
-			out.Until = atOnce()
+			out.Until = time.Unix(0, 0).UTC() // long past: what is to end then ends at once
 		}
 	}
 	return out
@@ -175,14 +175,8 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 
 // cuts reports whether the connections of an endpoint that fails its checks are ended.
 func cuts(h *Health, proto Protocol) bool {
-	if h == nil {
-		return false
-	}
-	return h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP
+	return h != nil && (h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP)
 }
-
-// atOnce is long past: what is to end then ends at once.
-func atOnce() time.Time { return time.Unix(0, 0).UTC() }
 
 // OverrideOf returns what was said of the endpoint at t, which has a port: what was said of exactly it, joined with what
 // was said of all at its address; each field is the narrower one's where that has it. Nil means nothing was said.

@@ -111,17 +111,14 @@ func mapped[T, R any](all []T, to func(T) R) []R {
 	return out
 }
 
-// tracingConfig is what is read of the config to find who takes traces.
-type tracingConfig struct {
-	Tracing struct {
-		Endpoint string `toml:"otlp_endpoint"`
-	} `toml:"tracing"`
-}
-
 // traced runs the verb inside a span, where the config says who takes it. TRACEPARENT is what that goes on from, as pipelines set it;
 // without a receiver it is passed on as it is.
 func (c *call) traced() error {
-	var said tracingConfig
+	var said struct {
+		Tracing struct {
+			Endpoint string `toml:"otlp_endpoint"`
+		} `toml:"tracing"`
+	}
 	_ = readPart(c.flags.String("config"), &said) // what is wrong with it, others say
 	o := tracing.Options{Endpoint: said.Tracing.Endpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
 	o.Node, _ = os.Hostname() // without a name the span is still worth having

@@ -45,13 +45,8 @@ type chainWriter struct {
 	out    []xtables.Chain
 }
 
-// choose returns the rules of the frontend's chain, and the chains that they lead to, those first that others lead to.
-func choose(f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
-	return chooseBy(coinOf(f), f, ways)
-}
-
-// chooseBy is choose with another coin.
-func chooseBy(by coin, f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
+// choose returns the rules of the frontend's chain, and the chains that they lead to, those first that others lead to. By is the coin.
+func choose(by coin, f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
 	c := &chainWriter{coin: by, prefix: groupPrefix + keyHash(f.Key) + "-"}
 	switch {
 	case len(ways) == 0:

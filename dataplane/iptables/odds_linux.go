@@ -43,7 +43,7 @@ func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
 	if isSourceHash(f) {
 		by = certainly(client)
 	}
-	rules, below := chooseBy(by, f, waysOf(f))
+	rules, below := choose(by, f, waysOf(f))
 	o := &walk{chains: map[string][]string{}}
 	for _, c := range below {
 		o.chains[c.Name] = c.Rules

@@ -35,7 +35,7 @@ func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) for
 	if f.AffinityTimeout > 0 {
 		rules = append(rules, made.stick(f, ways, slots)...)
 	}
-	choices, below := choose(f, ways)
+	choices, below := choose(coinOf(f), f, ways)
 	rules = append(rules, choices...)
 	made.below = append(made.below, below...)
 	count := 1 + len(rules)

@@ -61,12 +61,10 @@ type backoff struct{ next time.Duration }
 // sleep waits the next time; false: stop was closed first.
 func (b *backoff) sleep(stop <-chan struct{}) bool {
 	b.next = min(max(2*b.next, time.Millisecond), 100*time.Millisecond)
-	t := time.NewTimer(b.next)
-	defer t.Stop()
 	select {
 	case <-stop:
 		return false
-	case <-t.C:
+	case <-time.After(b.next):
 		return true
 	}
 }

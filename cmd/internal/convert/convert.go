@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -78,6 +79,6 @@ func Convert(format, file string, text []byte, o Options) (*Result, error) {
 		return nil, err
 	}
 	d.fitAll()
-	d.sortNotes()
+	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
 	return &Result{TOML: d.text(), Services: len(d.services), Notes: d.notes}, nil
 }

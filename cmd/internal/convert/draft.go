@@ -105,10 +105,6 @@ func (d *draft) note(line int, format string, args ...any) {
 	}
 }
 
-func (d *draft) sortNotes() {
-	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
-}
-
 // newService adds a service. Its name is made of the words.
 func (d *draft) newService(line int, words ...string) *service {
 	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}

@@ -245,10 +245,8 @@ func (v *visit) mode() modes.Mode {
 
 // binds reports whether vipd listens on VIPs itself.
 func (v *visit) binds() bool {
-	if v.mode().Name != config.UserspaceMode {
-		return false
-	}
-	return v.Config.Userspace.Intercept == config.BindIntercept || v.Status != nil && strings.HasPrefix(v.Status.Mode.Detail, "bind")
+	return v.mode().Name == config.UserspaceMode &&
+		(v.Config.Userspace.Intercept == config.BindIntercept || v.Status != nil && strings.HasPrefix(v.Status.Mode.Detail, "bind"))
 }
 
 // has reports whether any frontend is of the family.

@@ -25,10 +25,8 @@ func checkIPVS(_ context.Context, v *visit) {
 
 // wantsIPVS reports whether vipd uses IPVS, or would where it works.
 func (v *visit) wantsIPVS() bool {
-	if v.Status != nil && v.Status.Mode.InUse == string(config.IPVSMode) {
-		return true
-	}
-	return v.Config.Mode == config.IPVSMode || v.Config.Mode == config.AutoMode
+	return v.Status != nil && v.Status.Mode.InUse == string(config.IPVSMode) ||
+		v.Config.Mode == config.IPVSMode || v.Config.Mode == config.AutoMode
 }
 
 // usesIPVS reports whether the mode in use is IPVS, or would be where all modes work.

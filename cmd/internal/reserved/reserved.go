@@ -61,7 +61,7 @@ func New(o Options) *Follower {
 		}
 	}
 	o.Resolver = cmp.Or(o.Resolver, "/etc/resolv.conf")
-	f := &Follower{o: o, names: map[string][]netip.Addr{}, taken: newTaken(o)}
+	f := &Follower{o: o, names: map[string][]netip.Addr{}, taken: taken{o: o, seen: map[balancer.Key]time.Time{}}}
 	ports := map[uint16]bool{etcdClients: true, etcdPeers: true}
 	for _, endpoint := range o.Endpoints {
 		u, err := url.Parse(endpoint)

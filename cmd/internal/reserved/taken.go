@@ -22,8 +22,6 @@ type taken struct {
 	before, own map[sockets.Socket]bool
 }
 
-func newTaken(o Options) taken { return taken{o: o, seen: map[balancer.Key]time.Time{}} }
-
 // look returns the ports that are taken, sorted. A UDP socket counts from the second look on: most are a client's, and gone
 // by then.
 func (t *taken) look(now time.Time) (all []balancer.Reserved) {

@@ -53,8 +53,7 @@ func renewed(a, b balancer.Override) bool {
 
 // signature is " by NAME", or " by hand" where the name is not known.
 func signature(by string) string {
-	by = cmp.Or(by, "hand")
-	return " by " + by
+	return " by " + cmp.Or(by, "hand")
 }
 
 // lasting is " for TIME" where an override expires.
