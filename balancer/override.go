@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -45,14 +46,16 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 // what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the
 // address as a whole, where the target is one port of it. It is nil if nothing is said any more.
 func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
+	weight, draining := o.Expires, o.Expires
+	was, drained := old.Ends()
 	switch {
 	case o.Weight == nil:
-		o.Weight = old.Weight
+		o.Weight, weight = old.Weight, was
 	case *o.Weight == TakenBack:
 		o.Weight = nil
 	}
 	if o.Draining == nil {
-		o.Draining, o.Until = old.Draining, old.Until
+		o.Draining, o.Until, draining = old.Draining, old.Until, drained
 	}
 	every := func(is func(*Endpoint) bool) bool {
 		return !slices.ContainsFunc(defined, func(e *Endpoint) bool { return !is(e) })
@@ -66,7 +69,7 @@ func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
 			o.Draining = nil
 		}
 	}
-	return o.saying()
+	return o.ending(weight, draining)
 }
 
 // Note returns what o leaves behind for a while when it takes old back: who did it, and why. It is nil if there was nothing
@@ -85,17 +88,88 @@ func (o Override) Note(old Override) *Override {
 // Under returns what stays said of one port of an address, where wide is then said of the address as a whole: that
 // replaces what it speaks of. It is nil if nothing is said any more.
 func (o Override) Under(wide Override) *Override {
+	weight, draining := o.Ends()
 	if wide.Weight != nil {
 		o.Weight = nil
 	}
 	if wide.Draining != nil {
 		o.Draining, o.Until = nil, time.Time{}
 	}
-	return o.saying()
+	return o.ending(weight, draining)
 }
 
-// Lapsed reports whether o says nothing any more, at a time.
-func (o *Override) Lapsed(now time.Time) bool { return !o.Expires.IsZero() && !o.Expires.After(now) }
+// Beside returns what holds of a target of which a node says o by itself, and the fleet says shared: what the node says wins, and
+// what it leaves open is as the fleet says. It is signed by who drains, if one of them does.
+func (o *Override) Beside(shared *Override) *Override {
+	if !shared.Says() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
+		return o
+	}
+	both := *o
+	if o.Draining == nil {
+		both.By, both.Reason = shared.By, shared.Reason
+	}
+	weight, draining := o.Ends()
+	if o.Weight == nil {
+		both.Weight = shared.Weight
+		weight, _ = shared.Ends()
+	}
+	if o.Draining == nil {
+		both.Draining, both.Until = shared.Draining, shared.Until
+		_, draining = shared.Ends()
+	}
+	return both.ending(weight, draining)
+}
+
+// Lasting returns what o still says at a time: o itself if nothing of it has lapsed, nil if all has.
+func (o *Override) Lasting(now time.Time) *Override {
+	weight, draining := o.Ends()
+	lapsed := func(at time.Time) bool { return !at.IsZero() && !at.After(now) }
+	if !lapsed(weight) && !lapsed(draining) {
+		return o
+	}
+	left := *o
+	if lapsed(weight) {
+		left.Weight = nil
+	}
+	if lapsed(draining) {
+		left.Draining, left.Until = nil, time.Time{}
+	}
+	return left.ending(weight, draining)
+}
+
+// NextExpiry returns when the first of what o says lapses; zero is never.
+func (o *Override) NextExpiry() time.Time {
+	weight, draining := o.Ends()
+	if sooner(weight, draining) {
+		return weight
+	}
+	return draining
+}
+
+// Ends returns when what o says of the weight lapses, and what it says of draining; zero is never.
+func (o *Override) Ends() (weight, draining time.Time) {
+	return cmp.Or(o.WeightExpires, o.Expires), cmp.Or(o.DrainingExpires, o.Expires)
+}
+
+// ending is o, with the times at which the one and the other lapse; nil if it says nothing.
+func (o Override) ending(weight, draining time.Time) *Override {
+	o.Expires, o.WeightExpires, o.DrainingExpires = draining, time.Time{}, time.Time{}
+	switch {
+	case !o.Says():
+		return nil
+	case o.Draining == nil:
+		o.Expires = weight
+	case o.Weight == nil:
+	case sooner(weight, draining):
+		o.WeightExpires = weight
+	case sooner(draining, weight):
+		o.Expires, o.DrainingExpires = weight, draining
+	}
+	return &o
+}
+
+// sooner reports whether a is before b, where zero is never.
+func sooner(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
 // Says reports whether an override sets anything. A nil one does not, nor does a Note.
 func (o *Override) Says() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
@@ -115,12 +189,4 @@ func (o *Override) Effective(weight int, draining bool) (int, bool) {
 func (o *Override) Drains() bool {
 	_, drains := o.Effective(0, false)
 	return drains
-}
-
-// saying is nil for an override that says nothing.
-func (o Override) saying() *Override {
-	if !o.Says() {
-		return nil
-	}
-	return &o
 }

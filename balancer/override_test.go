@@ -82,12 +82,107 @@ func first[T any](of ...*T) *T {
 
 func TestOverrideLapses(t *testing.T) {
 	now := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	five := 5
 	for _, c := range []struct {
 		expires time.Time
 		want    bool
 	}{{time.Time{}, false}, {now.Add(1), false}, {now, true}, {now.Add(-1), true}} {
-		if got := (&balancer.Override{Expires: c.expires}).Lapsed(now); got != c.want {
-			t.Errorf("expires %v: lapsed %v at %v", c.expires, got, now)
+		o := &balancer.Override{Weight: &five, Expires: c.expires}
+		if left := o.Lasting(now); left != nil && left != o || left == nil != c.want {
+			t.Errorf("expires %v: left at %v is %+v", c.expires, now, left)
 		}
+	}
+}
+
+// TestEachPartLapsesByItself: in any history, the weight and the drain of a target hold until their own ends, as though the other
+// had never been said.
+func TestEachPartLapsesByItself(t *testing.T) {
+	type part struct {
+		value any // nil: nothing is said
+		end   time.Time
+	}
+	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	defined := []*balancer.Endpoint{{Weight: 1}}
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		now, is := start, (*balancer.Override)(nil)
+		var weight, drain part
+		for step := range 30 {
+			now = now.Add(time.Duration(r.IntN(90)) * time.Second)
+			for _, p := range []*part{&weight, &drain} {
+				if !p.end.IsZero() && !p.end.After(now) {
+					*p = part{}
+				}
+			}
+			if is != nil {
+				is = is.Lasting(now)
+			}
+			change, old := balancer.Override{By: "ana"}, balancer.Override{}
+			if is != nil {
+				old = *is
+			}
+			if r.IntN(2) == 0 {
+				change.Expires = now.Add(time.Duration(1+r.IntN(300)) * time.Second)
+			}
+			switch value := 2 + r.IntN(9); r.IntN(4) {
+			case 0:
+				change.Weight, weight = &value, part{value, change.Expires}
+			case 1:
+				value = balancer.TakenBack
+				change.Weight, weight = &value, part{}
+			default:
+				on := r.IntN(2) == 0
+				change.Draining, drain = &on, part{}
+				if on {
+					drain = part{true, change.Expires}
+				}
+			}
+			is = change.Over(old, balancer.Override{}, defined)
+			var got [2]part
+			if is != nil {
+				w, d := is.Ends()
+				if is.Weight != nil {
+					got[0] = part{*is.Weight, w}
+				}
+				if is.Draining != nil {
+					got[1] = part{*is.Draining, d}
+				}
+			}
+			if want := [2]part{weight, drain}; got != want {
+				t.Fatalf("seed %d, step %d: got %v, want %v", seed, step, got, want)
+			}
+		}
+	}
+}
+
+// TestBesideTheFleet: what a node says by itself of the weight leaves a drain of the fleet in effect, with its end, and the other
+// way round; of what both say the node's holds.
+func TestBesideTheFleet(t *testing.T) {
+	yes, two, five := true, 2, 5
+	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)
+	cases := []struct{ node, fleet, want balancer.Override }{
+		{
+			balancer.Override{Weight: &five, By: "ana"}, balancer.Override{Draining: &yes, Until: hour, Expires: day, By: "ben"},
+			balancer.Override{Weight: &five, Draining: &yes, Until: hour, By: "ben", DrainingExpires: day},
+		},
+		{
+			balancer.Override{Draining: &yes, By: "ana"}, balancer.Override{Weight: &five, By: "ben", Expires: hour},
+			balancer.Override{Weight: &five, Draining: &yes, By: "ana", WeightExpires: hour},
+		},
+		{
+			balancer.Override{Weight: &five, Expires: hour}, balancer.Override{Weight: &two, Draining: &yes, Expires: day},
+			balancer.Override{Weight: &five, WeightExpires: hour, Draining: &yes, Expires: day},
+		},
+		{balancer.Override{Weight: &five}, balancer.Override{Weight: &two, By: "ben"}, balancer.Override{Weight: &five}},
+		{balancer.Override{Weight: &five}, balancer.Override{By: "ben"}, balancer.Override{Weight: &five}},
+	}
+	for _, c := range cases {
+		got := c.node.Beside(&c.fleet)
+		if w, d := got.Ends(); *got != c.want {
+			t.Errorf("%+v beside %+v: got %+v, until %v and %v", c.node, c.fleet, got, w, d)
+		}
+	}
+	if alone := (&balancer.Override{Weight: &five}); alone.Beside(nil) != alone {
+		t.Error("without a word of the fleet, what the node says is not what holds")
 	}
 }

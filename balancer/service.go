@@ -171,6 +171,9 @@ type Override struct {
 	Reason string `toml:"reason" json:"reason,omitempty"`
 	// Expires is when the override itself lapses; zero is never. Who publishes overrides removes it then.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
+	// WeightExpires and DrainingExpires are when that part lapses, if that is before Expires; zero is with the rest.
+	WeightExpires   time.Time `toml:"weight_expires" json:"weight_expires,omitzero"`
+	DrainingExpires time.Time `toml:"draining_expires" json:"draining_expires,omitzero"`
 }
 
 // Verdict is what is known of a target's health. The zero value means unknown: used while nothing better is known.

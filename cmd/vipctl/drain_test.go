@@ -63,6 +63,9 @@ func TestOverrideText(t *testing.T) {
 		"draining, cut in 1m30s: disk":   {Draining: &yes, Until: now.Add(90 * time.Second), Reason: "disk"},
 		"draining, cut 1s ago":           {Draining: &yes, Until: now.Add(-time.Second)},
 		"weight 5, lapses in 2h":         {Weight: &five, Expires: now.Add(2 * time.Hour)},
+
+		"weight 5 (lapses in 2h), draining":               {Weight: &five, WeightExpires: now.Add(2 * time.Hour), Draining: &yes},
+		"weight 5, draining (lapses in 2h), lapses in 2d": {Weight: &five, DrainingExpires: now.Add(2 * time.Hour), Draining: &yes, Expires: now.Add(48 * time.Hour)},
 	} {
 		if got := c.override(o); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -120,7 +120,11 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
 		var is *balancer.Override
 		r, err := f.writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
-			is = e.Next(f.lasting(old))
+			if still := old.Lasting(f.now()); still != nil { // nodes only read: what has lapsed stays in etcd
+				is = e.Next(*still)
+			} else {
+				is = e.Next(balancer.Override{})
+			}
 			return cmp.Or(is, change.Note(old))
 		})
 		if err != nil {
@@ -131,14 +135,6 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 		}
 	}
 	return next, revision, nil
-}
-
-// lasting is what still holds of an override: nothing after its time, when it is in etcd still, for nodes only read.
-func (f *fleetOverride) lasting(o balancer.Override) balancer.Override {
-	if o.Lapsed(f.now()) {
-		return balancer.Override{}
-	}
-	return o
 }
 
 // noteLocalDrains says which of the targets the daemon of this host drains by itself: etcd does not know of that. Where the

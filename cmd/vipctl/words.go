@@ -127,8 +127,14 @@ func (p *printer) override(o *balancer.Override) string {
 		return ""
 	}
 	text := ""
+	lapses := func(before string, at time.Time, after string) {
+		if !at.IsZero() {
+			text += before + "lapses " + p.ahead(at) + after
+		}
+	}
 	if o.Weight != nil {
 		text = fmt.Sprintf("weight %d", *o.Weight)
+		lapses(" (", o.WeightExpires, ")")
 	}
 	if o.Draining != nil {
 		if text != "" {
@@ -139,13 +145,12 @@ func (p *printer) override(o *balancer.Override) string {
 		} else {
 			text += "not draining"
 		}
+		lapses(" (", o.DrainingExpires, ")")
 	}
 	if !o.Until.IsZero() {
 		text += ", cut " + p.when(o.Until)
 	}
-	if !o.Expires.IsZero() {
-		text += ", lapses " + p.ahead(o.Expires)
-	}
+	lapses(", ", o.Expires, "")
 	if o.By != "" {
 		text += ", by " + o.By
 	}

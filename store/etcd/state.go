@@ -100,16 +100,17 @@ func (s *state) use(r *record, now time.Time) {
 	}
 }
 
-// useOverride publishes an override until it lapses.
+// useOverride publishes what of an override has not lapsed.
 func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
-	expires := o.Expires
-	if !expires.IsZero() && !expires.After(now) {
+	if o = o.Lasting(now); o == nil {
 		s.overrides = s.overrides.Delete(target)
 		return
 	}
-	s.overrides = s.overrides.Set(target, o)
-	if !expires.IsZero() && (s.expiry.IsZero() || expires.Before(s.expiry)) {
-		s.expiry = expires
+	if s.overrides.At(target) != o {
+		s.overrides = s.overrides.Set(target, o)
+	}
+	if next := o.NextExpiry(); !next.IsZero() && (s.expiry.IsZero() || next.Before(s.expiry)) {
+		s.expiry = next
 	}
 }
 
@@ -139,12 +140,8 @@ func (s *state) expire(now time.Time) {
 	}
 	s.expiry = time.Time{}
 	for target, override := range s.overrides.All() {
-		switch e := override.Expires; {
-		case e.IsZero():
-		case !e.After(now):
-			s.overrides = s.overrides.Delete(target)
-		case s.expiry.IsZero() || e.Before(s.expiry):
-			s.expiry = e
+		if !override.NextExpiry().IsZero() {
+			s.useOverride(target, override, now)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
@@ -90,7 +91,7 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 		switch {
 		case p.Unknown:
 			add(balancer.SeverityWarning, p.Path, p.Text)
-		case p.Path == "until" || p.Path == "expires":
+		case p.Path == "until" || strings.HasSuffix(p.Path, "expires"):
 			add(balancer.SeverityError, p.Path, "needs a time such as 2026-01-31T12:00:00Z")
 		default:
 			add(balancer.SeverityError, p.Path, p.Text)
@@ -102,7 +103,9 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 	if !good {
 		return nil, problems
 	}
-	o.Until, o.Expires = o.Until.UTC(), o.Expires.UTC()
+	for _, at := range []*time.Time{&o.Until, &o.Expires, &o.WeightExpires, &o.DrainingExpires} {
+		*at = at.UTC()
+	}
 	return &o, problems
 }
 

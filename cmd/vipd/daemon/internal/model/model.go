@@ -204,7 +204,8 @@ func (m *Model) compile() {
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
 	s.Problems = slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept(), c.Unheld(latest.VIPs, latest.Pools))
 	s.Env, s.Inputs = m.env(c), balancer.Inputs{
-		Services: latest.Services, Endpoints: latest.Endpoints, Overrides: m.local.over(latest.Overrides), VIPs: latest.VIPs, Pools: latest.Pools,
+		Services: latest.Services, Endpoints: latest.Endpoints, VIPs: latest.VIPs, Pools: latest.Pools,
+		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
 	}
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)

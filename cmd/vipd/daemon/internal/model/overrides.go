@@ -12,11 +12,15 @@ type Overrides struct {
 	snap.Map[balancer.Target, *balancer.Override]
 }
 
-// expire drops those whose time is over.
+// expire drops what has lapsed.
 func (o Overrides) expire(now time.Time) Overrides {
 	for t, v := range o.All() {
-		if v.Lapsed(now) {
+		switch left := v.Lasting(now); left {
+		case v:
+		case nil:
 			o.Map = o.Delete(t)
+		default:
+			o.Map = o.Set(t, left)
 		}
 	}
 	return o
@@ -26,17 +30,21 @@ func (o Overrides) expire(now time.Time) Overrides {
 func (o Overrides) nextExpiry() time.Time {
 	var next time.Time
 	for _, v := range o.All() {
-		if !v.Expires.IsZero() && (next.IsZero() || v.Expires.Before(next)) {
-			next = v.Expires
+		if at := v.NextExpiry(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
 		}
 	}
 	return next
 }
 
-// over lays the local overrides over those of the store: what is said here wins here.
-func (o Overrides) over(stored snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
+// over lays the local overrides over those of the store: what is said here wins here. What has not changed since last is the same.
+func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
-		stored = stored.Set(t, v)
+		both := v.Beside(stored.At(t))
+		if was := last.At(t); was != nil && *was == *both {
+			both = was
+		}
+		stored = stored.Set(t, both)
 	}
 	return stored
 }

@@ -63,7 +63,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 			t.Errorf("%+v changed what was published", c.said)
 		}
 		now := in
-		now.Overrides = o.over(in.Overrides)
+		now.Overrides = o.over(in.Overrides, in.Overrides)
 		var words []string
 		for _, f := range balancer.Compile(balancer.Env{Capabilities: userspace.Capabilities(config.Default())}, now).Frontends.All() {
 			for _, b := range f.Backends {
@@ -73,6 +73,29 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		if got := strings.Join(words, " "); got != c.want || o.Len() != c.kept {
 			t.Errorf("after %+v of port %d: got %s with %d kept, want %s with %d", c.said, c.port, got, o.Len(), c.want, c.kept)
 		}
+	}
+}
+
+// TestFleetDrainBesideLocalWeight: a drain of the fleet counts on a node that has a weight of its own for the endpoint, and what
+// holds there is a new value only when one of the two has changed.
+func TestFleetDrainBesideLocalWeight(t *testing.T) {
+	in, at, defined := web(t)
+	yes, five := true, 5
+	local := Overrides{}.Say(at(9001), balancer.Override{Weight: &five}, defined(at(9001)))
+	in.Overrides = in.Overrides.Set(at(9001), &balancer.Override{Draining: &yes, By: "ben"})
+	now := in
+	now.Overrides = local.over(in.Overrides, in.Overrides)
+	userspace, _ := modes.Find(config.UserspaceMode)
+	for _, f := range balancer.Compile(balancer.Env{Capabilities: userspace.Capabilities(config.Default())}, now).Frontends.All() {
+		if b := f.Backends[0]; b.Addr.Port() != 9001 || b.State != balancer.Draining {
+			t.Errorf("%s is %s with weight %d, and should drain", b.Addr, b.State, b.Weight)
+		}
+	}
+	if again := local.over(in.Overrides, now.Overrides); again.At(at(9001)) != now.Overrides.At(at(9001)) {
+		t.Error("nothing has changed, and what holds is a new value")
+	}
+	if none := local.over(Overrides{}.Map, now.Overrides); none.At(at(9001)).Drains() {
+		t.Error("the fleet's drain was taken back, and holds on")
 	}
 }
 

@@ -26,29 +26,32 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 			Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + signature(next.By), Cause: next.Reason,
 		})
 	}
+	weight, draining := next.Ends()
 	if w, o := next.Weight, old.Weight; w != nil && (o == nil || *o != *w) {
-		add(fmt.Sprintf("weight set to %d", *w) + lasting(&next, now))
+		add(fmt.Sprintf("weight set to %d", *w) + lasting(weight, now))
 	} else if w == nil && o != nil {
 		add(fmt.Sprintf("weight %d taken back", *o))
 	}
 	drains, drained := next.Draining, old.Draining
 	switch {
 	case drains != nil && *drains && (drained == nil || !*drained):
-		add("drained" + lasting(&next, now))
+		add("drained" + lasting(draining, now))
 	case drained != nil && *drained && (drains == nil || !*drains), drains != nil && drained == nil:
-		add("undrained" + lasting(&next, now))
+		add("undrained" + lasting(draining, now))
 	case drained != nil && drains == nil:
 		add("undrain taken back")
 	}
 	if len(out) == 0 && is.Says() && renewed(old, next) {
-		add("override renewed" + lasting(&next, now))
+		add("override renewed" + lasting(next.Expires, now))
 	}
 	return out
 }
 
 // renewed reports whether two overrides that set the same differ in when they end, in who signed them, or why.
 func renewed(a, b balancer.Override) bool {
-	return a.By != b.By || a.Reason != b.Reason || !a.Expires.Equal(b.Expires) || !a.Until.Equal(b.Until)
+	weight, draining := a.Ends()
+	lasts, drains := b.Ends()
+	return a.By != b.By || a.Reason != b.Reason || !weight.Equal(lasts) || !draining.Equal(drains) || !a.Until.Equal(b.Until)
 }
 
 // signature is " by NAME", or " by hand" where the name is not known.
@@ -56,12 +59,12 @@ func signature(by string) string {
 	return " by " + cmp.Or(by, "hand")
 }
 
-// lasting is " for TIME" where an override expires.
-func lasting(o *balancer.Override, now time.Time) string {
-	if o.Expires.IsZero() {
+// lasting is " for TIME" where what is said expires.
+func lasting(end, now time.Time) string {
+	if end.IsZero() {
 		return ""
 	}
-	return " for " + o.Expires.Sub(now).Round(time.Second).String()
+	return " for " + end.Sub(now).Round(time.Second).String()
 }
 
 // tellOverrides records how the overrides have changed that the fleet shares. Of those of this node it records the ones that
@@ -69,9 +72,9 @@ func lasting(o *balancer.Override, now time.Time) string {
 func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
-		if lapsed := c.HadOld && !c.HasNew && c.Old.Lapsed(now); lapsed && c.Old.Says() {
-			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: "override has expired", Cause: saidBy(c.Old)}}
-		} else if !lapsed && !local {
+		if text := expired(c, now); text != "" {
+			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + " has expired", Cause: saidBy(c.Old)}}
+		} else if !local {
 			out = ByHand(t, c.Old, c.New, now)
 		}
 		for _, e := range out {
@@ -79,6 +82,22 @@ func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balance
 			r.o.Events.Record(e)
 		}
 	}
+}
+
+// expired names what of an override has lapsed, if that is the change: else "".
+func expired(c snap.Change[*balancer.Override], now time.Time) string {
+	if !c.Old.Says() {
+		return ""
+	}
+	switch left := c.Old.Lasting(now); {
+	case left == nil && !c.HasNew:
+		return "override"
+	case left == nil || left == c.Old || !c.HasNew || *left != *c.New:
+		return ""
+	case left.Weight == nil:
+		return fmt.Sprintf("weight %d", *c.Old.Weight)
+	}
+	return "drain"
 }
 
 // saidBy names who set an override, and why.

@@ -1,0 +1,33 @@
+package transitions
+
+import (
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// TestExpired: what lapses by its time is named, and what is taken back or said anew has not expired.
+func TestExpired(t *testing.T) {
+	yes, two, five, end := true, 2, 5, time.Unix(3600, 0)
+	weight := &balancer.Override{Weight: &five, Expires: end}
+	both := &balancer.Override{Weight: &five, WeightExpires: end, Draining: &yes}
+	drain := &balancer.Override{Weight: &five, DrainingExpires: end, Draining: &yes}
+	for _, c := range []struct {
+		was, is *balancer.Override
+		want    string
+	}{
+		{weight, nil, "override"},
+		{both, both.Lasting(end), "weight 5"},
+		{drain, drain.Lasting(end), "drain"},
+		{both, nil, ""},
+		{both, &balancer.Override{Weight: &two}, ""},
+		{nil, weight, ""},
+	} {
+		change := snap.Change[*balancer.Override]{Old: c.was, New: c.is, HadOld: c.was != nil, HasNew: c.is != nil}
+		if got := expired(change, end); got != c.want {
+			t.Errorf("%+v became %+v: %q has expired, want %q", c.was, c.is, got, c.want)
+		}
+	}
+}
