@@ -9,7 +9,7 @@ import (
 // fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] by its path, for what is found wrong when
 // the text is gone. Those that are written alike share theirs: a file that a program has written takes little.
 func (d *Document) fieldLines() map[string]balancer.FieldLines {
-	f := fieldScan{doc: d, of: map[string]balancer.FieldLines{}, at: map[string]int{}, paths: interner{}, texts: interner{}}
+	f := fieldScan{doc: d, of: map[string][]byte{}, at: map[string]int{}, paths: interner{}}
 	s := scanner{text: d.text, counts: map[string]int{}}
 	s.visit = func(path []byte, line int, _ bool) {
 		switch {
@@ -21,21 +21,26 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	}
 	s.scan()
 	f.leave()
-	return f.of
+	texts, out := interner{}, make(map[string]balancer.FieldLines, len(f.of))
+	for table, text := range f.of {
+		out[table] = balancer.FieldLines(texts.bytes(text))
+	}
+	return out
 }
 
 // fieldScan is how far fieldLines has come.
 type fieldScan struct {
 	doc *Document
-	of  map[string]balancer.FieldLines
+	// of is what is known of each table, as FieldLines.
+	of map[string][]byte
 	// prefix is the path of the table that the text is in, and a dot; "" outside of them. line is its line.
 	prefix string
 	line   int
 	// at has the lines of its fields so far, but for those that are where what is around them is.
 	at map[string]int
-	// text is what is known of the table, as FieldLines.
-	text         []byte
-	paths, texts interner
+	// text is what this piece of the table adds to that: a table may be written in thousands of pieces.
+	text  []byte
+	paths interner
 }
 
 // enter goes on in the table at path, of two parts.
@@ -49,13 +54,13 @@ func (f *fieldScan) enter(path []byte) {
 		return
 	}
 	f.prefix, f.line = table+".", f.doc.Where(table).Line
-	f.text = append(f.text, f.of[table]...) // of a table that is written in pieces
 }
 
 // leave keeps what is known of the table.
 func (f *fieldScan) leave() {
 	if f.prefix != "" && len(f.text) > 0 {
-		f.of[f.prefix[:len(f.prefix)-1]] = balancer.FieldLines(f.texts.bytes(f.text))
+		table := f.prefix[:len(f.prefix)-1]
+		f.of[table] = append(f.of[table], f.text...)
 	}
 	clear(f.at)
 	f.prefix, f.text = "", f.text[:0]

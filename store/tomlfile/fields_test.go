@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -93,5 +94,33 @@ func TestFieldLinesAreShared(t *testing.T) {
 	}
 	if got := last.At("endpoints[0].address"); got.Line != 20 || got.Fields != "" {
 		t.Errorf("the endpoint of the third is at %+v, want line 20", got)
+	}
+}
+
+// TestTablesThatTakeTurns: the endpoints of two services that take turns take as little as those of one after the other.
+func TestTablesThatTakeTurns(t *testing.T) {
+	allocated := func(turns bool) uint64 {
+		var a, b strings.Builder
+		second := &b
+		if turns {
+			second = &a
+		}
+		a.WriteString(service("a", 1) + service("b", 2))
+		for i := range 2000 {
+			fmt.Fprintf(&a, "[[services.a.endpoints]]\naddress = \"192.168.%d.%d\"\n", i/250, 1+i%250)
+			fmt.Fprintf(second, "[[services.b.endpoints]]\naddress = \"192.168.%d.%d\"\n", i/250, 1+i%250)
+		}
+		text := []byte(a.String() + b.String())
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		read, err := tomlfile.LoadText("f.toml", text)
+		runtime.ReadMemStats(&after)
+		if err != nil || len(read.Snapshot.Problems) > 0 || len(read.Snapshot.Services.At("b").Endpoints) != 2000 {
+			t.Fatalf("read with %v, problems %v", err, read.Snapshot.Problems)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if one, turns := allocated(false), allocated(true); turns > 2*one {
+		t.Errorf("%d kB where they take turns, %d kB one after the other", turns>>10, one>>10)
 	}
 }
