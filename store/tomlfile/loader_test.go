@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -60,6 +62,58 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	if !l.load(look{all: true}) || l.state.Services.At("a").Ports[0].Port != 81 {
 		t.Error("a changed file was not read again")
 	}
+}
+
+// TestPiecesOfAFile: of a file that a script writes anew line by line, nothing is taken away before its end. Of a file in the
+// place of another, or one that is quiet, all is believed.
+func TestPiecesOfAFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "vipd.toml")
+	pieces := []string{
+		"store.path = \"o.toml\"\n", "defaults.scheduler = \"lc\"\n", "defaults.snat = \"always\"\n",
+		"[services.a]\nvips = [\"10.0.0.1\"]\n[[services.a.ports]]\nname = \"a\"\nport = 80\n",
+		"[[services.a.ports]]\nname = \"b\"\nport = 81\n",
+		"[[services.a.endpoints]]\naddress = \"10.1.0.1\"\n", "[[services.a.endpoints]]\naddress = \"10.1.0.2\"\n",
+	}
+	write(t, filepath.Join(dir, "o.toml"), "[services.o]\nvips = [\"10.0.0.2\"]\nports = [{ port = 80 }]\n")
+	l := newLoader(path, "")
+	l.grace = time.Hour
+	is := func(when, want string) {
+		t.Helper()
+		l.load(look{all: true})
+		a := l.state.Services.At("a")
+		got := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
+		if o := l.state.Services.At("o"); o != nil {
+			got += fmt.Sprintf(", o by %s, SNAT %s", o.Scheduler, o.SNAT)
+		}
+		if got != want {
+			t.Errorf("%s: %s; want %s", when, got, want)
+		}
+	}
+	const before, after = "10.0.0.1, 2 ports, 2 endpoints, o by lc, SNAT always", "10.0.0.3, 2 ports, 2 endpoints, o by lc, SNAT always"
+	write(t, path, strings.Join(pieces, ""))
+	is("at first", before)
+	pieces[3] = strings.Replace(pieces[3], "10.0.0.1", "10.0.0.3", 1)
+	for i := range pieces {
+		write(t, path, strings.Join(pieces[:i], ""))
+		is(fmt.Sprintf("the first %d pieces", i), before)
+		write(t, path, strings.Join(slices.Delete(slices.Clone(pieces), i, i+1), ""))
+		is(fmt.Sprintf("all but piece %d", i), before)
+	}
+	write(t, path, strings.Join(pieces, ""))
+	is("at the end", after)
+	write(t, path, strings.Join(pieces[:6], ""))
+	is("without an endpoint", after)
+	quiet := time.Now().Add(-2 * l.grace)
+	if err := os.Chtimes(path, quiet, quiet); err != nil {
+		t.Fatal(err)
+	}
+	is("without an endpoint, and quiet", "10.0.0.3, 2 ports, 1 endpoints, o by lc, SNAT always")
+	write(t, path+".new", pieces[3])
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	is("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
 }
 
 // TestTextsAreNotKept holds services to not keeping the text that they were read from.

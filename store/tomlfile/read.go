@@ -17,8 +17,8 @@ const (
 	// stamp files by a clock that ticks every few milliseconds, some every two seconds.
 	settled = 2 * time.Second
 	// defaultGrace is how long a file must be quiet before its text is believed while a process has it open for writing, or
-	// where services have disappeared from it and no other file has taken its place. So long an empty file is waited for in
-	// any case: many programs empty a file before they write it.
+	// where services, endpoints, ports or settings have disappeared from it and no other file has taken its place. So long an empty
+	// file is waited for in any case: many programs empty a file before they write it.
 	defaultGrace = 2 * time.Second
 )
 
@@ -111,16 +111,19 @@ func (c *contents) unchanged(told bool) *contents {
 	return &kept
 }
 
-// isCut reports whether doc, which was read from t, may lack tables or endpoints of c only because the file is being written:
-// a script that appends line by line closes the file after each, and leaves it where it is.
+// isCut reports whether doc, which was read from t, may lack tables, endpoints, ports or settings of c only because the file is being
+// written: a script that appends line by line closes the file after each, and leaves it where it is.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(identityOf(t.info)) {
 		return false
 	}
+	if c.path == l.path && l.main.settings != nil && lacks(doc.tree, l.main.settings.tree) {
+		return true
+	}
 	services, _ := doc.tree["services"].(map[string]any)
 	for name, d := range c.services {
 		table, _ := services[string(name)].(map[string]any)
-		if table == nil || table["endpoints"] == nil && d.value != nil && len(d.value.Endpoints) > 0 {
+		if table == nil || d.value != nil && (elements(table["endpoints"]) < len(d.value.Endpoints) || elements(table["ports"]) < len(d.value.Ports)) {
 			return true
 		}
 	}
@@ -131,6 +134,29 @@ func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 		}
 	}
 	return false
+}
+
+// lacks reports whether a key of former is missing in tree, at any depth.
+func lacks(tree, former map[string]any) bool {
+	for key, value := range former {
+		now, there := tree[key]
+		inner, _ := now.(map[string]any)
+		if table, ok := value.(map[string]any); !there || ok && lacks(inner, table) {
+			return true
+		}
+	}
+	return false
+}
+
+// elements is the length of a list, of tables or of values; 0 if value is none.
+func elements(value any) int {
+	switch list := value.(type) {
+	case []map[string]any:
+		return len(list)
+	case []any:
+		return len(list)
+	}
+	return 0
 }
 
 // broken returns contents with the services of c (nil: none), which stay in use, and what is wrong with the file.
