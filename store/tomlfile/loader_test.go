@@ -65,7 +65,7 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 }
 
 // TestPiecesOfAFile: of a file that a script writes anew line by line, nothing is taken away before its end. Of a file in the
-// place of another, or one that is quiet, all is believed.
+// place of another, or one that is quiet or has a time in the future, all is believed.
 func TestPiecesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "vipd.toml")
@@ -90,6 +90,12 @@ func TestPiecesOfAFile(t *testing.T) {
 			t.Errorf("%s: %s; want %s", when, got, want)
 		}
 	}
+	setTime := func(from time.Duration) {
+		t.Helper()
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	const before, after = "10.0.0.1, 2 ports, 2 endpoints, o by lc, SNAT always", "10.0.0.3, 2 ports, 2 endpoints, o by lc, SNAT always"
 	write(t, path, strings.Join(pieces, ""))
 	is("at first", before)
@@ -104,11 +110,11 @@ func TestPiecesOfAFile(t *testing.T) {
 	is("at the end", after)
 	write(t, path, strings.Join(pieces[:6], ""))
 	is("without an endpoint", after)
-	quiet := time.Now().Add(-2 * l.grace)
-	if err := os.Chtimes(path, quiet, quiet); err != nil {
-		t.Fatal(err)
-	}
-	is("without an endpoint, and quiet", "10.0.0.3, 2 ports, 1 endpoints, o by lc, SNAT always")
+	setTime(-2 * l.grace)
+	is("without an endpoint, and quiet", strings.Replace(after, "2 endpoints", "1 endpoints", 1))
+	write(t, path, strings.Join(pieces[:5], ""))
+	setTime(2 * l.grace)
+	is("without endpoints, and from the future", strings.Replace(after, "2 endpoints", "0 endpoints", 1))
 	write(t, path+".new", pieces[3])
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)

@@ -95,8 +95,8 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 	return nil
 }
 
-// recent reports whether the file has changed within the grace.
-func (l *loader) recent(t *text) bool { return time.Since(t.info.ModTime()) < l.grace }
+// recent reports whether the file has changed within the grace. A time that is further ahead says nothing of when that was.
+func (l *loader) recent(t *text) bool { return time.Since(t.info.ModTime()).Abs() < l.grace }
 
 // unchanged returns c for a file that is being written, which is to be looked at again soon. Told adds a problem that says so.
 func (c *contents) unchanged(told bool) *contents {
