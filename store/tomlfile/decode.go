@@ -40,11 +40,11 @@ func decodeService(doc *Document, folder string, name balancer.Name, raw any, de
 	fields, ok := raw.(map[string]any)
 	if ok {
 		service, problems := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
-		return definition[balancer.Service]{service, doc.Where(path)}, problems
+		return definition[balancer.Service]{service, doc.Where(path), len(fields)}, problems
 	}
 	p := doc.noTable(path, raw)
 	p.Service, p.Field = name, ""
-	return definition[balancer.Service]{nil, p.Origin}, []balancer.Problem{p}
+	return definition[balancer.Service]{origin: p.Origin}, []balancer.Problem{p}
 }
 
 // decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address
@@ -69,7 +69,7 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines, old *conten
 		if err != nil {
 			continue
 		}
-		d := definition[balancer.VIP]{vip, doc.Where(path)}
+		d := definition[balancer.VIP]{vip, doc.Where(path), len(fields)}
 		if vip != nil {
 			vip.Origin.Fields = lines[path]
 		}

@@ -22,7 +22,7 @@
 //
 // A file that is being written is read when its writer has closed it, or has written nothing for two seconds: what half a
 // file says may be valid. On Linux, the kernel says whether a file has a writer, if vipd is root or owns the file. A file from which
-// services, endpoints, ports or settings disappear waits for two seconds without a change, unless another file has taken its place:
+// tables, keys, endpoints or ports disappear waits for two seconds without a change, unless another file has taken its place:
 // a script may append to it line by line. So does a file that is suddenly empty: many programs empty a file before they write
 // it. Reload waits for a writer, and for nothing else.
 //

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vipd/store"
 )
 
 func write(t testing.TB, path, text string) {
@@ -74,6 +76,7 @@ func TestPiecesOfAFile(t *testing.T) {
 		"[services.a]\nvips = [\"10.0.0.1\"]\n[[services.a.ports]]\nname = \"a\"\nport = 80\n",
 		"[[services.a.ports]]\nname = \"b\"\nport = 81\n",
 		"[[services.a.endpoints]]\naddress = \"10.1.0.1\"\n", "[[services.a.endpoints]]\naddress = \"10.1.0.2\"\n",
+		"[services.a.health]\ntype = \"tcp\"\n", "[vips.\"10.0.0.2\"]\n", "hold = \"one\"\n",
 	}
 	write(t, filepath.Join(dir, "o.toml"), "[services.o]\nvips = [\"10.0.0.2\"]\nports = [{ port = 80 }]\n")
 	l := newLoader(path, "")
@@ -81,12 +84,7 @@ func TestPiecesOfAFile(t *testing.T) {
 	is := func(when, want string) {
 		t.Helper()
 		l.load(look{all: true})
-		a := l.state.Services.At("a")
-		got := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
-		if o := l.state.Services.At("o"); o != nil {
-			got += fmt.Sprintf(", o by %s, SNAT %s", o.Scheduler, o.SNAT)
-		}
-		if got != want {
+		if got := inPieces(l.state); got != want {
 			t.Errorf("%s: %s; want %s", when, got, want)
 		}
 	}
@@ -96,7 +94,8 @@ func TestPiecesOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const before, after = "10.0.0.1, 2 ports, 2 endpoints, o by lc, SNAT always", "10.0.0.3, 2 ports, 2 endpoints, o by lc, SNAT always"
+	const rest = ", checks, 10.0.0.2 for one, o by lc, SNAT always"
+	const before, after = "10.0.0.1, 2 ports, 2 endpoints" + rest, "10.0.0.3, 2 ports, 2 endpoints" + rest
 	write(t, path, strings.Join(pieces, ""))
 	is("at first", before)
 	pieces[3] = strings.Replace(pieces[3], "10.0.0.1", "10.0.0.3", 1)
@@ -108,18 +107,34 @@ func TestPiecesOfAFile(t *testing.T) {
 	}
 	write(t, path, strings.Join(pieces, ""))
 	is("at the end", after)
-	write(t, path, strings.Join(pieces[:6], ""))
+	write(t, path, strings.Join(slices.Delete(slices.Clone(pieces), 6, 7), ""))
 	is("without an endpoint", after)
 	setTime(-2 * l.grace)
-	is("without an endpoint, and quiet", strings.Replace(after, "2 endpoints", "1 endpoints", 1))
+	is("without an endpoint, and quiet", "10.0.0.3, 2 ports, 1 endpoints"+rest)
 	write(t, path, strings.Join(pieces[:5], ""))
 	setTime(2 * l.grace)
-	is("without endpoints, and from the future", strings.Replace(after, "2 endpoints", "0 endpoints", 1))
+	is("half, and from the future", "10.0.0.3, 2 ports, 0 endpoints, o by lc, SNAT always")
 	write(t, path+".new", pieces[3])
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
 	is("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
+}
+
+// inPieces writes what TestPiecesOfAFile takes from a file: service a, the VIPs, and the service of the other file with its defaults.
+func inPieces(s store.Snapshot) string {
+	a := s.Services.At("a")
+	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
+	if a.Health != nil {
+		text += ", checks"
+	}
+	for addr, vip := range s.VIPs.All() {
+		text += fmt.Sprintf(", %s for %s", addr, vip.Hold)
+	}
+	if o := s.Services.At("o"); o != nil {
+		text += fmt.Sprintf(", o by %s, SNAT %s", o.Scheduler, o.SNAT)
+	}
+	return text
 }
 
 // TestTextsAreNotKept holds services to not keeping the text that they were read from.

@@ -17,7 +17,7 @@ const (
 	// stamp files by a clock that ticks every few milliseconds, some every two seconds.
 	settled = 2 * time.Second
 	// defaultGrace is how long a file must be quiet before its text is believed while a process has it open for writing, or
-	// where services, endpoints, ports or settings have disappeared from it and no other file has taken its place. So long an empty
+	// where tables, keys, endpoints or ports have disappeared from it and no other file has taken its place. So long an empty
 	// file is waited for in any case: many programs empty a file before they write it.
 	defaultGrace = 2 * time.Second
 )
@@ -60,6 +60,8 @@ type definition[V any] struct {
 	// value is nil where the table has an error.
 	value  *V
 	origin balancer.Origin
+	// keys is how many the table has.
+	keys int
 }
 
 // current reports whether c is what the file with this identity holds, as far as one can know without reading it.
@@ -111,7 +113,7 @@ func (c *contents) unchanged(told bool) *contents {
 	return &kept
 }
 
-// isCut reports whether doc, which was read from t, may lack tables, endpoints, ports or settings of c only because the file is being
+// isCut reports whether doc, which was read from t, may lack tables, keys, endpoints or ports of c only because the file is being
 // written: a script that appends line by line closes the file after each, and leaves it where it is.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(identityOf(t.info)) {
@@ -123,13 +125,16 @@ func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	services, _ := doc.tree["services"].(map[string]any)
 	for name, d := range c.services {
 		table, _ := services[string(name)].(map[string]any)
-		if table == nil || d.value != nil && (elements(table["endpoints"]) < len(d.value.Endpoints) || elements(table["ports"]) < len(d.value.Ports)) {
+		if table == nil || len(table) < d.keys {
+			return true
+		}
+		if d.value != nil && (elements(table["endpoints"]) < len(d.value.Endpoints) || elements(table["ports"]) < len(d.value.Ports)) {
 			return true
 		}
 	}
 	vips, _ := doc.tree["vips"].(map[string]any)
-	for addr := range c.vips {
-		if _, still := vips[addr.String()]; !still {
+	for addr, d := range c.vips {
+		if table, still := vips[addr.String()].(map[string]any); !still || len(table) < d.keys {
 			return true
 		}
 	}
