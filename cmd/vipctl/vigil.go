@@ -114,10 +114,17 @@ func (v *vigil) judge(n *etcd.Node) laggard {
 		l.Why = fmt.Sprintf("is at revision %d", l.Revision)
 	case l.Connections > 0:
 		l.Why = "has " + count(l.Connections, "connection")
-	case v.drains != nil && n.Status.DrainsOmitted > 0 && n.Status.Drains[len(n.Status.Drains)-1].Active > 0: // the rest have as many at most
+	case v.drains != nil && mayOmitConnections(n.Status):
 		l.Why = fmt.Sprintf("has %d more endpoints that drain than it tells of", n.Status.DrainsOmitted)
 	}
 	return l
+}
+
+// mayOmitConnections reports whether drains that a status omits may have connections: at most as many as the last one that it
+// has, and any number where it has none.
+func mayOmitConnections(s *etcd.NodeStatus) bool {
+	n := len(s.Drains)
+	return s.DrainsOmitted > 0 && (n == 0 || s.Drains[n-1].Active > 0)
 }
 
 // left adds up the connections.

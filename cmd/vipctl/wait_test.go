@@ -89,14 +89,19 @@ func TestVigil(t *testing.T) {
 // TestVigilOfManyDrains: a node that does not tell of all drains is waited for as long as those may have connections.
 func TestVigilOfManyDrains(t *testing.T) {
 	v := &vigil{revision: 5, drains: func(d etcd.NodeDrain) bool { return d.Service == "web" }}
-	for _, c := range []struct {
-		least uint64
-		want  string
-	}{{2, "a has 7 more endpoints that drain than it tells of | done  | gone "}, {0, " | done a | gone "}} {
-		n := live("a", 5, etcd.NodeDrain{Service: "dns", Active: 9}, etcd.NodeDrain{Service: "db", Active: c.least})
+	waits, done := "a has 7 more endpoints that drain than it tells of | done  | gone ", " | done a | gone "
+	for name, c := range map[string]struct {
+		drains []etcd.NodeDrain
+		want   string
+	}{
+		"the last has some": {[]etcd.NodeDrain{{Service: "dns", Active: 9}, {Service: "db", Active: 2}}, waits},
+		"the last has none": {[]etcd.NodeDrain{{Service: "dns", Active: 9}, {Service: "db"}}, done},
+		"it tells of none":  {nil, waits},
+	} {
+		n := live("a", 5, c.drains...)
 		n.Status.DrainsOmitted = 7
 		if got := who(v, v.look([]etcd.Node{n}, time.Now())); got != c.want {
-			t.Errorf("with %d connections at the last one got %q, want %q", c.least, got, c.want)
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }
