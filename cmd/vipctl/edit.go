@@ -31,6 +31,7 @@ func (e *edit) refuse() error {
 
 // write makes the changes, one transaction each: first what comes, then what goes, so that a key that moves from
 // one service to another always has an owner. A change that was overtaken by another edit is reported, and the others go on.
+// Where etcd fails, nothing more is written, and the report leaves out what was not.
 func (e *edit) write() error {
 	slices.SortStableFunc(e.intents, func(a, b *intent) int {
 		return cmp.Or(cmp.Compare(last(a), last(b)), a.Name.Compare(b.Name))
@@ -51,7 +52,7 @@ func (e *edit) write() error {
 			missed++
 			continue
 		case !errors.As(err, &conflict):
-			e.intents = e.intents[:n]
+			e.intents, e.vips = e.intents[:n], nil
 			return fmt.Errorf("%s of %s: %w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", i.verb(), i.Name, err)
 		case e.agrees(i, conflict):
 			continue
@@ -59,10 +60,11 @@ func (e *edit) write() error {
 		i.Error = conflict.Error()
 		missed++
 	}
+	err := e.writeVIPs()
 	if missed > 0 {
-		return fmt.Errorf("%s not written, because someone else was faster", count(missed, "change"))
+		return errors.Join(fmt.Errorf("%s not written, because someone else was faster", count(missed, "change")), err)
 	}
-	return e.writeVIPs()
+	return err
 }
 
 // agrees reports whether the edit that was faster wanted the same.

@@ -9,11 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
 	"vipd/store/etcd"
@@ -206,6 +209,9 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 				return err
 			}
 		}
+		if err := e.wantVIPs(g, false, false); err != nil {
+			return err
+		}
 		if err := e.check(); err != nil {
 			return err
 		}
@@ -220,23 +226,25 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 	return code, out.String(), errs.String()
 }
 
-// TestOvertaken: an edit by somebody else in between is not lost, nor what it claims, and the other services are written.
+// TestOvertaken: an edit by somebody else in between is not lost, nor what it claims, and the other services and settings of addresses are
+// written.
 func TestOvertaken(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
-	both := serviceText("web", "10.96.0.10", 81) + serviceText("api", "10.96.0.11", 80)
+	both := serviceText("web", "10.96.0.10", 81) + serviceText("api", "10.96.0.11", 80) + oneHolder
 	code, stdout, stderr := f.newEditFor(t, both, func() {
 		if code, _, stderr := f.run(t.Context(), "bob", "apply", "-f", f.file(serviceText("web", "10.96.0.10", 82))); code != exitDone {
 			t.Fatal(stderr)
 		}
 	})
 	if code != exitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
-		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n") || strings.Contains(stdout, "web") {
+		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n10.96.0.10: created\n") || strings.Contains(stdout, "web") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
 	if got := f.do(exitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("bob's edit is lost:\n%s", got)
 	}
+	f.policies(t, 1)
 	code, stdout, stderr = f.newEditFor(t, serviceText("new", "10.96.0.20", 80)+serviceText("next", "10.96.0.21", 80), func() {
 		f.do(exitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
 	})
@@ -244,6 +252,38 @@ func TestOvertaken(t *testing.T) {
 		!strings.Contains(stderr, "1 change not written, because someone else was faster") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
+}
+
+// oneHolder are settings of an address.
+const oneHolder = "[vips.\"10.96.0.10\"]\nhold = \"one\"\n"
+
+// policies demands a number of addresses that have settings in etcd.
+func (f *fleet) policies(t *testing.T, want int64) {
+	t.Helper()
+	answer, err := f.cluster.Client().Get(t.Context(), "/vipd/ownership/policy/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.Count != want {
+		t.Errorf("etcd has settings of %d addresses, want %d", answer.Count, want)
+	}
+}
+
+// TestApplyEndsEarly: where etcd refuses a service, apply tells of what it wrote before that, and of nothing else.
+func TestApplyEndsEarly(t *testing.T) {
+	const password = "s3cret"
+	f := newFleet(t, etcdkit.Options{})
+	f.cluster.EnableAuth(etcdkit.User{
+		Name: "ana", Password: password, Read: []string{"/vipd/"},
+		Write: []string{"/vipd/services/api", "/vipd/history/", "/vipd/claims/", "/vipd/ownership/"},
+	})
+	f.flags = append(f.flags, "--user", "ana", "--password-file", f.file(password))
+	text := serviceText("api", "10.96.0.11", 80) + serviceText("web", "10.96.0.10", 80) + oneHolder
+	code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", f.file(text))
+	if code != exitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
+		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+	}
+	f.policies(t, 0)
 }
 
 // TestParallelClaims: of a hundred services that newly claim one address and port, or one node port, at the same moment,
