@@ -180,6 +180,8 @@ var combinations = []string{
 	"apply -f - -f -", "history Web --etcd http://127.0.0.1:1", "node set n1", "ownership rekeyed", "vip move", "vip move here --to n1",
 	"node fence n1", "get services -o jsonpath={end}", "get services -o jsonpath={x!}",
 	"get services -o jsonpath={'x}", "register web 10.0.0.1 --timeout=-1s -- true", "register web 10.0.0.1 --kill-after=-1s -- true", "convert --from apache x",
+	"register web 224.0.0.1:80 --etcd http://127.0.0.1:1", "register web 10.0.0.1 --max-connections 9999999999 --etcd http://127.0.0.1:1",
+	"register web 10.0.0.1 --etcd http://127.0.0.1:1 --zone " + strings.Repeat("long", 64),
 	`get services -o jsonpath={"x\y"}`, "debug bundle --file nowhere/x",
 	"get pools --etcd http://ana:x@127.0.0.1:1", "get pools --etcd http://127.0.0.1:1/x", "get pools --etcd http://127.0.0.1:1,https://127.0.0.1:1",
 	"status --socket " + strings.Repeat("long", 30), "explain 10.0.0.1 web", "explain 10.0.0.1 10.96.0.10:80/icmp",

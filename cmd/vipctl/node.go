@@ -88,9 +88,9 @@ func (c *call) setModeAndZone(name string) error {
 	if err != nil {
 		return err
 	}
-	zone := c.flags.String("zone")
-	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
-		return wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
+	zone, err := c.zone()
+	if err != nil {
+		return err
 	}
 	return c.editNode(name, func(conf *etcd.NodeConfig) {
 		if setsMode {
@@ -137,6 +137,15 @@ func (c *call) editNode(name string, edit func(*etcd.NodeConfig)) error {
 
 // longestZone is how long the name of a zone may be, in bytes.
 const longestZone = 253
+
+// zone reads --zone.
+func (c *call) zone() (string, error) {
+	zone := c.flags.String("zone")
+	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
+		return "", wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
+	}
+	return zone, nil
+}
 
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
 func (c *call) noteUnknownNode(name string) {

@@ -113,8 +113,12 @@ func (c *call) registration(service, address string) (*registration, error) {
 	if err != nil {
 		return nil, wrongUse("%v", err)
 	}
+	zone, err := c.zone()
+	if err != nil {
+		return nil, err
+	}
 	e := balancer.Endpoint{
-		Address: t.Addr, Port: t.Port, Weight: c.flags.Int("weight"), Node: c.flags.String("node"), Zone: c.flags.String("zone"),
+		Address: t.Addr, Port: t.Port, Weight: c.flags.Int("weight"), Node: c.flags.String("node"), Zone: zone,
 		Backup: c.flags.Bool("backup"), MaxConnections: c.flags.Int("max-connections"),
 	}
 	id := balancer.EndpointID{Service: name, ID: t.Address()}

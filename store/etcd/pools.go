@@ -116,7 +116,10 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	key := w.keys.Pool(name)
 	op := remove(key)
 	if text != nil {
-		if text, err = old.with(cidrs); err != nil {
+		if text, err = old.with(cidrs); err == nil {
+			err = checkEntry(key, text)
+		}
+		if err != nil {
 			return Result{}, false, err
 		}
 		op = put(key, text, 0)

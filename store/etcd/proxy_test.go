@@ -136,7 +136,7 @@ func TestProxyRegistrar(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = w.Close() })
 	id := balancer.EndpointID{Service: "web", ID: "b"}
-	r, err := w.Registrar(id, balancer.Endpoint{}, etcd.MinTTL)
+	r, err := w.Registrar(id, someEndpoint(), etcd.MinTTL)
 	if err != nil {
 		t.Fatal(err)
 	}

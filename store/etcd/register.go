@@ -28,7 +28,7 @@ type Registrar struct {
 var ErrHeld = errors.New("held by another registrar: give each its own ID")
 
 // Registrar returns one that has not done anything yet. The endpoint is gone ttl after the registrar's end, rounded up
-// to seconds.
+// to seconds. An endpoint that vipd would refuse to read is an error.
 func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, ttl time.Duration) (*Registrar, error) {
 	if !id.Service.Valid() {
 		return nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", id.Service)
@@ -36,11 +36,32 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	if err := checkID(id.ID); err != nil {
 		return nil, err
 	}
+	if err := w.checkEndpoint(id, endpoint); err != nil {
+		return nil, err
+	}
 	lease, err := w.newLease(w.keys.Endpoint(id), ttl)
 	if err != nil {
 		return nil, err
 	}
 	return &Registrar{lease: lease, endpoint: endpoint}, nil
+}
+
+// checkEndpoint refuses an endpoint that those who read its key would refuse.
+func (w *Writer) checkEndpoint(id balancer.EndpointID, endpoint balancer.Endpoint) error {
+	endpoint.Draining = true // Drain says so later, which makes the text longer
+	text, err := encode(balancer.EncodeEndpoint(&endpoint))
+	if err != nil {
+		return err
+	}
+	key := w.keys.Endpoint(id)
+	if err := checkEntry(key, text); err != nil {
+		return err
+	}
+	subject := subject{kind: endpointKind, of: id.Service, id: id}
+	if says, problems := decodeValue(subject, text, balancer.Origin{Key: key}, nil); says == nil {
+		return refusal(problems)
+	}
+	return nil
 }
 
 // Run registers the endpoint, again whenever it is gone, until ctx ends. At first it takes the key from its holder,

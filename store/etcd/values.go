@@ -74,6 +74,14 @@ func (s subject) longest() int {
 	return maxEntryText
 }
 
+// checkEntry refuses a value, other than that of a service, that is too long for those who read it.
+func checkEntry(key string, text []byte) error {
+	if len(text) > maxEntryText {
+		return fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: write shorter texts there", key, len(text), maxEntryText)
+	}
+	return nil
+}
+
 func problem(service balancer.Name, origin balancer.Origin, text string) []balancer.Problem {
 	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
 }

@@ -382,6 +382,9 @@ func (w *Writer) edit(ctx context.Context, key string, change func([]byte) (edit
 			old, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
 		}
 		next, err := change(old)
+		if err == nil {
+			err = checkEntry(key, next.text)
+		}
 		if err != nil {
 			return Result{}, err
 		}

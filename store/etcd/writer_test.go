@@ -129,6 +129,66 @@ func TestApplyRefuses(t *testing.T) {
 	}
 }
 
+// TestWritesWhatIsRead: a value that a source would refuse is not written, and the error names its key and what is possible.
+func TestWritesWhatIsRead(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w, long := newWriter(t, p.config), strings.Repeat("x", 16<<10)
+	target, _ := balancer.ParseTarget("web", "10.0.0.1:80")
+	p.put("/pools/big", `{"cidrs":["10.96.0.0/24"],"note":"`+long[:16000]+`"}`)
+	before := p.put("/end", "")
+	networks := make([]netip.Prefix, 30)
+	for i := range networks {
+		networks[i] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 97, byte(i), 0}), 24)
+	}
+	for key, write := range map[string]func() error{
+		"/overrides/web/10.0.0.1:80": func() error {
+			_, err := w.EditOverride(t.Context(), target, func(balancer.Override) *balancer.Override {
+				return &balancer.Override{Draining: new(bool), Reason: long}
+			})
+			return err
+		},
+		"/nodes/n1/config": func() error {
+			_, err := w.SetNode(t.Context(), "n1", func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{Standby: true, Reason: long} })
+			return err
+		},
+		"/ownership/policy/10.96.0.1": func() error {
+			_, err := w.SetPolicy(t.Context(), netip.MustParseAddr("10.96.0.1"), map[string]any{"note": long}, true)
+			return err
+		},
+		"/pools/big": func() error {
+			_, err := w.SetPool(t.Context(), "big", networks)
+			return err
+		},
+	} {
+		if err := write(); err == nil || !strings.Contains(err.Error(), p.config.Prefix+key+" would have 16") || !strings.Contains(err.Error(), "16384 at most") {
+			t.Errorf("%s: got %v", key, err)
+		}
+	}
+	if after := p.put("/end", ""); after != before+1 {
+		t.Errorf("%d writes were made", after-before-1)
+	}
+}
+
+// TestRegistrarRefuses: an endpoint that a source would refuse is not registered.
+func TestRegistrarRefuses(t *testing.T) {
+	w := newWriter(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
+	for want, change := range map[string]func(*balancer.Endpoint){
+		"0.0.0.0 is the unspecified address": func(e *balancer.Endpoint) { e.Address = netip.IPv4Unspecified() },
+		"224.0.0.1 is a multicast address":   func(e *balancer.Endpoint) { e.Address = netip.MustParseAddr("224.0.0.1") },
+		"has a zone":                         func(e *balancer.Endpoint) { e.Address = netip.MustParseAddr("fe80::1%eth0") },
+		"max_connections: ":                  func(e *balancer.Endpoint) { e.MaxConnections = 1 << 40 },
+		"16384 at most":                      func(e *balancer.Endpoint) { e.Zone = strings.Repeat("z", 16<<10) },
+	} {
+		e := someEndpoint()
+		change(&e)
+		if _, err := w.Registrar(balancerID("web", "a"), e, time.Minute); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "/vipd/endpoints/web/a") {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
 // TestHistoryLength: the last texts are kept, and no more.
 func TestHistoryLength(t *testing.T) {
 	t.Parallel()
