@@ -187,7 +187,7 @@ func (e *edit) check() error {
 			continue
 		}
 		e.problems = append(e.problems, e.untrusted(i)...)
-		if err := e.writer.Check(e.change(i)); err != nil {
+		if err := e.writer.Check(e, e.change(i), i.stored); err != nil {
 			e.problems = append(e.problems, i.problem("", "%v", err))
 		}
 	}

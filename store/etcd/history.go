@@ -88,10 +88,14 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
 }
 
-// record returns what a change adds to the history, and the condition that no other writer has added it. A text that
-// was written without a history is kept too, so that it is not lost.
-func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
-	n := 1
+// mostWritten bounds the text of a service together with what the history gets in the same transaction, in bytes: etcd takes
+// 1.5 MiB at once, with all that is around them. As the history has the text again, it is shorter than maxServiceText.
+const mostWritten = 1400 << 10
+
+// record returns what a change that writes text adds to the history, and the condition that no other writer has added it. A text
+// that was written without a history is kept too, so that it is not lost. The error may be that all this is too much.
+func (w *Writer) record(c Change, text []byte, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
+	n, size := 1, len(text)
 	if len(past) > 0 {
 		n = past[len(past)-1].N + 1
 	}
@@ -104,6 +108,7 @@ func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdser
 		text, err := json.Marshal(e)
 		key := w.keys.history(c.Name, n)
 		then, ifs, n = append(then, put(key, text, 0)), append(ifs, unchanged(key, 0)), n+1
+		size += len(text)
 		return err
 	}
 	if before != nil && before.Fields != nil && (len(past) == 0 || past[len(past)-1].Revision != before.Revision) {
@@ -113,6 +118,10 @@ func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdser
 	}
 	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By, Trace: c.Trace, Rollback: c.Rollback}, c.Fields); err != nil {
 		return nil, nil, err
+	}
+	if c.Fields != nil && size > mostWritten {
+		return nil, nil, fmt.Errorf("service %s is too large: with what its history gets, %d bytes are to be written, and etcd takes %d at once: "+
+			"split the service, or publish its endpoints apart from it (vipctl register)", c.Name, size, mostWritten)
 	}
 	for i, e := range past {
 		if e.N <= n-1-historyLength && i < mostOps/2 {

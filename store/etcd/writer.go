@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -191,11 +192,26 @@ func (s *Stored) revision() int64 {
 	return s.Revision
 }
 
-// Check returns what is wrong with a change by itself: what Apply would refuse whatever etcd holds.
-func (w *Writer) Check(c Change) error {
-	_, _, err := w.text(c)
+// Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
+// which depends on what is stored (nil means nothing is).
+func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
+	text, _, err := w.text(c)
+	if err != nil {
+		return err
+	}
+	// Without a history, as much is added to it as can be.
+	if _, _, err = w.record(c, text, stored, nil); err == nil || stored == nil {
+		return err
+	}
+	past, err := w.History(ctx, c.Name)
+	if err == nil {
+		_, _, err = w.record(c, text, stored, past)
+	}
 	return err
 }
+
+// longText is how long the text of a service may be that is written on many lines, in bytes.
+const longText = 64 << 10
 
 // text is what is written for a change, and what it comes to.
 func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
@@ -217,8 +233,10 @@ func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 		return nil, nil, fmt.Errorf("service %s asks for %d addresses of pools; %d are possible", c.Name, n, MaxAllocated)
 	}
 	text, err := encode(c.Fields)
-	if err == nil && len(text) > maxServiceText {
-		err = fmt.Errorf("service %s has %d bytes; %d are possible", c.Name, len(text), maxServiceText)
+	if err == nil && len(text) > longText {
+		var short bytes.Buffer
+		err = json.Compact(&short, text)
+		text = short.Bytes()
 	}
 	return text, service, err
 }
@@ -260,7 +278,7 @@ func (w *Writer) write(
 	if c.Fields == nil && before == nil {
 		return w.commit(ctx, w.keys.prefix+vipFolder, ifs, then) // it was removed by hand, and has left them
 	}
-	entry, more, err := w.record(c, before, past)
+	entry, more, err := w.record(c, text, before, past)
 	if err != nil {
 		return 0, false, err
 	}

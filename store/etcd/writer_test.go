@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,6 +189,54 @@ func TestRegistrarRefuses(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
+}
+
+// large is a service with a text of so many bytes, and with 30 KB that are 500 KB on lines of their own.
+func large(bytes int) map[string]any {
+	f, deep := fields(80), []any{1}
+	for range 10 {
+		deep = []any{deep}
+	}
+	f["long"], f["deep"] = strings.Repeat("x", bytes), slices.Repeat([]any{deep}, 1300)
+	return f
+}
+
+// TestLargeService: a service is written where it fits into one transaction with its history, and else the dry run says what
+// writing it does, with the way out.
+func TestLargeService(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	const fits, beyond = 600_000, 700_000
+	try := func(what string, bytes int, good bool) {
+		t.Helper()
+		stored, err := w.Service(t.Context(), "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		change := etcd.Change{Name: "web", Fields: large(bytes), Base: etcd.Any, AllowUnknown: true}
+		dry := w.Check(t.Context(), change, stored)
+		_, err = w.Apply(t.Context(), change)
+		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
+			t.Errorf("%s: the dry run says %v, writing it %v", what, dry, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "split the service")) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	try("too large", beyond, false)
+	try("just fits", fits, true)
+	try("too large for its history", beyond, false)
+	try("in place of what the history has", fits+1, true)
+	text, err := json.Marshal(large(fits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.put("/services/web", string(text))
+	try("in place of what the history lacks", fits+2, false)
+	try("less in place of that", fits/2, true)
+	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
 }
 
 // TestHistoryLength: the last texts are kept, and no more.
