@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -21,7 +22,7 @@ import (
 // cache is the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
 type cache struct {
 	path   string // "" means there is none
-	prefix string
+	prefix string // as NewKeys writes it
 	// loaded: the state came from the file. saved is the state that is in the file.
 	loaded bool
 	saved  state
@@ -76,7 +77,7 @@ func newCache(dir, prefix string) *cache {
 	return c
 }
 
-// load fills the state with what the file holds. A file that is damaged is set aside.
+// load fills the state with what the file holds. A file that is damaged is set aside; one that can't be read stays, for a restart.
 func (w *watching) load() {
 	c := w.cache
 	if c.path == "" {
@@ -86,17 +87,17 @@ func (w *watching) load() {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	var head cacheHead
-	var keys []cachedKey
-	if err == nil {
-		head, keys, err = parseCache(text)
+	if err != nil {
+		w.options.Log.Error("the last good state of etcd can't be read, and is left as it is", "err", err)
+		return
 	}
-	if err == nil && head.Prefix != c.prefix {
+	head, keys, err := parseCache(text)
+	if err == nil && strings.TrimRight(head.Prefix, "/") != c.prefix {
 		return // it is of another fleet
 	}
 	if err != nil {
 		err = errors.Join(err, os.Rename(c.path, c.path+".broken"))
-		w.options.Log.Error("the last good state of etcd can't be read; it is now "+c.path+".broken", "err", err)
+		w.options.Log.Error("the last good state of etcd is damaged; it is now "+c.path+".broken", "err", err)
 		return
 	}
 	w.restore(head, keys)

@@ -1,6 +1,8 @@
 package etcd_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"os"
@@ -190,6 +192,64 @@ func TestDamagedState(t *testing.T) {
 			t.Errorf("%s: it was not set aside: %v", name, err)
 		}
 	}
+}
+
+// TestUnreadableState: a file that the system does not let vipd read is left where it is, and that is told.
+func TestUnreadableState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "etcd.state")
+	if err := os.Mkdir(path, 0o700); err != nil { // which nobody can read as a file, root neither
+		t.Fatal(err)
+	}
+	var log lockedText
+	f := follow(t, newSource(t, etcd.Options{
+		Config:   etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipda"},
+		StateDir: dir, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}))
+	f.wait("the start", func(s store.Snapshot) bool { return s.Revision == 0 && s.Err != nil })
+	f.stop()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 || files[0].Name() != "etcd.state" {
+		t.Errorf("there are %v, %v", files, err)
+	}
+	if !strings.Contains(log.String(), "can't be read, and is left as it is") {
+		t.Errorf("the log has %s", log.String())
+	}
+}
+
+// TestStateOfPrefixWithSlash: a slash behind the prefix makes it no other fleet, whether it is written in the file or in the
+// configuration.
+func TestStateOfPrefixWithSlash(t *testing.T) {
+	t.Parallel()
+	_, relay, p := single(t, etcdkit.Options{})
+	dir := t.TempDir()
+	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
+	f := follow(t, newSource(t, options))
+	f.wait("the first state", connected)
+	f.stop()
+	relay.Cut()
+	serves := func(prefix string) {
+		t.Helper()
+		options.Prefix = prefix
+		f := follow(t, newSource(t, options))
+		if s := f.wait("the start", func(store.Snapshot) bool { return true }); s.Services.Len() != 1 {
+			t.Errorf("as %s it serves %d services", prefix, s.Services.Len())
+		}
+		f.stop()
+	}
+	serves("/vipda/")
+	text, err := os.ReadFile(filepath.Join(dir, "etcd.state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As a vipd has written it that was configured with the slash.
+	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
+	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serves("/vipda")
+	serves("/vipda/")
 }
 
 // TestTooManyKeys: more keys than may be are refused as a whole, whether they are there at the start or come later; what

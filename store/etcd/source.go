@@ -122,7 +122,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	w := &watching{
 		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan leaseNews, 1),
-		reader: reader{keys: s.keys, defaults: s.options.Defaults}, cache: newCache(s.options.StateDir, s.options.Prefix),
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, cache: newCache(s.options.StateDir, s.keys.prefix),
 		state: state{keys: s.keys}, awaySince: s.timing.now(),
 	}
 	var running sync.WaitGroup
