@@ -116,7 +116,7 @@ func (w *watching) restore(head cacheHead, keys []cachedKey) {
 			continue // a newer version wrote it
 		}
 		if k.Kept {
-			w.state.departed = w.state.departed.Set(rawKey(k.Key), &departure{record: r, at: now, kept: true})
+			w.state.restoreDeparted(r, now)
 		} else {
 			w.state.put(r, now)
 		}

@@ -92,6 +92,24 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 // 1.5 MiB at once, with all that is around them. As the history has the text again, it is shorter than maxServiceText.
 const mostWritten = 1400 << 10
 
+// Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
+// which depends on what is stored (nil means nothing is).
+func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
+	text, _, err := w.text(c)
+	if err != nil {
+		return err
+	}
+	// Without a history, as much is added to it as can be.
+	if _, _, err = w.record(c, text, stored, nil); err == nil || stored == nil {
+		return err
+	}
+	past, err := w.History(ctx, c.Name)
+	if err == nil {
+		_, _, err = w.record(c, text, stored, past)
+	}
+	return err
+}
+
 // record returns what a change that writes text adds to the history, and the condition that no other writer has added it. A text
 // that was written without a history is kept too, so that it is not lost. The error may be that all this is too much.
 func (w *Writer) record(c Change, text []byte, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {

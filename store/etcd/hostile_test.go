@@ -258,3 +258,31 @@ func TestLeases(t *testing.T) {
 	p.remove("/services/web")
 	f.wait("all to go with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
 }
+
+// TestManyLeases: what has become of many leases is asked on one connection.
+func TestManyLeases(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	_, relay, p := single(t, etcdkit.Options{})
+	ends := make([]clientv3.Op, 0, n)
+	for i := range n {
+		lease, err := p.client.Grant(t.Context(), 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := fmt.Sprintf("auto%d", i)
+		p.put("/services/"+id, `{"vips":["10.96.1.`+fmt.Sprint(i)+`"],"ports":[{"port":80}]}`)
+		p.put("/endpoints/"+id+"/a", fmt.Sprintf(`{"address":"10.0.0.%d"}`, i), clientv3.WithLease(lease.ID))
+		ends = append(ends, clientv3.OpDelete(p.config.Prefix+"/endpoints/"+id+"/a"))
+	}
+	f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: within}))
+	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && s.Endpoints.Len() == n+1 })
+	before := relay.Connections()
+	if _, err := p.client.Txn(t.Context()).Then(ends...).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	f.wait("all to go: their leases live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
+	if made := relay.Connections() - before; made > 3 { // they may come in parts
+		t.Errorf("%d connections were made", made)
+	}
+}

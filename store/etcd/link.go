@@ -322,23 +322,40 @@ func (r *reading) mark(kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// lease asks whether a lease lives.
-func (l *link) lease(ctx context.Context, id int64) leaseAnswer {
-	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
-	defer cancel()
+// askLeases asks which of the leases live, all on one connection, and writes that into them. Where etcd does not answer, the rest
+// stays unknown.
+func (l *link) askLeases(ctx context.Context, all []leaseNews) {
 	// A new client: the token of the one that follows may have ended since.
-	client, err := l.config.open(ctx)
+	opening, cancel := context.WithTimeout(ctx, l.timing.call)
+	client, err := l.config.open(opening)
+	cancel()
 	if err != nil {
-		return leaseUnknown
+		return
 	}
 	defer func() { _ = client.Close() }() // nothing is left to be done about it
-	leases := etcdserverpb.NewLeaseClient(client.ActiveConnection())
+	leases, known := etcdserverpb.NewLeaseClient(client.ActiveConnection()), map[int64]leaseAnswer{}
+	for i := range all {
+		answer, asked := known[all[i].lease]
+		if !asked {
+			if answer, err = l.lease(ctx, leases, all[i].lease); err != nil && Unreachable(err) {
+				return
+			}
+			known[all[i].lease] = answer
+		}
+		all[i].leaseAnswer = answer
+	}
+}
+
+// lease asks whether a lease lives. With an error it is unknown.
+func (l *link) lease(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (leaseAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
+	defer cancel()
 	answer, err := leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
 	switch {
 	case is(err, rpctypes.ErrLeaseNotFound), err == nil && answer.TTL <= 0:
-		return leaseEnded
+		return leaseEnded, nil
 	case err != nil:
-		return leaseUnknown
+		return leaseUnknown, err
 	}
-	return leaseLives
+	return leaseLives, nil
 }

@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
 	"vipd/store"
 )
 
@@ -121,7 +120,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	scopes := s.keys.scopes(s.options.Node)
 	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	w := &watching{
-		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan leaseNews, 1),
+		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
 		reader: reader{keys: s.keys, defaults: s.options.Defaults}, cache: newCache(s.options.StateDir, s.keys.prefix),
 		state: state{keys: s.keys}, awaySince: s.timing.now(),
 	}
@@ -146,7 +145,10 @@ type watching struct {
 	cache   *cache
 	publish func(store.Snapshot)
 	running *sync.WaitGroup
-	answers chan leaseNews
+	// answers are those about leases; asking: some are on their way. unknown are what etcd could not say, to be asked again.
+	answers chan []leaseNews
+	asking  bool
+	unknown []leaseNews
 
 	state state
 	// wiped is what is published instead, where etcd was emptied by a wipe; nil means it was not.
@@ -191,12 +193,10 @@ func (w *watching) loop(ctx context.Context, messages <-chan message) {
 		case defaults := <-w.defaults:
 			w.redefault(defaults)
 		case news := <-w.answers:
-			w.state.answer(news)
-			if w.reading != nil {
-				w.reading.answer(news)
-			}
-			w.settle(map[balancer.Name]bool{w.serviceOf(news.key): true})
+			w.asking = false
+			w.answered(news)
 		case <-ticker.C:
+			w.askAgain()
 			w.pass()
 			w.save()
 		case <-timer.C:
@@ -343,14 +343,15 @@ func (w *watching) settle(services map[balancer.Name]bool) {
 
 // pass does what comes with time.
 func (w *watching) pass() {
-	if w.state.departed.Len() == 0 {
-		return
+	now, services := w.timing.now(), map[balancer.Name]bool{}
+	for name, a := range w.state.absences.All() {
+		if !a.due.IsZero() && !now.Before(a.due) {
+			services[name] = true
+		}
 	}
-	services := map[balancer.Name]bool{}
-	for _, d := range w.state.departed.All() {
-		services[d.of] = true
+	if len(services) > 0 {
+		w.settle(services)
 	}
-	w.settle(services)
 }
 
 // redefault reads all services again.
@@ -372,32 +373,4 @@ func (w *watching) redefault(defaults map[string]any) {
 		redo(w.reading)
 	}
 	w.changed()
-}
-
-// question asks about the leases of endpoints that are kept.
-func (w *watching) question(ctx context.Context) {
-	if !w.connected {
-		return
-	}
-	leases := w.state.unasked()
-	if leases == nil {
-		return
-	}
-	w.running.Go(func() {
-		known := map[int64]leaseAnswer{}
-		for key, id := range leases {
-			a, ok := known[id]
-			if !ok {
-				if a = w.link.lease(ctx, id); a == leaseUnknown {
-					wake.Sleep(ctx, tick) // it is asked again afterwards
-				}
-				known[id] = a
-			}
-			select {
-			case w.answers <- leaseNews{key, id, a}:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
 }

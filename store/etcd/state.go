@@ -20,6 +20,9 @@ type state struct {
 	records snap.Map[rawKey, *record]
 	// departed are endpoints that vanished with their leases a moment ago, or that are kept in use since.
 	departed snap.Map[rawKey, *departure]
+	// absences sum them up by service. unsure are those that are kept, and whose leases may live.
+	absences snap.Map[balancer.Name, absence]
+	unsure   snap.Map[rawKey, bool]
 	// troubled are the records with problems, and one made up for each folder that has some as a whole.
 	troubled snap.Map[rawKey, *record]
 	// counts are the numbers of keys in each folder of a service.
@@ -63,7 +66,7 @@ func (s *state) put(r *record, now time.Time) {
 	if folder := rawKey(s.folder(r)); !had && folder != "" {
 		s.counts = s.counts.Set(folder, s.counts.At(folder)+1)
 	}
-	s.departed = s.departed.Delete(key)
+	s.returned(key)
 	s.trouble(key, r)
 	if had && old.kind == vipKind {
 		s.disuse(old) // it may have been another's

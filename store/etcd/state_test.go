@@ -3,6 +3,7 @@ package etcd
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -161,6 +162,88 @@ func TestDeparture(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) { run(t, departures()) })
+	}
+}
+
+// TestDepartureHistories: what vanished is looked at only where that changes something. Whatever happens, the outcome is that of
+// looking each time.
+func TestDepartureHistories(t *testing.T) {
+	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		b, each := newBench(), newBench()
+		for step := range 60 {
+			id, n, wait := fmt.Sprintf("endpoints/web/%d", random.IntN(4)), random.IntN(12), time.Duration(random.Int64N(int64(together)))
+			answer := leaseAnswer(random.IntN(int(leaseEnded) + 1))
+			for _, s := range []*bench{b, each} {
+				if a, some := s.absences.Get("web"); some && s == each {
+					a.due = s.now
+					s.absences = s.absences.Set("web", a)
+				}
+				switch n {
+				case 0:
+					s.set("services/web", plainService, 0)
+				case 1:
+					s.set("services/web", strings.Replace(plainService, "{", own, 1), 0)
+				case 2:
+					s.unset("services/web")
+				case 3, 4, 5:
+					s.set(id, endpoint(step), int64(step+1))
+				case 6, 7, 8, 9:
+					s.unset(id)
+				case 10:
+					s.after(wait)
+				case 11:
+					for _, news := range s.ask() {
+						news.leaseAnswer = answer
+						s.answer(news)
+					}
+					s.settle("web", s.now)
+				}
+			}
+			if got, want := b.ids()+fmt.Sprint(b.problems()), each.ids()+fmt.Sprint(each.problems()); got != want {
+				t.Fatalf("seed %d, step %d (%d): got %s, want %s", seed, step, n, got, want)
+			}
+		}
+	}
+}
+
+// TestDepartureWork: that each of many endpoints of a service vanishes, is asked about, and comes back costs about as much as with few.
+// What is looked at is copied, so that the work shows as allocations.
+func TestDepartureWork(t *testing.T) {
+	each := func(n int) float64 {
+		ids := slices.Collect(names("endpoints/web/%05d", n))
+		return testing.AllocsPerRun(1, func() {
+			b := newBench()
+			b.set("services/web", plainService, 0)
+			for i, id := range ids {
+				b.set(id, endpoint(i), int64(i+1))
+			}
+			for _, id := range ids {
+				b.unset(id)
+			}
+			if b.endpoints.Len() != n || len(b.problems()) != 1 {
+				t.Fatalf("%d of %d endpoints are in use, problems %v", b.endpoints.Len(), n, b.problems())
+			}
+			for range n { // as many answers as there may be
+				for _, news := range b.ask() {
+					news.leaseAnswer = leaseEnded
+					b.answer(news)
+				}
+				b.settle("web", b.now)
+			}
+			for i, id := range ids {
+				b.set(id, endpoint(i), int64(n+i+1))
+			}
+			if b.departed.Len() != 0 || b.unsure.Len() != 0 || b.absences.At("web").kept != 0 || len(b.problems()) != 0 {
+				t.Fatalf("of %d endpoints that came back %d are still gone", n, b.departed.Len())
+			}
+		}) / float64(n)
+	}
+	few, many := each(200), each(1600)
+	t.Logf("%.0f allocations for each of 200 endpoints, %.0f for each of 1600", few, many)
+	if many > 2*few {
+		t.Errorf("each of 1600 endpoints costs %.0f allocations, each of 200 costs %.0f", many, few)
 	}
 }
 

@@ -192,24 +192,6 @@ func (s *Stored) revision() int64 {
 	return s.Revision
 }
 
-// Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
-// which depends on what is stored (nil means nothing is).
-func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
-	text, _, err := w.text(c)
-	if err != nil {
-		return err
-	}
-	// Without a history, as much is added to it as can be.
-	if _, _, err = w.record(c, text, stored, nil); err == nil || stored == nil {
-		return err
-	}
-	past, err := w.History(ctx, c.Name)
-	if err == nil {
-		_, _, err = w.record(c, text, stored, past)
-	}
-	return err
-}
-
 // longText is how long the text of a service may be that is written on many lines, in bytes.
 const longText = 64 << 10
 

@@ -18,6 +18,7 @@ type Relay struct {
 	conns  map[net.Conn]bool
 	closed bool
 	bytes  int64
+	taken  int
 	wg     sync.WaitGroup
 }
 
@@ -65,6 +66,13 @@ func (r *Relay) Bytes() int64 {
 	return r.bytes
 }
 
+// Connections is how many connections it has taken so far.
+func (r *Relay) Connections() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.taken
+}
+
 func (r *Relay) set(cut, frozen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,6 +106,9 @@ func (r *Relay) accept() {
 		if err != nil {
 			return
 		}
+		r.mu.Lock()
+		r.taken++
+		r.mu.Unlock()
 		r.wg.Go(func() { r.serve(client) })
 	}
 }
