@@ -168,7 +168,7 @@ func (e *edit) use(f *front, by int) {
 func (y *family) front(f *balancer.Frontend, was *front) *front {
 	form := render(f)
 	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
-	if form.choice.sticky == 0 {
+	if !form.choice.indirect() {
 		next.eps = arrange(was.eps, form.slots, form.fixed)
 		return next
 	}

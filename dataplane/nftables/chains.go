@@ -38,7 +38,7 @@ type schema struct {
 	frontends, choices *nft.Set
 	// eps has the backend in each slot of a frontend.
 	eps *nft.Set
-	// slots has the id of the backend in each slot of a frontend with affinity, ids the backend of each id, and sticky the id
+	// slots has the id of the backend in each slot where choices are indirect, ids the backend of each id, and sticky the id
 	// of each client.
 	slots, ids, sticky *nft.Set
 	// digests has the digest of each frontend, for the next process. No packet is looked up in it.
@@ -88,7 +88,7 @@ func (s *schema) bases(mark uint32) []base {
 }
 
 // unserved is the chain of frontends without active backends, and unservedNumber its number; clearing is there while any has
-// affinity, whose id in a packet's priority it clears.
+// ids, which it clears in the priority of packets.
 const (
 	unserved       = "unserved"
 	unservedNumber = 1
@@ -140,6 +140,10 @@ type choice struct {
 	n      uint32
 	sticky time.Duration // 0 means no affinity
 }
+
+// indirect reports whether the number leads to the id of a backend, and that to the backend: what remembers clients keeps ids, and
+// the many slots of hashes then count nothing, as each backend has one element that does.
+func (c choice) indirect() bool { return c.sticky > 0 || c.by == byClient }
 
 // by is a way to choose.
 type by string
@@ -199,15 +203,19 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	add := func(all ...nft.Stmt) { rules = append(rules, nft.Rule{Do: all}) }
 	place := s.frontends.Key.(nft.Concat)
 	at := func(e nft.Expr) nft.Concat { return append(place[:len(place):len(place)], e) }
-	if c.sticky == 0 {
+	if !c.indirect() {
 		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
 		return rules
 	}
-	add(marked(mark))
 	client := nft.Concat{s.clientHash(stickySeed), s.clientHash(stickyAlso)}
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
 	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.ids}}
+	if c.sticky == 0 {
+		add(marked(mark), choose, lead)
+		return rules
+	}
+	add(marked(mark))
 	add(choose)
 	add(note) // a client that is known keeps its id, and its time begins anew
 	add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})

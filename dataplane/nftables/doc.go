@@ -6,12 +6,12 @@
 //	prerouting, output    (address, protocol, port) -> frontends: a number, in the packet's priority; none: the packet goes on
 //	                      number -> choices: goto one of the chains that follow, which clear the priority
 //	random-10             marks the connection, and translates to eps[(address, protocol, port, a random number below 10)]
-//	hash-256              the same, with a number from the client's address
 //	turn-VIP/tcp/80       the same, with the next number of a counter of the frontend's own
-//	...-sticky-10800      the number is looked up in slots, which has the id of a backend; sticky remembers the client's id
-//	                      for 10800 s, and ids has the backend of an id (chains.go)
+//	hash-256              marks it, looks a number from the client's address up in slots, which has the id of a backend, and
+//	                      translates to ids[(address, protocol, port, the id)]
+//	...-sticky-10800      any of these with slots and ids, where sticky remembers the client's id for 10800 s (chains.go)
 //	unserved              marks the connection of a frontend without active backends, for the guard to refuse
-//	postrouting           clears the packet's priority, in which sticky chains keep the id; it is there while any frontend has one
+//	postrouting           clears the packet's priority, in which chains keep the id; it is there while any frontend has ids
 //
 // Chains are shared by all frontends with as many slots. A backend has as many slots as its weight asks for (slots.go). So
 // a change of endpoints replaces elements, in one netlink message, and makes no chain but for the first frontend of a size.

@@ -98,7 +98,7 @@ func (x *lookup) stick() error {
 // share reads the slots that a packet may fall into, and what they count.
 func (x *lookup) share() error {
 	c, slots := x.form.choice, x.eps
-	if c.sticky > 0 {
+	if c.indirect() {
 		slots = x.slots
 	}
 	var keys []nft.Bytes
@@ -116,7 +116,7 @@ func (x *lookup) share() error {
 	parts, counted := map[netip.AddrPort]float64{}, map[netip.AddrPort]uint64{}
 	for _, e := range there {
 		to := backendOf(e.Data)
-		if c.sticky > 0 {
+		if c.indirect() {
 			led, err := x.find(x.ids, append(key(x.f.Key), e.Data...))
 			if err != nil || len(led) == 0 {
 				return err

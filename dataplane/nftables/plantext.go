@@ -16,13 +16,13 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 		var tx nft.Tx
 		s.skeleton(&tx, mark)
 		empty := tx.Len()
-		made, sticky := map[string]uint32{unserved: unservedNumber}, false
+		made, ids := map[string]uint32{unserved: unservedNumber}, false
 		for _, f := range frontends {
 			if f.Addr.Is4() == (family == nft.IPv4) {
-				sticky = s.add(&tx, f, made, mark) || sticky
+				ids = s.add(&tx, f, made, mark) || ids
 			}
 		}
-		if sticky {
+		if ids {
 			s.writeChosen(&tx, clearing, choice{by: byNone}, mark)
 		}
 		if tx.Len() > empty {
@@ -32,8 +32,8 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 	return text
 }
 
-// add adds a frontend to an empty table, and reports whether it has affinity. made has the numbers of the chains that are there.
-func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (sticky bool) {
+// add adds a frontend to an empty table, and reports whether it has ids. made has the numbers of the chains that are there.
+func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (hasIDs bool) {
 	form := render(f)
 	chain := form.choice.chain(f.Key)
 	if made[chain] == 0 {

@@ -18,7 +18,7 @@ type form struct {
 	slots []netip.AddrPort
 	// fixed: the order of slots counts.
 	fixed bool
-	// ids are those of the backends, where there is affinity.
+	// ids are those of the backends, where the choice is indirect.
 	ids map[netip.AddrPort]uint32
 }
 
@@ -59,6 +59,8 @@ func render(f *balancer.Frontend) form {
 	made.choice.n = uint32(len(made.slots))
 	if f.AffinityTimeout > 0 {
 		made.choice.sticky = (min(f.AffinityTimeout, longestTimeout) + time.Second - 1).Truncate(time.Second)
+	}
+	if made.choice.indirect() {
 		made.ids = idsOf(backends)
 	}
 	return made
