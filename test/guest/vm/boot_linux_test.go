@@ -20,6 +20,9 @@ func needGuest(t *testing.T) {
 	if os.Getenv(GuestVar) != "" {
 		t.Skip("needs a machine of its own: this is a guest")
 	}
+	if !wait.Soaking() {
+		t.Skip("make soak runs it: it is a boot more, and the tests of ipvs mode boot a guest already")
+	}
 }
 
 // TestOneBoot asks one guest everything that a guest promises, because a boot takes ten seconds.
@@ -102,9 +105,6 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 // TestAFailingBootShowsTheConsole: the kernel can't do with an initial file system that is none.
 func TestAFailingBootShowsTheConsole(t *testing.T) {
 	needGuest(t)
-	if !wait.Soaking() {
-		t.Skip("make soak runs it: it is a boot more")
-	}
 	dir, err := cacheDir()
 	if err != nil {
 		t.Fatal(err)
