@@ -148,11 +148,11 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 	numbered(e, y.schema.eps, c.Key, was.eps, next.eps, backend)
 	numbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
 	for n, is := range next.ids {
-		element(e, y.schema.ids, key(c.Key).Number(n), was.ids[n], is, backend)
+		element(e, y.schema.backends, key(c.Key).Number(n), was.ids[n], is, backend)
 	}
 	for n := range was.ids {
 		if _, stays := next.ids[n]; !stays {
-			e.remove[y.schema.ids] = append(e.remove[y.schema.ids], nft.Elem{Key: key(c.Key).Number(n)})
+			e.remove[y.schema.backends] = append(e.remove[y.schema.backends], nft.Elem{Key: key(c.Key).Number(n)})
 		}
 	}
 }
@@ -256,12 +256,12 @@ func (y *family) need(e *edit, name string, c choice) uint32 {
 // finish writes what was gathered. Elements of frontends come last: what they lead to is there by then.
 func (y *family) finish(e *edit) {
 	s := y.schema
-	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots, s.choices, s.frontends} {
+	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots, s.choices, s.frontends} {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
 	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from then on nothing leads to what goes with it
-	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots} {
+	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots} {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
 	var gone []string

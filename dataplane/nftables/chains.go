@@ -38,16 +38,16 @@ type schema struct {
 	frontends, choices *nft.Set
 	// eps has the backend in each slot of a frontend.
 	eps *nft.Set
-	// slots has the id of the backend in each slot where choices are indirect, ids the backend of each id, and sticky the id
+	// slots has the id of the backend in each slot where choices are indirect, backends the backend of each id, and sticky the id
 	// of each client.
-	slots, ids, sticky *nft.Set
+	slots, backends, sticky *nft.Set
 	// digests has the digest of each frontend, for the next process. No packet is looked up in it.
 	digests *nft.Set
 }
 
 // sets are all of them.
 func (s *schema) sets() []*nft.Set {
-	return []*nft.Set{s.frontends, s.choices, s.eps, s.slots, s.ids, s.sticky, s.digests}
+	return []*nft.Set{s.frontends, s.choices, s.eps, s.slots, s.backends, s.sticky, s.digests}
 }
 
 func newSchema(f nft.Family) *schema {
@@ -62,7 +62,7 @@ func newSchema(f nft.Family) *schema {
 		choices:   &nft.Set{Name: "choices", Key: nft.Priority, Verdict: true},
 		eps:       &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
 		slots:     &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
-		ids:       &nft.Set{Name: "ids", Key: place(nft.Priority), Data: backend, Counter: true},
+		backends:  &nft.Set{Name: "backends", Key: place(nft.Priority), Data: backend, Counter: true},
 		sticky:    &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: mostClients, Timed: true},
 		digests:   &nft.Set{Name: "digests", Key: place(), Data: nft.Concat{nft.Mark, nft.Mark}},
 	}
@@ -210,7 +210,7 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	client := nft.Concat{s.clientHash(stickySeed), s.clientHash(stickyAlso)}
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
-	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.ids}}
+	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.backends}}
 	if c.sticky == 0 {
 		add(marked(mark), choose, lead)
 		return rules

@@ -96,7 +96,7 @@ func (y *family) labelsLocked() map[balancer.Key]string {
 // readCounts reads what the elements have counted.
 func (y *family) readCounts(labels map[balancer.Key]string) (map[counters.Backend]counters.Count, error) {
 	live := map[counters.Backend]counters.Count{}
-	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
+	for _, set := range []*nft.Set{y.schema.eps, y.schema.backends} {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
 		if err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func (y *family) endLocked(gone []nft.FoundElem) {
 
 // countLastLocked ends what all elements have counted, because they go.
 func (y *family) countLastLocked() {
-	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
+	for _, set := range []*nft.Set{y.schema.eps, y.schema.backends} {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		y.endLocked(elems)
 	}

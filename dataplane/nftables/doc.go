@@ -8,8 +8,8 @@
 //	random-10             marks the connection, and translates to eps[(address, protocol, port, a random number below 10)]
 //	turn-VIP/tcp/80       the same, with the next number of a counter of the frontend's own
 //	hash-256              marks it, looks a number from the client's address up in slots, which has the id of a backend, and
-//	                      translates to ids[(address, protocol, port, the id)]
-//	...-sticky-10800      any of these with slots and ids, where sticky remembers the client's id for 10800 s (chains.go)
+//	                      translates to backends[(address, protocol, port, the id)]
+//	...-sticky-10800      any of these with slots and backends, where sticky remembers the client's id for 10800 s (chains.go)
 //	unserved              marks the connection of a frontend without active backends, for the guard to refuse
 //	postrouting           clears the packet's priority, in which chains keep the id; it is there while any frontend has ids
 //

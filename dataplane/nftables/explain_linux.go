@@ -88,7 +88,7 @@ func (x *lookup) stick() error {
 	x.out.Objects = append(x.out.Objects, dataplane.Object{
 		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
 	})
-	led, err := x.find(x.ids, append(key(x.f.Key), known[0].Data...))
+	led, err := x.find(x.backends, append(key(x.f.Key), known[0].Data...))
 	if err == nil && len(led) > 0 { // else its backend gets no new connections, and the client is given another one
 		x.out.Sticky, x.out.Left = backendOf(led[0].Data), known[0].Expires
 	}
@@ -117,7 +117,7 @@ func (x *lookup) share() error {
 	for _, e := range there {
 		to := backendOf(e.Data)
 		if c.indirect() {
-			led, err := x.find(x.ids, append(key(x.f.Key), e.Data...))
+			led, err := x.find(x.backends, append(key(x.f.Key), e.Data...))
 			if err != nil || len(led) == 0 {
 				return err
 			}

@@ -72,9 +72,9 @@ func (y *family) brokenLocked(name string) bool {
 
 // kernel is what was read of a table.
 type kernel struct {
-	shape                                        nft.Shape
-	sets                                         []nft.Found
-	frontends, choices, eps, slots, ids, digests []nft.FoundElem
+	shape                                             nft.Shape
+	sets                                              []nft.Found
+	frontends, choices, eps, slots, backends, digests []nft.FoundElem
 }
 
 // readAll reads the table.
@@ -89,7 +89,7 @@ func (y *family) readAll() (k kernel, err error) {
 		note(err)
 		s := y.schema
 		for set, into := range map[*nft.Set]*[]nft.FoundElem{
-			s.frontends: &k.frontends, s.choices: &k.choices, s.eps: &k.eps, s.slots: &k.slots, s.ids: &k.ids, s.digests: &k.digests,
+			s.frontends: &k.frontends, s.choices: &k.choices, s.eps: &k.eps, s.slots: &k.slots, s.backends: &k.backends, s.digests: &k.digests,
 		} {
 			*into, err = c.Elements(x, set.Name)
 			note(err)
@@ -301,7 +301,7 @@ func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
 		x, n := of(e.Key)
 		x.slots = put(x.slots, n, numberIn(e.Data))
 	}
-	for _, e := range k.ids {
+	for _, e := range k.backends {
 		x, n := of(e.Key)
 		if x.ids == nil {
 			x.ids = map[uint32]netip.AddrPort{}

@@ -60,7 +60,7 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 	}
 	tx.Create(s.table, s.eps, eps...)
 	tx.Create(s.table, s.slots, slots...)
-	tx.Create(s.table, s.ids, ids...)
+	tx.Create(s.table, s.backends, ids...)
 	tx.Create(s.table, s.frontends, nft.Elem{Key: key(f.Key), Data: nft.Bytes{}.Number(made[chain]), Comment: form.label})
 	return form.ids != nil
 }
