@@ -526,7 +526,7 @@ func TestPersonTells(t *testing.T) {
 	g := f.settled()
 	i := slices.Index(f.hosts, g)
 	second, last := f.hosts[(i+1)%3], f.hosts[(i+2)%3]
-	for _, h := range []*gateway{g, second} {
+	for _, h := range []*gateway{second, g} { // the owner last: between the two, both of the others could bury it
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"
