@@ -203,6 +203,7 @@ func (f *fleet) losesDaemon() {
 	wait.For(f.t, etcdkit.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
+	<-g.gone.Done() // until then it holds the network namespace
 	if out := g.vipctl("cleanup"); !strings.Contains(out, "stop vipd owner, process") || !strings.Contains(out, "vipd-owner") {
 		f.t.Errorf("vipctl cleanup beside an owner says\n%s", out)
 	}
