@@ -94,10 +94,14 @@ func expired(c snap.Change[*balancer.Override], now time.Time) string {
 		return "override"
 	case left == nil || left == c.Old || !c.HasNew || *left != *c.New:
 		return ""
-	case left.Weight == nil:
+	case c.Old.Weight != nil && left.Weight == nil:
 		return fmt.Sprintf("weight %d", *c.Old.Weight)
+	case c.Old.Draining == nil || left.Draining != nil:
+		return "" // only an end without its part, as etcd may have it
+	case *c.Old.Draining:
+		return "drain"
 	}
-	return "drain"
+	return "undrain"
 }
 
 // saidBy names who set an override, and why.

@@ -10,10 +10,12 @@ import (
 
 // TestExpired: what lapses by its time is named, and what is taken back or said anew has not expired.
 func TestExpired(t *testing.T) {
-	yes, two, five, end := true, 2, 5, time.Unix(3600, 0)
+	yes, no, two, five, end := true, false, 2, 5, time.Unix(3600, 0)
 	weight := &balancer.Override{Weight: &five, Expires: end}
 	both := &balancer.Override{Weight: &five, WeightExpires: end, Draining: &yes}
 	drain := &balancer.Override{Weight: &five, DrainingExpires: end, Draining: &yes}
+	undrain := &balancer.Override{Weight: &five, DrainingExpires: end, Draining: &no}
+	bare := &balancer.Override{WeightExpires: end, Draining: &yes}
 	for _, c := range []struct {
 		was, is *balancer.Override
 		want    string
@@ -21,6 +23,8 @@ func TestExpired(t *testing.T) {
 		{weight, nil, "override"},
 		{both, both.Lasting(end), "weight 5"},
 		{drain, drain.Lasting(end), "drain"},
+		{undrain, undrain.Lasting(end), "undrain"},
+		{bare, bare.Lasting(end), ""},
 		{both, nil, ""},
 		{both, &balancer.Override{Weight: &two}, ""},
 		{nil, weight, ""},
