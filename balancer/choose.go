@@ -190,12 +190,7 @@ func OverrideOf(in *Inputs, t Target) *Override {
 	case !wide.Says():
 		return narrow
 	}
-	both := *narrow
-	both.Weight = cmp.Or(both.Weight, wide.Weight)
-	if both.Draining == nil {
-		both.Draining, both.Until = wide.Draining, wide.Until
-	}
-	return &both
+	return narrow.Beside(wide)
 }
 
 // choose marks the eligible candidates that others keep from new connections: those elsewhere, where locality demands

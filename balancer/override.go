@@ -98,8 +98,8 @@ func (o Override) Under(wide Override) *Override {
 	return o.ending(weight, draining)
 }
 
-// Beside returns what holds of a target of which a node says o by itself, and the fleet says shared: what the node says wins, and
-// what it leaves open is as the fleet says. It is signed by who drains, if one of them does.
+// Beside returns what holds where o is said, and shared is said more widely, of a whole address or by the fleet: o wins, and what it
+// leaves open is as in shared, with its end there. It is signed by whoever has said whether to drain.
 func (o *Override) Beside(shared *Override) *Override {
 	if !shared.Says() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
 		return o
@@ -146,9 +146,15 @@ func (o *Override) NextExpiry() time.Time {
 	return draining
 }
 
-// Ends returns when what o says of the weight lapses, and what it says of draining; zero is never.
+// Ends returns when what o says of the weight lapses, and what it says of draining; zero is never, and where it says nothing.
 func (o *Override) Ends() (weight, draining time.Time) {
-	return cmp.Or(o.WeightExpires, o.Expires), cmp.Or(o.DrainingExpires, o.Expires)
+	if o.Weight != nil {
+		weight = cmp.Or(o.WeightExpires, o.Expires)
+	}
+	if o.Draining != nil {
+		draining = cmp.Or(o.DrainingExpires, o.Expires)
+	}
+	return weight, draining
 }
 
 // ending is o, with the times at which the one and the other lapse; nil if it says nothing.

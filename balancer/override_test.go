@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"testing"
 	"time"
@@ -156,7 +157,7 @@ func TestEachPartLapsesByItself(t *testing.T) {
 }
 
 // TestBesideTheFleet: what a node says by itself of the weight leaves a drain of the fleet in effect, with its end, and the other
-// way round; of what both say the node's holds.
+// way round; of what both say the node's holds. The same holds of a port and its address.
 func TestBesideTheFleet(t *testing.T) {
 	yes, two, five := true, 2, 5
 	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)
@@ -181,6 +182,12 @@ func TestBesideTheFleet(t *testing.T) {
 		if w, d := got.Ends(); *got != c.want {
 			t.Errorf("%+v beside %+v: got %+v, until %v and %v", c.node, c.fleet, got, w, d)
 		}
+	}
+	t1 := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1"), Port: 80}
+	var in balancer.Inputs
+	in.Overrides = in.Overrides.Set(t1, &cases[0].node).Set(balancer.Target{Service: t1.Service, Addr: t1.Addr}, &cases[0].fleet)
+	if got := balancer.OverrideOf(&in, t1); *got != cases[0].want {
+		t.Errorf("of a port and of its address as a whole: got %+v, want %+v", *got, cases[0].want)
 	}
 	if alone := (&balancer.Override{Weight: &five}); alone.Beside(nil) != alone {
 		t.Error("without a word of the fleet, what the node says is not what holds")

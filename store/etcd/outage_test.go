@@ -160,17 +160,23 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestDamagedState: a file that is not whole is set aside, and nothing of it is served.
-func TestDamagedState(t *testing.T) {
-	t.Parallel()
+// keptState returns options of a source that finds the last good state of an etcd which can't be reached any more.
+func keptState(t *testing.T) etcd.Options {
+	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
-	dir := t.TempDir()
-	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
+	options := etcd.Options{Config: p.config, StateDir: t.TempDir(), Patience: time.Millisecond}
 	f := follow(t, newSource(t, options))
 	f.wait("the first state", connected)
 	f.stop()
 	relay.Cut()
-	path := filepath.Join(dir, "etcd.state")
+	return options
+}
+
+// TestDamagedState: a file that is not whole is set aside, and nothing of it is served.
+func TestDamagedState(t *testing.T) {
+	t.Parallel()
+	options := keptState(t)
+	path := filepath.Join(options.StateDir, "etcd.state")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -222,13 +228,7 @@ func TestUnreadableState(t *testing.T) {
 // configuration.
 func TestStateOfPrefixWithSlash(t *testing.T) {
 	t.Parallel()
-	_, relay, p := single(t, etcdkit.Options{})
-	dir := t.TempDir()
-	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
-	f := follow(t, newSource(t, options))
-	f.wait("the first state", connected)
-	f.stop()
-	relay.Cut()
+	options := keptState(t)
 	serves := func(prefix string) {
 		t.Helper()
 		options.Prefix = prefix
@@ -239,13 +239,13 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 		f.stop()
 	}
 	serves("/vipda/")
-	text, err := os.ReadFile(filepath.Join(dir, "etcd.state"))
+	text, err := os.ReadFile(filepath.Join(options.StateDir, "etcd.state"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// As a vipd has written it that was configured with the slash.
 	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
-	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(options.StateDir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	serves("/vipda")

@@ -40,7 +40,7 @@ func decodeService(doc *Document, folder string, name balancer.Name, raw any, de
 	fields, ok := raw.(map[string]any)
 	if ok {
 		service, problems := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
-		return definition[balancer.Service]{service, doc.Where(path), len(fields)}, problems
+		return definition[balancer.Service]{service, doc.Where(path), keysIn(fields)}, problems
 	}
 	p := doc.noTable(path, raw)
 	p.Service, p.Field = name, ""
@@ -69,7 +69,7 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines, old *conten
 		if err != nil {
 			continue
 		}
-		d := definition[balancer.VIP]{vip, doc.Where(path), len(fields)}
+		d := definition[balancer.VIP]{vip, doc.Where(path), keysIn(fields)}
 		if vip != nil {
 			vip.Origin.Fields = lines[path]
 		}

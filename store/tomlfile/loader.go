@@ -36,6 +36,8 @@ type loader struct {
 	round    int
 	// unsettled means that some file has been in the making since the last look at everything.
 	unsettled bool
+	// ahead are files whose time is further ahead than the grace.
+	ahead map[string]sighting
 	// grace is defaultGrace but in tests.
 	grace time.Duration
 
@@ -56,7 +58,7 @@ type look struct {
 }
 
 func newLoader(main, place string) *loader {
-	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile}
+	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile, ahead: map[string]sighting{}}
 }
 
 // load looks, and reports whether the snapshot says something else now.

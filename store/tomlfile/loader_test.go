@@ -67,7 +67,7 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 }
 
 // TestPiecesOfAFile: of a file that a script writes anew line by line, nothing is taken away before its end. Of a file in the
-// place of another, or one that is quiet or has a time in the future, all is believed.
+// place of another, or one that is quiet, all is believed.
 func TestPiecesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "vipd.toml")
@@ -76,7 +76,8 @@ func TestPiecesOfAFile(t *testing.T) {
 		"[services.a]\nvips = [\"10.0.0.1\"]\n[[services.a.ports]]\nname = \"a\"\nport = 80\n",
 		"[[services.a.ports]]\nname = \"b\"\nport = 81\n",
 		"[[services.a.endpoints]]\naddress = \"10.1.0.1\"\n", "[[services.a.endpoints]]\naddress = \"10.1.0.2\"\n",
-		"[services.a.health]\ntype = \"tcp\"\n", "[vips.\"10.0.0.2\"]\n", "hold = \"one\"\n",
+		"draining = true\n",
+		"[services.a.health]\ntype = \"http\"\n", "path = \"/ok\"\n", "[vips.\"10.0.0.2\"]\n", "hold = \"one\"\n",
 	}
 	write(t, filepath.Join(dir, "o.toml"), "[services.o]\nvips = [\"10.0.0.2\"]\nports = [{ port = 80 }]\n")
 	l := newLoader(path, "")
@@ -94,7 +95,7 @@ func TestPiecesOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const rest = ", checks, 10.0.0.2 for one, o by lc, SNAT always"
+	const rest = ", drains, checks of /ok, 10.0.0.2 for one, o by lc, SNAT always"
 	const before, after = "10.0.0.1, 2 ports, 2 endpoints" + rest, "10.0.0.3, 2 ports, 2 endpoints" + rest
 	write(t, path, strings.Join(pieces, ""))
 	is("at first", before)
@@ -113,7 +114,10 @@ func TestPiecesOfAFile(t *testing.T) {
 	is("without an endpoint, and quiet", "10.0.0.3, 2 ports, 1 endpoints"+rest)
 	write(t, path, strings.Join(pieces[:5], ""))
 	setTime(2 * l.grace)
-	is("half, and from the future", "10.0.0.3, 2 ports, 0 endpoints, o by lc, SNAT always")
+	is("half, and from the future", "10.0.0.3, 2 ports, 1 endpoints"+rest)
+	l.grace = time.Nanosecond
+	is("half, and from the future, after a while", "10.0.0.3, 2 ports, 0 endpoints, o by lc, SNAT always")
+	l.grace = time.Hour
 	write(t, path+".new", pieces[3])
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
@@ -125,8 +129,11 @@ func TestPiecesOfAFile(t *testing.T) {
 func inPieces(s store.Snapshot) string {
 	a := s.Services.At("a")
 	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
+	if n := len(a.Endpoints); n > 0 && a.Endpoints[n-1].Draining {
+		text += ", drains"
+	}
 	if a.Health != nil {
-		text += ", checks"
+		text += ", checks of " + a.Health.Path
 	}
 	for addr, vip := range s.VIPs.All() {
 		text += fmt.Sprintf(", %s for %s", addr, vip.Hold)

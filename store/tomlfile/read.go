@@ -60,7 +60,7 @@ type definition[V any] struct {
 	// value is nil where the table has an error.
 	value  *V
 	origin balancer.Origin
-	// keys is how many the table has.
+	// keys is how many the table has, at any depth.
 	keys int
 }
 
@@ -97,8 +97,24 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 	return nil
 }
 
-// recent reports whether the file has changed within the grace. A time that is further ahead says nothing of when that was.
-func (l *loader) recent(t *text) bool { return time.Since(t.info.ModTime()).Abs() < l.grace }
+// recent reports whether the file has changed within the grace. Where its time is ahead, as that of a server whose clock is, this counts
+// from when the file was first seen so.
+func (l *loader) recent(t *text) bool {
+	age := time.Since(t.info.ModTime())
+	if age > -l.grace {
+		return age < l.grace
+	}
+	if is := identityOf(t.info); l.ahead[t.path].id != is {
+		l.ahead[t.path] = sighting{is, t.began}
+	}
+	return time.Since(l.ahead[t.path].at) < l.grace
+}
+
+// sighting is when a file was first seen as it is.
+type sighting struct {
+	id identity
+	at time.Time
+}
 
 // unchanged returns c for a file that is being written, which is to be looked at again soon. Told adds a problem that says so.
 func (c *contents) unchanged(told bool) *contents {
@@ -125,7 +141,7 @@ func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	services, _ := doc.tree["services"].(map[string]any)
 	for name, d := range c.services {
 		table, _ := services[string(name)].(map[string]any)
-		if table == nil || len(table) < d.keys {
+		if table == nil || keysIn(table) < d.keys {
 			return true
 		}
 		if d.value != nil && (elements(table["endpoints"]) < len(d.value.Endpoints) || elements(table["ports"]) < len(d.value.Ports)) {
@@ -134,7 +150,7 @@ func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	}
 	vips, _ := doc.tree["vips"].(map[string]any)
 	for addr, d := range c.vips {
-		if table, still := vips[addr.String()].(map[string]any); !still || len(table) < d.keys {
+		if table, still := vips[addr.String()].(map[string]any); !still || keysIn(table) < d.keys {
 			return true
 		}
 	}
@@ -151,6 +167,26 @@ func lacks(tree, former map[string]any) bool {
 		}
 	}
 	return false
+}
+
+// keysIn counts the keys in value, at any depth.
+func keysIn(value any) (n int) {
+	switch is := value.(type) {
+	case map[string]any:
+		n = len(is)
+		for _, inner := range is {
+			n += keysIn(inner)
+		}
+	case []map[string]any:
+		for _, inner := range is {
+			n += keysIn(inner)
+		}
+	case []any:
+		for _, inner := range is {
+			n += keysIn(inner)
+		}
+	}
+	return n
 }
 
 // elements is the length of a list, of tables or of values; 0 if value is none.
@@ -176,6 +212,7 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 
 // text is a file as it was read.
 type text struct {
+	path  string
 	info  fs.FileInfo
 	began time.Time
 	bytes []byte
@@ -185,7 +222,7 @@ type text struct {
 }
 
 func (l *loader) readText(path string) (t text, err error) {
-	t.began = time.Now()
+	t.path, t.began = path, time.Now()
 	if t.bytes, t.info, t.writers, err = l.readFile(path); err == nil {
 		t.sum = maphash.Bytes(l.seed, t.bytes)
 	}

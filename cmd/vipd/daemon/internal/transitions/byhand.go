@@ -41,17 +41,24 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 	case drained != nil && drains == nil:
 		add("undrain taken back")
 	}
-	if len(out) == 0 && is.Says() && renewed(old, next) {
-		add("override renewed" + lasting(next.Expires, now))
+	if end, yes := renewed(old, next); yes && len(out) == 0 && is.Says() {
+		add("override renewed" + lasting(end, now))
 	}
 	return out
 }
 
-// renewed reports whether two overrides that set the same differ in when they end, in who signed them, or why.
-func renewed(a, b balancer.Override) bool {
+// renewed reports whether two overrides that set the same differ in when they end, in who signed them, or why, and returns the end of
+// what differs in b.
+func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	weight, draining := a.Ends()
 	lasts, drains := b.Ends()
-	return a.By != b.By || a.Reason != b.Reason || !weight.Equal(lasts) || !draining.Equal(drains) || !a.Until.Equal(b.Until)
+	switch {
+	case !draining.Equal(drains):
+		return drains, true
+	case !weight.Equal(lasts):
+		return lasts, true
+	}
+	return b.Expires, a.By != b.By || a.Reason != b.Reason || !a.Until.Equal(b.Until)
 }
 
 // signature is " by NAME", or " by hand" where the name is not known.
@@ -96,8 +103,6 @@ func expired(c snap.Change[*balancer.Override], now time.Time) string {
 		return ""
 	case c.Old.Weight != nil && left.Weight == nil:
 		return fmt.Sprintf("weight %d", *c.Old.Weight)
-	case c.Old.Draining == nil || left.Draining != nil:
-		return "" // only an end without its part, as etcd may have it
 	case *c.Old.Draining:
 		return "drain"
 	}

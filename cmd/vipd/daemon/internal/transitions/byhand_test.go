@@ -35,3 +35,25 @@ func TestExpired(t *testing.T) {
 		}
 	}
 }
+
+// TestEndsInEvents: an event tells the end of the part that it is about.
+func TestEndsInEvents(t *testing.T) {
+	yes, five, now := true, 5, time.Unix(3600, 0)
+	minute, hour := now.Add(time.Minute), now.Add(time.Hour)
+	both := balancer.Override{Weight: &five, WeightExpires: minute, Draining: &yes, By: "ana"}
+	longer := both
+	longer.WeightExpires = hour
+	for _, c := range []struct {
+		was, is *balancer.Override
+		want    string
+	}{
+		{nil, &balancer.Override{Weight: &five, Expires: hour, By: "ana"}, "weight set to 5 for 1h0m0s by ana"},
+		{&balancer.Override{Weight: &five, Expires: minute}, &both, "drained by ana"},
+		{&both, &balancer.Override{Weight: &five, Expires: minute, By: "ana"}, "undrained by ana"},
+		{&both, &longer, "override renewed for 1h0m0s by ana"},
+	} {
+		if got := ByHand(balancer.Target{Service: "web"}, c.was, c.is, now); len(got) != 1 || got[0].Text != c.want {
+			t.Errorf("%+v became %+v: %+v, want %q", c.was, c.is, got, c.want)
+		}
+	}
+}
