@@ -274,3 +274,21 @@ func TestDrainsEnd(t *testing.T) {
 		t.Error("the VIP of a removed service is still wanted")
 	}
 }
+
+// TestNoEndpoints: that a service has no endpoint at all is told once, whatever its ports; one that another host serves is as it should be.
+func TestNoEndpoints(t *testing.T) {
+	for want, change := range map[string]func(*balancer.Service){
+		"[service web: endpoints: there are none: clients are refused]":  func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
+		"[service web: endpoints: there are none: clients hear nothing]": func(s *balancer.Service) { s.NoEndpoints = balancer.DropClients },
+		"none": func(s *balancer.Service) {
+			s.Locality, s.Endpoints = balancer.NodeOnly, []balancer.Endpoint{{Address: addr("192.168.1.1"), Weight: 1, Node: "n2"}}
+		},
+	} {
+		s := oneService("web", 1, 0)
+		change(s)
+		in := balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)}
+		if got := problemsOf(balancer.Compile(plainEnv(), in).Problems.At("web")); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -67,6 +67,10 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 			u.claim(env, c, p, Key{a, p.NodePort, p.Protocol}, true)
 		}
 	}
+	if len(c.joined.used) == 0 && len(u.claims) > 0 {
+		u.problem(SeverityWarning, "endpoints", "there are none: %s", s.NoEndpoints.heard())
+		u.problems[len(u.problems)-1].Kind = Idle
+	}
 	// Where a node port falls on a port of the service's own VIP, the VIP's counts.
 	slices.SortStableFunc(u.claims, func(a, b *Frontend) int {
 		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(oneIf(a.NodePort), oneIf(b.NodePort)))
@@ -276,10 +280,7 @@ func (u *unit) short(p *Port, vip netip.Addr, n standing) {
 		is.Kind, is.Field = InPanic, "health.panic_threshold"
 		is.Text = fmt.Sprintf("%d of %d endpoints are up, fewer than %d percent: all of them are used, healthy or not", n.healthy, n.all, s.Health.PanicThreshold)
 	case n.out():
-		is.Kind, is.Field, is.Text = Outage, "no_endpoints", "all endpoints fail their checks: clients are refused"
-		if s.NoEndpoints == DropClients {
-			is.Text = "all endpoints fail their checks: clients hear nothing"
-		}
+		is.Kind, is.Field, is.Text = Outage, "no_endpoints", "all endpoints fail their checks: "+s.NoEndpoints.heard()
 	case n.idle() != "":
 		is.Kind, is.Field, is.Text = Idle, "endpoints", "no endpoint takes new connections: "+n.idle()
 	default:
@@ -289,6 +290,14 @@ func (u *unit) short(p *Port, vip netip.Addr, n standing) {
 		is.Severity, is.Origin, is.Service = SeverityWarning, s.Origin.At(is.Field), s.Name
 		u.problems = append(u.problems, is)
 	}
+}
+
+// heard says what clients see.
+func (n NoEndpoints) heard() string {
+	if n == DropClients {
+		return "clients hear nothing"
+	}
+	return "clients are refused"
 }
 
 // PortWords names port p of s at VIPs of the family of vip: "80/tcp", and the family where s has VIPs of both.

@@ -33,7 +33,7 @@ const (
 	InPanic ProblemKind = "panic"
 	// Outage: a port has no endpoint left.
 	Outage ProblemKind = "outage"
-	// Idle: no endpoint of a port may take new connections, though none fails.
+	// Idle: a service has no endpoint, or none of a port may take new connections, though none fails.
 	Idle ProblemKind = "idle"
 )
 

@@ -75,7 +75,8 @@ func (d *definitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends.
+// compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends. That a service
+// has no endpoints is not wrong in a file: others may register.
 func (d *definitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
@@ -86,7 +87,11 @@ func (d *definitions) compile(node string, can balancer.Capabilities) []*balance
 	}
 	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips}, time.Now())
 	for _, problems := range desired.Problems.All() {
-		d.problems = append(d.problems, *problems...)
+		for _, p := range *problems {
+			if p.Kind != balancer.Idle {
+				d.problems = append(d.problems, p)
+			}
+		}
 	}
 	d.sortProblems()
 	var frontends []*balancer.Frontend

@@ -14,7 +14,7 @@ import (
 
 // TestOutageIsTold has all endpoints of a service fail, one after the other, and come back: that none is left is an event
 // with an end, a problem, a line of status and a metric, all by the service's name. A service without endpoints, and one
-// whose only endpoint is drained, are none of that.
+// whose only endpoint is drained, are none of that: they have a problem of their own.
 func TestOutageIsTold(t *testing.T) {
 	one := serverUntil(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -57,7 +57,8 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	if got := fmt.Sprint(s.Health.Out); got != "[web]" {
 		t.Errorf("status says that %s has no endpoint left, want web", got)
 	}
-	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 || strings.Contains(got, "empty") {
+	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 ||
+		strings.Count(got, "service empty: endpoints: there are none: clients are refused") != 1 {
 		t.Errorf("the problems are %s", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
@@ -66,7 +67,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
 	const idle, drained = "endpoints: port 8080/tcp: no endpoint takes new connections: ", "service drained: "
-	if s := n.status(); len(s.Health.Out) > 0 || len(s.Problems) != 1 || !strings.Contains(n.problems(), drained+idle+"1 drained as written") {
+	if s := n.status(); len(s.Health.Out) > 0 || len(s.Problems) != 2 || !strings.Contains(n.problems(), drained+idle+"1 drained as written") {
 		t.Errorf("after the outage status says %+v, %v", s.Health, s.Problems)
 	}
 	for _, yes := range []bool{true, false} {
