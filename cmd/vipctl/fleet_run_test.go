@@ -450,7 +450,7 @@ func TestFleetWatch(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
 	w := f.writer(t)
-	ctx, interrupt := context.WithTimeout(t.Context(), etcdkit.Patience)
+	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 	defer interrupt()
 	out, errs := &notice{}, &notice{}
 	steps := []struct {

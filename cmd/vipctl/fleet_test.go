@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // TestFleet runs testdata/fleet, each script with an etcd of its own, which vipd.toml names.
@@ -43,7 +44,7 @@ const prefix = "/vipd"
 
 // etcdOf is the etcd of a script.
 func etcdOf(ts *testscript.TestScript) (*clientv3.Client, context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.Background(), etcdkit.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	return ts.Value("client").(*clientv3.Client), ctx, cancel
 }
 

@@ -27,14 +27,14 @@ func TestStop(t *testing.T) {
 	}
 	defer func() { _ = c.Close() }()
 	status := func() string {
-		out, _ := tree.Shell(t, "bin/vipctl --config examples/quickstart.toml status 2>&1; true", program.Patience)
+		out, _ := tree.Shell(t, "bin/vipctl --config examples/quickstart.toml status 2>&1; true", wait.Patience)
 		return out
 	}
 	if err := vipd.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	said := ""
-	wait.For(t, program.Patience, "vipctl to say that vipd is stopping", func() bool {
+	wait.For(t, wait.Patience, "vipctl to say that vipd is stopping", func() bool {
 		said = status()
 		return strings.Contains(said, "is stopping: its connections may go on until ")
 	})
@@ -47,7 +47,7 @@ func TestStop(t *testing.T) {
 	if err := vipd.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	select {
 	case <-vipd.Done():

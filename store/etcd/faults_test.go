@@ -210,7 +210,7 @@ func TestOneRevision(t *testing.T) {
 func TestWritesWaitForALeader(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 	client, leader := c.Client(), -1
-	wait.For(t, etcdkit.Patience, "a leader", func() bool {
+	wait.For(t, wait.Patience, "a leader", func() bool {
 		for i, endpoint := range c.Endpoints() {
 			if status, err := client.Status(t.Context(), endpoint); err == nil && status.Leader == status.Header.MemberId {
 				leader = i

@@ -47,7 +47,7 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	running.Go(func() { o.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	wait.For(t, etcdkit.Patience, "the right that is missing", func() bool {
+	wait.For(t, wait.Patience, "the right that is missing", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return strings.Contains(reported, "/vipda/ownership/") && strings.Contains(reported, "half")
@@ -78,7 +78,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	})
 	defer waiting.Wait()
 	defer cancel()
-	wait.For(t, etcdkit.Patience, "the move in etcd", asked)
+	wait.For(t, wait.Patience, "the move in etcd", asked)
 	relay.Cut()
-	wait.For(t, etcdkit.Patience, "etcd to forget the move", func() bool { return !asked() })
+	wait.For(t, wait.Patience, "etcd to forget the move", func() bool { return !asked() })
 }

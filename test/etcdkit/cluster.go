@@ -19,9 +19,6 @@ import (
 	"vipd/test/wait"
 )
 
-// Patience is how long etcd may take for what it should do at once, on a busy machine.
-const Patience = 30 * time.Second
-
 // Options say what kind of etcd a test needs. The zero value is one member without TLS and users.
 type Options struct {
 	// Members is their number. Default 1.
@@ -161,7 +158,7 @@ func (c *Cluster) Client() *clientv3.Client {
 		user = "root"
 	}
 	var client *clientv3.Client
-	wait.For(c.t, Patience, "a client of etcd", func() bool {
+	wait.For(c.t, wait.Patience, "a client of etcd", func() bool {
 		var err error
 		client, err = c.connect("", user, c.password)
 		return err == nil
@@ -184,7 +181,7 @@ func (c *Cluster) connect(endpoint, user, password string) (*clientv3.Client, er
 	if endpoint != "" {
 		endpoints = []string{endpoint}
 	}
-	config := clientv3.Config{Endpoints: endpoints, DialTimeout: Patience, Username: user, Password: password, Logger: zap.NewNop()}
+	config := clientv3.Config{Endpoints: endpoints, DialTimeout: wait.Patience, Username: user, Password: password, Logger: zap.NewNop()}
 	if c.options.TLS {
 		config.TLS = &tls.Config{RootCAs: c.Files.pool, Certificates: []tls.Certificate{c.Files.client}, MinVersion: tls.VersionTLS12}
 	}
@@ -204,7 +201,7 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 	}
 	client := c.client("", user, c.password)
 	defer closeClient(client)
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	defer cancel()
 	if err := operation(ctx, client); err != nil {
 		c.t.Fatalf("%s: %v", what, err)
@@ -312,7 +309,7 @@ func (c *Cluster) Compact() int64 {
 // MoveLeader makes another member the leader.
 func (c *Cluster) MoveLeader() {
 	c.t.Helper()
-	wait.For(c.t, Patience, "another leader", func() bool {
+	wait.For(c.t, wait.Patience, "another leader", func() bool {
 		for _, endpoint := range c.Endpoints() {
 			client := c.client(endpoint, "", "")
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

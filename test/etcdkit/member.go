@@ -71,7 +71,7 @@ func (m *Member) wait() {
 			m.t.Logf("etcd says:\n%s", text)
 		}
 	}()
-	wait.For(m.t, Patience, "etcd to serve", m.ready)
+	wait.For(m.t, wait.Patience, "etcd to serve", m.ready)
 }
 
 // Start starts it again after Kill, Stop or Wipe, and waits until it serves.

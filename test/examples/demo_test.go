@@ -8,12 +8,13 @@ import (
 
 	"vipd/examples/process"
 	"vipd/test/program"
+	"vipd/test/wait"
 )
 
 // TestTour runs make demo's tour; its own claims are the test.
 func TestTour(t *testing.T) {
 	tree := program.New(t)
-	out, err := tree.Shell(t, "bin/demo tour", 3*time.Minute)
+	out, err := tree.Shell(t, "bin/demo tour", wait.Bound(10*time.Minute))
 	if err != nil || !strings.Contains(out, "claims held") {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -25,7 +26,7 @@ func TestRunTwice(t *testing.T) {
 	tree := program.New(t)
 	for range 2 {
 		p := tree.Start(t, "demo", "run")
-		ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 		defer cancel()
 		if err := p.AwaitOutput(ctx, "Ctrl-C here ends everything"); err != nil {
 			t.Fatal(err)
@@ -42,7 +43,7 @@ func TestRunTwice(t *testing.T) {
 // end sends what Ctrl-C sends.
 func end(t *testing.T, p *process.Process) {
 	t.Helper()
-	if err := p.Stop(program.Patience); err != nil {
+	if err := p.Stop(wait.Patience); err != nil {
 		t.Fatal(err)
 	}
 }

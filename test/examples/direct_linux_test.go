@@ -76,7 +76,7 @@ func TestIPVSDirect(t *testing.T) {
 			t.Errorf("%s from the host: got %+v (%v), want an answer to the host's own address", vip, a, err)
 		}
 	}
-	if err := daemon.Stop(program.Patience); err != nil {
+	if err := daemon.Stop(wait.Patience); err != nil {
 		t.Error(err)
 	}
 	if _, err := askOnce(t, client, "10.96.0.10:80"); err != nil {
@@ -172,7 +172,7 @@ func (e example) daemon(t *testing.T, commands []string) *process.Process {
 			t.Logf("vipd printed:\n%s", p.Output())
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(program.Patience))
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
 	defer cancel()
 	if err := p.AwaitOutput(ctx, "ready: the first complete state"); err != nil {
 		t.Fatal(err)

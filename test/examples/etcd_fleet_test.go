@@ -11,7 +11,6 @@ import (
 
 	"vipd/examples/process"
 	"vipd/test/lab"
-	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -45,7 +44,7 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	p := background(t, registrar)
 	e.await(p, "is registered")
 	e.answers(api+":443", "registered")
-	wait.For(t, program.Patience, "the host to say what it has found", func() bool {
+	wait.For(t, wait.Patience, "the host to say what it has found", func() bool {
 		return strings.Contains(e.do("./ctl get --prefix /vipd/health/host1/api/"), "/192.168.1.12:8443\n{")
 	})
 	if out := e.do("vipctl describe service api", ctl...); !strings.Contains(out, "1 of 1 nodes: connected (host1)") {
@@ -54,10 +53,10 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no right") {
 		t.Errorf("a registrar applies: %v\n%s", err, out)
 	}
-	if err := p.Stop(program.Patience); err != nil {
+	if err := p.Stop(wait.Patience); err != nil {
 		t.Error(err)
 	}
-	wait.For(t, program.Patience, "the endpoint to go", func() bool {
+	wait.For(t, wait.Patience, "the endpoint to go", func() bool {
 		_, err := e.run("curl -sS -m 5 " + api + ":443")
 		return err != nil
 	})
@@ -77,7 +76,7 @@ func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 	e.do("vipctl check " + config)
 	p := background(t, exec.Command(filepath.Join(e.bin, "vipd"), "--config", config))
 	t.Cleanup(func() {
-		if err := p.Stop(program.Patience); err != nil {
+		if err := p.Stop(wait.Patience); err != nil {
 			t.Error(err)
 		}
 		e.do("vipctl --config " + config + " cleanup")
@@ -92,7 +91,7 @@ func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 
 func (e *etcdExample) await(p *process.Process, text string) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(program.Patience))
+	ctx, cancel := context.WithTimeout(e.t.Context(), wait.Bound(0))
 	defer cancel()
 	if err := p.AwaitOutput(ctx, text); err != nil {
 		e.t.Fatal(err)
@@ -103,7 +102,7 @@ func (e *etcdExample) await(p *process.Process, text string) {
 func (e *etcdExample) answers(address string, servers ...string) {
 	e.t.Helper()
 	seen := map[string]bool{}
-	wait.For(e.t, program.Patience, fmt.Sprintf("answers of %v at %s", servers, address), func() bool {
+	wait.For(e.t, wait.Patience, fmt.Sprintf("answers of %v at %s", servers, address), func() bool {
 		out, err := e.run("curl -sS -m 5 " + address)
 		if name, _, ok := strings.Cut(out, " "); err == nil && ok {
 			seen[name] = true

@@ -174,7 +174,7 @@ func (e *etcdExample) start(members ...*etcdMember) {
 		m.running = background(e.whole, cmd)
 	}
 	for _, m := range members {
-		ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(program.Patience))
+		ctx, cancel := context.WithTimeout(e.t.Context(), wait.Bound(0))
 		defer cancel()
 		if err := m.running.Await(ctx, func() error { return healthy("http://" + m.address + ":2381/health") }); err != nil {
 			e.t.Fatal(err)
@@ -429,7 +429,7 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	cmd := exec.Command("bash", "-c", "set -a; . "+folder+"/environment; exec "+line)
 	cmd.Dir = t.TempDir()
 	p := background(t, cmd)
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(program.Patience))
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
 	defer cancel()
 	through := func(user string) []string { return append(e.as(user), "ETCDCTL_ENDPOINTS=https://"+address+":2379") }
 	if err := p.Await(ctx, func() error { _, err := e.run("etcdctl get --prefix /vipd/", through("vic")...); return err }); err != nil {

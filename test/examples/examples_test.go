@@ -47,14 +47,14 @@ func TestExamples(t *testing.T) {
 			if run == nil {
 				mode = "ipvs"
 			}
-			if out, err := e.Shell(t, "bin/vipctl check --mode "+mode+" examples/"+name+".toml", program.Patience); err != nil {
+			if out, err := e.Shell(t, "bin/vipctl check --mode "+mode+" examples/"+name+".toml", wait.Patience); err != nil {
 				t.Fatalf("vipctl check: %v\n%s", err, out)
 			}
 			if run == nil {
 				return
 			}
 			run(t, e)
-			if out, err := e.Shell(t, "bin/vipctl --socket "+program.Socket(name)+" status -o json", program.Patience); err != nil ||
+			if out, err := e.Shell(t, "bin/vipctl --socket "+program.Socket(name)+" status -o json", wait.Patience); err != nil ||
 				!strings.Contains(out, `"problems": []`) {
 				t.Errorf("vipctl status: got %v and %s, want no problems", err, out)
 			}
@@ -87,7 +87,7 @@ func (e example) say(t *testing.T, start string) string {
 		t.Fatalf("%s.toml no longer documents %q; it has %q", e.name, start, e.commands(t))
 	}
 	command := e.commands(t)[i]
-	limit := program.Patience
+	limit := wait.Patience
 	switch tool, _, _ := strings.Cut(command, " "); tool {
 	case "curl":
 		command = strings.Replace(command, "curl ", "curl -sS -m 10 ", 1)
@@ -147,7 +147,7 @@ func webTier(t *testing.T, e example) {
 	}
 	e.Daemon(t, e.name)
 	// Slow answers keep connections open, so that fewest connections means something.
-	out, err := e.Shell(t, "for i in $(seq 12); do curl -sS -m 10 127.10.1.1:8080/slow?ms=500 & done; wait", program.Patience)
+	out, err := e.Shell(t, "for i in $(seq 12); do curl -sS -m 10 127.10.1.1:8080/slow?ms=500 & done; wait", wait.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func database(t *testing.T, e example) {
 	// A change comes into effect within sync.min_interval; from then on it holds for every connection.
 	ask := func(want string) {
 		t.Helper()
-		wait.For(t, program.Patience, "an answer of the "+want, func() bool {
+		wait.For(t, wait.Patience, "an answer of the "+want, func() bool {
 			return strings.HasPrefix(e.say(t, "psql"), want+" ")
 		})
 		for range 3 {
@@ -191,7 +191,7 @@ func sticky(t *testing.T, e example) {
 		line := fmt.Sprintf("curl -sS -m 10 --interface 127.0.0.%d 127.10.4.1:8080", client)
 		first := ""
 		for range 3 {
-			out, err := e.Shell(t, line, program.Patience)
+			out, err := e.Shell(t, line, wait.Patience)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,7 +27,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 			continue
 		}
 		script := strings.ReplaceAll(b.text, "curl ", "curl -sS -m 10 ")
-		out, err := tree.Shell(t, "set -euo pipefail; "+vars+script, program.Patience)
+		out, err := tree.Shell(t, "set -euo pipefail; "+vars+script, wait.Patience)
 		if err != nil {
 			t.Fatalf("docs/fleet.md:%d: %v", b.line, err)
 		}
@@ -41,8 +41,8 @@ func TestFleetOnOneMachine(t *testing.T) {
 	both := func(what string) {
 		t.Helper()
 		seen := map[string]bool{}
-		wait.For(t, program.Patience, what, func() bool {
-			out, err := tree.Shell(t, "curl -sS -m 10 127.10.9.1:8080", program.Patience)
+		wait.For(t, wait.Patience, what, func() bool {
+			out, err := tree.Shell(t, "curl -sS -m 10 127.10.9.1:8080", wait.Patience)
 			name, _, _ := strings.Cut(out, " ")
 			seen[name] = err == nil
 			return seen["a"] && seen["b"]
@@ -50,14 +50,14 @@ func TestFleetOnOneMachine(t *testing.T) {
 	}
 	both("answers of both servers")
 	stop(t, beside["etcd"], "signal: terminated")
-	wait.For(t, program.Patience, "vipd to say that etcd is away", func() bool {
-		out, _ := tree.Shell(t, vars+"bin/vipctl status", program.Patience)
+	wait.For(t, wait.Patience, "vipd to say that etcd is away", func() bool {
+		out, _ := tree.Shell(t, vars+"bin/vipctl status", wait.Patience)
 		return strings.Contains(out, "the last good state is served")
 	})
 	both("answers without etcd")
 	again := foreground(t, tree, "etcd", guide.block(t, "quick", "etcd --data-dir"))
-	wait.For(t, program.Patience, "vipd to follow on", func() bool {
-		out, _ := tree.Shell(t, vars+"bin/vipctl status", program.Patience)
+	wait.For(t, wait.Patience, "vipd to follow on", func() bool {
+		out, _ := tree.Shell(t, vars+"bin/vipctl status", wait.Patience)
 		return !strings.Contains(out, "the last good state is served")
 	})
 	stop(t, beside["b"], "") // before etcd, without which it could not take the endpoint out
@@ -67,7 +67,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 // stop ends a program as Ctrl-C does; how is what it says of its end, "" means that all was well.
 func stop(t *testing.T, p *process.Process, how string) {
 	t.Helper()
-	if err := p.Stop(2 * program.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {
+	if err := p.Stop(wait.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {
 		t.Error(err)
 	}
 }
@@ -76,7 +76,7 @@ func stop(t *testing.T, p *process.Process, how string) {
 func foreground(t *testing.T, tree *program.Tree, name, line string) *process.Process {
 	t.Helper()
 	p := tree.Run(t, "exec "+line)
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(program.Patience))
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
 	defer cancel()
 	text := map[string]string{"etcd": "ready to serve client requests", "vipd": "the fleet sees this node", "a": "serving", "b": "is registered"}[name]
 	if err := p.AwaitOutput(ctx, text); err != nil {

@@ -15,9 +15,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/program"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -162,7 +162,7 @@ func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, ke
 		<-ticker.C
 		all.Go(func() {
 			key, value := keyValue(i)
-			ctx, cancel := context.WithTimeout(context.Background(), etcdkit.Patience)
+			ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 			defer cancel()
 			began := time.Now()
 			answer, err := client.Put(ctx, key, value)

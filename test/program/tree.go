@@ -13,10 +13,8 @@ import (
 	"time"
 
 	"vipd/examples/process"
+	"vipd/test/wait"
 )
-
-// Patience is how long anything that should happen at once may take on a slow machine.
-const Patience = 30 * time.Second
 
 // Tree is a copy of the parts of this tree that users touch, with the programs in bin, as after make build.
 type Tree struct {
@@ -184,7 +182,7 @@ func (tree *Tree) start(t *testing.T, cmd *exec.Cmd) *process.Process {
 		select {
 		case <-p.Done():
 		default:
-			if err := p.Stop(Patience); err != nil {
+			if err := p.Stop(wait.Patience); err != nil {
 				t.Errorf("ending: %v", err)
 			}
 		}
@@ -199,7 +197,7 @@ func (tree *Tree) start(t *testing.T, cmd *exec.Cmd) *process.Process {
 func (tree *Tree) Echo(t *testing.T, name string, args ...string) *process.Process {
 	t.Helper()
 	p := tree.Start(t, "echo", append([]string{"--name", name}, args...)...)
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	if err := p.AwaitOutput(ctx, "serving"); err != nil {
 		t.Fatal(err)
@@ -211,7 +209,7 @@ func (tree *Tree) Echo(t *testing.T, name string, args ...string) *process.Proce
 func (tree *Tree) Daemon(t *testing.T, name string) *process.Process {
 	t.Helper()
 	p := tree.Start(t, "vipd", "--config", filepath.Join("examples", name+".toml"))
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	err := p.Await(ctx, func() error {
 		out, err := tree.command("vipctl", "--socket", Socket(name), "status", "-o", "json").CombinedOutput()

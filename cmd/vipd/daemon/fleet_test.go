@@ -68,7 +68,7 @@ func (m *member) apply(name balancer.Name, vip, endpoint string) etcd.Result {
 		"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": host, "port": number(port)}},
 	}}
-	wait.For(m.t, etcdkit.Patience, "etcd to take a service", func() bool { // it may just be starting
+	wait.For(m.t, wait.Patience, "etcd to take a service", func() bool { // it may just be starting
 		r, err = m.writer.Apply(m.t.Context(), change)
 		return err == nil
 	})

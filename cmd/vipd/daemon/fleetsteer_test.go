@@ -13,7 +13,6 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/store/etcd"
-	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
 
@@ -26,7 +25,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	client := m.etcd.Client()
 	put := func(key, text string) {
 		t.Helper()
-		wait.For(t, etcdkit.Patience, "etcd to take "+key, func() bool { // it may just be starting
+		wait.For(t, wait.Patience, "etcd to take "+key, func() bool { // it may just be starting
 			_, err := client.Put(t.Context(), "/vipd"+key, text)
 			return err == nil
 		})

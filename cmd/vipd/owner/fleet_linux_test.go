@@ -212,7 +212,7 @@ func (g *gateway) vipctl(args ...string) string {
 // holds waits until the host has the routed VIP, or has it no more.
 func (g *gateway) holds(want bool) {
 	g.t.Helper()
-	wait.For(g.t, etcdkit.Patience, fmt.Sprintf("%s to hold %s: %t", g.ns.Name, routed, want), func() bool {
+	wait.For(g.t, wait.Patience, fmt.Sprintf("%s to hold %s: %t", g.ns.Name, routed, want), func() bool {
 		return strings.Contains(g.ns.Exec("ip", "-o", "addr"), " "+routed.String()+"/") == want
 	})
 }
@@ -234,7 +234,7 @@ func (g *gateway) problem(words string) bool {
 // event waits until the owner on the host has told of an event with these words.
 func (g *gateway) event(words string) {
 	g.t.Helper()
-	wait.For(g.t, etcdkit.Patience, "the event that has "+words, func() bool {
+	wait.For(g.t, wait.Patience, "the event that has "+words, func() bool {
 		s := g.status()
 		return s != nil && slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.Contains(e.Text, words) })
 	})
@@ -285,7 +285,7 @@ func (f *fleet) sessions() (all []string) {
 
 func (f *fleet) settled() (owner *gateway) {
 	f.t.Helper()
-	wait.For(f.t, etcdkit.Patience, "an owner, and two more that could be", func() bool {
+	wait.For(f.t, wait.Patience, "an owner, and two more that could be", func() bool {
 		open := 0
 		for _, g := range f.hosts {
 			if s := g.status(); s != nil && s.Gate == "open" && len(s.Confirmed) == 2 && s.VIPs[vip].Cannot == "" {
@@ -310,7 +310,7 @@ func (f *fleet) probe(others ...*gateway) (all probers) {
 			all = append(all, probe(f.t, f.client, "lan", netip.MustParseAddr(own), vip, protocol, hosts))
 		}
 	}
-	wait.For(f.t, etcdkit.Patience, "answers", func() bool {
+	wait.For(f.t, wait.Patience, "answers", func() bool {
 		return !slices.ContainsFunc(all, func(p *prober) bool {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -324,7 +324,7 @@ func (f *fleet) probe(others ...*gateway) (all probers) {
 func (f *fleet) answers(vips ...netip.Addr) {
 	f.t.Helper()
 	for _, v := range vips {
-		wait.For(f.t, etcdkit.Patience, fmt.Sprintf("the owner to answer for %s", v), func() bool {
+		wait.For(f.t, wait.Patience, fmt.Sprintf("the owner to answer for %s", v), func() bool {
 			owner := f.owner() // on a busy host it may give VIPs to one with a better network
 			return owner != nil && ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
 		})

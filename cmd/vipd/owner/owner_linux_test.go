@@ -32,10 +32,10 @@ func TestOneOwner(t *testing.T) {
 		t.Errorf("%s is the owner, and vipctl get vips says\n%s", g.ns.Name, g.vipctl("get", "vips"))
 	}
 	confirmed := regexp.MustCompile(`which is confirmed by gw\d \(\d\.\d+s\s+ago\)`)
-	wait.For(t, etcdkit.Patience, "vipctl describe vip to say who confirms the owner", func() bool {
+	wait.For(t, wait.Patience, "vipctl describe vip to say who confirms the owner", func() bool {
 		return confirmed.MatchString(g.vipctl("describe", "vip", vip.String()))
 	})
-	wait.For(t, etcdkit.Patience, "both peers to be heard on both networks", func() bool {
+	wait.For(t, wait.Patience, "both peers to be heard on both networks", func() bool {
 		s := f.hosts[0].status()
 		return s != nil && len(s.Peers) == 4 && s.ConfirmedFor.Count > 0 && !slices.ContainsFunc(s.Peers, func(p api.OwnerPeer) bool { return !p.Up })
 	})
@@ -83,11 +83,11 @@ func TestOneOwner(t *testing.T) {
 		t.Errorf("%d heartbeats were refused while the key was replaced", s.Foreign-foreign)
 	}
 	f.client.DelAddr("lan", taken.String()+"/32")
-	wait.For(t, etcdkit.Patience, "the address that was a stranger's", func() bool { return f.has(taken) })
+	wait.For(t, wait.Patience, "the address that was a stranger's", func() bool { return f.has(taken) })
 	f.devices()
 	f.many()
 	f.client.AddAddr("lan", vip.String()+"/32")
-	wait.For(t, etcdkit.Patience, "a rival", func() bool {
+	wait.For(t, wait.Patience, "a rival", func() bool {
 		g := f.owner()
 		return g != nil && g.problem("another host answers for "+vip.String())
 	})
@@ -162,7 +162,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	p := f.probe()
 	c.fault(g)
 	if c.moves {
-		wait.For(f.t, etcdkit.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
+		wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
 	} else {
 		time.Sleep(time.Second) // in which nothing may move: longer than a session is confirmed without anybody
 		if late := f.late(); f.owner() != g && late < 100*time.Millisecond {
@@ -200,7 +200,7 @@ func (f *fleet) losesDaemon() {
 	g := f.settled()
 	p := f.probe()
 	_ = g.daemon.Process.Kill()
-	wait.For(f.t, etcdkit.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
+	wait.For(f.t, wait.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
 	<-g.gone.Done() // until then it holds the network namespace
@@ -253,7 +253,7 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
 	leader, client := -1, f.etcd.Client()
-	wait.For(t, etcdkit.Patience, "the leader of etcd", func() bool {
+	wait.For(t, wait.Patience, "the leader of etcd", func() bool {
 		leader = slices.IndexFunc(f.etcd.Endpoints(), func(endpoint string) bool {
 			s, err := client.Status(t.Context(), endpoint)
 			return err == nil && s.Leader == s.Header.MemberId
@@ -264,11 +264,11 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	if f.owner() != g {
 		g.vipctl("vip", "move", vip.String(), "--to", g.ns.Name)
 	}
-	wait.For(t, etcdkit.Patience, "the VIP beside the leader of etcd", func() bool { return f.owner() == g })
+	wait.For(t, wait.Patience, "the VIP beside the leader of etcd", func() bool { return f.owner() == g })
 	p := f.probe()
 	f.etcd.Members[leader].Kill()
 	_, _ = g.cmd.Process.Kill(), g.daemon.Process.Kill()
-	wait.For(t, etcdkit.Patience, "another owner", func() bool { o := f.owner(); return o != nil && o != g })
+	wait.For(t, wait.Patience, "another owner", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	return f.judge(p, "kill -9 of the owner and the leader of etcd")
 }
@@ -292,14 +292,14 @@ func TestNothingTaken(t *testing.T) {
 	without.boot()
 	for _, g := range alone {
 		g.daemon, _ = g.run("vipd", "--config", g.config())
-		wait.For(t, etcdkit.Patience, g.ns.Name+" to serve its own programs", func() bool {
+		wait.For(t, wait.Patience, g.ns.Name+" to serve its own programs", func() bool {
 			return ask(t, g.ns, netip.AddrPortFrom(vip, probePort)) == g.ns.Name
 		})
 	}
-	wait.For(t, etcdkit.Patience, "the problem of a second fleet", func() bool {
+	wait.For(t, wait.Patience, "the problem of a second fleet", func() bool {
 		return other.problem(vip.String()+" is not taken: another host has it") && other.problem(vip6.String()+" is not taken")
 	})
-	wait.For(t, etcdkit.Patience, "the right that is missing", func() bool {
+	wait.For(t, wait.Patience, "the right that is missing", func() bool {
 		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
@@ -318,10 +318,10 @@ func TestNothingTaken(t *testing.T) {
 		}
 	}
 	other.start()
-	wait.For(t, etcdkit.Patience, "heartbeats with another key, which every host finds", func() bool {
+	wait.For(t, wait.Patience, "heartbeats with another key, which every host finds", func() bool {
 		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { return !g.problem("signed with another key") })
 	})
-	wait.For(t, etcdkit.Patience, "the host with another key to be confirmed by its etcd", func() bool {
+	wait.For(t, wait.Patience, "the host with another key to be confirmed by its etcd", func() bool {
 		s := other.status()
 		return s != nil && s.Gate == "open"
 	})
@@ -351,13 +351,13 @@ func (f *fleet) full() {
 	signal(syscall.SIGKILL)(dead)
 	for _, g := range f.hosts {
 		if g != dead {
-			wait.For(f.t, etcdkit.Patience, "the problem that etcd is full", func() bool {
+			wait.For(f.t, wait.Patience, "the problem that etcd is full", func() bool {
 				return g.problem("because etcd takes no writes") && g.problem("database space exceeded")
 			})
 		}
 	}
 	alarm(etcdserverpb.AlarmRequest_DEACTIVATE)
-	wait.For(f.t, etcdkit.Patience, "another owner once etcd has room", func() bool { o := f.owner(); return o != nil && o != dead })
+	wait.For(f.t, wait.Patience, "another owner once etcd has room", func() bool { o := f.owner(); return o != nil && o != dead })
 	f.answers(vip, vip6)
 }
 
@@ -371,20 +371,20 @@ func (f *fleet) devices() {
 	for _, h := range f.hosts {
 		h.configure(func(text string) string { return text + fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", first) })
 	}
-	wait.For(f.t, etcdkit.Patience, "an owner of the first VIP of a device", func() bool { return f.has(first) })
+	wait.For(f.t, wait.Patience, "an owner of the first VIP of a device", func() bool { return f.has(first) })
 	if !slices.Contains(g.bound(), first) {
 		g.vipctl("vip", "move", first.String(), "--to", g.ns.Name)
 	}
-	wait.For(f.t, etcdkit.Patience, "the first VIP of a device beside another one", func() bool { return slices.Contains(g.bound(), first) })
+	wait.For(f.t, wait.Patience, "the first VIP of a device beside another one", func() bool { return slices.Contains(g.bound(), first) })
 	g.ns.Exec("ip", "link", "del", "third")
-	wait.For(f.t, etcdkit.Patience, "another owner of the VIP of a device that is gone", func() bool {
+	wait.For(f.t, wait.Patience, "another owner of the VIP of a device that is gone", func() bool {
 		return slices.ContainsFunc(f.hosts, func(h *gateway) bool { return h != g && slices.Contains(h.bound(), first) })
 	})
 	f.third.Join(g.ns, "10.7.0.200/24")
 	lab.Eventually(f.t, 10*time.Second, "the VIP to move to the device that is back", func() error { // once peers are heard there
 		return g.ns.Command(f.t.Context(), filepath.Join(g.bin, "vipctl"), "vip", "move", first.String(), "--to", g.ns.Name, "--config", g.config()).Run()
 	})
-	wait.For(f.t, etcdkit.Patience, "the VIP on the device that is back", func() bool {
+	wait.For(f.t, wait.Patience, "the VIP on the device that is back", func() bool {
 		return strings.Contains(g.ns.Exec("ip", "-o", "addr", "show", "third"), " "+first.String()+"/")
 	})
 	if now := f.sessions(); !slices.Equal(now, sessions) {
@@ -448,7 +448,7 @@ func (f *fleet) many() {
 	_ = g.cmd.Process.Kill()
 	f.asks(lost, "others to answer for the VIPs of a host that was killed", func(host string) bool { return host != g.ns.Name })
 	f.t.Logf("%d VIPs on 3 hosts: a client has answers of others for %d of one that was killed after %s", n, len(lost), time.Since(began).Round(time.Millisecond))
-	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
+	wait.For(f.t, wait.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
 	f.t.Logf("all %d have other owners after %s at most", len(share), time.Since(began).Round(time.Millisecond))
 }
 
@@ -463,7 +463,7 @@ func manyVIPs(n int) (all []string) {
 // more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many there are, once all have owners.
 func (f *fleet) more(n int) int {
 	f.t.Helper()
-	wait.For(f.t, etcdkit.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
+	wait.For(f.t, wait.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
 	want := bound(f.hosts) - 1 + n
 	var more strings.Builder
 	for _, v := range manyVIPs(n) {
@@ -474,7 +474,7 @@ func (f *fleet) more(n int) int {
 			return strings.Replace(text, "[vips.\"10.8.0.100\"]\nhold = \"one\"\n", "", 1) + more.String()
 		})
 	}
-	wait.For(f.t, etcdkit.Patience, "many VIPs to have owners", func() bool { return bound(f.hosts) == want })
+	wait.For(f.t, wait.Patience, "many VIPs to have owners", func() bool { return bound(f.hosts) == want })
 	return want
 }
 
@@ -531,7 +531,7 @@ func TestPersonTells(t *testing.T) {
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"
-	wait.For(t, etcdkit.Patience, "the last host to wait for a person", func() bool {
+	wait.For(t, wait.Patience, "the last host to wait for a person", func() bool {
 		return strings.Contains(strings.Join(strings.Fields(last.vipctl("status")), " "), waits)
 	})
 	vipctl := func(args ...string) (string, error) {
@@ -541,11 +541,11 @@ func TestPersonTells(t *testing.T) {
 	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
 		t.Errorf("a host that etcd has just heard of is fenced: %v\n%s", err, out)
 	}
-	wait.For(t, etcdkit.Patience, "etcd to forget the dead host", func() bool {
+	wait.For(t, wait.Patience, "etcd to forget the dead host", func() bool {
 		_, err := vipctl("node", "fence", g.ns.Name, "--is-off", "--reason", "smoke")
 		return err == nil
 	})
-	wait.For(t, etcdkit.Patience, "the VIP on the last host", func() bool { return slices.Contains(last.bound(), vip) })
+	wait.For(t, wait.Patience, "the VIP on the last host", func() bool { return slices.Contains(last.bound(), vip) })
 	p := f.probe()
 	for _, h := range []*gateway{g, second} {
 		powerOff.mend(h)
@@ -568,7 +568,7 @@ func TestCannotBeAdded(t *testing.T) {
 	f.settled()
 	var g *gateway
 	has := func(h *gateway) bool { return slices.Contains(h.bound(), v) }
-	wait.For(t, etcdkit.Patience, "an owner", func() bool {
+	wait.For(t, wait.Patience, "an owner", func() bool {
 		i := slices.IndexFunc(f.hosts, has)
 		if i >= 0 {
 			g = f.hosts[i]
@@ -582,7 +582,7 @@ func TestCannotBeAdded(t *testing.T) {
 
 	ipv6(second, "1")
 	g.vipctl("vip", "move", v.String(), "--to", second.ns.Name)
-	wait.For(t, etcdkit.Patience, "the reason, and another owner", func() bool { return second.problem(reason) && (has(g) || has(third)) })
+	wait.For(t, wait.Patience, "the reason, and another owner", func() bool { return second.problem(reason) && (has(g) || has(third)) })
 
 	owner, last := g, third
 	if has(third) {
@@ -591,7 +591,7 @@ func TestCannotBeAdded(t *testing.T) {
 	second.vipctl("node", "standby", second.ns.Name)
 	ipv6(last, "1")
 	owner.vipctl("node", "standby", owner.ns.Name)
-	wait.For(t, etcdkit.Patience, "the last host to own what its kernel does not take", func() bool { return last.problem(reason) && !has(last) && !has(owner) })
+	wait.For(t, wait.Patience, "the last host to own what its kernel does not take", func() bool { return last.problem(reason) && !has(last) && !has(owner) })
 	ipv6(last, "0")
-	wait.For(t, etcdkit.Patience, "the VIP once the kernel takes it", func() bool { return has(last) && !last.problem(reason) })
+	wait.For(t, wait.Patience, "the VIP once the kernel takes it", func() bool { return has(last) && !last.problem(reason) })
 }

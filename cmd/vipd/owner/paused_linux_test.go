@@ -51,9 +51,9 @@ func TestPausedMachine(t *testing.T) {
 	m := f.machine(prefers)
 	var all []time.Duration
 	for range 3 {
-		wait.For(t, etcdkit.Patience, "the machine to own the VIP", func() bool { return f.owner() == nil && m.silent() < 100*time.Millisecond })
+		wait.For(t, wait.Patience, "the machine to own the VIP", func() bool { return f.owner() == nil && m.silent() < 100*time.Millisecond })
 		m.do("stop")
-		wait.For(t, etcdkit.Patience, "another owner of its VIP", func() bool { return f.owner() != nil })
+		wait.For(t, wait.Patience, "another owner of its VIP", func() bool { return f.owner() != nil })
 		f.answers(vip)
 		time.Sleep(3 * time.Second) // longer than any gate's time
 		before := m.silent()

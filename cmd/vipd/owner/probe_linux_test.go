@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -412,7 +411,7 @@ func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bo
 	})
 	defer hearing.Wait()
 	defer c.Close()
-	wait.For(f.t, etcdkit.Patience, what, func() bool {
+	wait.For(f.t, wait.Patience, what, func() bool {
 		mu.Lock()
 		now := slices.Collect(maps.Keys(left))
 		mu.Unlock()

@@ -23,9 +23,9 @@ func TestEtcdIsAnother(t *testing.T) {
 	moved := func() bool { // once it is known to be there again
 		return first.ns.Command(t.Context(), first.bin+"/vipctl", "vip", "move", vip.String(), "--to", other.ns.Name, "--config", first.config()).Run() == nil
 	}
-	wait.For(t, etcdkit.Patience, "the VIP to be elsewhere than the backup says", func() bool { return moved() || f.owner() == other })
+	wait.For(t, wait.Patience, "the VIP to be elsewhere than the backup says", func() bool { return moved() || f.owner() == other })
 	for _, g := range f.hosts { // one that never was at this etcd would miss nothing in the restored one
-		wait.For(t, etcdkit.Patience, g.ns.Name+" to be at etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
+		wait.For(t, wait.Patience, g.ns.Name+" to be at etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
 	}
 
 	// The owner does not hear of it: the others must not take what it has, though the backup gives that to nobody who lives.
@@ -53,11 +53,11 @@ func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	replace()
 	m.Start()
 	if late != nil {
-		wait.For(f.t, etcdkit.Patience, "new sessions of the others", func() bool { return anew() == 2 })
+		wait.For(f.t, wait.Patience, "new sessions of the others", func() bool { return anew() == 2 })
 		time.Sleep(3 * time.Second) // in which they must not take what it has: they wait for 0.8 s after a start
 		cutFromEtcd.mend(late)
 	}
-	wait.For(f.t, etcdkit.Patience, "new sessions after etcd was "+what, func() bool { return anew() == 3 })
+	wait.For(f.t, wait.Patience, "new sessions after etcd was "+what, func() bool { return anew() == 3 })
 	for _, g := range f.hosts {
 		g.event("etcd was wiped, or restored from a backup")
 	}
@@ -66,7 +66,7 @@ func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	f.judge(p, "etcd "+what)
 	p = f.probe()
 	signal(syscall.SIGKILL)(owner)
-	wait.For(f.t, etcdkit.Patience, "another owner, after etcd was "+what, func() bool { o := f.owner(); return o != nil && o != owner })
+	wait.For(f.t, wait.Patience, "another owner, after etcd was "+what, func() bool { o := f.owner(); return o != nil && o != owner })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of the owner after etcd was "+what)
 	owner.start()

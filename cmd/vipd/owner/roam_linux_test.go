@@ -150,9 +150,9 @@ func (f *fleet) goesOn(c fault) {
 		return owner
 	}
 	var g *gateway
-	wait.For(f.t, etcdkit.Patience, "an owner of all that roams", func() bool { g = has(); return g != nil })
+	wait.For(f.t, wait.Patience, "an owner of all that roams", func() bool { g = has(); return g != nil })
 	all := f.lines()
-	wait.For(f.t, etcdkit.Patience, "an answer on each connection", func() bool {
+	wait.For(f.t, wait.Patience, "an answer on each connection", func() bool {
 		return !slices.ContainsFunc(all, func(l *line) bool { return l.heard.Load() == 0 })
 	})
 	if c.name == planned.name {
@@ -160,7 +160,7 @@ func (f *fleet) goesOn(c fault) {
 	} else {
 		c.fault(g)
 	}
-	wait.For(f.t, etcdkit.Patience, "another owner after "+c.name, func() bool { o := has(); return o != nil && o != g })
+	wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := has(); return o != nil && o != g })
 	before := make([]int64, len(all))
 	for i, l := range all {
 		before[i] = l.heard.Load()
@@ -168,7 +168,7 @@ func (f *fleet) goesOn(c fault) {
 			_, _ = l.Write([]byte("?"))
 		}
 	}
-	wait.For(f.t, etcdkit.Patience, "connections to go on or end", func() bool {
+	wait.For(f.t, wait.Patience, "connections to go on or end", func() bool {
 		return !slices.ContainsFunc(all, func(l *line) bool { return l.ended.Load() == nil && l.heard.Load() == before[slices.Index(all, l)] })
 	})
 	for _, l := range all {

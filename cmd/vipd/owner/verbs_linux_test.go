@@ -53,7 +53,7 @@ func TestVerbs(t *testing.T) {
 	v := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, byte(n)}) }
 	two := []netip.Addr{v(110), v(111)}
 	for n := 110; n <= 115; n++ {
-		wait.For(t, etcdkit.Patience, "an owner of "+v(n).String(), func() bool { return f.has(v(n)) })
+		wait.For(t, wait.Patience, "an owner of "+v(n).String(), func() bool { return f.has(v(n)) })
 	}
 	refused := func(want string, args ...string) {
 		t.Helper()
@@ -108,7 +108,7 @@ func (f *fleet) leadsTo(g *gateway, vips ...netip.Addr) {
 		f.t.Fatal(err)
 	}
 	for _, v := range vips {
-		wait.For(f.t, etcdkit.Patience, fmt.Sprintf("%s to lead to %s", v, g.ns.Name), func() bool {
+		wait.For(f.t, wait.Patience, fmt.Sprintf("%s to lead to %s", v, g.ns.Name), func() bool {
 			ask(f.t, f.client, netip.AddrPortFrom(v, probePort))
 			return strings.Contains(f.client.Exec("ip", "neigh", "show", v.String()), mac)
 		})

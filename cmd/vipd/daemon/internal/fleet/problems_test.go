@@ -68,7 +68,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	defer func() { _ = w.Close() }()
 	for _, now := range [][]balancer.Problem{ill, {}} {
 		problems.Store(&now)
-		wait.For(t, etcdkit.Patience, "the fleet to be told", func() bool {
+		wait.For(t, wait.Patience, "the fleet to be told", func() bool {
 			nodes, _, err := w.Nodes(ctx)
 			return err == nil && len(nodes) == 1 && nodes[0].Status != nil && nodes[0].Status.ProblemCount == len(now)
 		})
