@@ -59,6 +59,21 @@ type batch struct {
 	now         time.Time
 	moves       []move
 	definitions map[definitionOf]string
+	// leaving are taken from their entries after all moves, so that an entry which changes its targets keeps its state.
+	leaving []leaving
+}
+
+// leaving is a target that asks no more for an entry.
+type leaving struct {
+	target balancer.Target
+	entry  *entry
+}
+
+// leave notes that t asks no more for e; nil is none.
+func (b *batch) leave(t balancer.Target, e *entry) {
+	if e != nil {
+		b.leaving = append(b.leaving, leaving{t, e})
+	}
 }
 
 // move is a target that asks for something else than before.
@@ -106,9 +121,8 @@ func (b *batch) definition(s health.Subject) string {
 func (r *Runner) moveLocked(b *batch, m move) {
 	old := r.targets[m.target]
 	if !m.stays {
-		if old != nil {
-			r.leaveLocked(m.target, old)
-		}
+		delete(r.targets, m.target)
+		b.leave(m.target, old)
 		r.verdicts = r.verdicts.Delete(m.target)
 		return
 	}
@@ -120,9 +134,7 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	if e == nil {
 		e = r.addLocked(b, key, m, old)
 	}
-	if old != nil {
-		r.leaveLocked(m.target, old)
-	}
+	b.leave(m.target, old)
 	e.targets = append(e.targets, m.target)
 	r.targets[m.target] = e
 	if e.state.Verdict == balancer.HealthUnknown {
@@ -148,7 +160,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	seed, within := r.seed(key), b.within(e.rules.Interval)
 	saved, known := r.keptOf(key, m.target.Service)
 	switch {
-	case old != nil && old.key.at == key.at:
+	case old != nil:
 		e.state = old.state.Inherit(seed, b.now, min(within, e.rules.FastInterval))
 	case r.assumed.Has(m.target):
 		e.state = health.New(seed, b.now, within).Assume(r.assumed.At(m.target), b.now)
@@ -180,7 +192,6 @@ func (r *Runner) seed(key entryKey) uint64 {
 
 // leaveLocked takes a target from its entry, which goes with its last one.
 func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
-	delete(r.targets, t)
 	e.targets = slices.DeleteFunc(e.targets, func(other balancer.Target) bool { return other == t })
 	if len(e.targets) > 0 {
 		return

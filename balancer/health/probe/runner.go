@@ -278,6 +278,9 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	for _, m := range b.moves {
 		r.moveLocked(&b, m)
 	}
+	for _, l := range b.leaving {
+		r.leaveLocked(l.target, l.entry)
+	}
 	r.wake.Send()
 	return r.verdicts
 }

@@ -373,6 +373,44 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// TestReloadKeepsVerdicts: what is down stays down where the service is renamed, or its check asks another port, in whatever order the
+// names are.
+func TestReloadKeepsVerdicts(t *testing.T) {
+	subject := func(i int, h *balancer.Health) health.Subject {
+		return health.Subject{At: at(i), Proto: balancer.TCP, Health: h}
+	}
+	h := usual(nil)
+	for name, c := range map[string]struct {
+		target balancer.Target
+		wants  health.Subject
+	}{
+		"a name before":       {target("app", 0), subject(0, h)},
+		"a name behind":       {target("web2", 0), subject(0, h)},
+		"a target before":     {balancer.Target{Service: "web", Addr: at(0).Addr(), Port: 1}, subject(0, h)},
+		"a target behind":     {balancer.Target{Service: "web", Addr: at(0).Addr(), Port: 65535}, subject(0, h)},
+		"another health.port": {target("web", 0), health.Subject{At: netip.AddrPortFrom(at(0).Addr(), 9), Proto: balancer.TCP, Health: h}},
+		"another question":    {target("web", 0), subject(0, usual(func(h *balancer.Health) { h.Send = "x" }))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.broken[at(0)] = true
+				r, stop := w.start(probe.Options{})
+				defer stop()
+				r.Set(wants(1, h))
+				time.Sleep(5 * time.Second)
+				var next snap.Map[balancer.Target, health.Subject]
+				if got := r.Set(next.Set(c.target, c.wants)); got.Len() != 1 || got.At(c.target) != balancer.HealthDown {
+					t.Errorf("after the reload the verdicts are %v", got)
+				}
+				if got := r.Set(next); got.Len() != 0 {
+					t.Errorf("of nothing the verdicts are %v", got)
+				}
+			})
+		})
+	}
+}
+
 // TestAssume: what others have found is what a target begins with, and takes as many results to change as ever. What is
 // checked already does not heed it.
 func TestAssume(t *testing.T) {
