@@ -30,13 +30,13 @@ func (s State) Save() (Saved, bool) {
 // minKept is how long a verdict is worth something at least: a host may take that long to start again.
 const minKept = time.Minute
 
-// Restore returns the state that goes on from what was kept, its next check due within the given time from now. What is
-// older than a minute or three intervals, whichever is more, or from the future, counts for nothing: the target is
-// unknown again, and its first result decides.
-func (v Saved) Restore(r Rules, seed uint64, now time.Time, within time.Duration) State {
+// Restore returns the state that goes on from what was kept and was still so at the time held, its next check due within the given
+// time from now. What is older than a minute or three intervals, whichever is more, or from the future, counts for nothing: the
+// target is unknown again, and its first result decides.
+func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Duration) State {
 	s := New(seed, now, within)
 	last := Result{v.Outcome, v.Began, v.Took, v.Text}
-	age := now.Sub(last.Ended())
+	age := min(now.Sub(last.Ended()), now.Sub(held))
 	if age < 0 || age > max(minKept, 3*r.Interval) || v.Verdict != balancer.HealthUp && v.Verdict != balancer.HealthDown {
 		return s
 	}

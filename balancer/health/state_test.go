@@ -224,7 +224,7 @@ func TestKept(t *testing.T) {
 		{2 * time.Minute, balancer.HealthDown},
 	} {
 		at := s.Last.Ended().Add(c.age)
-		r := kept.Restore(rules, 1, at, rules.Interval)
+		r := kept.Restore(rules, 1, time.Time{}, at, rules.Interval)
 		fresh := c.age < 0 || c.age > time.Minute
 		if (r.Verdict == balancer.HealthUnknown) != fresh || !fresh && (!r.Since.Equal(s.Since) || r.Cause != "passed" || r.Streak != 2 || r.Last.Text != "failed") {
 			t.Errorf("after %s: restored %+v", c.age, r)
@@ -239,9 +239,15 @@ func TestKept(t *testing.T) {
 			t.Errorf("after %s and a pass: %q", c.age, got)
 		}
 	}
+	for held, want := range map[time.Duration]balancer.Verdict{time.Second: balancer.HealthUp, 2 * time.Minute: balancer.HealthUnknown, -time.Second: balancer.HealthUnknown} {
+		at := s.Last.Ended().Add(time.Hour)
+		if got := kept.Restore(rules, 1, at.Add(-held), at, rules.Interval).Verdict; got != want {
+			t.Errorf("what was checked an hour ago, and was so %s ago: %q, want %q", held, got, want)
+		}
+	}
 	junk := kept
 	junk.Verdict = "sideways"
-	if r := junk.Restore(rules, 1, s.Last.Ended(), 0); r.Verdict != balancer.HealthUnknown {
+	if r := junk.Restore(rules, 1, time.Time{}, s.Last.Ended(), 0); r.Verdict != balancer.HealthUnknown {
 		t.Errorf("a verdict that does not exist was restored: %+v", r)
 	}
 }

@@ -45,7 +45,8 @@ type entryKey struct {
 // sharedProbe is the probe of all entries with one definition.
 type sharedProbe struct {
 	*Probe
-	users circle
+	users  circle
+	digest string // of the definition
 }
 
 // lane bounds how many checks of a kind are under way; the others wait in it.
@@ -150,7 +151,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	s := m.subject
 	shared := r.probes[key.definition]
 	if shared == nil {
-		shared = &sharedProbe{New(s.Health, s.Proto), circle{of: ofCheck}}
+		shared = &sharedProbe{New(s.Health, s.Proto), circle{of: ofCheck}, digest(key.definition)}
 		r.probes[key.definition] = shared
 	}
 	e := &entry{key: key, probe: shared.Probe, rules: health.RulesOf(s.Health), lane: &r.network}
@@ -165,7 +166,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	case r.assumed.Has(m.target):
 		e.state = health.New(seed, b.now, within).Assume(r.assumed.At(m.target), b.now)
 	case known:
-		e.state = saved.Restore(e.rules, seed, b.now, within)
+		e.state = saved.Restore(e.rules, seed, r.o.Held, b.now, within)
 	default:
 		e.state = health.New(seed, b.now, within)
 	}

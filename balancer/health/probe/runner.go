@@ -40,6 +40,8 @@ type Options struct {
 	Seed uint64
 	// Kept is what Runner.Keep of an earlier run returned.
 	Kept []Kept
+	// Held is until when that was so, at least.
+	Held time.Time
 	// Check does one check. Nil: Probe.Check.
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
 }
@@ -387,13 +389,13 @@ func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool
 // Keep returns what is worth keeping over a restart, sorted by address; it goes into Options.Kept.
 func (r *Runner) Keep() []Kept {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	var kept []Kept
 	for key, e := range r.entries {
 		if saved, ok := e.state.Save(); ok {
-			kept = append(kept, Kept{key.at, digest(key.definition), e.services(), saved})
+			kept = append(kept, Kept{key.at, r.probes[key.definition].digest, e.services(), saved})
 		}
 	}
+	r.mu.Unlock()
 	slices.SortFunc(kept, func(a, b Kept) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Check, b.Check)) })
 	return kept
 }

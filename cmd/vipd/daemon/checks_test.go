@@ -50,6 +50,14 @@ func TestChecksSteer(t *testing.T) {
 	if got := n.story(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
 		t.Errorf("after a restart the journal has\n%s", got)
 	}
+	file, long := filepath.Join(n.dir, "state", "health.json"), time.Now().Add(-time.Hour)
+	if err := os.Chtimes(file, long, long); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, 10*time.Second, "what is kept to be confirmed, for the case of a kill", func() bool {
+		is, err := os.Stat(file)
+		return err == nil && time.Since(is.ModTime()) < time.Minute
+	})
 	server(t, "127.42.1.1:9002", "two")
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:active/1")
 	wait.For(t, 10*time.Second, "the endpoint that is back to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })

@@ -60,6 +60,9 @@ type Options struct {
 // keepPause is the time between two looks whether there are states of checks to be kept.
 const keepPause = 5 * time.Second
 
+// keepRest is how many times longer than it took to keep them nothing is kept: 100,000 take a second, and 25 MB.
+const keepRest = 20
+
 const checksFile = "health.json"
 
 // keptChecks is the content of that file.
@@ -73,11 +76,12 @@ type keptChecks struct {
 func New(o Options) (*Checks, error) {
 	c := &Checks{o: o, files: statedir.New(o.StateDir, o.Kick)}
 	var kept keptChecks
+	held := c.files.Held(checksFile)
 	c.files.Read(checksFile, &kept)
 	seed := fnv.New64a()
 	_, _ = seed.Write([]byte(o.Node)) // a hash takes everything
 	c.runner = probe.NewRunner(probe.Options{
-		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks,
+		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks, Held: held,
 		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
 			c.heard(t, res)
 			o.Heard(t, at, res)
@@ -137,25 +141,36 @@ func (c *Checks) Run(ctx context.Context) error {
 	running.Go(func() { c.runner.Run(ctx) })
 	look := time.NewTicker(keepPause)
 	defer look.Stop()
+	var kept bool
+	var rests time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			running.Wait()
 			c.keep()
 			return nil
-		case <-look.C:
-			if c.changed.Swap(false) {
-				c.keep()
+		case began := <-look.C:
+			switch {
+			case began.Before(rests):
+			case c.changed.Swap(false) || !kept:
+				kept = c.keep()
+				rests = began.Add(keepRest * time.Since(began))
+			default:
+				c.files.Confirm(checksFile)
 			}
 		}
 	}
 }
 
-// keep writes what is known. Where nothing is checked there is nothing to keep.
-func (c *Checks) keep() {
-	if kept := c.runner.Keep(); len(kept) > 0 {
-		c.files.Note(checksFile, because("what health checks have found does not outlive a restart", c.files.Write(checksFile, keptChecks{statedir.Version, kept})))
+// keep writes what is known, and reports whether it did. Where nothing is checked there is nothing to keep.
+func (c *Checks) keep() bool {
+	kept := c.runner.Keep()
+	if len(kept) == 0 {
+		return false
 	}
+	err := c.files.Write(checksFile, keptChecks{statedir.Version, kept})
+	c.files.Note(checksFile, because("what health checks have found does not outlive a restart", err))
+	return err == nil
 }
 
 // because is the cause that err gives an event; nil gives none.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/atomicfile"
@@ -70,6 +71,20 @@ func (d *Dir) Write(name string, content any) error {
 		return fmt.Errorf("keeping %s in state_dir (%s): %w", name, d.path, cause(err))
 	}
 	return nil
+}
+
+// Held is until when what a file says was so: it was written or confirmed then. Zero: that is not known.
+func (d *Dir) Held(name string) time.Time {
+	info, err := os.Stat(filepath.Join(d.path, name))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// Confirm notes that what was written is still so. What can't be noted counts as not so for as long.
+func (d *Dir) Confirm(name string) {
+	_ = os.Chtimes(filepath.Join(d.path, name), time.Time{}, time.Now())
 }
 
 // cause is why a file could not be written, without its name, which is another each time: the same reason is told once.
