@@ -115,6 +115,9 @@ func (w *boarding) tell() {
 }
 
 func (w *boarding) take(m message) {
+	if reads := m.begin || m.page != nil || m.end; reads && !w.lost.IsZero() {
+		w.lost = w.timing.now() // etcd answers: a large board takes longer than the patience with one that is away
+	}
 	switch {
 	case m.begin:
 		w.next = quorum.Board{}

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -160,11 +161,15 @@ func resolver(query []byte, overUDP bool) []byte {
 	case q.Type == dnsmessage.TypeCNAME:
 		add(&dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("other.example.")})
 	}
+	if len(m.Answers) == 0 { // as zones answer that there is none
+		mailbox := dnsmessage.MustNewName("first_last.example.")
+		m.Authorities = append(m.Authorities, dnsmessage.Resource{Header: header, Body: &dnsmessage.SOAResource{NS: dnsmessage.MustNewName("ns.example."), MBox: mailbox}})
+	}
 	packed, err := m.Pack()
 	if err != nil {
 		panic(err)
 	}
-	return packed
+	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // RFC 1035, 8: a dot in the mailbox's first label
 }
 
 // serveDNS runs the resolver on a port, over both protocols.

@@ -80,15 +80,29 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 		if err != nil {
 			return nil, a.unasked(err, network)
 		}
-		var answer dnsmessage.Message
-		if err := answer.Unpack(text); err != nil {
+		answer, err := unpack(text)
+		if err != nil {
 			return nil, fmt.Errorf("answered %s, which is not DNS", size(len(text)))
 		}
 		if answer.ID == id && answer.Response && (len(answer.Questions) == 0 || sameQuestion(answer.Questions[0], q)) {
-			a.notes.note("answered %s", written(&answer))
-			return &answer, nil
+			a.notes.note("answered %s", written(answer))
+			return answer, nil
 		}
 	}
+}
+
+// unpack reads a message as far as its answers. What comes after them says nothing here, and may hold what the library does not
+// take, such as a dot in the mailbox of an SOA.
+func unpack(text []byte) (m *dnsmessage.Message, err error) {
+	var p dnsmessage.Parser
+	m = &dnsmessage.Message{}
+	if m.Header, err = p.Start(text); err == nil {
+		m.Questions, err = p.AllQuestions()
+	}
+	if err == nil {
+		m.Answers, err = p.AllAnswers()
+	}
+	return m, err
 }
 
 func sameQuestion(a, b dnsmessage.Question) bool {

@@ -47,6 +47,7 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	}
 	intime := await(ctx, cmd.Process.Pid)
 	err = cmd.Wait()
+	reap(cmd.Process.Pid)
 	r := Result{Printed: output.bytes(), Complained: complaints.bytes()}
 	var exit *exec.ExitError
 	switch {
@@ -83,6 +84,20 @@ func await(ctx context.Context, pid int) bool {
 		_ = unix.Kill(-pid, unix.SIGKILL)
 	})
 	return intime
+}
+
+// reap waits a moment for the rest of a process group that was killed. Where vipd is the first process of a container, they are its
+// children now that their parent has ended, and nobody else would; elsewhere it has none.
+func reap(pid int) {
+	for range 100 {
+		switch n, err := unix.Wait4(-pid, nil, unix.WNOHANG, nil); {
+		case err == unix.EINTR || n > 0:
+		case err != nil:
+			return
+		default:
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 }
 
 // identity returns the user that a program runs as; nil means vipd's own, which is not root then.
