@@ -32,6 +32,7 @@ type overrideEntry struct {
 
 type memoryFile struct {
 	Version int            `json:"version"`
+	Saved   time.Time      `json:"saved,omitzero"`
 	Drains  []drainEntry   `json:"drains"`
 	Leaving []leavingEntry `json:"leaving"`
 	Holders []holderEntry  `json:"holders"`
@@ -73,6 +74,9 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var o Overrides
 	if kept := (memoryFile{}); f.Read(memoryName, &kept) {
 		m = kept.memory()
+		if kept.Saved.After(now) { // this host began with a clock that is behind, and shifts it all again when that is set
+			m = m.Shift(now.Sub(kept.Saved))
+		}
 	}
 	if said := (overridesFile{}); f.Read(overridesName, &said) {
 		for _, e := range said.Overrides {
@@ -117,9 +121,9 @@ func (f files) saveOverrides(o Overrides) error {
 }
 
 // saveMemory writes what is remembered of endpoints and VIPs, and who holds the keys that more than one service claims.
-func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name]) {
+func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name], now time.Time) {
 	kept := memoryFile{
-		Version: statedir.Version, Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}, Ramps: []rampEntry{}, Away: []awayEntry{},
+		Version: statedir.Version, Saved: now.UTC(), Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}, Ramps: []rampEntry{}, Away: []awayEntry{},
 	}
 	for k, d := range m.Drains.All() {
 		kept.Drains = append(kept.Drains, drainEntry{k, d})

@@ -27,7 +27,7 @@ func TestMemoryIsKept(t *testing.T) {
 	m.Ramps = m.Ramps.Set(at(3), balancer.Ramp{Since: now, Over: 10 * time.Second, Step: 1}).Set(at(4), balancer.Ramp{Since: now, Over: 2 * time.Second, Step: 1})
 	m.Away = m.Away.Set(vip, balancer.Away{Withdrawn: true, Until: now.Add(5 * time.Second)})
 	f := files{statedir.New(t.TempDir(), func() {})}
-	f.saveMemory(m, m.Holders)
+	f.saveMemory(m, m.Holders, now)
 	got, _ := f.load(now.Add(3 * time.Second))
 
 	want := m
@@ -37,6 +37,11 @@ func TestMemoryIsKept(t *testing.T) {
 	compare(t, "holders", want.Holders, got.Holders)
 	compare(t, "ramps", want.Ramps, got.Ramps)
 	compare(t, "VIPs that are withdrawn", want.Away, got.Away)
+
+	const behind = 8 * time.Hour // the clock of a host that has just begun
+	got, _ = f.load(now.Add(-behind))
+	compare(t, "drains by a clock that is behind", m.Shift(-behind).Drains, got.Drains)
+	compare(t, "VIPs that go by it", m.Shift(-behind).Leaving, got.Leaving)
 
 	for _, c := range []struct {
 		name  string

@@ -215,7 +215,7 @@ func (m *Model) compile() {
 	memory := m.compiler.Memory
 	s.Inputs = s.Inputs.Remembering(memory)
 	if worthSaving(remembered, memory) || s.Desired.Contested != before.Contested {
-		m.files.saveMemory(memory, s.Desired.Contested)
+		m.files.saveMemory(memory, s.Desired.Contested, now)
 	}
 	s.Checked = m.o.Checks.All()
 	s.fallen(m.State())
