@@ -25,8 +25,14 @@ func (d *definitions) checkHost(frontends []*balancer.Frontend) {
 		d.warnOf("", needsOfConfig(&d.config), d.main.Where)
 	}
 	d.checkListeners(frontends, local)
+	whose := map[netip.Addr]balancer.Name{}
 	for name, s := range d.services.All() {
-		d.checkEndpoints(s, local)
+		for _, vip := range s.VIPs {
+			whose[vip] = name
+		}
+	}
+	for name, s := range d.services.All() {
+		d.checkEndpoints(s, whose, local)
 		if s.Health != nil {
 			d.warnOf(name, needsOf(s.Health), s.Origin.At)
 		}
@@ -77,13 +83,16 @@ func (d *definitions) checkListeners(frontends []*balancer.Frontend, local []net
 	}
 }
 
-// checkEndpoints looks for endpoints on other hosts whose address is a VIP of their service.
-func (d *definitions) checkEndpoints(s *balancer.Service, local []netip.Addr) {
+// checkEndpoints looks for endpoints on other hosts whose address is a VIP, of the service that whose has for it.
+func (d *definitions) checkEndpoints(s *balancer.Service, whose map[netip.Addr]balancer.Name, local []netip.Addr) {
 	for i, e := range s.Endpoints {
-		if slices.Contains(s.VIPs, e.Address) && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
+		if of, is := whose[e.Address]; is && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
+			the := "the service"
+			if !slices.Contains(s.VIPs, e.Address) {
+				the = "service " + string(of)
+			}
 			field := fmt.Sprintf("endpoints[%d].address", i)
-			d.warn(s.Origin.At(field), s.Name, field, e.Address.String()+" is a VIP of the service as well: a host that holds the VIP reaches itself there instead of the endpoint. "+
-				"Choose another VIP")
+			d.warn(s.Origin.At(field), s.Name, field, fmt.Sprintf("%s is a VIP of %s as well: a host that holds the VIP reaches itself there instead of the endpoint. Choose another VIP", e.Address, the))
 		}
 	}
 }

@@ -25,7 +25,11 @@ func checkForwarding(v *visit) {
 		return
 	}
 	const four, six = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
+	off := slices.DeleteFunc(v.per("forwarding", "0"), func(d string) bool { return d == "all" || d == "lo" })
 	switch {
+	case v.sysctl(four) != "0" && len(off) > 0:
+		v.add(warning("IPv4 packets that come in by "+list(off)+" are not forwarded", "clients there reach no endpoint through this host",
+			"sysctl -w "+sysctlOf(off[0], "forwarding")+"=1"))
 	case v.sysctl(four) != "0":
 		v.add(fine("IPv4 packets are forwarded"))
 	case v.Config.Host.ManageSysctls && v.Status == nil:
