@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 // TestIdleConnectionsHoldNoPipes checks how many descriptors connections hold after large answers, and that the budget
@@ -76,6 +78,50 @@ func TestBulkWithoutPipes(t *testing.T) {
 		d.apply(f)
 		echo(t, mustConnect(t, f.AddrPort()), countTo(200_000))
 	}
+}
+
+// TestUrgentByteInBulk checks that a connection goes on after a byte out of band, at which splice stops, and has no pipe then.
+func TestUrgentByteInBulk(t *testing.T) {
+	const size = 300_000
+	got := make(chan int, 2)
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+		for range 2 {
+			n, _ := io.ReadFull(c, make([]byte, size))
+			got <- n
+		}
+	})
+	d := start(t, Options{})
+	f := frontendAt("127.77.7.3:9000", s.addr)
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, urgent := range []string{"", "!"} {
+		if urgent != "" {
+			if cerr := raw.Control(func(fd uintptr) { err = unix.Send(int(fd), []byte(urgent), unix.MSG_OOB) }); cerr != nil || err != nil {
+				t.Fatal(cerr, err)
+			}
+		}
+		if _, err := c.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case n := <-got:
+			if n != size {
+				t.Fatalf("part %d ends after %d bytes, want %d", i, n, size)
+			}
+		case <-time.After(wait.Patience):
+			t.Fatalf("part %d does not arrive", i)
+		}
+	}
+	eventually(t, "the pipe to be given back", func() error {
+		if n := pipeEnds(); n > 2*sparePipes {
+			return fmt.Errorf("%d descriptors of pipes are open", n)
+		}
+		return nil
+	})
 }
 
 // echo sends a long line, and checks what comes back.

@@ -92,10 +92,10 @@ func (p *pump) step(fd uintptr) bool {
 			if n > 0 {
 				return true
 			}
-			if err == syscall.EAGAIN {
-				return false
+			// Otherwise reading tells what there is. EAGAIN is nothing, or an urgent byte, which splice never passes.
+			if err != syscall.EAGAIN {
+				buffers = &largeBuffers // there is no pipe, most often
 			}
-			buffers = &largeBuffers // there is no pipe; what else went wrong, or the end, reading tells as well
 		}
 		n, err := p.copy(fd, buffers)
 		switch {
