@@ -236,21 +236,32 @@ func askPacket(t *testing.T, c net.Conn) string {
 	return string(b[:n])
 }
 
-// TestHandOverOfWhatIsNotWanted: what the next one does not serve any more is closed, and its port is free.
+// TestHandOverOfWhatIsNotWanted: what the next one does not serve any more is reset on both sides, and its port is free.
 func TestHandOverOfWhatIsNotWanted(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
-	gone, stays := frontendAt("127.1.0.3:8000/tcp", s.addr), frontendAt("127.1.0.3:8001/tcp", s.addr)
+	ended := make(chan error, 1)
+	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+		_, err := io.Copy(c, c)
+		ended <- err
+	})
+	gone, stays := frontendAt("127.1.0.3:8000/tcp", echo.addr), frontendAt("127.1.0.3:8001/tcp", s.addr)
 	closed, closedUDP := frontendAt("127.1.0.3:8002/tcp", s.addr), frontendAt("127.1.0.3:8002/udp", s.addr)
 	d := start(t, Options{})
 	d.apply(gone, stays, closed, closedUDP)
 	lost, kept := mustConnect(t, gone.AddrPort()), mustConnect(t, stays.AddrPort())
-	lost.mustAsk(t)
+	if _, err := lost.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lost.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	kept.mustAsk(t)
 	noBackend := func(f *balancer.Frontend) { f.Backends = nil }
 	d.succeed(stays, with(closed, noBackend), with(closedUDP, noBackend))
 	kept.mustAsk(t)
-	if _, err := io.ReadAll(lost); err != nil && !isReset(err) {
-		t.Errorf("the connection of a frontend that is gone: %v, want its end", err)
+	wantReset(t, lost)
+	if err := <-ended; !isReset(err) {
+		t.Errorf("got %v at the backend's end of the connection, want a reset", err)
 	}
 	for _, f := range []*balancer.Frontend{gone, closed} {
 		if c, err := net.Dial("tcp", f.AddrPort().String()); err == nil {

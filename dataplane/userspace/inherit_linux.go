@@ -130,6 +130,7 @@ func openConn[C net.Conn](fd int) (C, error) {
 	var none C
 	c, err := net.FileConn(file)
 	if err != nil {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // as handover.Item.Close
 		return none, err
 	}
 	is, ok := c.(C)
@@ -258,7 +259,7 @@ func (f *frontend) adoptFlowsLocked() {
 	delete(f.d.inherited.flows, f.key)
 }
 
-// discard closes what was inherited and no frontend has taken, and redirects that lead there.
+// discard closes what was inherited and no frontend has taken, resetting connections, and redirects that lead there.
 func (d *Dataplane) discard() {
 	d.applying.Lock()
 	defer d.applying.Unlock()
