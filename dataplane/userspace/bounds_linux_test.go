@@ -306,6 +306,79 @@ func TestExhaustedChild(t *testing.T) {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
+// queued returns how many connections wait in the kernel's queue of a listener.
+func queued(t *testing.T, ln *net.TCPListener) uint32 {
+	t.Helper()
+	raw, err := ln.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info *unix.TCPInfo
+	if cerr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	return info.Unacked
+}
+
+// TestManyListenersKeepTheBudget: listeners that waited for clients before the budget was full take none beyond it.
+func TestManyListenersKeepTheBudget(t *testing.T) {
+	const listeners = 60
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{maxDescriptors: 200})
+	var all []*balancer.Frontend
+	for i := range listeners {
+		all = append(all, frontendAt(fmt.Sprintf("127.77.4.7:%d", 9000+i), s.addr))
+	}
+	d.apply(all...)
+	for _, f := range all { // so that its listener runs
+		if _, err := askOnce(f.AddrPort(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	greedy := d.frontends[all[0].Key]
+	var first []*client
+	for range 100 { // more than its share
+		first = append(first, mustConnect(t, all[0].AddrPort()))
+	}
+	eventually(t, "the first to have its share", func() error {
+		if n := greedy.descriptors.Load(); d.budget.fair(n + 2) {
+			return fmt.Errorf("it has %d", n)
+		}
+		return nil
+	})
+	others := map[*frontend]*client{}
+	for _, f := range all[1:] {
+		others[d.frontends[f.Key]] = mustConnect(t, f.AddrPort())
+	}
+	var held []*frontend // those that have accepted one, and have no room for it
+	eventually(t, "the others to accept", func() error {
+		held = nil
+		for f := range others {
+			if f.descriptors.Load() == 0 && queued(t, f.listener) == 0 {
+				held = append(held, f)
+			}
+		}
+		if used := d.budget.used.Load(); used > d.budget.limit {
+			t.Fatalf("%d descriptors are in use of %d", used, d.budget.limit)
+		}
+		if len(held) < listeners/3 || d.budget.room(2+d.budget.flows) {
+			return fmt.Errorf("%d do", len(held))
+		}
+		return nil
+	})
+	d.remove(held[0].key)
+	wantReset(t, others[held[0]])
+	delete(others, held[0])
+	for _, c := range first {
+		c.Close()
+	}
+	for f, c := range others {
+		if _, err := c.ask("x"); err != nil {
+			t.Errorf("the client of %s, once there is room: %v", f.key, err)
+		}
+	}
+}
+
 // shortly is a context that ends in a moment.
 func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -55,6 +55,31 @@ func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	return true
 }
 
+// claim takes the descriptors of a connection of f that is accepted: when there is room, and at once when stop is closed or open
+// says no, as use then ends the connection, hands it over, or carries it as the last of its listener.
+func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
+	slower := backoff{}
+	for !b.tryClaim(f) {
+		if !slower.sleep(stop) || !open() {
+			b.take(2)
+			return
+		}
+	}
+}
+
+// tryClaim takes them if there is room. All listeners ask at once.
+func (b *budget) tryClaim(f *frontend) bool {
+	for {
+		used := b.used.Load()
+		if used+2+b.flows > b.limit || f != nil && !b.fair(f.descriptors.Load()+2) {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+2) {
+			return true
+		}
+	}
+}
+
 // backoff is a growing wait: from 1 ms, doubling to 100 ms.
 type backoff struct{ next time.Duration }
 

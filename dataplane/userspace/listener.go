@@ -77,7 +77,7 @@ func (f *frontend) accept(ln *net.TCPListener) {
 
 // acceptLoop hands each connection with the two descriptors that it takes to use, until the listener is closed. While
 // the descriptors are in use, or f, whose listener it is alone unless it is nil, has its share of them, connections wait
-// in the kernel's queue.
+// in the kernel's queue. One that is accepted when others have taken the room since waits here.
 func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.TCPConn, netip.AddrPort)) {
 	slower := backoff{}
 	for {
@@ -88,7 +88,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 		switch {
 		case err == nil:
 			slower = backoff{}
-			d.budget.take(2)
+			d.budget.claim(f, d.ctx.Done(), func() bool { return isOpen(ln) })
 			from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 			use(c, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
 		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
@@ -101,6 +101,12 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 			}
 		}
 	}
+}
+
+// isOpen reports whether a listener is not closed yet.
+func isOpen(ln *net.TCPListener) bool {
+	raw, err := ln.SyscallConn()
+	return err == nil && raw.Control(func(uintptr) {}) == nil
 }
 
 // goServe starts the goroutine of a connection, unless the dataplane is closing.
