@@ -30,12 +30,14 @@
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // Descriptors are budgeted: a connection takes two and a flow one, and what could not be carried on is not accepted:
-// it waits in the kernel's queue, but for one at each listener that was waiting for it. On Linux, bulk moves through pipes. A connection has one only while bytes are in it;
-// there are few, they are part of the budget, and connections that find none copy. A frontend's connections may hold at most four times as many as are left, so that the
-// clients of one can't take those of all; with redirect, where frontends share a queue, it resets clients beyond that. UDP
-// has no queue to wait in: there the oldest flow of the frontend with the most makes room, and connections leave a few
-// descriptors to flows. Where the system is out of descriptors all the same, accepting and dialing wait, and a client that
-// was accepted just then is reset after its connect timeout.
+// it waits in the kernel's queue, but for one at each listener that was waiting for it. On Linux, bulk moves through
+// pipes. A connection has one only while bytes are in it; there are few, by their descriptors, which are part of the
+// budget, and by the host's memory, and connections that find none copy. A frontend's connections may hold at most
+// four times as many as are left, so that the clients of one can't take those of all; with redirect, where frontends
+// share a queue, it resets clients beyond that. UDP has no queue to wait in: there the oldest flow of the frontend
+// with the most makes room, and connections leave a few descriptors to flows. Where the system is out of descriptors
+// all the same, accepting and dialing wait, and a client that was accepted just then is reset after its connect
+// timeout.
 //
 // A backend may be a frontend of this dataplane, too. One that leads back to where the client came from, by however many
 // others, takes no connections: these would come round until nothing is left.

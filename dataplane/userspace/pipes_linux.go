@@ -17,8 +17,18 @@ const (
 	pipePause = time.Second
 )
 
-// pipesFor returns how many pipes may be open at once with a budget of so many descriptors: an eighth of these.
-func pipesFor(limit int) int { return limit / 16 }
+// pipesFor returns how many pipes may be open at once with a budget of so many descriptors and so many bytes of memory: they take
+// an eighth of those, and a 32nd of this when all are full.
+func pipesFor(limit int, memory uint64) int { return int(min(uint64(limit)/16, memory/32/pipeSize)) }
+
+// memory returns the host's memory in bytes.
+func memory() uint64 {
+	var i unix.Sysinfo_t
+	if err := unix.Sysinfo(&i); err != nil {
+		return 0 // can't be
+	}
+	return uint64(i.Totalram) * uint64(i.Unit)
+}
 
 // pipe carries the bytes of one direction of one connection between two sockets, for as long as it holds some.
 type pipe struct{ r, w int }
@@ -35,7 +45,7 @@ type pipes struct {
 	pause time.Time // none is opened until then
 }
 
-func newPipes(b *budget) *pipes { return &pipes{budget: b, most: pipesFor(int(b.limit))} }
+func newPipes(b *budget) *pipes { return &pipes{budget: b, most: pipesFor(int(b.limit), memory())} }
 
 // take returns an empty pipe, or false if there is none to be had now.
 func (p *pipes) take() (pipe, bool) {

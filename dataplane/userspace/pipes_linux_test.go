@@ -46,7 +46,7 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 	}
 	eventually(t, "the clients that don't read", func() error {
 		pipes, counted := pipeEnds(), int(d.budget.used.Load())
-		if most := 2 * pipesFor(int(d.budget.limit)); pipes > most {
+		if most := 2 * pipesFor(int(d.budget.limit), memory()); pipes > most {
 			t.Fatalf("they hold %d descriptors of pipes, want at most %d", pipes, most)
 		}
 		if want := 2 + 2*(n+stalled) + pipes; counted != want || len(connections(t, d.Dataplane)) != n+stalled {
@@ -77,6 +77,26 @@ func TestBulkWithoutPipes(t *testing.T) {
 		f := frontendAt(fmt.Sprintf("127.77.7.2:%d", 9000+most), s.addr)
 		d.apply(f)
 		echo(t, mustConnect(t, f.AddrPort()), countTo(200_000))
+	}
+}
+
+// TestPipesAreBounded by descriptors and by memory, which they take where clients don't read.
+func TestPipesAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		limit  int
+		memory uint64
+		want   int
+	}{{1024, 16 << 30, 64}, {1 << 20, 16 << 30, 512}, {1 << 20, 512 << 20, 16}, {8, 16 << 30, 0}, {1024, 0, 0}} {
+		if got := pipesFor(c.limit, c.memory); got != c.want {
+			t.Errorf("got %d pipes with %d descriptors and %d bytes, want %d", got, c.limit, c.memory, c.want)
+		}
+	}
+	have := memory()
+	if have < 16<<20 {
+		t.Fatalf("the host has %d bytes of memory", have)
+	}
+	if p := newPipes(newBudget(1 << 30)); uint64(p.most)*pipeSize > have/32 {
+		t.Errorf("%d pipes may hold more than a 32nd of %d bytes", p.most, have)
 	}
 }
 
