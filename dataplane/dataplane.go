@@ -49,9 +49,9 @@ type Dataplane interface {
 	// Kill ends the connections that q names, and returns how many there were. What fails leaves some of them ended.
 	Kill(ctx context.Context, q ConnectionQuery) (int, error)
 	// Follow calls tell for each connection that begins or ends, until ctx does; then it returns nil. One that no backend takes only
-	// ends. The connection is tell's
-	// until it returns. Where tell is too slow for what comes, some are missed, and lost is called.
-	Follow(ctx context.Context, tell func(began bool, c *Connection), lost func()) error
+	// ends. The connection is tell's until it returns. Where tell is too slow for what comes, some are missed, and lost is called
+	// with how many ends: 1 where that is not known, and 0 where only begins were missed.
+	Follow(ctx context.Context, tell func(began bool, c *Connection), lost func(ends uint64)) error
 	// Explain reports how this dataplane chooses the backend of a new connection of client to f, which is applied, as the
 	// objects in the kernel say it.
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
@@ -96,7 +96,7 @@ func (Base) Connections(context.Context, ConnectionQuery, func(*Connection) erro
 	return nil
 }
 func (Base) Kill(context.Context, ConnectionQuery) (int, error) { return 0, nil }
-func (Base) Follow(ctx context.Context, _ func(bool, *Connection), _ func()) error {
+func (Base) Follow(ctx context.Context, _ func(bool, *Connection), _ func(uint64)) error {
 	<-ctx.Done()
 	return nil
 }

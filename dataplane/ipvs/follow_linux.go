@@ -9,7 +9,7 @@ import (
 )
 
 // Follow implements dataplane.Dataplane, by what conntrack tells of flows to our virtual servers.
-func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		k := flow.Frontend()
 		d.mu.Lock()
@@ -23,5 +23,5 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 		if ours {
 			tell(began, &c)
 		}
-	}, lost)
+	}, func() { lost(1) })
 }

@@ -19,8 +19,9 @@ type followers struct {
 // follower has what one caller of Follow is to be told.
 type follower struct {
 	news chan news
-	// missed: there was more than fits into news.
+	// missed: there was more than fits into news; ends is how many ends of connections are among that.
 	missed atomic.Bool
+	ends   atomic.Uint64
 }
 
 // news is a connection that began or ended.
@@ -42,6 +43,9 @@ func (s *followers) tell(n news) {
 		select {
 		case f.news <- n:
 		default:
+			if !n.began {
+				f.ends.Add(1)
+			}
 			f.missed.Store(true)
 		}
 	}
@@ -65,7 +69,7 @@ func (s *followers) remove(f *follower) {
 }
 
 // Follow implements dataplane.Dataplane: a connection begins when an endpoint has taken it.
-func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	f := &follower{news: make(chan news, followerBuffer)}
 	d.followers.add(f)
 	defer d.followers.remove(f)
@@ -76,13 +80,19 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 				n := <-f.news
 				tell(n.began, &n.conn)
 			}
+			f.report(lost)
 			return nil
 		case n := <-f.news:
 			tell(n.began, &n.conn)
-			if f.missed.Swap(false) {
-				lost()
-			}
+			f.report(lost)
 		}
+	}
+}
+
+// report calls lost if something was missed since the last time.
+func (f *follower) report(lost func(ends uint64)) {
+	if f.missed.Swap(false) {
+		lost(f.ends.Swap(0))
 	}
 }
 

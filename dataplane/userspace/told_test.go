@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/counters"
+	"vipd/test/wait"
 )
 
 // dials collects what is told of them.
@@ -107,6 +110,44 @@ func TestUDPIsTold(t *testing.T) {
 	wantTold(t, told, bad, nil, ask)
 	if b := d.counters[counters.Port{Service: "web", Name: "p"}].backends[bad]; b.restUntil.Load() != 0 {
 		t.Error("a backend that answers rests")
+	}
+}
+
+// TestMissedEndsAreCounted: a follower that is too slow hears how many connections ended that it was not told of.
+func TestMissedEndsAreCounted(t *testing.T) {
+	const begins, ends = 100, 3 * followerBuffer
+	d := start(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	slow, proceed := make(chan bool, 1), make(chan bool)
+	told, lost := 0, uint64(0)
+	var following sync.WaitGroup
+	following.Go(func() {
+		err := d.Follow(ctx, func(began bool, _ *dataplane.Connection) {
+			if began {
+				slow <- true
+				<-proceed
+				return
+			}
+			told++
+		}, func(ends uint64) { lost += ends })
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	wait.For(t, wait.Patience, "a follower", d.followers.some)
+	d.followers.tell(news{began: true})
+	<-slow
+	for range ends {
+		d.followers.tell(news{})
+	}
+	for range begins { // all are missed, and are no ends
+		d.followers.tell(news{began: true})
+	}
+	cancel()
+	close(proceed)
+	following.Wait()
+	if told == 0 || lost == 0 || uint64(told)+lost != ends {
+		t.Errorf("of %d ends, %d are told and %d called lost", ends, told, lost)
 	}
 }
 

@@ -149,7 +149,7 @@ func (d *Daemon) followConnections(w http.ResponseWriter, r *http.Request, q *da
 		if q.Names(c) {
 			write(e)
 		}
-	}, func() { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
+	}, func(uint64) { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
 	if err != nil {
 		d.Log.Warn("connections can't be followed", "err", err)
 		panic(http.ErrAbortHandler) // the caller sees that more should have come

@@ -107,7 +107,7 @@ func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, e
 }
 
 // Follow implements dataplane.Dataplane.
-func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
 		if flow.Backend() != flow.Orig.Dst {
@@ -116,7 +116,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
 			tell(began, &c)
 		}
-	}, lost)
+	}, func() { lost(1) })
 }
 
 // connection is a flow to f; ours: it leads, or led, to a backend of it. f is nil where there is no such frontend.

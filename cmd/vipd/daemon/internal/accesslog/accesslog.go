@@ -27,7 +27,7 @@ type Options struct {
 	// Log is vipd's own log.
 	Log *slog.Logger
 	// Follow tells of connections, as that of dataplane.Dataplane.
-	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error
+	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error
 }
 
 // Log writes lines of connections. Its methods may be called by any goroutine.
@@ -138,7 +138,7 @@ func (l *Log) follow(ctx context.Context) {
 	case <-l.wanted:
 	}
 	for ctx.Err() == nil {
-		if err := l.o.Follow(ctx, l.tell, func() { l.lost.Add(1) }); err != nil {
+		if err := l.o.Follow(ctx, l.tell, func(ends uint64) { l.lost.Add(ends) }); err != nil {
 			l.o.Log.Warn("connections can't be followed, so that the access log lacks them; trying again", "err", err)
 		}
 		wake.Sleep(ctx, again)

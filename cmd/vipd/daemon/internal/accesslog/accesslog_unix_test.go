@@ -29,7 +29,7 @@ func TestDiskTakesNothing(t *testing.T) {
 	none := func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
 		return snap.Map[balancer.Name, *balancer.Service]{}, nil
 	}
-	l := New(Options{Default: path, Services: none, Log: slog.New(slog.DiscardHandler), Follow: func(_ context.Context, tell func(bool, *dataplane.Connection), _ func()) error {
+	l := New(Options{Default: path, Services: none, Log: slog.New(slog.DiscardHandler), Follow: func(_ context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
 		for range queued + more {
 			tell(false, &dataplane.Connection{Service: "web"})
 		}

@@ -257,7 +257,7 @@ func (c *Switch) Close() {
 
 // Follow calls tell for the connections that begin and end in the mode that serves, and for those that end in a mode that was left, until
 // ctx ends; then it returns nil. It calls lost where some may have been missed, as when another mode takes over.
-func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func()) error {
+func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func(ends uint64)) error {
 	var mu sync.Mutex // one after the other
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -265,14 +265,14 @@ func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.
 	defer cancel()
 	for first := true; ctx.Err() == nil; first = false {
 		if !first {
-			locked(&mu, lost)
+			locked(&mu, func() { lost(1) })
 		}
 		serving, failed := c.Serving(), make(chan error, 1)
 		part, end := context.WithCancel(ctx)
 		following.Go(func() {
 			defer end()
 			failed <- serving.Dataplane.Follow(part, func(began bool, n *dataplane.Connection) { locked(&mu, func() { tell(began, n) }) },
-				func() { locked(&mu, lost) })
+				func(ends uint64) { locked(&mu, func() { lost(ends) }) })
 		})
 		select {
 		case err := <-failed:
