@@ -188,6 +188,7 @@ func (l *Log) write(path string, queue chan line) {
 		if err != nil {
 			l.lost.Add(pending)
 			out.Reset(f)
+			f.torn = f.half
 		}
 		if err != nil && !failing {
 			l.o.Log.Warn("the access log can't be written; its lines are counted in vipd_access_log_lost_total", "err", err)
@@ -233,6 +234,8 @@ type file struct {
 	path   string
 	open   *os.File
 	looked time.Time // when the name was last looked up
+	half   bool      // what was written last ends within a line
+	torn   bool      // the rest of that line is lost
 }
 
 // lookEvery is how often the name is looked up.
@@ -248,9 +251,19 @@ func (f *file) Write(b []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		f.open, f.looked = opened, time.Now()
+		f.open, f.looked, f.half, f.torn = opened, time.Now(), false, false
 	}
-	return f.open.Write(b)
+	if f.torn {
+		if _, err := f.open.WriteString("\n"); err != nil {
+			return 0, err
+		}
+		f.half, f.torn = false, false
+	}
+	n, err := f.open.Write(b)
+	if n > 0 {
+		f.half = b[n-1] != '\n'
+	}
+	return n, err
 }
 
 // named reports whether the open file still has its name.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 // TestDiskTakesNothing: connections go on where the log's file takes nothing, such as a pipe without a reader, and what is not
@@ -56,4 +58,57 @@ func TestDiskTakesNothing(t *testing.T) {
 		t.Errorf("%d lines are written and %d lost of %d", n, lost, queued+more)
 	}
 	<-ended
+}
+
+// TestTornLineEndsAlone: where the disk is full within a line, the next that is written begins at the start of one.
+func TestTornLineEndsAlone(t *testing.T) {
+	const room, before, after = 1000, 50, 5
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	exceeded := make(chan os.Signal, 1)
+	signal.Notify(exceeded, syscall.SIGXFSZ) // it would end the process
+	defer signal.Stop(exceeded)
+	bound := func(n syscall.Rlimit) {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &n); err != nil {
+			t.Error(err)
+		}
+	}
+	defer bound(old)
+	full := old
+	full.Cur = room // as a disk that is full: what fits is written, and the rest fails
+	bound(full)
+	path := filepath.Join(t.TempDir(), "log")
+	ctx, cancel := context.WithCancel(t.Context())
+	var l *Log
+	none := func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
+		return snap.Map[balancer.Name, *balancer.Service]{}, nil
+	}
+	l = New(Options{Default: path, Services: none, Log: slog.New(slog.DiscardHandler), Follow: func(_ context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
+		defer cancel()
+		for range before {
+			tell(false, &dataplane.Connection{Service: "before"})
+		}
+		wait.For(t, wait.Patience, "the disk to be full", func() bool { return l.Lost() > 0 })
+		bound(old)
+		for range after {
+			tell(false, &dataplane.Connection{Service: "after"})
+		}
+		return nil
+	}})
+	l.Run(ctx)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "time=") && strings.Contains(line, " service=after ") && strings.Count(line, "time=") == 1 {
+			whole++
+		}
+	}
+	if whole != after {
+		t.Errorf("%d of %d lines can be read:\n%s", whole, after, text)
+	}
 }
