@@ -119,5 +119,5 @@ func sockaddr(a netip.Addr, port uint16) unix.Sockaddr {
 	if a.Is4() {
 		return &unix.SockaddrInet4{Addr: a.As4(), Port: int(port)}
 	}
-	return &unix.SockaddrInet6{Addr: a.As16(), Port: int(port)}
+	return &unix.SockaddrInet6{Addr: a.As16(), Port: int(port), ZoneId: zoneIndex(a.Zone())}
 }

@@ -53,9 +53,6 @@ func newInterception(o Options, _ *Dataplane) (interception, string, error) {
 // Cleanup has nothing to remove: sockets end with their process.
 func Cleanup(context.Context, bool) ([]string, error) { return nil, nil }
 
-// sourceControl is for the redirect interception, which is not here.
-func sourceControl(netip.Addr) []byte { return nil }
-
 // heldPort is for Linux.
 type heldPort struct{}
 
@@ -121,5 +118,13 @@ func (x *flow) receive(use func([]byte)) error {
 		case !passing(err):
 			return err
 		}
+	}
+}
+
+// sender returns what sends answers to a client.
+func (w way) sender(to netip.AddrPort) func([]byte) error {
+	return func(b []byte) error {
+		_, err := w.socket.WriteToUDPAddrPort(b, to)
+		return err
 	}
 }

@@ -124,15 +124,6 @@ type way struct {
 	local netip.Addr
 }
 
-func (w way) send(b []byte, to netip.AddrPort) error {
-	if !w.local.IsValid() {
-		_, err := w.socket.WriteToUDPAddrPort(b, to)
-		return err
-	}
-	_, _, err := w.socket.WriteMsgUDPAddrPort(b, sourceControl(w.local), to)
-	return err
-}
-
 // forward sends one datagram on, to the next backend where one turns out to refuse.
 func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	var tried []*backend
@@ -259,10 +250,11 @@ func (f *frontend) endOldest() bool {
 // reply carries the datagrams of backend back until the flow ends, and ends it where it can't go on.
 func (f *frontend) reply(x *flow, backend *backend) {
 	defer f.d.tasks.Done()
+	send := x.back.sender(x.client)
 	err := x.receive(func(b []byte) {
 		f.praise(backend)
 		x.last.Store(f.d.now())
-		if err := x.back.send(b, x.client); err == nil { // else dropped, as networks do
+		if err := send(b); err == nil { // else dropped, as networks do
 			x.out.Add(uint64(len(b)))
 			x.counter.out.Add(uint64(len(b)))
 		}
