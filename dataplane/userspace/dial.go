@@ -109,7 +109,7 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
-	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
+	case sockerr.Is(err, syscall.EADDRNOTAVAIL, syscall.EAGAIN): // the latter: of UDP
 		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
 			"(net.ipv4.ip_local_port_range bounds them)", "frontend", f.key, "backend", b.addr)
 	case sockerr.Exhausted(err):

@@ -35,9 +35,9 @@
 // budget, and by the host's memory, and connections that find none copy. A frontend's connections may hold at most
 // four times as many as are left, so that the clients of one can't take those of all; with redirect, where frontends
 // share a queue, it resets clients beyond that. UDP has no queue to wait in: there the oldest flow of the frontend
-// with the most makes room, and connections leave a few descriptors to flows. Where the system is out of descriptors
-// all the same, accepting and dialing wait, and a client that was accepted just then is reset after its connect
-// timeout.
+// with the most makes room, and connections leave a few descriptors to flows. A flow takes a local port, too, of which
+// flows leave half to the programs of the host. Where the system is out of descriptors all the same,
+// accepting and dialing wait, and a client that was accepted just then is reset after its connect timeout.
 //
 // A backend may be a frontend of this dataplane, too. One that leads back to where the client came from, by however many
 // others, takes no connections: these would come round until nothing is left.

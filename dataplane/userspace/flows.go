@@ -102,9 +102,14 @@ type flowShare struct {
 	at   int // index among the holders, while used is not 0
 }
 
-func newFlowBudget(limit int, descriptors int64) *flowBudget {
+// newFlowBudget bounds flows by half of the descriptors, and of the local ports that the system gives to all of its programs: each
+// flow takes one. 0 ports: not known.
+func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	if limit <= 0 {
 		limit = 1 << 16
+	}
+	if ports > 0 {
+		limit = min(limit, ports/2)
 	}
 	return &flowBudget{limit: max(1, min(limit, int(descriptors/2)))}
 }

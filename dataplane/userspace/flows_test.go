@@ -51,7 +51,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 func TestFlowBudgetLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
-	b := newFlowBudget(50, 1000)
+	b := newFlowBudget(50, 1000, 0)
 	all := make([]*frontend, 8)
 	model := map[*frontend]int{}
 	for i := range all {

@@ -48,7 +48,7 @@ type Options struct {
 	// open, less a reserve for everything else.
 	maxDescriptors int
 	// maxFlows bounds the UDP flows of all frontends together; at the bound, the oldest one of the frontend with the most
-	// makes room. Default 65536, and never more than half of maxDescriptors.
+	// makes room. Default 65536, and never more than half of maxDescriptors, or of net.ipv4.ip_local_port_range.
 	maxFlows int
 }
 
@@ -115,7 +115,7 @@ func New(o Options) (*Dataplane, error) {
 	}
 	d.budget = newBudget(o.maxDescriptors)
 	d.pipes = newPipes(d.budget)
-	d.flows = newFlowBudget(o.maxFlows, d.budget.limit)
+	d.flows = newFlowBudget(o.maxFlows, d.budget.limit, localPorts())
 	tables, detail, err := newInterception(o, d)
 	if err != nil {
 		return nil, err
