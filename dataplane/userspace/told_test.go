@@ -181,3 +181,25 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	backup.stop()
 	wantAll("ejected")
 }
+
+// TestSilentUDPBackendsComeBack: one that never answers, as a log server, has its share again once nothing is refused.
+func TestSilentUDPBackendsComeBack(t *testing.T) {
+	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
+	stop()
+	d := start(t, Options{})
+	told := listenTo(d)
+	f := frontendAt("127.77.9.9:9000/udp", silent)
+	d.apply(f)
+	ask := func() {
+		c := udpClient(t, f.AddrPort())
+		_, _ = c.Write([]byte("x"))
+		_ = c.Close()
+	}
+	wantTold(t, told, silent, syscall.ECONNREFUSED, ask)
+	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // nobody reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Close()
+	wantTold(t, told, silent, nil, ask)
+}

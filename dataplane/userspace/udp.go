@@ -20,6 +20,10 @@ const datagram = 64 << 10
 // datagrams are buffers for one; a flow or a frontend has one only between a read and the write of what it got.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
+// trial is how long a backend that failed may take to refuse a flow, before it counts as one that takes datagrams without an
+// answer: the kernel gives a neighbour up after three seconds.
+const trial = 4 * time.Second
+
 // wantPacketsLocked reports whether the UDP socket is to be open. While no backend is active it stays for the flows that
 // are there: see endIdleFlowsLocked.
 func (f *frontend) wantPacketsLocked() bool {
@@ -209,8 +213,11 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	if f.d.followers.some() {
 		f.d.followers.tell(news{true, f.describeLocked(x)})
 	}
-	if f.handing {
+	switch {
+	case f.handing:
 		_ = socket.SetReadDeadline(longAgo)
+	case b.restUntil.Load() != 0:
+		_ = socket.SetReadDeadline(x.since.Add(trial))
 	}
 	f.d.tasks.Add(1)
 	go f.reply(x, b)
@@ -251,18 +258,37 @@ func (f *frontend) endOldest() bool {
 func (f *frontend) reply(x *flow, backend *backend) {
 	defer f.d.tasks.Done()
 	send := x.back.sender(x.client)
-	err := x.receive(func(b []byte) {
+	use := func(b []byte) {
 		f.praise(backend)
 		x.last.Store(f.d.now())
 		if err := send(b); err == nil { // else dropped, as networks do
 			x.out.Add(uint64(len(b)))
 			x.counter.out.Add(uint64(len(b)))
 		}
-	})
+	}
+	failures := backend.failures.Load()
+	err := x.receive(use)
+	if errors.Is(err, os.ErrDeadlineExceeded) && f.goesOn(x) {
+		if x.in.Load() > 0 && backend.failures.Load() == failures {
+			f.praise(backend)
+		}
+		err = x.receive(use)
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return // it is handed over
 	}
 	f.endFlow(x, err)
+}
+
+// goesOn has a flow go on whose trial is over. False: it is handed over.
+func (f *frontend) goesOn(x *flow) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.handing {
+		return false
+	}
+	_ = x.socket.SetReadDeadline(time.Time{}) // fails only where it is closed, as the next read says
+	return true
 }
 
 // refuses reports whether an error says that the backend, or a network on the way, does not take datagrams.

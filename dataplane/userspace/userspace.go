@@ -131,7 +131,8 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: dataplane.Needs{Translates: !binds}, Detail: d.detail, Drains: true}
 }
 
-// TellDials implements dataplane.Dataplane. Of UDP, what succeeds is an answer, and what fails is a datagram that is refused.
+// TellDials implements dataplane.Dataplane. Of UDP, what succeeds is an answer, or a
+// trial without a refusal, and what fails is a datagram that is refused.
 func (d *Dataplane) TellDials(tell func(balancer.Target, error)) { d.told = tell }
 
 // DialRetries counts attempts on a further backend after one had failed.
