@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"strconv"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
@@ -62,9 +63,11 @@ func wantDestination(fd uintptr, is4 bool) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 }
 
-// destinationOf returns the address that a datagram came to.
+// destinationOf returns the address that a datagram came to. The zone of a link-local one is the number of its device, without
+// which nothing can be sent from there.
 func destinationOf(control []byte, is4 bool) netip.Addr {
 	var ip net.IP
+	device := 0
 	if is4 {
 		var m ipv4.ControlMessage
 		if m.Parse(control) == nil {
@@ -73,10 +76,13 @@ func destinationOf(control []byte, is4 bool) netip.Addr {
 	} else {
 		var m ipv6.ControlMessage
 		if m.Parse(control) == nil {
-			ip = m.Dst
+			ip, device = m.Dst, m.IfIndex
 		}
 	}
 	a, _ := netip.AddrFromSlice(ip) // invalid if there is none
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		return a.WithZone(strconv.Itoa(device))
+	}
 	return a.Unmap()
 }
 
@@ -85,5 +91,5 @@ func sourceControl(local netip.Addr) []byte {
 	if local.Is4() {
 		return (&ipv4.ControlMessage{Src: local.AsSlice()}).Marshal()
 	}
-	return (&ipv6.ControlMessage{Src: local.AsSlice()}).Marshal()
+	return (&ipv6.ControlMessage{Src: local.AsSlice(), IfIndex: int(zoneIndex(local.Zone()))}).Marshal()
 }

@@ -412,3 +412,31 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Errorf("got %v, want what is possible", err)
 	}
 }
+
+// TestRedirectWhereLinksHaveNoAddresses but link-local ones, as with BGP unnumbered: these are what clients are redirected to.
+func TestRedirectWhereLinksHaveNoAddresses(t *testing.T) {
+	l := lab.New(t)
+	remote := l.Add("remote")
+	l.Link(l.Host(), remote)
+	l.Host().AddAddr("lo", "fd00:96::1/128")
+	l.Host().AddAddr("lo", "fd00:97::1/128")
+	remote.AddAddr("lo", "fd00:77::2/128")
+	linkLocal := func(n *lab.NS, dev string) string {
+		addr, _, _ := strings.Cut(strings.Fields(n.Exec("ip", "-6", "-o", "addr", "show", "dev", dev, "scope", "link"))[3], "/")
+		return addr
+	}
+	l.Host().Exec("ip", "-6", "route", "add", "fd00:77::2", "via", linkLocal(remote, "host"), "dev", "remote")
+	remote.Exec("ip", "-6", "route", "add", "fd00:96::1", "via", linkLocal(l.Host(), "remote"), "dev", "host", "src", "fd00:77::2")
+	at := netip.MustParseAddrPort("[fd00:97::1]:7000")
+	d := redirecting(t)
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		l.Host().Echo(string(proto), "s", at)
+		f := frontendAt("[fd00:96::1]:80/"+string(proto), at)
+		d.apply(f)
+		for _, from := range []*lab.NS{l.Host(), remote} {
+			if err := tryFor(t, from, f.Key, wait.Bound(time.Second)); err != nil {
+				t.Errorf("%s from %s: %v", f.Key, from.Name, err)
+			}
+		}
+	}
+}
