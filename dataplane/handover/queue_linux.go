@@ -130,10 +130,9 @@ func (q *Queue) Close() error {
 	return q.conn.Close()
 }
 
-// Close closes the descriptors of an unwanted item. TCP connections are reset: what is cut must not look complete.
+// Close closes the descriptors of an unwanted item.
 func (i Item) Close() {
 	for _, fd := range i.Files {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails where it is no socket
 		_ = unix.Close(fd)
 	}
 }

@@ -32,6 +32,14 @@ type inherited struct {
 	files []int
 }
 
+// reset ends what nobody carries on: a connection by a reset, for what is cut must not look complete.
+func (x *inherited) reset() {
+	for _, fd := range x.files {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails where it is a pipe
+	}
+	handover.Item{Files: x.files}.Close()
+}
+
 // inheritTime bounds the writes to the kernel that follow from what is not taken over.
 const inheritTime = 30 * time.Second
 
@@ -130,7 +138,6 @@ func openConn[C net.Conn](fd int) (C, error) {
 	var none C
 	c, err := net.FileConn(file)
 	if err != nil {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // as handover.Item.Close
 		return none, err
 	}
 	is, ok := c.(C)
@@ -275,7 +282,7 @@ func (d *Dataplane) discard() {
 	for _, all := range []map[balancer.Key][]inherited{in.conns, in.flows} {
 		for _, items := range all {
 			for _, x := range items {
-				handover.Item{Files: x.files}.Close()
+				x.reset()
 			}
 		}
 	}
