@@ -103,7 +103,7 @@ func checkDaemon(_ context.Context, v *visit) {
 	if v.Status == nil {
 		if held, err := v.Held(); err == nil && len(held) > 0 {
 			v.add(problem(v.NoDaemon, fmt.Sprintf("VIPs that it put on this host are here still (%d): in userspace mode nobody answers there; "+
-				"in other modes the kernel serves on, but nothing follows changes or failing endpoints", len(held)), "systemctl start vipd"))
+				"in other modes the kernel serves on, but nothing follows changes or failing endpoints", len(held)), "systemctl restart vipd"))
 			return
 		}
 		v.add(note(v.NoDaemon, "what follows is of the host, and of what the configuration says", ""))
