@@ -86,17 +86,12 @@ func await(ctx context.Context, pid int) bool {
 	return intime
 }
 
-// reap waits a moment for the rest of a process group that was killed. Where vipd is the first process of a container, they are its
-// children now that their parent has ended, and nobody else would; elsewhere it has none.
+// reap waits for the rest of a process group that was killed. Where vipd is the first process of a container, they are its children now
+// that their parent has ended, and nobody else would wait for them; elsewhere it has none.
 func reap(pid int) {
-	for range 100 {
-		switch n, err := unix.Wait4(-pid, nil, unix.WNOHANG, nil); {
-		case err == unix.EINTR || n > 0:
-		case err != nil:
-			return
-		default:
-			time.Sleep(10 * time.Millisecond)
-		}
+	var err error
+	for err == nil || err == unix.EINTR {
+		_, err = unix.Wait4(-pid, nil, 0, nil) // ECHILD: none is left
 	}
 }
 

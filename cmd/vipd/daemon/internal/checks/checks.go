@@ -151,12 +151,12 @@ func (c *Checks) Run(ctx context.Context) error {
 			return nil
 		case began := <-look.C:
 			switch {
-			case began.Before(rests):
-			case c.changed.Swap(false) || !kept:
+			case kept && !c.changed.Load():
+				c.files.Confirm(checksFile)
+			case !began.Before(rests):
+				c.changed.Store(false)
 				kept = c.keep()
 				rests = began.Add(keepRest * time.Since(began))
-			default:
-				c.files.Confirm(checksFile)
 			}
 		}
 	}
