@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/bits"
 	"slices"
@@ -123,6 +124,11 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		return err
 	}
 	e.report.Compared = began
+	if e.addresses && e.report.Ready && !e.repair { // what it mends of the host's is told of too
+		reason, _ := e.Host.Intact(ctx) // where it can't look, Prepare can't either, and says so
+		e.repair, e.damage = reason != "", reason
+		e.mended()
+	}
 	e.Host.Resync(e.addresses)
 	var done snap.Map[balancer.Key, *balancer.Frontend]
 	for key, digest := range seen.Digests {
@@ -142,7 +148,9 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		b := &e.broken
 		b.things = max(b.things, n, 1) // what is missing of the host's is one thing
 		b.keys = append(b.keys, keys...)
-		b.what = cmp.Or(e.damage, strings.Join(seen.Damage, "; "))
+		if b.what = cmp.Or(b.what, e.damage, strings.Join(seen.Damage, "; ")); b.what == "" && len(keys) > 0 {
+			b.what = fmt.Sprintf("the rules of %s are others", keys[0])
+		}
 	}
 	e.done, e.resync, e.addresses, e.repair, e.damage = done, false, false, false, ""
 	return nil

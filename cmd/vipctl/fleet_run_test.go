@@ -461,12 +461,19 @@ func TestFleetWatch(t *testing.T) {
 		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // w would wait with connecting again
 		{"82/tcp", interrupt},
 	}
+	seen := make(chan func(), len(steps)) // what one writes is seen before it has its answer: the next waits for that
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer close(seen)
+	running.Go(func() {
+		for then := range seen {
+			then()
+		}
+	})
 	step := 0
 	out.written = func(all string) {
 		if step < len(steps) && strings.Contains(all, steps[step].seen) {
-			running.Go(steps[step].then)
+			seen <- steps[step].then
 			step++
 		}
 	}

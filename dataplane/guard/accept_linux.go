@@ -29,17 +29,20 @@ func newAcceptor(w *wanted, o Options, conn *nft.Conn) *acceptor {
 
 // filtered reports whether iptables has filters, in either variant: they are there as soon as a program has asked for them. A
 // table of that name without its chains is another program's.
-func (a *acceptor) filtered() bool {
+func (a *acceptor) filtered() (bool, error) {
 	table, names := nft.Table{Family: nft.IPv4, Name: "filter"}, "/proc/net/ip_tables_names"
 	if a.family == inet.IPv6 {
 		table.Family, names = nft.IPv6, "/proc/net/ip6_tables_names"
 	}
 	chains, err := a.conn.Chains(table)
-	if err == nil && slices.ContainsFunc(chains, func(c nft.Found) bool { return c.Name == "FORWARD" || c.Name == "INPUT" }) {
-		return true
+	if err != nil {
+		return false, fmt.Errorf("looking for iptables' filters: %w", err)
 	}
-	text, err := os.ReadFile(names)
-	return err == nil && slices.Contains(strings.Fields(string(text)), "filter")
+	if slices.ContainsFunc(chains, func(c nft.Found) bool { return c.Name == "FORWARD" || c.Name == "INPUT" }) {
+		return true, nil
+	}
+	text, err := os.ReadFile(names) // absent where the kernel has no legacy iptables
+	return err == nil && slices.Contains(strings.Fields(string(text)), "filter"), nil
 }
 
 // establish puts up the rules where there are filters. That iptables is not there is no error, for services may work without:
@@ -51,8 +54,12 @@ func (a *acceptor) establish(ctx context.Context, directed bool) error {
 	if a.looked && !a.stale {
 		return nil
 	}
-	if !a.filtered() { // all is put up when there are filters, see intact
-		a.looked, a.stale = true, false
+	filtered, err := a.filtered()
+	if err != nil {
+		return err
+	}
+	if !filtered { // all is put up when there are filters, see intact
+		a.looked, a.stale, a.ready = true, false, false
 		return nil
 	}
 	if !isUnsupported(a.missing) {
@@ -72,8 +79,8 @@ func (a *acceptor) establish(ctx context.Context, directed bool) error {
 
 // leave removes the rules.
 func (a *acceptor) leave(ctx context.Context) error {
-	if !a.filtered() {
-		return nil
+	if filtered, err := a.filtered(); err != nil || !filtered {
+		return err
 	}
 	tool, err := a.rules(ctx)
 	if err == nil {
@@ -82,7 +89,7 @@ func (a *acceptor) leave(ctx context.Context) error {
 	if err != nil && !isUnsupported(err) {
 		return err
 	}
-	a.ready = false
+	a.ready, a.looked = false, false
 	return nil
 }
 
@@ -91,17 +98,22 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	if a.missing != nil {
 		return "", nil
 	}
-	if !a.ready && a.filtered() {
-		return "iptables has filters now", nil
-	}
-	if a.ready && !a.filtered() {
-		a.ready = false // they went, with our rules
-		a.forget()
-	}
-	if !a.ready {
+	if !a.looked { // establish is due
 		return "", nil
 	}
-	return a.rulesIntact(ctx)
+	filtered, err := a.filtered()
+	switch {
+	case err != nil:
+		return "", err
+	case filtered && !a.ready:
+		return "iptables has filters now", nil
+	case !filtered && a.ready: // they went, with our rules
+		a.forget()
+		a.looked = true
+	case filtered:
+		return a.rulesIntact(ctx)
+	}
+	return "", nil
 }
 
 // failed is why our connections may be dropped; nil means they are not.

@@ -68,6 +68,7 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		p.counts = counts
 		y.noteLocked(p, done)
 		if err := y.proveLocked(ctx, p.groups[:done]); err != nil {
+			y.doubtLocked(p, done)
 			return err
 		}
 		if err == nil {
@@ -111,11 +112,26 @@ func (y *family) proveLocked(ctx context.Context, written []xtables.Group) error
 			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // an orphan
 			err = xtables.NotWritten(table, name, got)
 		case ours || isHook(name):
-			y.prints[name] = got
+			y.prints[name] = printed{got, c.text}
 			delete(y.broken, name)
 		}
 	}
 	return err
+}
+
+// doubtLocked has the next plan write again what the first done groups of p have not been proved to have brought.
+func (y *family) doubtLocked(p *plan, done int) {
+	for i, g := range p.groups[:done] {
+		y.unsure = y.unsure || i >= p.treeFrom && i < p.treeTo
+		for _, c := range g.Write {
+			state := y.chains[c.Name]
+			state.text = 0
+			y.chains[c.Name] = state
+		}
+		if f := y.fronts[p.owners[i]]; f != nil {
+			f.digest, f.proved = 0, false
+		}
+	}
 }
 
 func isHook(chain string) bool { return slices.Contains(hooks(), chain) }

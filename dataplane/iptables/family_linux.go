@@ -44,8 +44,8 @@ type family struct {
 	// astray are other chains that lead to the root.
 	astray []string
 	// prints say what the kernel had in each of chains, and of jumps in its own, when they were written or found right.
-	prints map[string]xtables.Print
-	// broken is what was found of chains instead.
+	prints map[string]printed
+	// broken is what the kernel had of chains where that is not what they should be.
 	broken map[string]xtables.Print
 	// exact: the programs here print rules in the words in which they are written.
 	exact bool
@@ -57,6 +57,12 @@ type family struct {
 	slots int
 	look  xtables.Watch
 	counted
+}
+
+// printed is a chain's print with the hash of the text that it is of, as in chainState; 0 means unknown.
+type printed struct {
+	print xtables.Print
+	text  uint64
 }
 
 // chainState is what is known of a chain in the kernel.
@@ -101,7 +107,7 @@ func (y *family) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
 	y.tree = newTree(y.is4())
-	y.unsure, y.jumps, y.prints = true, 0, map[string]xtables.Print{}
+	y.unsure, y.jumps, y.prints = true, 0, map[string]printed{}
 }
 
 func (y *family) is4() bool { return y.name == inet.IPv4 }

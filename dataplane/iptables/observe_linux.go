@@ -140,7 +140,10 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 	last := y.fronts
 	read, changed := s.compare()
 	y.forget()
-	y.chains, y.prints = read, s.prints
+	y.chains = read
+	for name, print := range s.prints {
+		y.prints[name] = printed{print, read[name].text}
+	}
 	keys := make(map[string]balancer.Key, len(last))
 	for k, f := range last {
 		keys[f.chain] = k
@@ -177,14 +180,15 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	read, changed = make(map[string]chainState, len(s.rules)), map[string]bool{}
 	for chain, rules := range s.rules {
 		now := y.saved(chain, rules)
-		print, printed := y.prints[chain]
+		last, printed := y.prints[chain]
+		other := printed && last.print != s.prints[chain]
 		if was, ok := y.chains[chain]; !ok {
 			read[chain] = now
-		} else if y.alike(was, now) && (!printed || print == s.prints[chain]) {
+		} else if y.alike(was, now) && !other {
 			read[chain] = was
 		} else {
 			read[chain], changed[chain] = now, true
-			if printed && print != s.prints[chain] {
+			if other {
 				y.broken[chain] = s.prints[chain]
 			}
 		}
@@ -297,7 +301,7 @@ func (y *family) contentLocked(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for name, want := range y.prints {
-		if _, ours := y.chains[name]; (ours || isHook(name)) && prints[name] != want {
+		if _, ours := y.chains[name]; (ours || isHook(name)) && prints[name] != want.print {
 			return fmt.Sprintf("rules of chain %s were changed (%s)", name, y.name), nil
 		}
 	}

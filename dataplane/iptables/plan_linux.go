@@ -151,6 +151,11 @@ func (y *family) noteLocked(p *plan, done int) {
 			end(c.Name)
 			next := y.state(c)
 			next.epoch = y.epoch
+			if last := y.prints[c.Name]; last.text != 0 && last.text != next.text {
+				y.broken[c.Name] = last.print
+			} else if last.text != 0 {
+				delete(y.broken, c.Name)
+			}
 			y.chains[c.Name] = next
 		}
 		for _, name := range g.Delete {

@@ -250,8 +250,14 @@ func countsWhileServicesChange(t *testing.T, name config.ModeName) {
 		}
 	}
 	t.Logf("%d changes", changes)
+	counted := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s of %d are counted", counted, clients)
+		}
+	}()
 	wait.For(t, 0, "every flow to be counted once", func() bool {
-		counted := n.metric(`vipd_service_connections_total{port="",service="dns"}`)
+		counted = n.metric(`vipd_service_connections_total{port="",service="dns"}`)
 		return counted == fmt.Sprint(clients)
 	})
 }
