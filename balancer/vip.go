@@ -143,6 +143,15 @@ func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severi
 	return v, problems
 }
 
+// EncodeVIP is the inverse of DecodeVIP: the table of v, with the fields that it sets.
+func EncodeVIP(v *VIP) map[string]any {
+	all, defaults := map[string]any{}, DefaultVIPPolicy()
+	maps.Copy(all, decode.Tree(&v.VIPPolicy, &VIPPolicy{}))
+	maps.Copy(all, decode.Tree(&v.VIPPolicy, &defaults))
+	maps.DeleteFunc(all, func(field string, _ any) bool { return !slices.Contains(v.Given, field) })
+	return all
+}
+
 // DecodeVIPPolicy reads what a pool says of its addresses. It is the default where anything is an error.
 func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VIPPolicy, []Problem) {
 	r := newReading("", where, unknown)

@@ -277,7 +277,7 @@ func filesCleaner(conf config.Config) cleaner {
 		files := []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, fence.LockFile)}
 		counts := filepath.Join(conf.RunDir, "counts.json")
 		files = append(append(files, counts), atomicfile.Leftovers(counts)...)
-		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state"} {
+		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state"} {
 			path := filepath.Join(conf.StateDir, name)
 			files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)
 		}

@@ -61,6 +61,15 @@ func newLoader(main, place string) *loader {
 	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile, ahead: map[string]sighting{}}
 }
 
+// begin takes in the files of an earlier process. Those that are not there any more go with the first load.
+func (l *loader) begin(files map[string]*contents) {
+	for path, c := range files {
+		l.merge.put(path, c)
+	}
+	l.main.contents = files[l.path]
+	l.merge.settle()
+}
+
 // load looks, and reports whether the snapshot says something else now.
 func (l *loader) load(what look) bool {
 	if what.all {

@@ -52,7 +52,7 @@ func (l *loader) loadMain(what look) {
 
 // says reports whether the file defined anything or had a setting when it was last read.
 func (m *mainFile) says() bool {
-	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
+	return m.contents != nil && !m.kept && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 
 // emptied returns what an old main file becomes that says nothing any more: a disk was full, the power failed, or a program

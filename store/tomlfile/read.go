@@ -53,6 +53,8 @@ type contents struct {
 	unsettled bool
 	// writing means that the last of the problems says so.
 	writing bool
+	// kept means that this is from an earlier process, and the file was not read yet.
+	kept bool
 }
 
 // definition is one table of a file: [services.NAME], or [vips."ADDRESS"].
@@ -77,7 +79,7 @@ func (c *contents) seen(t *text, round int) *contents {
 		out = *c
 	}
 	out.id, out.read = identityOf(t.info), t.began
-	out.sum, out.round, out.err, out.unsettled = t.sum, round, nil, false
+	out.sum, out.round, out.err, out.unsettled, out.kept = t.sum, round, nil, false, false
 	if out.writing {
 		out.problems, out.writing = out.problems[:len(out.problems)-1], false
 	}
@@ -87,7 +89,7 @@ func (c *contents) seen(t *text, round int) *contents {
 // reread returns what c becomes by reading t where that takes no parsing, and nil where it does.
 func (l *loader) reread(c *contents, t *text, what look) *contents {
 	switch {
-	case c == nil:
+	case c == nil || c.kept:
 		return nil
 	case c.err == nil && c.sum == t.sum && c.round == l.round && !(what.empty && c.path == l.path):
 		return c.seen(t, l.round)
@@ -132,7 +134,7 @@ func (c *contents) unchanged(told bool) *contents {
 // isCut reports whether doc, which was read from t, may lack tables, keys, endpoints or ports of c only because the file is being
 // written: a script that appends line by line closes the file after each, and leaves it where it is.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
-	if c == nil || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(identityOf(t.info)) {
+	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(identityOf(t.info)) {
 		return false
 	}
 	if c.path == l.path && l.main.settings != nil && lacks(doc.tree, l.main.settings.tree) {

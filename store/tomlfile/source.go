@@ -23,6 +23,8 @@ type Options struct {
 	// Path is a file or folder with services, for use without a main file: as [store].path, but relative to the working
 	// folder. It is not read where Main is set.
 	Path string
+	// StateDir is the folder that the last good state is kept in, for a start at which a file has a mistake; "" means it is not kept.
+	StateDir string
 	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
 	// (warning). Default: nothing is logged.
 	Log *slog.Logger
@@ -82,16 +84,27 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	f := newFollower(s.options.Log, s.open)
 	defer f.close()
 	s.loader.follow = f
+	k := newKeeper(s.options.StateDir, s.options.Log)
+	s.loader.begin(k.kept())
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	published, end := context.WithCancel(context.WithoutCancel(ctx)) // it ends when the last was published
+	defer end()
+	keeping.Go(func() { k.run(published) })
+	told := func() {
+		publish(s.loader.state)
+		k.keep(s.loader.state)
+	}
 	w := &watching{Source: s, follower: f}
 	w.load(look{all: true})
-	publish(s.loader.state)
+	told()
 	for {
 		what, answer, ok := w.next(ctx)
 		if !ok {
 			return nil
 		}
 		if w.load(what) {
-			publish(s.loader.state)
+			told()
 		}
 		if answer != nil {
 			answer <- s.loader.state.Problems

@@ -151,7 +151,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 // newSource makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
 func (d *Daemon) newSource() (err error) {
 	c, log := d.config, d.component("store")
-	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: log})
+	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, StateDir: c.StateDir, Log: log})
 	if c.Store.Kind != config.EtcdStore {
 		d.source = d.files
 		return nil

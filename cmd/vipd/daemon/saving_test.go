@@ -6,6 +6,22 @@ import (
 	"testing"
 )
 
+// TestRestartWithMistake: a service whose file has a mistake is served after a restart as it was before.
+func TestRestartWithMistake(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "two")
+	n := startNode(t, web)
+	n.stop()
+	n.write(strings.Replace(web, "vips = [", "vips = [\"nowhere\", ", 1))
+	n.start()
+	if s := n.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "nowhere") {
+		t.Errorf("the problems are %v", s.Problems)
+	}
+	if got := ask("127.40.0.1:8080"); got != "one" && got != "two" {
+		t.Errorf("%q answers", got)
+	}
+}
+
 // TestSavingInPlace: a configuration that is emptied, by a program that writes it just now or by a full disk, changes neither the
 // services nor the settings. To serve nothing on purpose takes a word.
 func TestSavingInPlace(t *testing.T) {

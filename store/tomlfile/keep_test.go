@@ -1,0 +1,87 @@
+package tomlfile_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/tomlfile"
+)
+
+// run follows vipd.toml with what is kept in a folder beside it, until it has taken in the files, and ends.
+func (w *world) run() store.Snapshot {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	defer cancel()
+	log := slog.New(slog.NewTextHandler(w.Output(), nil))
+	var last store.Snapshot
+	err := tomlfile.New(tomlfile.Options{Main: w.path("vipd.toml"), StateDir: w.dir, Log: log}).Watch(ctx, func(s store.Snapshot) {
+		last = s
+		cancel()
+	})
+	w.do(err)
+	return last
+}
+
+// TestKeepsOverRestart: what files said before a mistake in them is served after a restart too, and what they do not say any more is not.
+func TestKeepsOverRestart(t *testing.T) {
+	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
+	w := newWorld(t, map[string]string{
+		"vipd.toml": "[store]\npath = \"d\"\n[defaults]\nscheduler = \"wrr\"\n" + service("a", 1) + vip + service("z", 9),
+		"d/b.toml":  service("b", 2) + service("c", 3) + "health = { type = \"http\", path = \"/x\" }\nendpoints = [{ address = \"10.2.0.1\", port = 1 }]\n",
+		"d/e.toml":  service("e", 5),
+		"d/f.toml":  service("f", 6),
+	})
+	good := w.run()
+	bad := strings.NewReplacer("[\"10.96.0.", "[\"10.96.O.", "\"one\"", "\"won\"", "preempt = \"1m\"", "")
+	w.write("vipd.toml", "[store]\npath = \"d\"\n"+bad.Replace(service("a", 1)+vip))
+	w.write("d/b.toml", service("b", 4)+bad.Replace(service("c", 3)))
+	w.write("d/e.toml", "[services.e")
+	w.do(os.Remove(w.path("d/f.toml")))
+	for range 2 { // what is served from what was kept is kept
+		s := w.run()
+		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5"; got != want || len(s.Problems) != 4 {
+			t.Fatalf("after a restart: %s, want %s and 4 problems", describe(s), want)
+		}
+		for _, name := range []balancer.Name{"a", "c", "e"} {
+			if was, is := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(was, is) {
+				t.Errorf("after a restart service %s is %v, want %v", name, is, was)
+			}
+		}
+		addr := netip.MustParseAddr("10.96.0.1")
+		if was, is := good.VIPs.At(addr), s.VIPs.At(addr); is == nil || fmt.Sprint(was.VIPPolicy, was.Given) != fmt.Sprint(is.VIPPolicy, is.Given) {
+			t.Errorf("after a restart the settings of the address are %v, want %v", is, was)
+		}
+	}
+	w.write("d/b.toml", service("b", 4))
+	w.write("d/e.toml", "")
+	if got, want := strings.Split(describe(w.run()), " |")[0], "a=1 b=4"; got != want {
+		t.Errorf("after the mistakes are mended: %s, want %s", got, want)
+	}
+}
+
+// TestKeptIsBroken: a file of what was kept that says nothing is set aside.
+func TestKeptIsBroken(t *testing.T) {
+	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
+	w.run()
+	text, err := os.ReadFile(w.path("files.state"))
+	w.do(err)
+	for _, cut := range []int{0, 1, len(text) - 2, rand.IntN(len(text) - 1)} {
+		w.write("files.state", string(text[:cut]))
+		if got := describe(w.run()); got != "a=1" {
+			t.Errorf("with %d of %d bytes of what was kept: %s", cut, len(text), got)
+		}
+		if _, err := os.Stat(w.path("files.state.broken")); err != nil {
+			t.Errorf("with %d of %d bytes: %v", cut, len(text), err)
+		}
+		_ = os.Remove(w.path("files.state.broken"))
+	}
+}
