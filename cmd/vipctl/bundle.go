@@ -120,9 +120,6 @@ func (c *call) exhibits() []exhibit {
 	conf, _, err := config.Load(c.flags.String("config"))
 	files := []string{c.flags.String("config")}
 	if place := conf.Store.Path; err == nil && place != "" {
-		if !filepath.IsAbs(place) {
-			place = filepath.Join(filepath.Dir(files[0]), place)
-		}
 		if in, err := filepath.Glob(filepath.Join(place, "*.toml")); err == nil && in != nil {
 			files = append(files, in...)
 		} else {

@@ -53,8 +53,8 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 	return f, err
 }
 
-// addKept adds the endpoints that the daemon of this host keeps in use although their leases have ended: etcd no longer has
-// them, but nodes follow what it says of them. If the daemon does not answer, nothing is added.
+// addKept adds what etcd does not tell and the daemon of this host does: which endpoints are down, and those that it keeps in use
+// although their leases have ended, for nodes follow what etcd says of them. If the daemon does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
 	services, _ := askDaemon(f.call, (*api.Client).Services)
 	for _, s := range services {
@@ -64,6 +64,9 @@ func (f *fleetOverride) addKept() {
 		}
 		for _, e := range s.Endpoints {
 			t, err := balancer.ParseTarget(s.Name, e.Address)
+			if err == nil && e.State == balancer.Down {
+				f.Inputs.Health = f.Inputs.Health.Set(t, balancer.HealthDown)
+			}
 			if err != nil || e.Configured == 0 || len(f.Endpoints(t)) > 0 {
 				continue
 			}
@@ -100,11 +103,36 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 		r.Revision = max(r.Revision, revision)
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: next})
 	}
+	f.noteOwn()
 	errs = append(errs, f.show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
 	if f.request.Draining != nil && !*f.request.Draining {
 		f.noteLocalDrains()
 	}
 	return errors.Join(errs...)
+}
+
+// noteOwn says which endpoints on the node of the request are of services in this host's files, which etcd does not have. Where the
+// daemon does not answer, there is no note.
+func (f *fleetOverride) noteOwn() {
+	if f.request.Node == "" {
+		return
+	}
+	endpoints, _ := askDaemon(f.call, (*api.Client).Endpoints)
+	for _, e := range endpoints {
+		if e.Node == f.request.Node && !f.Services.Has(e.Service) {
+			f.hint("%s/%s stays as it is: service %[1]s is in files of this host, not in etcd; \"vipctl %s --node %s --socket %s\" meets it", e.Service, e.Address,
+				f.verb.name, e.Node, f.socketWords())
+		}
+	}
+}
+
+// socketWords are where the daemon of this host is, for a command that is advised.
+func (f *fleetOverride) socketWords() string {
+	socket, err := f.daemon.socket()
+	if err != nil {
+		return "PATH"
+	}
+	return socket
 }
 
 // waitText says how to wait for a revision; nothing where there is none.
@@ -141,15 +169,11 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 // daemon does not answer, there is no note.
 func (f *fleetOverride) noteLocalDrains() {
 	endpoints, _ := askDaemon(f.call, (*api.Client).Endpoints)
-	socket, err := f.daemon.socket()
-	if err != nil {
-		socket = "PATH"
-	}
 	for _, t := range f.targets {
 		if slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
 			return e.Service == t.Service && isAt(e.Address, t.Address()) && f.drainedHere(e)
 		}) {
-			f.hint("the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back", t, t.Service, t.Address(), socket)
+			f.hint("the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back", t, t.Service, t.Address(), f.socketWords())
 		}
 	}
 }

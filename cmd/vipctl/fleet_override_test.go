@@ -336,7 +336,6 @@ func TestFleetDrainKept(t *testing.T) {
 	f.service("web", map[string]any{"ports": []any{
 		map[string]any{"name": "http", "port": int64(80), "target_port": int64(8080)}, map[string]any{"name": "https", "port": int64(443), "target_port": int64(8443)},
 	}})
-	f.service("dns", nil, "10.0.0.3")
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	d, stop, err := serveFake(socket)
 	if err != nil {
@@ -354,6 +353,11 @@ func TestFleetDrainKept(t *testing.T) {
 		}},
 		{Name: "dns", Origin: balancer.Origin{File: "vipd.toml"}, Endpoints: []api.Endpoint{{Service: "dns", Address: "10.0.0.5:8080", Node: "rack1", Configured: 1}}},
 	}
+	l := f.line()
+	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != exitDone ||
+		!strings.Contains(l.err.String(), "dns/10.0.0.5:8080 stays as it is: service dns is in files of this host") {
+		t.Errorf("a drain of a node that has a service of files exits with %d and says %q", code, l.err)
+	}
 	for _, test := range []struct{ line, want string }{
 		{"drain --node rack1 --force", "web/10.0.0.1: draining\nweb/10.0.0.2:9000: draining\n"},
 		{"undrain web 10.0.0.2", "web/10.0.0.2: drain taken back\n"},
@@ -366,6 +370,34 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	if len(d.asked) > 0 {
 		t.Errorf("the daemon was asked for %+v", d.asked)
+	}
+}
+
+// TestFleetDrainOfTheLastHealthy: an endpoint that the daemon of this host has found down is none that is left.
+func TestFleetDrainOfTheLastHealthy(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "10.0.0.1", "10.0.0.2")
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	d, stop, err := serveFake(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	t.Setenv("VIPCTL_SOCKET", socket)
+	for state, code := range map[balancer.BackendState]int{balancer.Down: exitFailed, balancer.Active: exitDone} {
+		d.services = []api.Service{{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{
+			{Service: "web", Address: "10.0.0.1:8080", Configured: 1, State: balancer.Active}, {Service: "web", Address: "10.0.0.2:8080", Configured: 1, State: state},
+		}}}
+		for _, line := range []string{"drain web 10.0.0.1", "weight web 10.0.0.1 0", "undrain web 10.0.0.1", "weight web 10.0.0.1 -"} {
+			want := code
+			if strings.HasPrefix(line, "undrain") || strings.HasSuffix(line, "-") {
+				want = exitDone
+			}
+			l := f.line()
+			if got := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+line)); got != want {
+				t.Errorf("%q, while the other endpoint is %s, exits with %d: %s", line, state, got, l.err)
+			}
+		}
 	}
 }
 

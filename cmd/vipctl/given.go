@@ -94,6 +94,9 @@ func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
 	}
+	if ext := filepath.Ext(place); ext == ".yaml" || ext == ".yml" {
+		return nil, fmt.Errorf("%s: YAML is not read; write TOML or JSON, as \"vipctl export -o json\" does", place)
+	}
 	info, err := os.Stat(place)
 	if err != nil {
 		return nil, unreadable(place, err)

@@ -177,7 +177,7 @@ func wrongUses(t *testing.T) string {
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
 	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",
-	"apply -f - -f -", "history Web --etcd http://127.0.0.1:1", "node set n1", "ownership rekeyed", "vip move", "vip move here --to n1",
+	"apply -f - -f -", "apply -f services.yaml", "history Web --etcd http://127.0.0.1:1", "node set n1", "ownership rekeyed", "vip move", "vip move here --to n1",
 	"node fence n1", "get services -o jsonpath={end}", "get services -o jsonpath={x!}",
 	"get services -o jsonpath={'x}", "register web 10.0.0.1 --timeout=-1s -- true", "register web 10.0.0.1 --kill-after=-1s -- true", "convert --from apache x",
 	"register web 224.0.0.1:80 --etcd http://127.0.0.1:1", "register web 10.0.0.1 --max-connections 9999999999 --etcd http://127.0.0.1:1",

@@ -16,8 +16,24 @@ type section struct {
 	base []*node
 }
 
-// all are the statements that hold in a section, the inherited ones first.
-func (s *section) all() []*node { return slices.Concat(s.base, s.statements) }
+// all are the statements that hold in a section, the inherited ones first. Steps of checks are inherited where it has none of its own.
+func (s *section) all() []*node {
+	base := s.base
+	if slices.ContainsFunc(s.statements, isCheckStep) {
+		base = slices.DeleteFunc(slices.Clone(base), isCheckStep)
+	}
+	return slices.Concat(base, s.statements)
+}
+
+func isCheckStep(s *node) bool { return s.is("http-check") || s.is("tcp-check") }
+
+// disabled reports whether the section serves nothing.
+func (s *section) disabled() (is bool) {
+	for _, one := range s.all() {
+		is = one.is("disabled") || is && !one.is("enabled")
+	}
+	return is
+}
 
 // haproxy is a file of HAProxy while it is read.
 type haproxy struct {
@@ -45,14 +61,13 @@ func haproxyAnswers() []answer {
 		{"", "source", ownAddress + "; source in the health table is for checks alone"},
 		{"", "log log-format log-tag capture unique-id-format", nearLog},
 		{"", "cookie http-request http-response redirect compression errorfile http-reuse stats monitor-uri http-after-response", noHTTP},
-		{"option", "redispatch log-health-checks splice-auto splice-request splice-response tcp-smart-accept tcp-smart-connect allbackups", ""},
+		{"option", "redispatch log-health-checks splice-auto splice-request splice-response tcp-smart-accept tcp-smart-connect", ""},
 		{"option", "tcplog dontlognull dontlog-normal", nearLog},
 		{"option", "httplog forwardfor httpclose http-server-close http-keep-alive forceclose http-no-delay originalto http-buffer-request", noHTTP},
 		{"check", "tcp-check", ""},
 		{"check", "mysql-check pgsql-check ldap-check ssl-hello-chk", "nearest is a check of type tcp, which proves that the port is open, or one of type exec that asks the server"},
 		{"check", "external-check", "nearest is a check of type exec; this one is of type tcp"},
 		{"server", "alpn ciphers ciphersuites crl-file verifyhost ssl-max-ver ssl-min-ver", noServerTLS},
-		{"flag", "ssl", noServerTLS},
 		{"server", "cookie proto ws", noHTTP},
 		{"flag", "agent-check", nearAgent},
 		{"server", "agent-port agent-inter agent-addr agent-send", nearAgent},
@@ -238,6 +253,10 @@ func (h *haproxy) frontend(front *section) error {
 func (h *haproxy) serve(front, back *section) error {
 	if front == back && !slices.ContainsFunc(front.all(), func(s *node) bool { return strings.HasPrefix(s.word(0), "server") }) {
 		h.note(front.line, "left out: it has no server; vipd's own status page is at [api] http")
+		return nil
+	}
+	if front.disabled() || back.disabled() {
+		h.note(front.line, "left out: it is disabled")
 		return nil
 	}
 	var listeners []listener

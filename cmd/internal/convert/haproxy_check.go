@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -13,6 +15,8 @@ type checkRules struct {
 	times timing
 	// tls: checks speak TLS.
 	tls bool
+	// sent: a step says what is sent, whatever the option says.
+	sent bool
 	// cut is the line that ends connections of failed servers; 0 means none does.
 	cut int
 }
@@ -29,10 +33,14 @@ func (c *checkRules) put(p *haproxy, line int, name string, value any) {
 // option reads the option that chooses the kind of check.
 func (c *checkRules) option(p *haproxy, s *node) {
 	c.kind = *s
+	if !c.sent {
+		c.drop("method", "path", "host") // of defaults
+	}
 	switch s.word(1) {
 	case "httpchk":
 		words := s.words[2:]
 		switch {
+		case c.sent:
 		case len(words) == 1:
 			c.put(p, s.line, "path", words[0])
 		case len(words) > 1:
@@ -53,17 +61,31 @@ func (c *checkRules) option(p *haproxy, s *node) {
 	}
 }
 
+// drop takes fields back.
+func (c *checkRules) drop(names ...string) {
+	c.set = slices.DeleteFunc(c.set, func(s setting) bool { return slices.Contains(names, s.name) })
+}
+
+// step sets a field by a step of a check, of which vipd has one of each kind.
+func (c *checkRules) step(p *haproxy, line int, name, value string) {
+	if first := find(c.set, name); first != nil && first.value != value {
+		p.note(line, "a check sends one text and awaits one, here that of line %d; nearest is a check of type exec that takes all steps", first.line)
+		return
+	}
+	c.put(p, line, name, value)
+}
+
 // rule reads http-check and tcp-check lines.
 func (c *checkRules) rule(p *haproxy, s *node) {
 	switch {
 	case s.is("http-check", "send"):
 		c.send(p, s)
 	case s.is("http-check", "expect", "status"):
-		c.put(p, s.line, "status", strings.ReplaceAll(s.word(3), " ", ","))
+		c.step(p, s.line, "status", strings.ReplaceAll(s.word(3), " ", ","))
 	case s.is("http-check", "expect", "string"), s.is("tcp-check", "expect", "string"):
-		c.put(p, s.line, "expect", strings.Join(s.words[3:], " "))
+		c.step(p, s.line, "expect", strings.Join(s.words[3:], " "))
 	case s.is("tcp-check", "send"):
-		c.put(p, s.line, "send", s.word(2))
+		c.step(p, s.line, "send", s.word(2))
 	case s.is("tcp-check", "connect"), s.is("http-check", "connect"):
 		for i, word := range s.words {
 			if word == "port" {
@@ -83,6 +105,8 @@ func (c *checkRules) rule(p *haproxy, s *node) {
 // send reads "http-check send meth M uri U hdr Name Value".
 func (c *checkRules) send(p *haproxy, s *node) {
 	headers := map[string]any{}
+	c.sent = true
+	c.drop("method", "path", "host", "headers")
 	for i := 2; i < len(s.words); i++ {
 		switch value := s.word(i + 1); s.words[i] {
 		case "meth":
@@ -102,7 +126,7 @@ func (c *checkRules) send(p *haproxy, s *node) {
 		}
 		i++
 	}
-	if len(headers) > 0 && find(c.set, "headers") == nil {
+	if len(headers) > 0 {
 		c.set = append(c.set, setting{name: "headers", value: headers, line: s.line})
 	}
 }
@@ -179,6 +203,9 @@ func (c *checkRules) write(p *proxy) {
 	}
 	if kind != "tcp" {
 		p.health = defaulted(p.health, "method", "OPTIONS")
+	}
+	if c.times.timeout.line == 0 {
+		c.times.timeout = span{time: below(cmp.Or(c.times.interval.time, usualInterval)), why: originDefault}
 	}
 	p.checkTimes(p.service, c.times)
 	if c.cut > 0 {

@@ -22,6 +22,8 @@ type proxy struct {
 	defaults   []string
 	servers    []server
 	check      checkRules
+	// allBackups: all backups that are up share the connections, else the first of them has all.
+	allBackups bool
 }
 
 // statement reads a line.
@@ -145,6 +147,8 @@ func (p *proxy) option(s *node) {
 	switch name := s.word(1); name {
 	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":
 		p.check.option(p.haproxy, s)
+	case "allbackups":
+		p.allBackups = true
 	default:
 		p.answer(s.line, "option", name)
 	}
@@ -195,11 +199,23 @@ func (p *proxy) finish() {
 	if at := p.idle.shortest(); at.line > 0 {
 		p.set(at.line, "idle_timeout", seconds(at.time))
 	}
-	checked := 0
+	checked, backup := 0, 0
 	for i := range p.servers {
 		s := &p.servers[i]
-		if s.used = p.endpointOf(s); s.used && s.checked {
+		if s.used = p.endpointOf(s); !s.used {
+			continue
+		}
+		if s.checked {
 			checked++
+			p.check.tls = p.check.tls || s.tls && !s.elsewhere
+		}
+		switch {
+		case p.allBackups || s.fields["backup"] == nil:
+		case backup == 0:
+			backup = s.line
+		default:
+			s.fields["draining"] = true
+			p.note(s.line, "is drained: in vipd backups share connections, in the origin it has them all once that of line %d is down; see \"vipctl undrain\"", backup)
 		}
 	}
 	if checked > 0 {

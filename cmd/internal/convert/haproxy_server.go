@@ -11,8 +11,8 @@ import (
 type server struct {
 	words []string
 	line  int
-	// checked: it has a check. used: it became an endpoint.
-	checked, used bool
+	// checked: it has a check. used: it became an endpoint. tls: it is spoken to by TLS, and by its check too, unless that goes elsewhere.
+	checked, used, tls, elsewhere bool
 	// fields are the endpoint's, and at is the word that is read.
 	fields map[string]any
 	at     int
@@ -78,6 +78,9 @@ func (e *server) option(p *proxy, name string) {
 		e.fields["draining"] = true
 	case "enabled":
 		delete(e.fields, "draining")
+	case "ssl":
+		e.tls = true
+		p.note(line, "%s: %s", name, noServerTLS)
 	case "weight":
 		p.amount(e.fields, line, name, "weight", e.value())
 	case "maxconn":
@@ -97,6 +100,7 @@ func (e *server) option(p *proxy, name string) {
 			e.value() // the server's own value, which stands behind that of default-server, is the one that counts
 			return
 		}
+		e.elsewhere = e.elsewhere || name == "port" || name == "addr"
 		p.check.server(p, line, name, e)
 	default:
 		if slices.ContainsFunc(p.answers, func(a answer) bool { return a.in == "server" && slices.Contains(strings.Fields(a.words), name) }) {

@@ -34,7 +34,7 @@ func (d *draft) checkTimes(s *service, t timing) {
 	default:
 		s.checkSpan("interval", bounded, t.interval)
 	}
-	longest := (bounded - bounded/10).Truncate(time.Millisecond)
+	longest := below(bounded)
 	switch {
 	case t.timeout.time == 0 && bounded <= usualTimeout:
 		s.checkSpan("timeout", longest, span{why: "must be below interval"})
@@ -53,6 +53,11 @@ func (d *draft) checkTimes(s *service, t timing) {
 		}
 		s.checkSpan("fast_interval", fast, t.fast)
 	}
+}
+
+// below is the longest timeout of an interval.
+func below(interval time.Duration) time.Duration {
+	return (interval - interval/10).Truncate(time.Millisecond)
 }
 
 func (s *service) checkSpan(name string, d time.Duration, from span) {

@@ -258,16 +258,23 @@ func (k *keepalived) fill(s *service, n *node) {
 			checkers = append(checkers, k.realServer(s, r, fields, inherited))
 		}
 	}
+	var sorry []int
 	for _, c := range n.children {
 		if c.word(0) != "sorry_server" {
 			continue
 		}
 		if fields := k.endpointAt(s, c.line, c.word(1), c.word(2)); fields != nil {
 			fields["backup"] = true
+			sorry = append(sorry, c.line)
 		}
 	}
 	k.forwardPorts(s)
 	k.health(s, checkers)
+	for _, line := range sorry {
+		if len(s.health) > 0 {
+			k.note(line, "is checked as the real servers are, and gets clients while it passes that; in the origin it has no check")
+		}
+	}
 }
 
 // setting reads a statement of a virtual_server that is neither a server nor about checks.

@@ -25,7 +25,7 @@ func nginxAnswers() []answer {
 		{"file", "*", "a setting of nginx's process; vipd needs none of it"},
 		{"stream", "include", notRead},
 		{"stream", "map geo split_clients limit_conn_zone limit_req_zone", noRules},
-		{"", "listen proxy_pass server_name allow", ""},
+		{"", "listen proxy_pass server_name allow deny", ""},
 		{"", "proxy_next_upstream_tries proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout bounds each attempt"},
 		{"", "proxy_bind", ownAddress + "; in kernel modes endpoints see the client's"},
 		{"", "proxy_ssl ssl_certificate ssl_certificate_key ssl_protocols ssl_preread", noTLS},
@@ -122,20 +122,41 @@ func (n *nginx) server(block *node, outer []*node) error {
 	n.used[pass.word(1)] = true
 	for _, s := range n.spread(block.line, name, listeners) {
 		n.upstream(s, upstream)
-		var allowed []string
-		var at int
 		for _, one := range slices.Concat(outer, block.children) {
-			if one.word(0) == "allow" && one.word(1) != "all" {
-				allowed, at = append(allowed, one.word(1)), one.line
-				continue
-			}
-			n.setting(s, one, len(allowed) > 0)
+			n.setting(s, one)
 		}
-		if len(allowed) > 0 && slices.ContainsFunc(block.children, func(c *node) bool { return c.word(0) == "deny" && c.word(1) == "all" }) {
-			s.set(at, "source_ranges", prefixes(allowed))
-		}
+		n.access(s, block, outer)
 	}
 	return nil
+}
+
+// access reads who may connect: the first allow or deny line that is about a client decides. A server has those around it where it
+// has none of its own.
+func (n *nginx) access(s *service, block *node, outer []*node) {
+	isRule := func(one *node) bool { return one.word(0) == "allow" || one.word(0) == "deny" }
+	rules := block.children
+	if !slices.ContainsFunc(rules, isRule) {
+		rules = outer
+	}
+	var allowed []string
+	for _, one := range rules {
+		switch all := one.word(1) == "all"; {
+		case !isRule(one):
+		case one.word(0) == "allow" && all:
+			return
+		case one.word(0) == "allow":
+			allowed = append(allowed, one.word(1))
+		case !all:
+			n.note(one.line, nearRanges)
+		case len(allowed) == 0:
+			n.note(one.line, "left out: nobody may connect")
+			n.services = slices.DeleteFunc(n.services, func(other *service) bool { return other == s })
+			return
+		default:
+			s.set(one.line, "source_ranges", prefixes(allowed))
+			return
+		}
+	}
 }
 
 // listen reads a listen line.
@@ -229,8 +250,8 @@ func (n *nginx) endpointOf(s *service, one *node) {
 	}
 }
 
-// setting reads another line of a server or stream block. allowed: an allow line stands above it.
-func (n *nginx) setting(s *service, one *node, allowed bool) {
+// setting reads another line of a server or stream block.
+func (n *nginx) setting(s *service, one *node) {
 	switch name, value := one.word(0), one.word(1); name {
 	case "proxy_timeout":
 		n.setTime(s, one.line, "idle_timeout", value, time.Second)
@@ -239,10 +260,6 @@ func (n *nginx) setting(s *service, one *node, allowed bool) {
 	case "proxy_protocol":
 		if value == "on" {
 			s.set(one.line, "proxy_protocol", "v1")
-		}
-	case "deny":
-		if value != "all" || !allowed {
-			n.note(one.line, nearRanges)
 		}
 	case "health_check":
 		n.health(s, one)
