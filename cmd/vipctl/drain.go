@@ -156,6 +156,7 @@ func runWeight(c *call) error {
 		return wrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
+	done += until(q)
 	o, err := c.overrider(q)
 	if err != nil {
 		return err
@@ -170,6 +171,14 @@ func runWeight(c *call) error {
 		}
 	}
 	return err
+}
+
+// until says when a change ends by itself; "" where it does not.
+func until(q api.OverrideRequest) string {
+	if q.Expires == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; taken back in %s", q.Expires)
 }
 
 func runUndrain(c *call) error {
@@ -226,9 +235,7 @@ func runDrain(c *call) error {
 	if q.Timeout > 0 {
 		done += fmt.Sprintf("; what is left is cut in %s", q.Timeout)
 	}
-	if q.Expires > 0 {
-		done += fmt.Sprintf("; taken back in %s", q.Expires)
-	}
+	done += until(q)
 	o, err := c.nodeOverrider(q)
 	if o == nil || err != nil {
 		return err

@@ -241,6 +241,9 @@ func TestFleetOverrideLapses(t *testing.T) {
 	if o == nil || time.Until(o.Expires).Round(time.Minute) != time.Hour {
 		t.Errorf("the override is %+v", o)
 	}
+	if stdout, _ := f.do(exitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; taken back in 1h0m0s\n") {
+		t.Errorf("stdout is %q", stdout)
+	}
 	l := f.line()
 	l.ahead.Store(int64(2 * time.Hour))
 	l.begin("weight", "web", "10.0.0.1", "5")

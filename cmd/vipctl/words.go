@@ -58,7 +58,7 @@ func (p *printer) ago(t time.Time) string {
 
 // ahead says how far ahead t is.
 func (p *printer) ahead(t time.Time) string {
-	if d := t.Sub(p.now()); d > 0 {
+	if d := t.Sub(p.now()); d >= time.Second {
 		return "in " + roughly(d)
 	}
 	return "now"
