@@ -22,7 +22,7 @@ import (
 const (
 	keepName    = "files.state"
 	keepVersion = 1
-	// keepPause is the least time between two writes of the last good state; a write takes at most one part in keepShare of the time.
+	// keepPause is the least time before a write of the last good state; a write takes at most one part in keepShare of the time.
 	keepPause = 5 * time.Second
 	keepShare = 20
 )
@@ -77,26 +77,23 @@ func (k *keeper) run(ctx context.Context) {
 	if k.path == "" {
 		return
 	}
-	for {
+	for pause := keepPause; wake.Sleep(ctx, pause); {
 		select {
 		case s := <-k.latest:
-			began := time.Now()
-			k.write(&s)
-			wake.Sleep(ctx, max(keepPause, keepShare*time.Since(began)))
+			pause = max(keepPause, keepShare*k.write(&s))
 		case <-ctx.Done():
-			select {
-			case s := <-k.latest:
-				k.write(&s)
-			default:
-			}
-			return
 		}
+	}
+	select {
+	case s := <-k.latest:
+		k.write(&s)
+	default:
 	}
 }
 
-// write replaces the file. That it can't is told once.
-func (k *keeper) write(s *store.Snapshot) {
-	failed := ""
+// write replaces the file, and returns how long it took. That it can't is told once.
+func (k *keeper) write(s *store.Snapshot) time.Duration {
+	began, failed := time.Now(), ""
 	if err := atomicfile.Write(k.path, atomicfile.Lasting, func(w *bufio.Writer) error { return encodeKept(w, s) }); err != nil {
 		failed = err.Error()
 	}
@@ -104,6 +101,7 @@ func (k *keeper) write(s *store.Snapshot) {
 		k.log.Error("the last good state of files is not kept in state_dir", "err", failed)
 	}
 	k.failed = failed
+	return time.Since(began)
 }
 
 func encodeKept(w io.Writer, s *store.Snapshot) error {
