@@ -81,16 +81,18 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 }
 
 // Observe removes what an earlier process has left, before the first Set, and later says in what the redirects are not as they
-// were set. The next Set writes them again.
+// were set. It goes on to say so, also after an error, until Set writes them again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {
 	case !r.made:
 		return "", r.remove(ctx)
-	case r.table != nil && r.table.have != nil:
+	case r.table != nil && r.table.have == nil, r.table == nil && !r.rules.ready:
+		return "unknown until they are written again", nil
+	case r.table != nil:
 		if damage, err = r.table.compare(); damage != "" || err != nil {
 			r.table.have = nil
 		}
-	case r.table == nil && r.rules.ready:
+	default:
 		r.rules.watch.(*watch).table("nat").look = xtables.Contents() // it compares at once
 		if damage, err = r.rules.rulesIntact(ctx); damage != "" || err != nil {
 			r.rules.forget()
