@@ -115,6 +115,7 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) (don
 	if e.then.Len() > 0 {
 		time.Sleep(settle)
 		if err := y.commit(ctx, &e.then); err != nil {
+			y.doubtLocked(err) // the first has an effect
 			return 0, err
 		}
 	}

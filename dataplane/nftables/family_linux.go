@@ -106,17 +106,21 @@ func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}
-	if err != nil {
-		y.sound = false // another program may have changed what the transaction builds on
-	}
-	if errors.Is(err, nft.ErrBusy) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) { // it has, and other frontends may be in it
-		y.doubt = fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
+	var refused *nft.Error
+	conflict := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
+	if err != nil && (conflict || !errors.As(err, &refused)) { // what is refused for another reason has no effect
+		y.doubtLocked(err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
 		y.epoch++
 		y.endLocked(tx.Deleted)
 	}
 	return err
+}
+
+// doubtLocked notes that the table may not be as fronts and chains say, also where frontends are concerned that no change was about.
+func (y *family) doubtLocked(err error) {
+	y.sound, y.doubt = false, fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
 }
 
 // remove deletes the table. Nothing is translated any more when its elements are read for the last time: what came in between would

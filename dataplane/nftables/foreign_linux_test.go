@@ -17,6 +17,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
 	"vipd/dataplane/internal/dnat"
+	"vipd/dataplane/internal/nft"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -245,6 +246,48 @@ func (f *front) backends() []netip.AddrPort {
 		all = append(all, f.ids[id])
 	}
 	return all
+}
+
+// TestLooksAfterFailedTransactions: one that the kernel has refused leaves the table as sound as it was, so that damage is noticed; one
+// of which it is not known whether it had an effect is itself a reason to compare.
+func TestLooksAfterFailedTransactions(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: 0x8000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &foreignHistory{T: t, d: d, want: map[balancer.Key]*balancer.Frontend{}}
+	f := fake.Frontend("10.96.0.1:80")
+	h.want[f.Key] = f
+	h.mend()
+	y := d.families[0]
+	fails := func() {
+		var tx nft.Tx
+		tx.AddTable(nft.Table{Family: 99, Name: "refused"})
+		y.mu.Lock()
+		defer y.mu.Unlock()
+		if err := y.commit(t.Context(), &tx); err == nil {
+			t.Error("the transaction does not fail")
+		}
+	}
+	fails()
+	if reason := h.look(); reason != "" {
+		t.Errorf("after a refusal: %s", reason)
+	}
+	load(t, "delete table ip vipd")
+	if h.look() == "" {
+		t.Error("after a refusal nothing is noticed of a table that is gone")
+	}
+	h.mend()
+	if err := y.table.Conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fails()
+	if h.look() == "" {
+		t.Error("after a transaction of which nothing is known no comparison is due")
+	}
+	load(t, "delete table ip vipd")
 }
 
 // TestOtherVersion: the table of a version that had other maps is replaced, whatever its maps lead to.
