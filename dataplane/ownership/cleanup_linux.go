@@ -1,12 +1,6 @@
 package ownership
 
-import (
-	"errors"
-	"fmt"
-	"net/netip"
-
-	"vipd/dataplane/internal/nft"
-)
+import "errors"
 
 // Cleanup takes away the gate that an owner has left, and the VIPs that one which was killed has left behind it. It returns what it did
 // in words, or, with dry, what it would do. No owner may run.
@@ -19,17 +13,9 @@ func Cleanup(dry bool) (done []string, err error) {
 	if there, err := g.conn.HasTable(g.table); err != nil || !there {
 		return nil, nil //nolint:nilerr // a kernel without nf_tables has none
 	}
-	var vips []netip.Addr
-	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
-		all, err := g.conn.Elements(g.table, vipSet(f).Name)
-		if err != nil {
-			return nil, fmt.Errorf("reading the VIPs of the gate: %w", err)
-		}
-		for _, e := range all {
-			if a, ok := netip.AddrFromSlice(e.Key); ok {
-				vips = append(vips, a)
-			}
-		}
+	vips, err := g.listed()
+	if err != nil {
+		return nil, err
 	}
 	done = []string{"delete the nftables table " + g.table.String()}
 	if dry {

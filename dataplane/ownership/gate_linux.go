@@ -334,6 +334,22 @@ func (g *Gate) Intact() (reason string, err error) {
 	return "", nil
 }
 
+// listed reads the VIPs of the table that stands, which an earlier process may have left.
+func (g *Gate) listed() (vips []netip.Addr, err error) {
+	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+		all, err := g.conn.Elements(g.table, vipSet(f).Name)
+		if err != nil {
+			return nil, fmt.Errorf("reading the VIPs of the gate: %w", err)
+		}
+		for _, e := range all {
+			if a, ok := netip.AddrFromSlice(e.Key); ok {
+				vips = append(vips, a)
+			}
+		}
+	}
+	return vips, nil
+}
+
 // Remove takes the gate away.
 func (g *Gate) Remove() error {
 	var tx nft.Tx

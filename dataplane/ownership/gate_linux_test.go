@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -243,6 +244,63 @@ func TestLost(t *testing.T) {
 	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {
 		t.Errorf("%v are announced, want %s", got, both[0])
 	}
+}
+
+// TestLeft kills an owner. The next one removes the VIP that it left, also where users have taken the VIP away, or it has no device any
+// more and the table of the gate is gone; and it removes a VIP that comes later before the gate lets it pass.
+func TestLeft(t *testing.T) {
+	l, client := world(t)
+	process, _ := owner(t, l, vip4)
+	lab.Eventually(t, 10*time.Second, "an answer", func() error {
+		if len(answers(t, client, vip4)) == 0 {
+			return errors.New("nobody answers")
+		}
+		return nil
+	})
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = process.Wait()
+	left, other := netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)
+	at := func(vips ...netip.Addr) Places {
+		p := Places{Interfaces: []string{"lan"}, Devices: map[netip.Addr]string{}}
+		for _, a := range vips {
+			p.Devices[a] = "lan"
+		}
+		return p
+	}
+	next := func(told ...netip.Addr) *Kernel {
+		t.Helper()
+		k, err := NewKernel(KernelOptions{Places: at(other), Told: told, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	removed := func(when string) {
+		t.Helper()
+		if held, err := Held(); err != nil || strings.Contains(fmt.Sprint(held), vip4) {
+			t.Errorf("%s, the VIP is still here: %v, %v", when, held, err)
+		}
+	}
+	k := next()
+	removed("taken away by users")
+	add := func() { l.Host().Exec("ip", "addr", "add", vip4+"/32", "dev", "lan") }
+	add()
+	if err := errors.Join(k.Open(), k.Cover(at(left, other))); err != nil {
+		t.Fatal(err)
+	}
+	removed("covered by an open gate")
+	if err := errors.Join(k.gate.Remove(), k.End()); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	k = next(left)
+	removed("without a device, after the gate's table was deleted")
+	_ = k.End()
 }
 
 // TestMany has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.

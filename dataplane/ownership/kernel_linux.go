@@ -29,6 +29,8 @@ type Places struct {
 type KernelOptions struct {
 	Gate GateOptions
 	Places
+	// Told are all VIPs that have one owner, also those without a device here. The first Close removes them from this host.
+	Told []netip.Addr
 	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
 	AnnounceEvery time.Duration
 	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
@@ -47,6 +49,8 @@ type Kernel struct {
 	gate      *Gate
 	addresses *Addresses
 	announcer *Announcer
+	// left are VIPs that an earlier process may have left here. The first Close removes them.
+	left []netip.Addr
 
 	places atomic.Pointer[Places] // o.Places, for Probe and Run
 	moved  wake.Signal            // places are others
@@ -66,7 +70,11 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log), moved: wake.New()}
+	left, err := g.listed()
+	if err != nil {
+		return nil, errors.Join(err, g.Close(), x.Close())
+	}
+	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log), left: append(left, o.Told...), moved: wake.New()}
 	k.know(o.Places)
 	return k, nil
 }
@@ -185,6 +193,10 @@ func (k *Kernel) vips() []netip.Addr {
 
 // Close closes the gate so that no refresh opens it, by making it anew, and then removes every VIP, also one that another program added.
 func (k *Kernel) Close() error {
+	if err := k.strip(k.left); err != nil { // first, as the next table does not list them
+		return err
+	}
+	k.left = nil
 	k.token.Lock()
 	err := k.gate.Install(k.present(), k.vips())
 	k.token.Unlock()
@@ -199,10 +211,14 @@ func (k *Kernel) Close() error {
 	return err
 }
 
-// Cover changes the VIPs, and the interfaces where they may be. What is bound is among them.
+// Cover changes the VIPs, and the interfaces where they may be. What is bound is among them. VIPs that come are removed from this host,
+// as the gate may be open and another host may own them.
 func (k *Kernel) Cover(p Places) error {
 	k.know(p)
 	if err := k.follow(); err != nil {
+		return err
+	}
+	if err := k.strip(slices.DeleteFunc(k.vips(), func(a netip.Addr) bool { return k.gate.vips[a] })); err != nil {
 		return err
 	}
 	return k.gate.Cover(k.vips())
@@ -305,6 +321,9 @@ func (k *Kernel) Unbind(vips []netip.Addr) error {
 
 // strip takes VIPs from every interface.
 func (k *Kernel) strip(vips []netip.Addr) error {
+	if len(vips) == 0 {
+		return nil
+	}
 	_, err := k.addresses.Strip(vips)
 	return err
 }

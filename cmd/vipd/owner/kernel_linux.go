@@ -14,7 +14,7 @@ import (
 func NewKernel(log *slog.Logger, gate, announce time.Duration) Maker {
 	return func(p places, h Hears) (Kernel, error) {
 		k, err := ownership.NewKernel(ownership.KernelOptions{
-			Gate: ownership.GateOptions{Timeout: gate}, Places: p.inKernel(), AnnounceEvery: announce, Log: log,
+			Gate: ownership.GateOptions{Timeout: gate}, Places: p.inKernel(), Told: p.told, AnnounceEvery: announce, Log: log,
 			Rival: func(r ownership.Rival) { h.Rival(r.VIP, r.MAC) }, Gone: h.Gone, Reached: h.Reached,
 		})
 		if err != nil {

@@ -22,6 +22,8 @@ type places struct {
 	// on has for each of at the interface that may have VIPs; "" means none.
 	on      []string
 	devices map[netip.Addr]string
+	// told are all VIPs, also those without a device.
+	told []netip.Addr
 	// own are VIPs that this host has for itself: no gate may silence them, and no other host may have them.
 	own []netip.Addr
 	// reach are the hosts that are to answer on an interface.
@@ -31,7 +33,7 @@ type places struct {
 // find finds the device of each VIP: the one whose network contains it, of those named if any are. Heartbeats are heard on each,
 // and where etcd is reached from; or on the addresses that are named.
 func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []string) (places, error) {
-	p := places{devices: map[netip.Addr]string{}}
+	p := places{devices: map[netip.Addr]string{}, told: vips}
 	all, err := net.Interfaces()
 	if err != nil {
 		return p, fmt.Errorf("listing devices: %w", err)
@@ -97,10 +99,10 @@ func (p places) grown(next places) places {
 	return out
 }
 
-// same reports whether nothing has changed.
+// same reports whether nothing has changed on this host.
 func (p places) same(other places) bool {
 	devices := maps.Equal(p.devices, other.devices) // there are many
-	p.devices, other.devices = nil, nil
+	p.devices, p.told, other.devices, other.told = nil, nil, nil, nil
 	return devices && reflect.DeepEqual(p, other)
 }
 
