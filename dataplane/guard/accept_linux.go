@@ -70,7 +70,7 @@ func (a *acceptor) establish(ctx context.Context, directed bool) error {
 		err = a.bringAll(ctx, tool)
 	}
 	if err != nil && !isUnsupported(err) {
-		a.looked = false
+		a.forget() // the next try writes all again
 		return fmt.Errorf("having iptables accept our connections: %w", err)
 	}
 	a.missing, a.looked, a.stale, a.ready = err, true, false, err == nil

@@ -233,7 +233,7 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 func (*kernel) writing(context.Context, Tool, string) error { return nil }
 
 // wrote implements ruleWatch.
-func (k *kernel) wrote(_ context.Context, _ Tool, table string, want map[string]int, bases []string) error {
+func (k *kernel) wrote(_ context.Context, _ Tool, table string, want, bases map[string]int) error {
 	k.left[table] = map[string][]string{}
 	for name, rules := range want {
 		if n := len(k.chains[table+" "+name]); n != rules {
@@ -241,7 +241,7 @@ func (k *kernel) wrote(_ context.Context, _ Tool, table string, want map[string]
 		}
 		k.left[table][name] = k.chains[table+" "+name]
 	}
-	for _, name := range bases {
+	for name := range bases {
 		k.left[table][name] = k.chains[table+" "+name]
 	}
 	return nil
@@ -822,6 +822,39 @@ func TestRefusedForAMoment(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unproved is a kernel that says of nothing that it was written.
+type unproved struct{ *kernel }
+
+func (unproved) wrote(context.Context, Tool, string, map[string]int, map[string]int) error {
+	return errors.New("the rules changed while they were listed")
+}
+
+// TestRetryIsProved: a part that was refused is mended once it is seen in the kernel, and tried again until then.
+func TestRetryIsProved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKernel(t)
+		g := guardOver(k, dataplane.Needs{Forward: true})
+		g.want(frontend("10.96.0.1:80", sources("10.0.0.0/8")), 1, false)
+		k.refuse = "CONNMARK"
+		_ = g.prepare(t.Context())
+		time.Sleep(refusedAfter)
+		if err := g.prepare(t.Context()); err != nil || len(g.problems()) == 0 {
+			t.Fatalf("it is not done without: %v", err)
+		}
+		k.refuse, g.watch = "", unproved{k}
+		time.Sleep(refusalMax)
+		if g.retry(t.Context()) || len(g.problems()) == 0 {
+			t.Error("what was not seen in the kernel is taken for mended")
+		}
+		maps.DeleteFunc(k.chains, func(_ string, rules []string) bool { return strings.Contains(strings.Join(rules, " "), "CONNMARK") })
+		g.watch = k
+		time.Sleep(refusalFirst)
+		if !g.retry(t.Context()) || k.users("--match-set vipd-restricted4 ") == 0 || len(g.problems()) > 0 {
+			t.Errorf("it was not written again: %v", g.problems())
+		}
+	})
 }
 
 // TestGuardBudget holds the work of one change to what it changes.

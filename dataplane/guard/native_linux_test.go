@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -265,5 +266,66 @@ func TestNativeHistories(t *testing.T) {
 		if err := h.g.leave(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// blindTool is iptables whose rules can't be listed for as long as blind is set.
+type blindTool struct {
+	*xtables.Tool
+	blind *bool
+}
+
+func (b blindTool) Prints(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.Print, error) {
+	if *b.blind {
+		return nil, errors.New("the rules changed while they were listed")
+	}
+	return b.Tool.Prints(ctx, table, prefix, chains)
+}
+
+// beside is a guard of one frontend on a host with filters of iptables.
+func beside(t *testing.T, blind *bool) *native {
+	t.Helper()
+	lab.Require(t)
+	lab.Need(t, "nft", "iptables-nft")
+	conn, err := nft.Open()
+	if err == nil {
+		err = conn.Listen()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nftables(t, "", "flush", "ruleset"); _ = conn.Close() })
+	iptables(t, "-P", "FORWARD", "DROP")
+	o := Options{Mode: dataplane.Needs{Forward: true}, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler), Tools: func(ctx context.Context, f inet.Family) (Tool, error) {
+		tool, err := xtables.Find(ctx, f, xtables.NFT, slog.New(slog.DiscardHandler))
+		return blindTool{tool, blind}, err
+	}}
+	w := newWanted(inet.IPv4, o)
+	w.want(frontend("10.96.0.10:80"), 1, false)
+	w.want(frontend("10.96.0.10:80"), 1, true)
+	return newNative(w, conn, newAcceptor(w, o, conn), func(context.Context) error { return nil })
+}
+
+func iptables(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("iptables-nft", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("iptables-nft %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestAcceptsAgainWhatWasNotProved: rules that could not be looked at after they were written are written again.
+func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
+	blind := true
+	g := beside(t, &blind)
+	if err := g.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	iptables(t, "-F") // a firewall is loaded again
+	iptables(t, "-X")
+	blind = false
+	if err := g.finish(t.Context()); err != nil || !strings.Contains(iptables(t, "-S"), "-A VIPD-FORWARD -j ACCEPT") {
+		t.Errorf("%v\n%s", err, iptables(t, "-S"))
 	}
 }

@@ -59,7 +59,10 @@ func (g *legacy) retry(ctx context.Context) (mended bool) {
 		}
 		err := g.bring(ctx, g.found, p)
 		if err == nil && p.failed == nil {
-			err = g.wrote(ctx, g.found)
+			if err = g.wrote(ctx, g.found); err != nil { // it may not be there
+				p.failed = err
+				p.forget()
+			}
 		}
 		if err != nil {
 			p.refusals.due = time.Now().Add(refusalFirst)

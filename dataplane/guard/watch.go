@@ -1,9 +1,6 @@
 package guard
 
-import (
-	"context"
-	"slices"
-)
+import "context"
 
 // ruleWatch looks cheaply whether our chains are as they were left.
 type ruleWatch interface {
@@ -12,9 +9,9 @@ type ruleWatch interface {
 	// writing looks which chains of a table have other rules than when wrote was called. It comes before all of ours are
 	// written.
 	writing(ctx context.Context, tool Tool, table string) error
-	// wrote remembers what the chains of a table, which have just been written and have so many rules, and the jumps to them from
+	// wrote remembers what the chains of a table, which have just been written and have so many rules, and so many jumps to them from
 	// bases look like. The error says which has not the rules that it was given.
-	wrote(ctx context.Context, tool Tool, table string, want map[string]int, bases []string) error
+	wrote(ctx context.Context, tool Tool, table string, want, bases map[string]int) error
 }
 
 // sizes are how many rules the chains of a table have that the parts have there; nil means they have none.
@@ -41,11 +38,11 @@ func (g *legacy) wrote(ctx context.Context, tool Tool) error {
 		if want == nil {
 			continue
 		}
-		var bases []string
+		bases := map[string]int{}
 		for _, p := range g.parts {
 			for _, j := range p.jumps {
-				if p.def.table == table && !slices.Contains(bases, j.base) {
-					bases = append(bases, j.base)
+				if p.def.table == table {
+					bases[j.base]++
 				}
 			}
 		}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -86,12 +87,12 @@ func (w *watch) writing(ctx context.Context, tool Tool, table string) error {
 // ourPrefix begins the names of our chains.
 const ourPrefix = "VIPD-"
 
-func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[string]int, bases []string) error {
+func (w *watch) wrote(ctx context.Context, tool Tool, table string, want, bases map[string]int) error {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return nil
 	}
-	names := slices.AppendSeq(slices.Clone(bases), maps.Keys(want))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(bases)), maps.Keys(want))
 	prints, err := reader.Prints(ctx, table, ourPrefix, names)
 	if err != nil {
 		return err
@@ -101,6 +102,11 @@ func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[str
 		got := prints[name]
 		if broken, known := t.broken[name]; got.Rules != rules || known && got == broken {
 			return xtables.NotWritten(table, name, got)
+		}
+	}
+	for base, jumps := range bases {
+		if prints[base].Rules < jumps {
+			return fmt.Errorf("chain %s of table %s lacks a jump that was just written: another program is changing it at the same time", base, table)
 		}
 	}
 	t.prints = prints

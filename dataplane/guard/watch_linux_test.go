@@ -87,3 +87,14 @@ func TestWatchPace(t *testing.T) {
 		})
 	}
 }
+
+// TestJumpsAreProved: chains that were written are not there for packets without the jumps to them.
+func TestJumpsAreProved(t *testing.T) {
+	want := map[string]int{"VIPD-A": 20, "VIPD-B": 10}
+	for base, jumps := range map[string]int{"VIPD-B": 10, "FORWARD": 1} { // of the former there are 10 rules, of the latter none
+		err := newWatch().wrote(t.Context(), &slowTable{}, "filter", want, map[string]int{base: jumps})
+		if lost := base == "FORWARD"; (err != nil) != lost {
+			t.Errorf("%d jumps from %s: %v", jumps, base, err)
+		}
+	}
+}
