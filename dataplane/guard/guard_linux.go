@@ -254,11 +254,12 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 		if y.form == nil {
 			continue
 		}
-		if reason, err := y.form.intact(ctx); reason != "" || err != nil {
-			return reason, mended, err
+		found, also := y.form.intact(ctx)
+		if err = errors.Join(err, also); found != "" {
+			return found, mended, err
 		}
 	}
-	return "", mended, nil
+	return "", mended, err
 }
 
 // Ready says why a frontend must not be applied yet; nil means it may be. One with source ranges, or on an address that another host

@@ -296,10 +296,12 @@ func (t *native) intact(ctx context.Context) (string, error) {
 	if !t.ready || t.failed != nil {
 		return "", nil
 	}
-	if reason, err := t.accept.intact(ctx); reason != "" || err != nil {
+	reason, err := t.accept.intact(ctx)
+	if reason != "" {
 		return reason, err
 	}
-	return t.table.Look(t.compare)
+	reason, also := t.table.Look(t.compare)
+	return reason, errors.Join(err, also)
 }
 
 // compare says in what the table is not as it was left.

@@ -329,3 +329,18 @@ func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 		t.Errorf("%v\n%s", err, iptables(t, "-S"))
 	}
 }
+
+// TestDriftBesideABlindAcceptor: where iptables' filters can't be looked at, what is missing of the table is noticed.
+func TestDriftBesideABlindAcceptor(t *testing.T) {
+	blind := false
+	g := beside(t, &blind)
+	if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	blind = true
+	iptables(t, "-A", "INPUT", "-s", "192.0.2.1")
+	nftables(t, "delete table ip vipd-guard", "-f", "-")
+	if reason, err := g.intact(t.Context()); reason == "" || err == nil {
+		t.Errorf("got %q, %v; want what is missing, and the error", reason, err)
+	}
+}

@@ -158,9 +158,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if reason := h.addressesIntact(); reason != "" {
 		return reason, nil
 	}
-	if err := h.dropArrived(); err != nil {
-		return "", err
-	}
+	arrived := h.dropArrived()
 	if len(h.unannounced) > 0 {
 		h.announceAll()
 		h.publish()
@@ -172,10 +170,10 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if mended {
 		h.publish()
 	}
-	if reason != "" || err != nil {
+	if reason != "" {
 		return reason, err
 	}
-	return "", h.lookAtSysctls()
+	return "", errors.Join(arrived, err, h.lookAtSysctls())
 }
 
 // addressesIntact says what has happened to addresses, or to the device that holds them, since the last look. It costs
