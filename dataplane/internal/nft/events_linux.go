@@ -91,11 +91,22 @@ func (e *events) note(m *nlsock.Messages) {
 		for a := nlsock.In(m.Body[4:]); a.Next(); {
 			switch {
 			case kind == msgNewGen && a.Kind == genID:
-				e.told = number(a.Value)
+				e.come(number(a.Value))
 			case kind != msgNewGen && a.Kind == eventTable:
 				e.touched[Table{family, text(a.Value)}]++
 			}
 		}
+	}
+}
+
+// come takes in that a generation was told of: one that was given up may come late, and one that is skipped had no room.
+func (e *events) come(generation uint32) {
+	ahead := int32(generation - e.told)
+	if ahead > 1 {
+		e.lost++
+	}
+	if ahead > 0 {
+		e.told = generation
 	}
 }
 

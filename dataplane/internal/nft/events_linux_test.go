@@ -125,6 +125,18 @@ func TestLooksWithoutEvents(t *testing.T) {
 	}
 }
 
+// TestLooksAfterWhatWasNotTold: a transaction of which nothing is told is noticed with the next one, also where that is another table's.
+func TestLooksAfterWhatWasNotTold(t *testing.T) {
+	_, o := ownSample(t, true)
+	run(t, "delete table ip sample", "nft", "-f", "-")
+	o.events.sock.Discard() // stands for a kernel that had no room
+	run(t, "add table ip other", "nft", "-f", "-")
+	looks := 0
+	if _, err := o.Look(func() (string, error) { looks++; return "", nil }); err != nil || looks != 1 {
+		t.Errorf("compared %d times, want 1; %v", looks, err)
+	}
+}
+
 // TestLearnsWhatItWrites: after transactions of our own, what was learned of the table is what a whole reading of it says.
 func TestLearnsWhatItWrites(t *testing.T) {
 	s, o := ownSample(t, true)
