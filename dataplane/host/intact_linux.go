@@ -22,7 +22,7 @@ func (h *Host) updateView() error {
 	if complete && !h.full && !h.stale {
 		return nil
 	}
-	h.stale = true // until all of this has succeeded
+	h.stale, h.lost = true, h.lost || !complete // until all of this has succeeded
 	v, err := h.readView(h.nl)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (h *Host) wantedOrApplied() map[netip.Addr]bool {
 // catchUp takes in events in the middle of work.
 func (h *Host) catchUp() {
 	if complete, err := h.events.drain(h.noteEvent); err != nil || !complete {
-		h.stale = true
+		h.stale, h.lost = true, true
 	}
 }
 

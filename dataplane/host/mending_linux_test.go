@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -71,6 +72,24 @@ func TestRouteTakenAway(t *testing.T) {
 	}
 	finishNothing(t, h)
 	checkIntact(t, h)
+}
+
+// TestRouteTakenAwayUnheard takes a route away while the kernel has no room to say so.
+func TestRouteTakenAwayUnheard(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkIntact(t, h)
+	must(t, h.events.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) }))
+	for i := range 40 {
+		ip(t, fmt.Sprintf("addr add 10.99.0.%d/32 dev client", i+1))
+	}
+	ip(t, "route del local 10.96.0.10 dev lo table local proto 118")
+	if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to 10.96.0.10 is gone from lo" {
+		t.Errorf("reason %q, %v", reason, err)
+	}
 }
 
 // TestRoutePending holds VIPs on a link that is down: they are held, their routes and announcements come with the link,

@@ -27,7 +27,7 @@ type routes struct {
 	// carries.
 	source [2]netip.Addr
 	routed map[netip.Addr]netip.Addr
-	// lost: a route of ours was removed since they were looked at, perhaps by others.
+	// lost: a route of ours was, or may have been, removed since they were looked at, perhaps by others.
 	lost bool
 	// renumbered: others' addresses of the family have changed since a source was looked for.
 	renumbered [2]bool
