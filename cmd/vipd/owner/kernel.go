@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,11 +58,55 @@ type Maker func(places, Hears) (Kernel, error)
 // cover has the kernel know other VIPs and devices.
 type cover struct{ places }
 
+// queue holds what a kernel is to do. It has no bound: the loop that adds to it must not wait for the worker, which waits for the loop.
+type queue struct {
+	wake wake.Signal
+	mu   sync.Mutex // guards all
+	all  []any      // actions, and covers
+}
+
+func (q *queue) add(a any) {
+	q.mu.Lock()
+	q.all = append(q.all, a)
+	q.mu.Unlock()
+	q.wake.Send()
+}
+
+// unbinds are Unbinds that follow each other.
+type unbinds []ownership.Unbind
+
+// mostUnbound bounds the VIPs of unbinds: one that moves to another host is silent until all of them are removed.
+const mostUnbound = 100
+
+// take takes what comes first, Unbinds together; nil means nothing waits.
+func (q *queue) take() (first any) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var some unbinds
+	for vips := 0; len(some) < len(q.all) && vips < mostUnbound; {
+		u, is := q.all[len(some)].(ownership.Unbind)
+		if !is {
+			break
+		}
+		some, vips = append(some, u), vips+len(u.Addrs)
+	}
+	switch {
+	case len(some) > 0:
+		first, q.all = some, q.all[len(some):]
+	case len(q.all) > 0:
+		first, q.all = q.all[0], q.all[1:]
+	}
+	if len(q.all) > 0 {
+		q.wake.Send()
+	}
+	return first
+}
+
 // work is what a kernel does in order, apart from the loop.
 type work struct {
 	kernel Kernel
 	timing ownership.Timing
-	queue  chan any // actions, and covers
+	queue  queue
 	tell   func(func(ownership.Time) []ownership.Action)
 	node   *ownership.Node
 	failed func(what string, err error)
@@ -86,8 +131,8 @@ func (w *work) run() {
 		select {
 		case <-w.done:
 			return
-		case a := <-w.queue:
-			w.act(a)
+		case <-w.queue.wake:
+			w.act(w.queue.take())
 		case <-look.C:
 			w.look()
 		case <-w.gone:
@@ -162,17 +207,28 @@ func (w *work) act(a any) {
 		w.tell(func(now ownership.Time) []ownership.Action { return w.node.Opened(now, err) })
 	case ownership.Bind:
 		w.bind(a.Addrs)
-	case ownership.Unbind:
-		w.absent.unbound(a.Addrs)
-		if err := w.kernel.Unbind(a.Addrs); err != nil {
-			// What can't be taken away must be silent before anybody else may have it.
-			w.failed("taking VIPs away", err)
-			w.act(ownership.CloseGate{})
-			w.lapse(ownership.StillBound)
-			return
-		}
-		if a.ID != 0 {
-			w.tell(func(now ownership.Time) []ownership.Action { return w.node.Unbound(now, a.ID) })
+	case unbinds:
+		w.unbind(a)
+	}
+}
+
+// unbind removes VIPs.
+func (w *work) unbind(all unbinds) {
+	var vips []netip.Addr
+	for _, u := range all {
+		vips = append(vips, u.Addrs...)
+	}
+	w.absent.unbound(vips)
+	if err := w.kernel.Unbind(vips); err != nil {
+		// What can't be taken away must be silent before anybody else may have it.
+		w.failed("taking VIPs away", err)
+		w.act(ownership.CloseGate{})
+		w.lapse(ownership.StillBound)
+		return
+	}
+	for _, u := range all {
+		if u.ID != 0 {
+			w.tell(func(now ownership.Time) []ownership.Action { return w.node.Unbound(now, u.ID) })
 		}
 	}
 }

@@ -119,7 +119,7 @@ func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 	if c.store, err = etcd.NewOwnership(o.Etcd, o.Node); err != nil {
 		return nil, err
 	}
-	c.work = &work{kernel: kernel, timing: o.Timing, queue: make(chan any, 4096), tell: c.tell, node: c.node, failed: c.failed, gone: gone}
+	c.work = &work{kernel: kernel, timing: o.Timing, queue: queue{wake: wake.New()}, tell: c.tell, node: c.node, failed: c.failed, gone: gone}
 	c.store.Member = func() ownership.Member { return *c.member.Load() }
 	c.store.Secrets = c.link.SetKeys
 	c.store.Standby = c.standby
@@ -262,7 +262,7 @@ func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Ac
 		case ownership.Note:
 			c.notes(a)
 		default:
-			c.work.queue <- a
+			c.work.queue.add(a)
 		}
 	}
 }

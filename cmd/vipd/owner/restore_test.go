@@ -1,13 +1,17 @@
 package owner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
+	"vipd/test/wait"
 )
 
 // refusing is a kernel that has lost VIPs, and takes one of them no more.
@@ -45,5 +49,49 @@ func TestRestore(t *testing.T) {
 		if again := w.absent.again(); !slices.Equal(again, []netip.Addr{refused}) {
 			t.Errorf("%v are tried again, want %s", again, refused)
 		}
+	}
+}
+
+// removing is a kernel that counts the VIPs that it removes, and the calls.
+type removing struct {
+	Kernel
+	vips, calls int
+}
+
+func (k *removing) Unbind(vips []netip.Addr) error {
+	k.vips, k.calls = k.vips+len(vips), k.calls+1
+	return nil
+}
+
+func (k *removing) Intact() (string, error) { return "", nil }
+
+// TestRemovedAtOnce removes many VIPs at once: the loop goes on while the worker waits for it, and what waits is removed in few calls.
+func TestRemovedAtOnce(t *testing.T) {
+	const many = 10_000
+	var all []ownership.Action
+	for i := range many {
+		all = append(all, ownership.Unbind{ID: i + 1, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}})
+	}
+	ctx, end := context.WithCancel(t.Context())
+	k := &removing{}
+	c := &core{inputs: make(chan func(ownership.Time) []ownership.Action), ended: ctx.Done(), node: ownership.New(ownership.Options{NewID: newID})}
+	c.work = &work{kernel: k, queue: queue{wake: wake.New()}, tell: c.tell, node: c.node, done: ctx.Done()}
+	var parts sync.WaitGroup
+	t.Cleanup(func() { end(); parts.Wait() })
+	parts.Go(c.work.run)
+	handled := make(chan bool, 1)
+	go func() {
+		c.handle(ctx, func(ownership.Time) []ownership.Action { return all })
+		handled <- true
+	}()
+	wait.For(t, wait.Patience, "the loop to go on", func() bool { return len(handled) > 0 })
+	<-handled
+	for range many {
+		c.handle(ctx, <-c.inputs)
+	}
+	end()
+	parts.Wait()
+	if most := many/mostUnbound + 1; k.vips != many || k.calls > most {
+		t.Errorf("%d VIPs were removed in %d calls, want %d in at most %d", k.vips, k.calls, many, most)
 	}
 }

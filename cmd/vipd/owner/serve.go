@@ -282,7 +282,7 @@ func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after 
 	}
 	covers := func(p places) {
 		if moved {
-			c.work.queue <- cover{p}
+			c.work.queue.add(cover{p})
 		}
 	}
 	c.tell(func(now ownership.Time) []ownership.Action {
