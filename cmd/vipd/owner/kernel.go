@@ -204,7 +204,13 @@ func (w *work) act(a any) {
 			w.refreshed.Store(int64(began))
 			w.opened.Store(true)
 		}
-		w.tell(func(now ownership.Time) []ownership.Action { return w.node.Opened(now, err) })
+		w.tell(func(now ownership.Time) []ownership.Action {
+			actions := w.node.Opened(now, err)
+			if err == nil && !w.opened.Load() { // it lapsed before the node knew that it was open
+				actions = append(actions, w.node.Lapsed(now, ownership.NotRefreshed, 0)...)
+			}
+			return actions
+		})
 	case ownership.Bind:
 		w.bind(a.Addrs)
 	case unbinds:

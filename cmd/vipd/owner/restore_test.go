@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"vipd/balancer/ownership"
 	"vipd/balancer/wake"
@@ -93,5 +94,39 @@ func TestRemovedAtOnce(t *testing.T) {
 	parts.Wait()
 	if most := many/mostUnbound + 1; k.vips != many || k.calls > most {
 		t.Errorf("%d VIPs were removed in %d calls, want %d in at most %d", k.vips, k.calls, many, most)
+	}
+}
+
+// opens is a kernel whose gate opens.
+type opens struct{ Kernel }
+
+func (opens) Open() error { return nil }
+
+// TestOpenedLate: a gate that lapses after it was opened and before the node hears so is closed, to be opened anew.
+func TestOpenedLate(t *testing.T) {
+	timing := ownership.NewTiming(time.Hour)
+	n := ownership.New(ownership.Options{Name: "a", Member: ownership.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
+	member := ownership.Change{Key: ownership.Key{Kind: ownership.Nodes, Name: "a"}, Revision: 5, Text: []byte(`{"boot":"0000000000000007","weight":1}`)}
+	var did []ownership.Action
+	for _, a := range n.Stored(now(), []ownership.Change{member}, 5, true) {
+		if begins, is := a.(ownership.Write); is {
+			did = append(did, n.Wrote(now(), begins.ID, ownership.Done, 6)...)
+		}
+	}
+	if !slices.Contains(did, ownership.Action(ownership.OpenGate{})) {
+		t.Fatalf("the gate is not opened: %v", did)
+	}
+	w := &work{kernel: opens{}, timing: timing, node: n}
+	w.tell = func(opened func(ownership.Time) []ownership.Action) {
+		at := now().Add(timing.Gate * 9 / 10)
+		late, yes := w.lapsed(at)
+		if !yes {
+			t.Error("the gate has not lapsed")
+		}
+		did = append(n.Lapsed(at, ownership.NotRefreshed, late), opened(at)...)
+	}
+	w.act(ownership.OpenGate{})
+	if !slices.Contains(did, ownership.Action(ownership.CloseGate{})) {
+		t.Errorf("the gate is not closed: %v", did)
 	}
 }
