@@ -132,6 +132,7 @@ func TestSysctls(t *testing.T) {
 		{"more than enough", "2", true, false, "2", 0, "", "2"},
 		{"not ours to set", "0", false, false, "0", 1, "", "0"},
 		{"read-only", "0", true, true, "0", 1, "", "0"},
+		{"read-only, and set by hand", "0", true, true, "0", 1, "1", "1"},
 		{"changed since", "0", true, false, "1", 0, "2", "2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -114,13 +114,17 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			continue
 		}
 		_, before := l.Sysctls[m.name]
-		// A value that another program set since is what cleanup restores.
-		l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
-		if err := l.save(); err != nil {
-			l.dropSysctl(m.name)
-			return problems, err
+		if err = s.Write(m.name, text); err == nil { // else the ledger would be written at each look
+			// A value that another program set since is what cleanup restores.
+			l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
+			if err := l.save(); err != nil {
+				l.dropSysctl(m.name)
+				return problems, err
+			}
+			err = s.Write(m.name, strconv.Itoa(m.value))
 		}
-		if err := s.Write(m.name, strconv.Itoa(m.value)); err != nil {
+		if err != nil {
+			l.dropSysctl(m.name) // what it becomes is not vipd's work
 			problems = append(problems, sysctlProblem(m, err.Error()))
 		} else if before {
 			again(fmt.Sprintf("sysctl %s was %s", m.name, text))
