@@ -555,6 +555,34 @@ func TestMendedByTheHost(t *testing.T) {
 	})
 }
 
+// slow is a host of which each round ends late.
+type slow struct{ mending }
+
+func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	time.Sleep(300 * time.Millisecond)
+	return s.mending.Finish(ctx, applied)
+}
+
+// TestCompareEndsWithItsRound: what is published in the middle of it does not end it.
+func TestCompareEndsWithItsRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Rand: rand.New(rand.NewPCG(3, 11)), t: t, kernel: fake.NewKernel()}
+		w.startOver(slow{mending{fake.NewHost(w.kernel)}})
+		for w.desired.Frontends.Len() == 0 {
+			w.change()
+		}
+		time.Sleep(10 * time.Second)
+		w.change()
+		synctest.Wait() // the comparison begins after this round
+		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
+		s, err := w.engine.Compare(t.Context())
+		if err != nil || s.Last.Before(s.Compared) || w.difference() != "" {
+			t.Errorf("the last round ended at %v, the comparison began at %v, %v; %s", s.Last, s.Compared, err, w.difference())
+		}
+		w.stop()
+	})
+}
+
 // failing is a host whose end of a round fails while it is told to.
 type failing struct {
 	dataplane.Host

@@ -28,7 +28,7 @@ type Status struct {
 	LastFull     bool
 	LastChanges  int
 	LastError    string
-	// Compared is when the last full comparison began that could read everything.
+	// Compared is when the last full comparison began that could read everything and has ended.
 	Compared time.Time
 	// Repairs counts objects that other programs had changed, and that the engine has repaired.
 	Repairs int

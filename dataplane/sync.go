@@ -37,6 +37,9 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired) {
 	if a.changes > 0 {
 		e.wholeTries = 0 // something works: no need to be patient
 	}
+	if full {
+		e.report.Compared = started
+	}
 	e.wholeTry(errors.Join(prepared, a.gaveUp, finished))
 	e.finish(ctx, want, full, started, a.changes, errors.Join(prepared, a.failed, finished))
 }
@@ -118,12 +121,10 @@ func (e *Engine) some(want balancer.Desired) bool {
 
 // observe rebuilds what is done from what is there.
 func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
-	began := time.Now()
 	seen, err := e.Dataplane.Observe(ctx)
 	if err != nil {
 		return err
 	}
-	e.report.Compared = began
 	if e.addresses && e.report.Ready && !e.repair { // what it mends of the host's is told of too
 		reason, _ := e.Host.Intact(ctx) // where it can't look, Prepare can't either, and says so
 		e.repair, e.damage = reason != "", reason
