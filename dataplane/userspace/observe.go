@@ -26,7 +26,9 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
-	seen.Damage = damage
+	if len(frontends) > 0 { // else nothing is applied that would mend it: the next frontend does
+		seen.Damage = damage
+	}
 	return seen, err
 }
 

@@ -295,6 +295,15 @@ func TestRedirectMendsDamage(t *testing.T) {
 		"nft insert rule ip vipd-redirect prerouting accept",
 		"nft add table ip vipd-redirect '{ flags dormant; }'",
 	})
+	for _, f := range all {
+		d.remove(f.Key)
+	}
+	w.Host().Exec("nft", "flush", "ruleset")
+	if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) > 0 {
+		t.Errorf("without frontends, which nothing mends: observed %q, %v", seen.Damage, err)
+	}
+	d.apply(all...)
+	wantServed(t, w, all...)
 }
 
 // legacyDamages break the rules of iptables-legacy.
