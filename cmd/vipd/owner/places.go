@@ -2,6 +2,7 @@ package owner
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -32,7 +33,7 @@ type places struct {
 
 // find finds the device of each VIP: the one whose network contains it, of those named if any are. Heartbeats are heard on each,
 // and where etcd is reached from; or on the addresses that are named.
-func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []string) (places, error) {
+func find(vips []netip.Addr, named []string, listen, way []netip.Addr) (places, error) {
 	p := places{devices: map[netip.Addr]string{}, told: vips}
 	all, err := net.Interfaces()
 	if err != nil {
@@ -66,7 +67,7 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 	for _, v := range p.own {
 		delete(p.devices, v)
 	}
-	for _, a := range append(listen, way(endpoints)...) {
+	for _, a := range slices.Concat(listen, way) {
 		if !slices.ContainsFunc(p.at, func(has ownership.Address) bool { return has.Addr == a }) {
 			p.at, p.on = append(p.at, ownership.Address{Addr: a}), append(p.on, "")
 		}
@@ -146,14 +147,15 @@ func place(addrs []netip.Prefix, listen []netip.Addr) (at ownership.Address) {
 	return at
 }
 
-// way is the address from which etcd is reached, if that is beyond this host.
-func way(endpoints []string) []netip.Addr {
+// wayTo is the address from which etcd is reached, if that is beyond this host.
+func wayTo(ctx context.Context, endpoints []string) []netip.Addr {
+	var d net.Dialer
 	for _, e := range endpoints {
 		u, err := url.Parse(e)
 		if err != nil {
 			continue
 		}
-		c, err := net.Dial("udp", u.Host) // no packet leaves
+		c, err := d.DialContext(ctx, "udp", u.Host) // no packet leaves
 		if err != nil {
 			continue
 		}

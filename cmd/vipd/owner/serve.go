@@ -42,6 +42,7 @@ type Owner struct {
 	events []api.OwnerEvent
 	number int
 	counts map[ownership.Noted]map[string]int
+	way    []netip.Addr // the address from which etcd is reached
 	// confirmed has for how long the session was confirmed at each tick, takeovers after how long VIPs were taken.
 	confirmed, takeovers api.Histogram
 	wake                 wake.Signal
@@ -80,8 +81,11 @@ func (o *Owner) Run(ctx context.Context) error {
 		ConnState:   o.ended,
 	}
 	var serving sync.WaitGroup
+	looking, end := context.WithCancel(ctx)
 	serving.Go(func() { _ = s.Serve(l) })
+	serving.Go(func() { o.findWay(looking) })
 	err = o.follow(ctx)
+	end()
 	_ = s.Close()
 	serving.Wait()
 	return err
@@ -228,9 +232,26 @@ func (o *Owner) follow(ctx context.Context) error {
 	}
 }
 
+// findWay looks each second from which address etcd is reached, until ctx ends. Names may take long to resolve: follow must not wait for them.
+func (o *Owner) findWay(ctx context.Context) {
+	for on := true; on; on = wake.Sleep(ctx, time.Second) {
+		way := wayTo(ctx, o.o.Etcd.Endpoints)
+		o.mu.Lock()
+		same := slices.Equal(o.way, way)
+		o.way = way
+		o.mu.Unlock()
+		if !same {
+			o.wake.Send()
+		}
+	}
+}
+
 // places are where these VIPs may be, after they were in others.
 func (o *Owner) places(vips []netip.Addr, before places) (places, error) {
-	found, err := find(vips, o.o.Interfaces, o.o.Listen, o.o.Etcd.Endpoints)
+	o.mu.Lock()
+	way := o.way
+	o.mu.Unlock()
+	found, err := find(vips, o.o.Interfaces, o.o.Listen, way)
 	if err != nil {
 		return places{}, err
 	}
