@@ -272,15 +272,16 @@ func slotOf(chain string) (int, bool) {
 
 // Intact looks whether the table was changed since it was last found to be as we left it, and compares
 // then.
-func (d *Dataplane) Intact(ctx context.Context) (string, error) {
+func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
-			if reason, err := y.intact(ctx); reason != "" || err != nil {
-				return reason, err
+			found, err := y.intact(ctx)
+			if failed = errors.Join(failed, err); found != "" {
+				return found, failed
 			}
 		}
 	}
-	return "", nil
+	return "", failed
 }
 
 func (y *family) intact(ctx context.Context) (string, error) {

@@ -45,13 +45,14 @@ func (y *family) observe(seen *dataplane.Observation) error {
 }
 
 // Intact asks for the number of the last transaction, and reads our tables where it is another program's.
-func (d *Dataplane) Intact(context.Context) (string, error) {
+func (d *Dataplane) Intact(context.Context) (reason string, failed error) {
 	for _, y := range d.families {
-		if reason, err := y.intact(); reason != "" || err != nil {
-			return reason, err
+		found, err := y.intact()
+		if failed = errors.Join(failed, err); found != "" {
+			return found, failed
 		}
 	}
-	return "", nil
+	return "", failed
 }
 
 func (y *family) intact() (string, error) {

@@ -115,20 +115,20 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 }
 
 // intact looks, in one family after the other, for what is missing.
-func (r *redirect) intact(ctx context.Context) (string, error) {
+func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	for _, family := range inet.Families() {
 		y := r.families[family]
 		if y == nil {
 			continue
 		}
 		y.mu.Lock()
-		reason, err := y.kernel.Intact(ctx)
+		found, err := y.kernel.Intact(ctx)
 		y.mu.Unlock()
-		if reason != "" || err != nil {
-			return reason, err
+		if failed = errors.Join(failed, err); found != "" {
+			return found, failed
 		}
 	}
-	return "", nil
+	return "", failed
 }
 
 // shared returns the sockets of all TCP frontends of each family.
