@@ -100,6 +100,8 @@ const (
 	Unknown Outcome = iota
 	// Refused: a condition did not hold.
 	Refused
+	// Unsent: it was not carried out and never will be, because etcd is away, full, or does not let this node write.
+	Unsent
 	// Done: it is carried out.
 	Done
 )

@@ -35,7 +35,7 @@ func (g gift) end() {
 // giveAway moves what should be elsewhere: asked for, on standby, at the end, without its network, or without what the policy
 // requires.
 func (n *Node) giveAway() {
-	if !n.look || n.gate != open || !n.passes() || n.bound == 0 {
+	if !n.look || n.gate != open || !n.passes() || n.bound == 0 || !n.hindered.begins(n.now) {
 		return
 	}
 	n.look = false
@@ -225,6 +225,8 @@ func (n *Node) drop(g gift) {
 			n.wrote(&w, revision)
 		case o == Unknown:
 			n.reclaim([]gift{g}) // if it is still gone, it is released anew
+		case o == Unsent:
+			n.reclaimLater(g)
 		}
 	})
 }
@@ -273,6 +275,7 @@ func (n *Node) hand(gifts []gift, why string) {
 	}
 	id, note := n.my.id, fmt.Sprintf("gave %s to %s (%s%s)", some(names), gifts[0].to, why, n.requested(gifts[0].unit, why))
 	n.write(w, func(o Outcome, revision int64) {
+		n.hindered.gave(n.now, o)
 		switch {
 		case n.my.id != id:
 		case o == Unknown:
@@ -336,6 +339,8 @@ func (n *Node) reclaim(gifts []gift) {
 			case n.my.id != id:
 			case o == Unknown:
 				n.reclaim([]gift{g})
+			case o == Unsent:
+				n.reclaimLater(g)
 			case o == Done:
 				n.wrote(&w, revision)
 				n.keep([]gift{g})

@@ -51,8 +51,8 @@ type Node struct {
 	// loaded: all records were read since this run was registered, and revision is how far they go.
 	loaded   bool
 	revision int64
-	// refused is how far they went when a transaction was written that etcd has refused, for this node has not heard of a change: until it
-	// has, or patient has come, it writes no other.
+	// refused is how far they went when a transaction was written that etcd has not carried out, as a rule for this node has not heard of a
+	// change: until it has, or patient has come, it writes no other.
 	refused int64
 	patient Time
 
@@ -90,6 +90,7 @@ type Node struct {
 	left     bool
 	look     bool // what is bound here may belong elsewhere
 	stopping bool
+	hindered hindrance
 	// wasWell is what the last heartbeat said of this node's addresses; lookAgain is when to look though nothing has changed.
 	wasWell   uint16
 	lookAgain Time
@@ -142,7 +143,7 @@ func (n *Node) write(w Write, then func(Outcome, int64)) {
 	w.ID = n.last
 	known := n.revision
 	n.writes[w.ID] = func(o Outcome, revision int64) {
-		if o == Refused {
+		if o == Refused || o == Unsent {
 			n.refused, n.patient = known, n.now.Add(n.o.Timing.Beat)
 		}
 		then(o, revision)
@@ -179,6 +180,7 @@ func (n *Node) step() {
 	n.renew()
 	n.changeJury()
 	n.refresh()
+	n.reclaimDue()
 	if n.behind() {
 		return
 	}
@@ -193,7 +195,7 @@ func (n *Node) step() {
 func (n *Node) Stored(now Time, changes []Change, revision int64, all bool) []Action {
 	n.now = now
 	if all {
-		n.loaded = true
+		n.loaded, n.hindered.away = true, false
 		changes = append(changes, n.removed(changes, revision)...)
 	}
 	n.revision = max(n.revision, revision)

@@ -52,7 +52,7 @@ func neverTwo(t *testing.T, seed uint64, wide bool) {
 		w.run(time.Duration(w.IntN(2500)) * time.Millisecond)
 	}
 	w.calm = true
-	w.run(20 * time.Second)
+	w.run(max(w.mended.Since(w.now), 0) + 20*time.Second)
 	one := map[*host]bool{}
 	for v, p := range w.policy {
 		if w.owner(v) == nil && w.dual == "" {

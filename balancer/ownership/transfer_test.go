@@ -116,6 +116,18 @@ func (x *transfer) restart(i int) {
 	x.load(i)
 }
 
+// rests reports whether a node waits for time to pass.
+func (h *mover) rests() bool {
+	return h.behind() || len(h.hindered.unsure) > 0 || h.hindered.until > standstill
+}
+
+// pass ends what a node waits for.
+func (x *transfer) pass(i int) {
+	h := x.hosts[i]
+	h.patient, h.hindered.retry, h.hindered.until, h.look = 0, 0, 0, true
+	x.take(i, h.Tick(standstill))
+}
+
 func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 	if h.gone {
 		return nil
@@ -236,6 +248,9 @@ func (x *transfer) next() (all []step) {
 		}
 		add(1, func() { x.move(i) }, "it is to move to %s", h.Name)
 		add(1, func() { x.restart(i) }, "%s is killed and starts", h.Name)
+		if h.rests() && h.watched == len(x.history) {
+			add(0, func() { x.pass(i) }, "%s tries again", h.Name)
+		}
 	}
 	for _, f := range x.flights {
 		host, id := x.hosts[f.host].Name, f.ID
@@ -247,6 +262,9 @@ func (x *transfer) next() (all []step) {
 				add(0, func() { x.answer(f, f.outcome) }, "%s's transaction %d is answered", host, id)
 			}
 			add(1, func() { x.answer(f, Unknown) }, "%s's transaction %d is not heard of", host, id)
+			if !f.carriedOut {
+				add(1, func() { f.never = true; x.answer(f, Unsent) }, "%s's transaction %d is not sent", host, id)
+			}
 		} else if !f.carriedOut {
 			add(0, func() { f.never = true; x.settle() }, "%s's transaction %d is lost", host, id)
 		}
@@ -301,7 +319,7 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	var b strings.Builder
 	for _, h := range x.hosts {
 		n := h.Node
-		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.tells, n.gate, n.bound, n.taking, n.leaving, n.left, n.look, n.behind(), n.stopping, n.stale, n.probing, n.my.live, n.my.id, n.my.revision, n.last,
+		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.tells, h.rests(), len(n.hindered.unsure), n.gate, n.bound, n.taking, n.leaving, n.left, n.look, n.behind(), n.stopping, n.stale, n.probing, n.my.live, n.my.id, n.my.revision, n.last,
 			slices.Sorted(maps.Keys(n.writes)), slices.Sorted(maps.Keys(n.unbinds)), len(n.free))
 		for _, units := range []map[string]*unit{n.units, n.gone} {
 			for _, u := range units {

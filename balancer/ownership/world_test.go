@@ -33,7 +33,9 @@ type world struct {
 	// fates are those of the next transactions about owners, in order.
 	fates []fate
 	// taken are the times after which hosts took VIPs of others.
-	taken []time.Duration
+	taken  []time.Duration
+	bound  int  // how often a VIP was bound
+	mended Time // when all faults are over
 }
 
 // event is something that happens at a time.
@@ -83,6 +85,7 @@ type etcd struct {
 	records  map[Key]Change
 	history  []Change
 	down     bool
+	full     bool
 }
 
 func (e *etcd) put(k Key, value []byte) {
@@ -147,6 +150,7 @@ type host struct {
 	deadline  Time
 	opened    bool
 	refreshed Time
+	away      bool                  // it has found that etcd is unreachable
 	watched   int                   // index in etcd's history
 	following bool                  // a look at etcd is due
 	leased    Time                  // nodes/NODE goes then
@@ -183,7 +187,7 @@ func (h *host) hitch() time.Duration {
 // start begins a process: gate closed, addresses removed, registered, all read.
 func (h *host) start() {
 	h.epoch++
-	h.inputs, h.working, h.deadline, h.opened, h.following, h.watched = nil, false, 0, false, false, 0
+	h.inputs, h.working, h.deadline, h.opened, h.following, h.watched, h.away = nil, false, 0, false, false, 0, false
 	h.later(h.hitch(), func() {
 		h.reset()
 		clear(h.bound)
@@ -270,7 +274,7 @@ func (h *host) register() {
 			return
 		}
 		w.commit(Write{Put: []Put{{Key{Nodes, h.name}, text(h.member)}}})
-		h.leased = w.now.Add(15 * time.Second)
+		h.leased, h.away = w.now.Add(15*time.Second), false
 		var all []Change
 		for _, c := range w.etcd.records {
 			all = append(all, c)
@@ -286,12 +290,14 @@ func (h *host) register() {
 	})
 }
 
-// keep renews the lease, and registers again when it has ended.
+// keep renews the lease, and registers again when it has ended, or when etcd was unreachable.
 func (h *host) keep() {
 	h.later(time.Second, func() {
 		switch {
 		case !h.reaches(-1):
-		case h.w.etcd.records[Key{Nodes, h.name}].Text == nil:
+			h.away = true
+			h.input(h.node.Away)
+		case h.away || h.w.etcd.records[Key{Nodes, h.name}].Text == nil:
 			h.register()
 			return
 		default:
@@ -402,6 +408,7 @@ func (h *host) act(a Action) {
 		for _, v := range a.Addrs {
 			_, covered := h.covered[v]
 			h.bound[v] = covered
+			h.w.bound++
 		}
 	case Unbind:
 		for _, v := range a.Addrs {
@@ -463,6 +470,10 @@ func (h *host) write(a Write) {
 			h.later(0, func() { h.input(func(now Time) []Action { return h.node.Wrote(now, a.ID, o, revision) }) })
 		}
 	}
+	if h.away {
+		h.later(time.Millisecond, func() { answer(Unsent, 0) })
+		return
+	}
 	h.w.after(400*time.Millisecond, func() { answer(Unknown, 0) })
 	if !h.reaches(-1) {
 		return
@@ -479,6 +490,10 @@ func (h *host) write(a Write) {
 	}
 	w.after(delay, func() {
 		if w.etcd.down || what == lost {
+			return
+		}
+		if w.etcd.full && len(a.Put) > 0 {
+			answer(Unsent, 0)
 			return
 		}
 		o, revision := w.commit(a)
@@ -555,13 +570,17 @@ func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy
 func (w *world) fault() {
 	h := w.hosts[w.IntN(len(w.hosts))]
 	long := time.Duration(200+w.IntN(4000)) * time.Millisecond
+	if long%(8*time.Millisecond) == 0 {
+		long *= 6 // longer than leases
+	}
+	w.mended = max(w.mended, w.now.Add(long))
 	set := func(a, b int) {
 		w.cut[[2]int{a, b}] = true
 		w.after(long, func() { delete(w.cut, [2]int{a, b}) })
 	}
 	kinds := 7
 	if w.wide {
-		kinds = 13
+		kinds = 14
 	}
 	switch w.IntN(kinds) {
 	case 0:
@@ -621,7 +640,7 @@ func (w *world) widen() {
 func (w *world) wideFault(h *host, long time.Duration) {
 	vips := slices.SortedFunc(maps.Keys(w.policy), netip.Addr.Compare)
 	v := vips[w.IntN(len(vips))]
-	switch w.IntN(6) {
+	switch w.IntN(7) {
 	case 0:
 		w.notef("%s on standby for %s", h.name, long)
 		h.change(func(m *Member) { m.Standby = true })
@@ -651,6 +670,10 @@ func (w *world) wideFault(h *host, long time.Duration) {
 		})
 		w.after(long/2, h.start)
 	case 5:
+		w.notef("etcd is full for %s", long)
+		w.etcd.full = true
+		w.after(long, func() { w.etcd.full = false })
+	case 6:
 		long /= time.Duration(1 + w.IntN(40))
 		w.notef("no %s for %s", v, long)
 		w.absent[v] = true

@@ -295,13 +295,13 @@ func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease cli
 	}
 }
 
-// Write carries a transaction out, once. With an error it is unknown whether it was, unless the outcome is Refused.
+// Write carries a transaction out, once.
 func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Outcome, int64, error) {
 	o.mu.Lock()
 	client := o.client
 	o.mu.Unlock()
 	if client == nil {
-		return ownership.Refused, 0, errors.New("there is no connection to etcd")
+		return ownership.Unsent, 0, errors.New("there is no connection to etcd")
 	}
 	request := &etcdserverpb.TxnRequest{}
 	for _, c := range w.If {
@@ -315,16 +315,27 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
-	answer, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
+	kv := etcdserverpb.NewKVClient(client.ActiveConnection())
+	answer, err := kv.Txn(ctx, request)
 	switch {
-	case err != nil && (Forbidden(err) || Full(err)):
-		return ownership.Refused, 0, o.config.denied(plain(err), o.keys.prefix+ownershipFolder)
+	case err != nil && (Forbidden(err) || Full(err) && o.holds(ctx, kv, request.Compare)):
+		return ownership.Unsent, 0, o.config.denied(plain(err), o.keys.prefix+ownershipFolder)
 	case err != nil:
 		return ownership.Unknown, 0, plain(err)
 	case !answer.Succeeded:
 		return ownership.Refused, 0, nil
 	}
 	return ownership.Done, answer.Header.Revision, nil
+}
+
+// holds reports whether conditions hold. A transaction that etcd refused as full has then not been carried out: etcd gives the same answer
+// to the one that fills it, which is.
+func (o *Ownership) holds(ctx context.Context, kv etcdserverpb.KVClient, conditions []*etcdserverpb.Compare) bool {
+	read := &etcdserverpb.RangeRequest{Key: []byte(o.keys.NodeConfig(o.node))} // without any, a member answers what it knows
+	answer, err := kv.Txn(ctx, &etcdserverpb.TxnRequest{Compare: conditions, Success: []*etcdserverpb.RequestOp{
+		{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: read}},
+	}})
+	return err == nil && answer.Succeeded
 }
 
 // secrets is what ownership/key says.

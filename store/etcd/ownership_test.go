@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"vipd/balancer/ownership"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
@@ -52,8 +54,45 @@ func TestOwnershipWithoutRights(t *testing.T) {
 		defer mu.Unlock()
 		return strings.Contains(reported, "/vipda/ownership/") && strings.Contains(reported, "half")
 	})
-	if outcome, _, err := o.Write(ctx, ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil {
+	if outcome, _, err := o.Write(ctx, ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != ownership.Unsent {
 		t.Errorf("writing comes to %v", outcome)
+	}
+}
+
+// TestOwnershipWhenFull: what a full etcd refuses was not carried out where its conditions still hold. Otherwise that is not known: etcd refuses
+// the transaction that fills it, and carries it out.
+func TestOwnershipWhenFull(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	o, err := etcd.NewOwnership(p.config, "gw1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := make(chan struct{}, 1)
+	o.Member = func() ownership.Member { return ownership.Member{Boot: 1} }
+	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, ownership.Request) {}, func(error) {}
+	o.Tell = func(_ []ownership.Change, _ int64, all bool) {
+		if all {
+			loaded <- struct{}{}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { o.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	<-loaded
+	key := ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}
+	revision := p.put("/ownership/vips/10.0.0.1", "{}")
+	alarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE}
+	if _, err := etcdserverpb.NewMaintenanceClient(p.client.ActiveConnection()).Alarm(t.Context(), alarm); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[int64]ownership.Outcome{revision: ownership.Unsent, revision - 1: ownership.Unknown} {
+		w := ownership.Write{If: []ownership.Condition{{Key: key, Revision: at}}, Put: []ownership.Put{{Key: key, Text: []byte("{}")}}}
+		if outcome, _, err := o.Write(ctx, w); outcome != want || !etcd.Full(err) {
+			t.Errorf("writing at revision %d comes to %v, %v; want %v", at, outcome, err, want)
+		}
 	}
 }
 

@@ -133,6 +133,9 @@ func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 // reported takes in what is in the way of etcd; nil means nothing.
 func (c *core) reported(err error) {
 	before := c.away.Load()
+	if err != nil {
+		c.tell(c.node.Away)
+	}
 	switch {
 	case err == nil:
 		c.away.Store(nil)
@@ -272,7 +275,7 @@ func (c *core) wrote(outcome ownership.Outcome, err error) {
 	switch {
 	case err == nil:
 		c.refused.Store(nil)
-	case outcome == ownership.Refused && c.away.Load() == nil:
+	case outcome == ownership.Unsent && c.away.Load() == nil:
 		if before := c.refused.Swap(&refusal{err, time.Now()}); before == nil {
 			c.o.Log.Error("etcd takes no writes: VIPs stay where they are", "err", err)
 		}
