@@ -70,3 +70,27 @@ func TestEtcdWritesNothing(t *testing.T) {
 		w.answered(vip, what)
 	}
 }
+
+// TestCutFromEtcdAlone: an owner that is cut off from etcd for longer than its lease lasts goes on, as the other hosts confirm it; also where one
+// of them starts anew meanwhile, and does not know its addresses. If all of them do, they take its VIP.
+func TestCutFromEtcdAlone(t *testing.T) {
+	for _, hosts := range []int{2, 3} {
+		w, vip, owner := owned(t, hosts)
+		w.cut[[2]int{owner.index, -1}] = true
+		for i := range 600 {
+			if w.run(100 * time.Millisecond); w.owner(vip) != owner {
+				t.Fatalf("%d hosts: after %d00 ms the VIP is on %v", hosts, i, w.owners())
+			}
+			if i == 300 && hosts > 2 {
+				w.hosts[(owner.index+1)%3].restart()
+			}
+		}
+		for _, h := range w.hosts {
+			if h != owner {
+				h.restart()
+			}
+		}
+		w.run(5 * time.Second)
+		w.answered(vip, "no other host knows where the owner is")
+	}
+}

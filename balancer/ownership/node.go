@@ -45,6 +45,8 @@ type Node struct {
 	owners   table[Owner]
 	moves    table[Move]
 	fences   table[Fence]
+	// at are the addresses of each node that is registered or has a session: one that is cut off from etcd alone is registered no more.
+	at map[string][]Address
 	// newest are the revisions of the last changes that were learned, also of records that are gone: the answer to a transaction and
 	// etcd's watch tell of the same, and either may come late.
 	newest map[Key]int64
@@ -120,7 +122,7 @@ type unit struct {
 // New returns a node that knows nothing yet. Its gate must be closed and no VIP bound.
 func New(o Options) *Node {
 	n := &Node{
-		o: o, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{}, newest: map[Key]int64{},
+		o: o, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{}, at: map[string][]Address{}, newest: map[Key]int64{},
 		units: map[string]*unit{}, gone: map[string]*unit{}, peers: map[string]*peer{}, jurors: map[string]*Juror{},
 		votes: map[ID]map[string]ID{}, writes: map[int]func(Outcome, int64){}, unbinds: map[int]func(){}, stale: true,
 	}
@@ -245,8 +247,10 @@ func (n *Node) learn(c Change) {
 	switch c.Kind {
 	case Nodes:
 		n.members.take(n.now, c)
+		n.locate(c.Name)
 	case Sessions:
 		n.sessions.take(n.now, c)
+		n.locate(c.Name)
 		if c.Name == n.o.Name {
 			n.mySession(c)
 		}
@@ -263,6 +267,15 @@ func (n *Node) learn(c Change) {
 		if c.Name == n.o.Name && c.Text != nil {
 			n.fenced()
 		}
+	}
+}
+
+// locate follows where a node hears heartbeats.
+func (n *Node) locate(name string) {
+	if m := n.members[name]; m != nil {
+		n.at[name] = m.value.At
+	} else if n.sessions[name] == nil {
+		delete(n.at, name)
 	}
 }
 
@@ -347,12 +360,7 @@ func (n *Node) each(f func(*unit)) {
 }
 
 // Addresses are where a node hears heartbeats.
-func (n *Node) Addresses(name string) []Address {
-	if m := n.members[name]; m != nil {
-		return m.value.At
-	}
-	return nil
-}
+func (n *Node) Addresses(name string) []Address { return n.at[name] }
 
 // Left says whether a node that was stopped has no session any more.
 func (n *Node) Left() bool { return n.left }

@@ -42,7 +42,7 @@ func (n *Node) beats() {
 	if n.my.live {
 		m.Session = n.my.id
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.members)) {
+	for _, name := range slices.Sorted(maps.Keys(n.at)) {
 		if name != n.o.Name {
 			n.do(Send{name, -1, m})
 		}
@@ -116,7 +116,7 @@ func (n *Node) Heard(now Time, on int, m Message) []Action {
 	return n.flush()
 }
 
-// heardBeat confirms a peer's session, if this node knows it from etcd.
+// heardBeat confirms a peer's session, if this node knows it from etcd, and where the peer hears that.
 func (n *Node) heardBeat(p *peer, on int, m Message) {
 	if m.Sent < p.sent {
 		return // a newer one came first
@@ -124,7 +124,7 @@ func (n *Node) heardBeat(p *peer, on int, m Message) {
 	n.look = n.look || p.ready != m.Ready || p.well != m.Well
 	p.sent, p.ready, p.well = m.Sent, m.Ready, m.Well
 	j := n.juror(m.From, m.Session)
-	if j != nil && j.Confirm(n.now, m.Session) {
+	if j != nil && len(n.at[m.From]) > 0 && j.Confirm(n.now, m.Session) {
 		n.do(Send{m.From, on, Message{Kind: Answer, From: n.o.Name, Boot: n.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	}
 }

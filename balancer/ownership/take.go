@@ -119,8 +119,8 @@ func (n *Node) Probed(now Time, addrs []netip.Addr, found map[netip.Addr]string)
 
 // Whose returns the node that has a device with the MAC; "" means none.
 func (n *Node) Whose(mac string) string {
-	for name, m := range n.members {
-		if slices.ContainsFunc(m.value.At, func(a Address) bool { return a.MAC == mac && mac != "" }) {
+	for name, at := range n.at {
+		if slices.ContainsFunc(at, func(a Address) bool { return a.MAC == mac && mac != "" }) {
 			return name
 		}
 	}

@@ -447,7 +447,7 @@ func (h *host) send(a Send) {
 
 func (h *host) sendOn(on, to int, m Message) {
 	peer := h.w.hosts[to]
-	if h.lost[on] || peer.lost[on] || !h.reaches(to) || !h.w.calm && h.w.IntN(50) == 0 {
+	if len(h.node.Addresses(peer.name)) == 0 || h.lost[on] || peer.lost[on] || !h.reaches(to) || !h.w.calm && h.w.IntN(50) == 0 {
 		return
 	}
 	delay := time.Duration(h.w.IntN(1000)) * time.Microsecond
