@@ -22,7 +22,7 @@ func (n *Node) bury() {
 		if node == n.o.Name || s.odd {
 			continue
 		}
-		if fence := n.fences[node]; fence != nil && n.passes() {
+		if fence := n.fences[node]; fence != nil {
 			w := Write{If: []Condition{{Key{Fences, node}, fence.revision}}}
 			n.buried(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence", n.lastSign(node))
 			return

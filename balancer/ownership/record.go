@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -97,6 +98,16 @@ type Session struct {
 	Machine string   `json:"machine"`
 	Jury    []string `json:"jury"`
 	Timing
+}
+
+// rebooted reports whether of two machines (MACHINE-ID/BOOT/NAMESPACE) one is a later boot of the other: then nothing is left of the earlier
+// one's kernel. Machines without an ID can't be compared.
+func rebooted(a, b string) bool {
+	idA, bootA, _ := strings.Cut(a, "/")
+	idB, bootB, _ := strings.Cut(b, "/")
+	bootA, _, _ = strings.Cut(bootA, "/")
+	bootB, _, _ = strings.Cut(bootB, "/")
+	return idA != "" && idA == idB && bootA != bootB
 }
 
 // Owner is what vips/ADDRESS says.

@@ -27,21 +27,28 @@ type mine struct {
 // pause is the time between two writes of a session.
 func (n *Node) pause() Time { return n.now.Add(n.o.Timing.Beat) }
 
-// session creates this node's session in etcd, if there is none: once the gate is closed and nothing is bound. One of the same
-// machine is replaced, as its gate is this one.
+// session creates this node's session in etcd, if there is none: once the gate is closed and nothing is bound.
 func (n *Node) session() {
 	if n.my.live || n.my.writing || n.stopping || n.gate != closed || n.now < n.my.again || !n.registered() {
 		return
 	}
-	old := n.sessions[n.o.Name]
-	if old != nil && (old.odd || old.value.Machine != n.o.Member.Machine) {
-		return // of another machine: it is buried like any other
+	if old := n.sessions[n.o.Name]; old != nil && !n.replaces(old) {
+		return // it is buried like any other
 	}
 	w := Write{If: []Condition{{Key{Sessions, n.o.Name}, n.sessions.at(n.o.Name)}}}
 	if fence := n.fences[n.o.Name]; fence != nil {
 		w.Delete = append(w.Delete, Key{Fences, n.o.Name}) // a host that starts is not off
 	}
 	n.putSession(w, n.chooseJury())
+}
+
+// replaces reports whether this node may replace a session of its name: one of this machine, whose gate is this one; one of an earlier boot of
+// it; or one that a person says is off. An earlier boot renews nothing. A machine with the same ID and name, of which this one may be a
+// copy, does: its peers have the addresses of this one, and confirm it no more.
+func (n *Node) replaces(old *record[Session]) bool {
+	before := old.value.Machine
+	rests := n.now.Since(old.known) >= max(old.value.Silence, n.o.Timing.Silence)
+	return !old.odd && (before == n.o.Member.Machine || rests && rebooted(before, n.o.Member.Machine) || n.fences[n.o.Name] != nil)
 }
 
 // putSession writes the session with a jury.

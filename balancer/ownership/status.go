@@ -9,7 +9,9 @@ import (
 // Status is how a node is at a moment.
 type Status struct {
 	Session ID // 0 means etcd has none
-	Gate    string
+	// Obstructed: etcd has a session of another machine under this node's name, which can't be replaced.
+	Obstructed bool
+	Gate       string
 	// Left is how long the session is confirmed from now.
 	Left time.Duration
 	// Confirmed has the age of each juror's newest confirmation; -1 means there is none.
@@ -36,6 +38,8 @@ func (n *Node) Status(now Time) Status {
 	if n.my.live {
 		s.Session, s.Left = n.my.id, max(n.my.deadline.Since(now), 0)
 	}
+	old := n.sessions[n.o.Name]
+	s.Obstructed = !n.my.live && old != nil && now.Since(old.known) > 2*n.o.Timing.Silence && !n.replaces(old)
 	for _, j := range n.my.jury {
 		if sent := n.my.confirmed[j]; sent > 0 {
 			s.Confirmed[j] = now.Since(sent)

@@ -144,6 +144,7 @@ type host struct {
 	member    Member
 	stopped   Time // the process does nothing before
 	epoch     int  // of the process
+	boots     int  // of the kernel
 	node      *Node
 	inputs    []func(Time) []Action
 	working   bool
@@ -244,14 +245,21 @@ func (h *host) stop(again time.Duration) {
 			h.later(10*time.Millisecond, look)
 			return
 		}
-		h.powerOff()
+		h.end()
 		h.w.after(again, h.start)
 	}
 	h.later(0, look)
 }
 
-// powerOff ends the process, and what the kernel has of it.
+// powerOff ends the process and its kernel.
 func (h *host) powerOff() {
+	h.end()
+	h.boots++
+	h.member.Machine = fmt.Sprintf("%s/%d/1", h.name, h.boots)
+}
+
+// end ends the process, and what the kernel has of it.
+func (h *host) end() {
 	h.reset()
 	clear(h.bound)
 	h.epoch++
@@ -558,7 +566,7 @@ func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy
 	for i := range hosts {
 		h := &host{w: w, index: i, name: fmt.Sprintf("gw%d", i+1), bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1 + float64(w.IntN(2000)-1000)/1e6,
 			shift: Time(w.Int64N(int64(time.Hour)))}
-		h.member = Member{Machine: h.name, Weight: 1, At: []Address{{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Networks: []netip.Prefix{network}}}}
+		h.member = Member{Machine: h.name + "/0/1", Weight: 1, At: []Address{{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Networks: []netip.Prefix{network}}}}
 		w.hosts = append(w.hosts, h)
 		h.start()
 	}

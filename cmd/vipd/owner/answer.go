@@ -47,6 +47,9 @@ func (c *core) describe(s *api.OwnerStatus) {
 		if n.Session != 0 {
 			s.Session = n.Session.String()
 		}
+		if n.Obstructed {
+			s.Problems = append(s.Problems, obstructed(c.o.Node))
+		}
 		s.Unowned, s.Waiting = n.Free, n.Waiting
 		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: another host has it, %s, not of this fleet", a, n.Strangers[a]))
@@ -82,6 +85,12 @@ func (c *core) describe(s *api.OwnerStatus) {
 	if c.link.Intruded() {
 		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
 	}
+}
+
+// obstructed says what to do about a session of another machine.
+func obstructed(node string) string {
+	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s: if that one runs, give one of "+
+		"the two another name; if it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start it", node)
 }
 
 // peers says on which networks other nodes are heard: those that this host shares with them.
