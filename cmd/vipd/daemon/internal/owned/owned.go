@@ -56,7 +56,7 @@ type Teller struct {
 	client *http.Client
 	status atomic.Pointer[api.OwnerStatus] // nil means the owner does not answer
 	failed atomic.Pointer[error]
-	seen   time.Time // of the owner's last event
+	seen   api.OwnerEvent // the owner's last one; without a number it has told none, and those before its time are of an earlier vipd
 }
 
 // New returns a Teller that has told nothing yet.
@@ -64,7 +64,7 @@ func New(o Options) *Teller {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", o.Socket)
 	}
-	return &Teller{o: o, seen: time.Now(), client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}}
+	return &Teller{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}}
 }
 
 // Status is how the owner is; nil means it does not answer.
@@ -214,12 +214,23 @@ func (t *Teller) tell(ctx context.Context, m api.OwnerTold) {
 	}
 	t.failed.Store(nil)
 	t.status.Store(s)
-	for _, e := range s.Events {
-		if e.Time.After(t.seen) {
-			t.seen = e.Time
-			t.o.Events.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
-		}
+	for _, e := range t.unseen(s.Events) {
+		t.o.Events.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
 	}
+}
+
+// unseen returns the owner's events that are new. Clocks step, and another owner counts anew: all behind the last one that was seen are.
+func (t *Teller) unseen(all []api.OwnerEvent) []api.OwnerEvent {
+	if len(all) == 0 {
+		return nil
+	}
+	last := t.seen
+	t.seen = all[len(all)-1]
+	if last.Number == 0 {
+		return slices.DeleteFunc(slices.Clone(all), func(e api.OwnerEvent) bool { return e.Time.Before(last.Time) })
+	}
+	i := slices.IndexFunc(all, func(e api.OwnerEvent) bool { return e.Number == last.Number && e.Time.Equal(last.Time) })
+	return all[i+1:]
 }
 
 func (t *Teller) ask(ctx context.Context, m api.OwnerTold) (*api.OwnerStatus, error) {
