@@ -81,12 +81,12 @@ func unwrapped(err error) error {
 	return err
 }
 
-// denied adds to an error that comes of missing rights who lacks which.
-func (c Config) denied(err error, folder string) error {
+// denied adds to an error that comes of missing rights who lacks which right to a folder: to read, or to read and write.
+func (c Config) denied(err error, right, folder string) error {
 	if err == nil || !is(err, rpctypes.ErrPermissionDenied) && !is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
 		return err
 	}
-	return fmt.Errorf("%s may not read %s: give its role the right to read that prefix: %w", c.who(), folder, err)
+	return fmt.Errorf("%s may not %s %s: give its role the right to %[2]s that prefix: %[4]w", c.who(), right, folder, err)
 }
 
 // who is the user that etcd knows us as.

@@ -219,7 +219,7 @@ func (l *link) verify(ctx context.Context) error {
 		l.full = true
 		return nil // nothing is wrong; it was long ago
 	case err != nil:
-		return l.config.denied(plain(err), l.scopes[0].key)
+		return l.config.denied(plain(err), "read", l.scopes[0].key)
 	case answer.Header.ClusterId != l.cluster:
 		l.full = true
 	case l.marker != "":
@@ -253,7 +253,7 @@ func (l *link) readAll(ctx context.Context) error {
 		if s.denied = s.optional() && Forbidden(err); s.denied {
 			denied = append(denied, s.scope)
 		} else if err != nil {
-			return l.config.denied(err, s.key)
+			return l.config.denied(err, "read", s.key)
 		}
 		s.next = r.revision + 1
 	}

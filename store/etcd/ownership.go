@@ -82,7 +82,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 			o.use(nil)
 			return err
 		}
-		o.Report(o.config.denied(plain(err), o.keys.prefix+ownershipFolder))
+		o.Report(o.config.denied(plain(err), "read and write", o.keys.prefix+ownershipFolder))
 		o.use(nil)
 		if time.Since(began) > 10*time.Second {
 			failures = 0
@@ -281,7 +281,9 @@ func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease cli
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-o.wake:
-			err = o.putMember(ctx, client, lease)
+			if err = o.putMember(ctx, client, lease); err != nil {
+				o.wake.Send() // again
+			}
 		case <-renew.C:
 			bounded, cancel := context.WithTimeout(ctx, ownershipTTL*time.Second/5)
 			_, err = client.KeepAliveOnce(bounded, lease)
@@ -319,7 +321,7 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	answer, err := kv.Txn(ctx, request)
 	switch {
 	case err != nil && (Forbidden(err) || Full(err) && o.holds(ctx, kv, request.Compare)):
-		return ownership.Unsent, 0, o.config.denied(plain(err), o.keys.prefix+ownershipFolder)
+		return ownership.Unsent, 0, o.config.denied(plain(err), "read and write", o.keys.prefix+ownershipFolder)
 	case err != nil:
 		return ownership.Unknown, 0, plain(err)
 	case !answer.Succeeded:

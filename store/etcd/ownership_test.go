@@ -52,7 +52,7 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	wait.For(t, wait.Patience, "the right that is missing", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return strings.Contains(reported, "/vipda/ownership/") && strings.Contains(reported, "half")
+		return strings.Contains(reported, "the user half may not read and write /vipda/ownership/")
 	})
 	if outcome, _, err := o.Write(ctx, ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != ownership.Unsent {
 		t.Errorf("writing comes to %v", outcome)

@@ -196,7 +196,7 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 		return fmt.Errorf("what changed since revision %d is compacted", s.revision)
 	}
 	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
-	err := s.config.denied(plain(errors.New(reason)), s.keys.prefix)
+	err := s.config.denied(plain(errors.New(reason)), "read", s.keys.prefix)
 	// Denied watches have no ID in some versions: reading all anew finds out which it is, and whether it is needed.
 	s.full = s.full || strings.Contains(reason, "permission denied")
 	return err
