@@ -299,6 +299,9 @@ func (x *transfer) wrong() string {
 			gone++
 		}
 		moving += len(h.queue) + len(h.tells) + len(x.history) - h.watched
+		if h.rests() {
+			moving++
+		}
 	}
 	switch {
 	case answers > 1:
