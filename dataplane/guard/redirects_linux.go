@@ -72,6 +72,10 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 	g, p := r.rules, r.rules.parts[0]
 	g.plan.redirects, g.stale = redirectChain(ports), true
 	err := errors.Join(g.bringAll(ctx, r.tool), p.failed)
+	if errors.Is(err, errNoJump) { // another program had removed it before
+		g.forget()
+		err = errors.Join(g.bringAll(ctx, r.tool), p.failed)
+	}
 	if err != nil {
 		g.forget()
 		return err

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -84,6 +85,9 @@ func (w *watch) writing(ctx context.Context, tool Tool, table string) error {
 	return err
 }
 
+// errNoJump is what is wrong with a base chain that does not lead to ours.
+var errNoJump = errors.New("lacks a jump that was just written: another program is changing it at the same time")
+
 // ourPrefix begins the names of our chains.
 const ourPrefix = "VIPD-"
 
@@ -106,7 +110,7 @@ func (w *watch) wrote(ctx context.Context, tool Tool, table string, want, bases 
 	}
 	for base, jumps := range bases {
 		if prints[base].Rules < jumps {
-			return fmt.Errorf("chain %s of table %s lacks a jump that was just written: another program is changing it at the same time", base, table)
+			return fmt.Errorf("chain %s of table %s %w", base, table, errNoJump)
 		}
 	}
 	t.prints = prints
