@@ -17,6 +17,9 @@ import (
 
 // TestSource runs the suite of all sources with each way to lay services out in files, and to write those.
 func TestSource(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits half a minute for writers of files, which -short does without")
+	}
 	for layout, file := range map[string]string{"folder": "", "main file": "vipd.toml", "one file": "services.toml"} {
 		for way, write := range map[string]func(testing.TB, string, []byte){"rename": replaceFile, "truncate": rewriteFile} {
 			t.Run(layout+", "+way, func(t *testing.T) {

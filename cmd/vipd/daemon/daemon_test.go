@@ -117,6 +117,9 @@ func (n *node) start() {
 
 func (n *node) launch() {
 	n.t.Helper()
+	if testing.Short() {
+		n.t.Skip("starts a daemon, which -short does without")
+	}
 	if n.modes == nil {
 		n.modes = noRoot()
 	}
