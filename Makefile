@@ -43,7 +43,7 @@ demo: build ## a tour that ends by itself: load, a dying server, a drain, a relo
 CHANGED = { git diff --name-only --diff-filter=d "$$(git merge-base HEAD '@{upstream}' 2>/dev/null || echo HEAD)"; \
 	git ls-files --others --exclude-standard; } | { grep '\.go$$' || true; } | sort -u
 
-check: ## before each commit, under a minute, without root, race detector or network: lint of what changed, and the tests of single parts
+check: ## before each commit, about a minute, without root, race detector or network: lint of what changed, and the tests of single parts
 	@files=$$($(CHANGED)); [ -z "$$files" ] || { \
 		unformatted=$$(gofmt -l $$files); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi; \
 		packages=$$(dirname $$files | sort -u | sed 's,^,./,'); $(GO) vet $$packages && $(STATICCHECK) $$packages; }

@@ -150,7 +150,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		b.things = max(b.things, n, 1) // what is missing of the host's is one thing
 		b.keys = append(b.keys, keys...)
 		if b.what = cmp.Or(b.what, e.damage, strings.Join(seen.Damage, "; ")); b.what == "" && len(keys) > 0 {
-			b.what = fmt.Sprintf("the rules of %s are others", keys[0])
+			b.what = fmt.Sprintf("%s was not as it was left", keys[0])
 		}
 	}
 	e.done, e.resync, e.addresses, e.repair, e.damage = done, false, false, false, ""

@@ -20,6 +20,8 @@ type fleetOverride struct {
 	request api.OverrideRequest
 	lookup.Place
 	targets []balancer.Target
+	// own are endpoints on the node of the request, of services in files of this host.
+	own []string
 	// result is what the change came to.
 	result fleetResult
 }
@@ -53,12 +55,15 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 	return f, err
 }
 
-// addKept adds what etcd does not tell and the daemon of this host does: which endpoints are down, and those that it keeps in use
-// although their leases have ended, for nodes follow what etcd says of them. If the daemon does not answer, nothing is added.
+// addKept adds what etcd does not tell and the daemon of this host does: which endpoints are down, those that it keeps in use although
+// their leases have ended, for nodes follow what etcd says of them, and own. If the daemon does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
 	services, _ := askDaemon(f.call, (*api.Client).Services)
 	for _, s := range services {
 		shared := f.Services.At(s.Name)
+		if s.Origin.Key == "" {
+			f.addOwn(s.Endpoints)
+		}
 		if shared == nil || s.Origin.Key == "" {
 			continue
 		}
@@ -103,7 +108,10 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 		r.Revision = max(r.Revision, revision)
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: next})
 	}
-	f.noteOwn()
+	if len(f.own) > 0 {
+		f.hint("of services in files of this host, which etcd does not have, this leaves as it is %s: with --socket %s in place of --etcd \"vipctl %s\" meets them",
+			lookup.Some(f.own), f.socketWords(), f.verb.name)
+	}
 	errs = append(errs, f.show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
 	if f.request.Draining != nil && !*f.request.Draining {
 		f.noteLocalDrains()
@@ -111,17 +119,11 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 	return errors.Join(errs...)
 }
 
-// noteOwn says which endpoints on the node of the request are of services in this host's files, which etcd does not have. Where the
-// daemon does not answer, there is no note.
-func (f *fleetOverride) noteOwn() {
-	if f.request.Node == "" {
-		return
-	}
-	endpoints, _ := askDaemon(f.call, (*api.Client).Endpoints)
+// addOwn adds those of the endpoints that are on the node of the request.
+func (f *fleetOverride) addOwn(endpoints []api.Endpoint) {
 	for _, e := range endpoints {
-		if e.Node == f.request.Node && !f.Services.Has(e.Service) {
-			f.hint("%s/%s stays as it is: service %[1]s is in files of this host, not in etcd; \"vipctl %s --node %s --socket %s\" meets it", e.Service, e.Address,
-				f.verb.name, e.Node, f.socketWords())
+		if f.request.Node != "" && e.Node == f.request.Node {
+			f.own = append(f.own, string(e.Service)+"/"+e.Address)
 		}
 	}
 }

@@ -257,12 +257,7 @@ func TestFleetOverrideLapses(t *testing.T) {
 func TestOverridePlace(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon has one of that name, too
-	socket := filepath.Join(t.TempDir(), "d.sock")
-	d, stop, err := serveFake(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
+	d, socket := fakeHere(t)
 	config := func(kind string) string {
 		file := filepath.Join(t.TempDir(), "vipd.toml")
 		text := fmt.Sprintf("[store]\nkind = %q\n[etcd]\nendpoints = [%q]\n[api]\nsocket = %q\n", kind, f.config.Endpoints[0], socket)
@@ -296,17 +291,23 @@ func TestOverridePlace(t *testing.T) {
 	}
 }
 
-// TestFleetUndrainHere: what the daemon of this host drains by itself, etcd does not know of. Where etcd is away, the way to the
-// daemon is told.
-func TestFleetUndrainHere(t *testing.T) {
-	f := newStage(t)
-	f.service("web", nil, "192.168.1.11")
-	socket := filepath.Join(t.TempDir(), "d.sock")
+// fakeHere is the daemon of this host, and its socket.
+func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
+	socket = filepath.Join(t.TempDir(), "d.sock")
 	d, stop, err := serveFake(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
+	return d, socket
+}
+
+// TestFleetUndrainHere: what the daemon of this host drains by itself, etcd does not know of. Where etcd is away, the way to the
+// daemon is told.
+func TestFleetUndrainHere(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "192.168.1.11")
+	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
 	etcd := "--etcd " + f.config.Endpoints[0]
 	note := "note: the daemon of this host drains web/192.168.1.11 by itself: \"vipctl undrain web 192.168.1.11 --socket " + socket + "\" takes that back\n"
@@ -339,12 +340,7 @@ func TestFleetDrainKept(t *testing.T) {
 	f.service("web", map[string]any{"ports": []any{
 		map[string]any{"name": "http", "port": int64(80), "target_port": int64(8080)}, map[string]any{"name": "https", "port": int64(443), "target_port": int64(8443)},
 	}})
-	socket := filepath.Join(t.TempDir(), "d.sock")
-	d, stop, err := serveFake(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
+	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
 	kept := func(address, port string, weight int) api.Endpoint {
 		return api.Endpoint{Service: "web", Address: address, Port: port, Node: "rack1", Configured: weight}
@@ -358,7 +354,7 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	l := f.line()
 	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != exitDone ||
-		!strings.Contains(l.err.String(), "dns/10.0.0.5:8080 stays as it is: service dns is in files of this host") {
+		!strings.Contains(l.err.String(), "of services in files of this host, which etcd does not have, this leaves as it is dns/10.0.0.5:8080: with --socket ") {
 		t.Errorf("a drain of a node that has a service of files exits with %d and says %q", code, l.err)
 	}
 	for _, test := range []struct{ line, want string }{
@@ -380,12 +376,7 @@ func TestFleetDrainKept(t *testing.T) {
 func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")
-	socket := filepath.Join(t.TempDir(), "d.sock")
-	d, stop, err := serveFake(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
+	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
 	for state, code := range map[balancer.BackendState]int{balancer.Down: exitFailed, balancer.Active: exitDone} {
 		d.services = []api.Service{{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{

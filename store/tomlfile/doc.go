@@ -16,6 +16,9 @@
 //   - while the main file, or the file or folder that [store].path names, is missing, everything from there stays;
 //   - of two files that define the same service, the one that had it first keeps it.
 //
+// So it is after a restart: the last good state of services, settings of addresses and defaults is kept in Options.StateDir. A main file
+// that is empty at the start is believed.
+//
 // Only regular files of 64 MiB at most are read: anything else, at the end of a link too, is a file that can't be read.
 //
 // A file that is removed from the folder takes its services with it, and so does an empty [store].path.

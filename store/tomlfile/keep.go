@@ -32,9 +32,15 @@ const (
 type keeper struct {
 	path string
 	log  *slog.Logger
-	// latest has the snapshot that is to be kept, if there is one that is newer than what is kept.
-	latest chan store.Snapshot
+	// latest has the state that is to be kept, if there is one that is newer than what is kept.
+	latest chan goodState
 	failed string // the last error that was logged
+}
+
+// goodState is what is kept: services, settings of addresses, and the defaults that services are decoded with.
+type goodState struct {
+	store.Snapshot
+	defaults map[string]any
 }
 
 // keptHead is the first line of the file.
@@ -42,6 +48,8 @@ type keptHead struct {
 	Version int `json:"version"`
 	// Folder is the working folder, to which names of files may be relative.
 	Folder string `json:"folder"`
+	// Defaults are [defaults].
+	Defaults map[string]any `json:"defaults,omitempty"`
 	// Tables is how many follow.
 	Tables int `json:"tables"`
 }
@@ -56,7 +64,7 @@ type keptTable struct {
 
 // newKeeper returns one that writes into dir; "" means it does not.
 func newKeeper(dir string, log *slog.Logger) *keeper {
-	k := &keeper{log: log, latest: make(chan store.Snapshot, 1)}
+	k := &keeper{log: log, latest: make(chan goodState, 1)}
 	if dir != "" {
 		k.path = filepath.Join(dir, keepName)
 	}
@@ -64,7 +72,7 @@ func newKeeper(dir string, log *slog.Logger) *keeper {
 }
 
 // keep has s written some time.
-func (k *keeper) keep(s store.Snapshot) {
+func (k *keeper) keep(s goodState) {
 	select {
 	case <-k.latest: // it is older
 	default:
@@ -92,7 +100,7 @@ func (k *keeper) run(ctx context.Context) {
 }
 
 // write replaces the file, and returns how long it took. That it can't is told once.
-func (k *keeper) write(s *store.Snapshot) time.Duration {
+func (k *keeper) write(s *goodState) time.Duration {
 	began, failed := time.Now(), ""
 	if err := atomicfile.Write(k.path, atomicfile.Lasting, func(w *bufio.Writer) error { return encodeKept(w, s) }); err != nil {
 		failed = err.Error()
@@ -104,10 +112,10 @@ func (k *keeper) write(s *store.Snapshot) time.Duration {
 	return time.Since(began)
 }
 
-func encodeKept(w io.Writer, s *store.Snapshot) error {
+func encodeKept(w io.Writer, s *goodState) error {
 	folder, _ := os.Getwd() // "": names that are relative mean nothing
 	lines := json.NewEncoder(w)
-	if err := lines.Encode(keptHead{keepVersion, folder, s.Services.Len() + s.VIPs.Len()}); err != nil {
+	if err := lines.Encode(keptHead{keepVersion, folder, s.defaults, s.Services.Len() + s.VIPs.Len()}); err != nil {
 		return err
 	}
 	for name, service := range s.Services.All() {
@@ -123,50 +131,49 @@ func encodeKept(w io.Writer, s *store.Snapshot) error {
 	return nil
 }
 
-// kept returns the contents of files when they were last good, as an earlier process has kept them. A file that can't be read is set
-// aside, and told.
-func (k *keeper) kept() map[string]*contents {
+// kept returns the contents of files and the defaults when they were last good, as an earlier process has kept them. A file that can't
+// be read is set aside, and told.
+func (k *keeper) kept() (files map[string]*contents, defaults map[string]any) {
 	if k.path == "" {
-		return nil
+		return nil, nil
 	}
 	file, err := os.Open(k.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	var files map[string]*contents
 	if err == nil {
-		files, err = decodeKept(bufio.NewReader(file))
+		files, defaults, err = decodeKept(bufio.NewReader(file))
 		_ = file.Close() // it was only read
 	}
 	if err != nil {
 		err = errors.Join(err, os.Rename(k.path, k.path+".broken"))
 		k.log.Error("the last good state of files can't be read; it is now "+k.path+".broken", "err", err)
 	}
-	return files
+	return files, defaults
 }
 
-func decodeKept(r io.Reader) (map[string]*contents, error) {
+func decodeKept(r io.Reader) (files map[string]*contents, defaults map[string]any, err error) {
 	lines := json.NewDecoder(r)
 	lines.UseNumber()
 	var head keptHead
 	if err := lines.Decode(&head); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if head.Version != keepVersion {
-		return nil, fmt.Errorf("it has version %d; this program reads %d", head.Version, keepVersion)
+		return nil, nil, fmt.Errorf("it has version %d; this program reads %d", head.Version, keepVersion)
 	}
 	here, _ := os.Getwd()
-	files := map[string]*contents{}
+	files = map[string]*contents{}
 	for range head.Tables {
 		var t keptTable
 		if err := lines.Decode(&t); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if filepath.IsAbs(t.File) || head.Folder == here {
 			t.define(files)
 		}
 	}
-	return files, nil
+	return files, head.Defaults, nil
 }
 
 // define gives the file of t its table. One that this version does not take is left out.

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/balancer"
 	"vipd/store"
@@ -35,26 +36,29 @@ func (w *world) run() store.Snapshot {
 func TestKeepsOverRestart(t *testing.T) {
 	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
 	w := newWorld(t, map[string]string{
-		"vipd.toml": "[store]\npath = \"d\"\n[defaults]\nscheduler = \"wrr\"\n" + service("a", 1) + vip + service("z", 9),
+		"vipd.toml": "[store]\npath = \"d\"\n[defaults]\nscheduler = \"lc\"\nconnect_timeout = \"7s\"\n" + service("a", 1) + vip + service("z", 9),
 		"d/b.toml":  service("b", 2) + service("c", 3) + "health = { type = \"http\", path = \"/x\" }\nendpoints = [{ address = \"10.2.0.1\", port = 1 }]\n",
 		"d/e.toml":  service("e", 5),
 		"d/f.toml":  service("f", 6),
 	})
 	good := w.run()
 	bad := strings.NewReplacer("[\"10.96.0.", "[\"10.96.O.", "\"one\"", "\"won\"", "preempt = \"1m\"", "")
-	w.write("vipd.toml", "[store]\npath = \"d\"\n"+bad.Replace(service("a", 1)+vip))
+	w.write("vipd.toml", "[store]\npath = \"d\"\n[defaults]\nscheduler = \"none\"\n"+bad.Replace(service("a", 1)+vip))
 	w.write("d/b.toml", service("b", 4)+bad.Replace(service("c", 3)))
 	w.write("d/e.toml", "[services.e")
 	w.do(os.Remove(w.path("d/f.toml")))
 	for range 2 { // what is served from what was kept is kept
 		s := w.run()
-		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5"; got != want || len(s.Problems) != 4 {
-			t.Fatalf("after a restart: %s, want %s and 4 problems", describe(s), want)
+		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5"; got != want || len(s.Problems) != 5 {
+			t.Fatalf("after a restart: %s, want %s and 5 problems", describe(s), want)
 		}
 		for _, name := range []balancer.Name{"a", "c", "e"} {
 			if was, is := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(was, is) {
 				t.Errorf("after a restart service %s is %v, want %v", name, is, was)
 			}
+		}
+		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
+			t.Errorf("after a restart the defaults come to %v, %v", b.Scheduler, b.ConnectTimeout)
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
 		if was, is := good.VIPs.At(addr), s.VIPs.At(addr); is == nil || fmt.Sprint(was.VIPPolicy, was.Given) != fmt.Sprint(is.VIPPolicy, is.Given) {

@@ -61,8 +61,9 @@ func newLoader(main, place string) *loader {
 	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile, ahead: map[string]sighting{}}
 }
 
-// begin takes in the files of an earlier process. Those that are not there any more go with the first load.
-func (l *loader) begin(files map[string]*contents) {
+// begin takes in the files and the defaults of an earlier process. What is not there any more goes with the first load.
+func (l *loader) begin(files map[string]*contents, defaults map[string]any) {
+	l.defaults = defaults
 	for path, c := range files {
 		l.merge.put(path, c)
 	}

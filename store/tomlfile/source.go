@@ -93,7 +93,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	keeping.Go(func() { k.run(published) })
 	told := func() {
 		publish(s.loader.state)
-		k.keep(s.loader.state)
+		k.keep(goodState{s.loader.state, s.loader.defaults})
 	}
 	w := &watching{Source: s, follower: f}
 	w.load(look{all: true})
