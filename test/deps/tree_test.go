@@ -1,6 +1,7 @@
 package deps
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -25,18 +27,36 @@ type file struct {
 // folder is the file's folder from the top of the tree; for package vipd/a/b it is a/b.
 func (f file) folder() string { return path.Dir(f.path) }
 
-// readTree parses every Go file of the module, generated and foreign ones as well: there are none to spare.
+// tree is every Go file of the module, generated and foreign ones as well: there are none to spare.
+type tree struct {
+	set   *token.FileSet
+	files []file
+}
+
+// readTree parses the tree, once for all tests. They read it only.
 func readTree(t *testing.T) (*token.FileSet, []file) {
 	t.Helper()
-	top, err := filepath.Abs("../..")
+	all, err := parsed()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(top, "go.mod")); err != nil {
-		t.Fatalf("the top of the tree is not where it was: %v", err)
+	if len(all.files) < 20 {
+		t.Fatalf("read only %d files: the walk misses the tree", len(all.files))
 	}
-	set := token.NewFileSet()
-	var files []file
+	return all.set, all.files
+}
+
+var parsed = sync.OnceValues(parse)
+
+func parse() (all tree, err error) {
+	top, err := filepath.Abs("../..")
+	if err != nil {
+		return all, err
+	}
+	if _, err := os.Stat(filepath.Join(top, "go.mod")); err != nil {
+		return all, fmt.Errorf("the top of the tree is not where it was: %w", err)
+	}
+	all.set = token.NewFileSet()
 	err = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -55,7 +75,7 @@ func readTree(t *testing.T) (*token.FileSet, []file) {
 		if err != nil {
 			return err
 		}
-		syntax, err := parser.ParseFile(set, p, nil, parser.ParseComments|parser.SkipObjectResolution)
+		syntax, err := parser.ParseFile(all.set, p, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
@@ -67,16 +87,10 @@ func readTree(t *testing.T) (*token.FileSet, []file) {
 			}
 			f.imports = append(f.imports, imported)
 		}
-		files = append(files, f)
+		all.files = append(all.files, f)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) < 20 {
-		t.Fatalf("read only %d files: the walk misses the tree", len(files))
-	}
-	return set, files
+	return all, err
 }
 
 // within says whether a path is the folder or below it; "" is the whole tree.

@@ -11,7 +11,7 @@ func TestFindsWhatOneSystemLacks(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
 		"go.mod":      "module x\n\ngo 1.26\n",
-		"main.go":     "package main\n\nimport \"net/http\"\n\nfunc main() { _ = http.Get; there() }\n",
+		"main.go":     "package main\n\nimport \"net\"\n\nfunc main() { _ = net.Dial; there() }\n",
 		"a_linux.go":  "package main\n\nfunc there() {}\n",
 		"a_darwin.go": "package main\n\nimport \"syscall\"\n\nfunc there() { _ = syscall.Kqueue }\n",
 	} {
