@@ -39,7 +39,7 @@ func TestMistakes(t *testing.T) {
 		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: write one, or name another with --config: stat nowhere.toml: no such file or directory",
 		"--config .":              "78 vipd: reading the configuration: read .: a folder: name a file in it",
 		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
-		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table, not the number 1", // else it took away what an earlier vipd serves
+		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // else it took away what an earlier vipd serves
 		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is no socket; remove it or choose another path",
 		"--config http.toml":      "1 vipd: opening api.http, for metrics and health (set another address, or \"\" to turn it off): listen tcp " + taken.Addr().String() + ": bind: address already in use",

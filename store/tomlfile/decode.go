@@ -10,15 +10,17 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/store"
 )
 
 // decodeServices reads the [services.*] of doc. A service that is as it was in old keeps its pointer.
 func decodeServices(doc *Document, defaults map[string]any, lines map[string]balancer.FieldLines, old *contents) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
-	table, problems := doc.tables("services", "service", "[services.web]")
+	table, _ := doc.tree["services"].(map[string]any)
 	services := make(map[balancer.Name]definition[balancer.Service], len(table))
 	if len(table) == 0 {
-		return nil, problems
+		return nil, nil
 	}
+	var problems []balancer.Problem
 	in, folder := interner{}, doc.Folder()
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		name := balancer.Name(in.text(key))
@@ -50,7 +52,8 @@ func decodeService(doc *Document, folder string, name balancer.Name, raw any, de
 // decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address
 // can't be read is no definition: what it is about is unknown.
 func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines, old *contents) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
-	table, problems := doc.tables("vips", "address", `[vips."192.168.1.100"]`)
+	table, _ := doc.tree["vips"].(map[string]any)
+	var problems []balancer.Problem
 	var vips map[netip.Addr]definition[balancer.VIP]
 	in := interner{}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
@@ -91,17 +94,19 @@ func (d *definition[V]) keep(former definition[V]) {
 	}
 }
 
-// tables returns the tables of a section of which each is about a thing, as in the example.
-func (d *Document) tables(section, thing, example string) (map[string]any, []balancer.Problem) {
-	raw, there := d.tree[section]
-	table, ok := raw.(map[string]any)
-	if there && !ok {
-		return nil, []balancer.Problem{{
-			Severity: balancer.SeverityError, Origin: d.Where(section), Field: section,
-			Text: fmt.Sprintf("needs a table for each %s, such as %s", thing, example),
-		}}
+// Sections returns what is wrong where services, or settings of addresses, are something else than tables.
+func Sections(d store.Document) (problems []balancer.Problem) {
+	for _, needs := range [][2]string{
+		{"services", "needs a table for each service, such as [services.web]"},
+		{"vips", `needs a table for each address, such as [vips."192.168.1.100"]`},
+	} {
+		section, text := needs[0], needs[1]
+		raw, there := d.Tree()[section]
+		if _, ok := raw.(map[string]any); there && !ok {
+			problems = append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: d.Where(section), Field: section, Text: text})
+		}
 	}
-	return table, nil
+	return problems
 }
 
 // noTable is the problem of what stands at path in place of a table.

@@ -289,11 +289,11 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 
 // define gives c the tables of doc. Those that are as in old keep their pointers.
 func (c *contents) define(doc *Document, defaults map[string]any, old *contents) {
-	var more []balancer.Problem
 	lines := doc.fieldLines()
-	c.services, c.problems = decodeServices(doc, defaults, lines, old)
-	c.vips, more = decodeVIPs(doc, lines, old)
-	c.problems = append(c.problems, more...)
+	var services, vips []balancer.Problem
+	c.services, services = decodeServices(doc, defaults, lines, old)
+	c.vips, vips = decodeVIPs(doc, lines, old)
+	c.problems = slices.Concat(Sections(doc), services, vips)
 }
 
 // Result is what one look at files found.

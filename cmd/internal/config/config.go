@@ -9,6 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/decode"
 	"vipd/store"
+	"vipd/store/tomlfile"
 )
 
 // DefaultFile is where the daemon and vipctl look for the configuration.
@@ -26,27 +27,27 @@ type Config struct {
 	// Zone is free text, for locality.
 	Zone string `toml:"zone"`
 	// StateDir keeps what must outlive a reboot; RunDir what must not.
-	StateDir   string         `toml:"state_dir"`
-	RunDir     string         `toml:"run_dir"`
-	Store      Store          `toml:"store"`
-	Etcd       Etcd           `toml:"etcd"`
-	Defaults   map[string]any `toml:"defaults"`
-	Sync       Sync           `toml:"sync"`
-	Addresses  Addresses      `toml:"addresses"`
-	NodePorts  NodePorts      `toml:"node_ports"`
-	Host       Host           `toml:"host"`
-	Health     Health         `toml:"health"`
-	Userspace  Userspace      `toml:"userspace"`
-	IPVS       IPVS           `toml:"ipvs"`
-	IPTables   IPTables       `toml:"iptables"`
-	API        API            `toml:"api"`
-	Metrics    Metrics        `toml:"metrics"`
-	Hooks      Hooks          `toml:"hooks"`
-	Tracing    Tracing        `toml:"tracing"`
-	Ownership  Ownership      `toml:"ownership"`
-	Definition map[string]any `toml:"services"`
-	// VIPs are the settings of addresses, which the store reads.
-	VIPs map[string]any `toml:"vips"`
+	StateDir  string         `toml:"state_dir"`
+	RunDir    string         `toml:"run_dir"`
+	Store     Store          `toml:"store"`
+	Etcd      Etcd           `toml:"etcd"`
+	Defaults  map[string]any `toml:"defaults"`
+	Sync      Sync           `toml:"sync"`
+	Addresses Addresses      `toml:"addresses"`
+	NodePorts NodePorts      `toml:"node_ports"`
+	Host      Host           `toml:"host"`
+	Health    Health         `toml:"health"`
+	Userspace Userspace      `toml:"userspace"`
+	IPVS      IPVS           `toml:"ipvs"`
+	IPTables  IPTables       `toml:"iptables"`
+	API       API            `toml:"api"`
+	Metrics   Metrics        `toml:"metrics"`
+	Hooks     Hooks          `toml:"hooks"`
+	Tracing   Tracing        `toml:"tracing"`
+	Ownership Ownership      `toml:"ownership"`
+	// Services and VIPs, the settings of addresses, are what the store reads.
+	Services map[string]any `toml:"services"`
+	VIPs     map[string]any `toml:"vips"`
 }
 
 // ModeName is a mode, or auto.
@@ -258,8 +259,11 @@ func Default() Config {
 // default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
-	var problems []balancer.Problem
+	problems := tomlfile.Sections(d)
 	for _, p := range decode.Into(&c, d.Tree()) {
+		if p.Path == "services" || p.Path == "vips" { // Sections says so better
+			continue
+		}
 		problems = append(problems, balancer.Problem{
 			Severity: balancer.SeverityError, Origin: d.Where(p.Path), Field: p.Path, Text: p.Text,
 		})
