@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -55,31 +58,45 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	}
 }
 
-// TestNothingWaitsForSlowClients: a client's link takes next to nothing of what its backend sends.
-func TestNothingWaitsForSlowClients(t *testing.T) {
+// slowClient serves one whose link takes next to nothing of what its backend sends all the time.
+func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
 	w := newTown(t)
-	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "20mb")
-	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // where the test fails, ends the wait
+	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "2mb")
+	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // where the test fails, ends the wait
 	b, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
-	d := start(t, Options{})
-	f := frontendAt("10.96.0.1:9000/udp", b.LocalAddr().(*net.UDPAddr).AddrPort())
+	t.Cleanup(func() { b.Close() })
+	d = start(t, Options{})
+	f = frontendAt("10.96.0.1:9000/udp", b.LocalAddr().(*net.UDPAddr).AddrPort())
 	d.apply(f)
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	_, _ = c.Write([]byte("go"))
-	_, from, err := b.ReadFromUDPAddrPort(make([]byte, 10))
+	t.Cleanup(func() { c.Close() })
+	return d, f, b, flood(t, b, flowFrom(t, b, c))
+}
+
+// flowFrom begins the flow of a client, and returns where its backend answers.
+func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPort {
+	t.Helper()
+	_, _ = client.Write([]byte("go"))
+	_, from, err := backend.ReadFromUDPAddrPort(make([]byte, 10))
 	if err != nil {
 		t.Fatal(err)
 	}
-	sent := flood(t, b, from)
+	return from
+}
+
+// TestNothingWaitsForSlowClients, where the process may not have more room for answers than others.
+func TestNothingWaitsForSlowClients(t *testing.T) {
+	d, f, _, sent := slowClient(t)
+	if err := d.frontends[f.Key].packets.SetWriteBuffer(100 << 10); err != nil {
+		t.Fatal(err)
+	}
 	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
 	first := sent.Load()
 	wait.For(t, time.Second, "more than the socket holds", func() bool { return sent.Load() > first+1000 })
@@ -89,6 +106,21 @@ func TestNothingWaitsForSlowClients(t *testing.T) {
 	case <-removed:
 	case <-time.After(wait.Bound(time.Second)):
 		t.Fatal("removing the frontend takes for ever")
+	}
+}
+
+// TestSlowClientsTakeNoAnswersOfOthers: those of a client whose link is fast all come.
+func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
+	d, f, b, _ := slowClient(t)
+	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
+	c := udpClient(t, f.AddrPort())
+	at := flowFrom(t, b, c)
+	for n := range 100 {
+		_, _ = b.WriteToUDPAddrPort([]byte("y"), at)
+		_ = c.SetReadDeadline(time.Now().Add(wait.Patience))
+		if _, err := c.Read(make([]byte, 10)); err != nil {
+			t.Fatalf("answer %d: %v", n, err)
+		}
 	}
 }
 
@@ -105,4 +137,39 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	})
 	t.Cleanup(func() { stop.Store(true); wg.Wait() })
 	return sent
+}
+
+// TestNoClientWaitsForSlowBackends: what a client sends goes to a backend whose link takes next to nothing of it.
+func TestNoClientWaitsForSlowBackends(t *testing.T) {
+	lab.Need(t, "tc")
+	w := newTown(t)
+	w.serve()
+	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "20mb")
+	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // where the test fails, ends the wait
+	d := start(t, Options{})
+	f := frontendAt("127.77.7.1:9000/udp", netip.MustParseAddrPort("10.9.0.2:7000"), udpServer(t, "127.0.0.1:0", "a"))
+	d.apply(f)
+	clients := map[netip.AddrPort]*net.UDPConn{} // by their backends
+	for range 2 {
+		c := udpClient(t, f.AddrPort())
+		_, _ = c.Write([]byte("x"))
+		eventually(t, "the flow", func() error {
+			conns, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{Client: c.LocalAddr().(*net.UDPAddr).AddrPort()})
+			if err == nil && len(conns) == 1 {
+				clients[conns[0].Backend] = c
+				return nil
+			}
+			return fmt.Errorf("%v, %w", conns, err)
+		})
+	}
+	slow, other := clients[netip.MustParseAddrPort("10.9.0.2:7000")], clients[f.Backends[1].Addr]
+	_, _ = other.Read(make([]byte, 10))
+	flood := make([]byte, 1200)
+	for range 1000 {
+		_, _ = slow.Write(flood)
+	}
+	eventually(t, "an answer to another client", func() error {
+		_, err := askUDPFor(other, "x", silence)
+		return err
+	})
 }

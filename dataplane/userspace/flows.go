@@ -16,6 +16,7 @@ type flow struct {
 	client  netip.AddrPort
 	back    way
 	socket  *net.UDPConn
+	send    func([]byte) error // to the backend; only the read loop of the frontend's socket uses it
 	since   time.Time
 	counter *counter
 	in, out atomic.Uint64

@@ -251,17 +251,12 @@ func (f *frontend) adoptFlowsLocked() {
 		}
 		b := c.backends[i]
 		b.take(0)
-		f.d.budget.take(1)
 		n := &flow{
 			client: x.Client, back: way{socket: f.packets, local: x.Local}, backend: b, socket: socket, since: x.Since, counter: c.counter,
-			placed: f.d.now(),
 		}
 		n.in.Store(x.In.Bytes)
 		n.out.Store(x.Out.Bytes)
-		n.last.Store(n.placed)
-		f.flows.add(n)
-		f.d.tasks.Add(1)
-		go f.reply(n, b)
+		f.beginFlowLocked(n)
 	}
 	delete(f.d.inherited.flows, f.key)
 }

@@ -110,6 +110,8 @@ func localPorts() int { return 0 }
 // arrival returns what waits for nothing: the read does.
 func arrival(*net.UDPConn) func() error { return func() error { return nil } }
 
+func widen(*net.UDPConn) {}
+
 // receive hands each datagram of the backend to use until the socket fails or is closed.
 func (x *flow) receive(use func([]byte)) error {
 	buf := make([]byte, datagram)
@@ -124,10 +126,14 @@ func (x *flow) receive(use func([]byte)) error {
 	}
 }
 
-// sender returns what sends answers to a client.
+// sender returns what sends to a client, or, where to is invalid, to who the socket is connected to.
 func (w way) sender(to netip.AddrPort) func([]byte) error {
-	return func(b []byte) error {
-		_, err := w.socket.WriteToUDPAddrPort(b, to)
+	return func(b []byte) (err error) {
+		if to.IsValid() {
+			_, err = w.socket.WriteToUDPAddrPort(b, to)
+		} else {
+			_, err = w.socket.Write(b)
+		}
 		return err
 	}
 }

@@ -61,6 +61,7 @@ func (f *frontend) openPacketsLocked() error {
 // receiveFrom starts the read loop of the frontend's socket.
 func (f *frontend) receiveFrom(pc *net.UDPConn, read reading) {
 	f.packets = pc
+	widen(pc)
 	f.adoptFlowsLocked()
 	f.d.budget.take(1)
 	f.d.tasks.Add(1)
@@ -137,8 +138,7 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			return // as networks do: dropped
 		}
 		x.last.Store(f.d.now())
-		_, err := x.socket.Write(b)
-		switch {
+		switch err := x.send(b); {
 		case err == nil:
 			x.in.Add(uint64(len(b)))
 			x.counter.in.Add(uint64(len(b)))
@@ -203,13 +203,10 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 		f.judge(b, err)
 		return nil
 	}
-	f.d.budget.take(1)
 	b.total.Add(1)
 	c.counter.connections.Add(1)
 	x := &flow{client: client, back: back, backend: b, socket: socket, since: time.Now(), counter: c.counter}
-	x.last.Store(f.d.now())
-	x.placed = x.last.Load()
-	f.flows.add(x)
+	f.beginFlowLocked(x)
 	if f.d.followers.some() {
 		f.d.followers.tell(news{true, f.describeLocked(x)})
 	}
@@ -219,9 +216,18 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	case b.restUntil.Load() != 0:
 		_ = socket.SetReadDeadline(x.since.Add(trial))
 	}
-	f.d.tasks.Add(1)
-	go f.reply(x, b)
 	return x
+}
+
+// beginFlowLocked puts a flow among those of f, and starts its goroutine.
+func (f *frontend) beginFlowLocked(x *flow) {
+	x.send = way{socket: x.socket}.sender(netip.AddrPort{})
+	x.placed = f.d.now()
+	x.last.Store(x.placed)
+	f.flows.add(x)
+	f.d.budget.take(1)
+	f.d.tasks.Add(1)
+	go f.reply(x, x.backend)
 }
 
 // roomForFlow takes a place for one more flow of f. Where there is none, the oldest flow of the frontend with the most

@@ -61,8 +61,25 @@ func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	return cmp.Or(err, failed)
 }
 
-// sender returns what sends answers to a client, and drops what there is no room for: all clients have the socket in common,
-// and may not wait for one whose link is slow.
+// answers is how many bytes of answers may wait in the devices' queues, with what the kernel needs beside them: as many as fit into
+// a queue of fq_codel. All clients of a frontend have its socket in common, and with less one whose link is slow takes all.
+const answers = 32 << 20
+
+// widen makes room for answers in the socket of a frontend.
+func widen(pc *net.UDPConn) {
+	raw, err := pc.SyscallConn()
+	if err == nil {
+		err = control(raw, func(fd uintptr) error {
+			return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, answers/2)
+		})
+	}
+	if err != nil { // it takes CAP_NET_ADMIN
+		_ = pc.SetWriteBuffer(answers / 2) // as much as this user may have
+	}
+}
+
+// sender returns what sends to a client, or, where to is invalid, to who the socket is connected to, and drops what there is no
+// room for: no one waits for whose link is slow. It is for one goroutine at a time.
 func (w way) sender(to netip.AddrPort) func([]byte) error {
 	raw, err := w.socket.SyscallConn()
 	if err != nil {
@@ -72,13 +89,19 @@ func (w way) sender(to netip.AddrPort) func([]byte) error {
 	if w.local.IsValid() {
 		control = sourceControl(w.local)
 	}
-	sa := sockaddr(to.Addr(), to.Port())
+	var sa unix.Sockaddr
+	if to.IsValid() {
+		sa = sockaddr(to.Addr(), to.Port())
+	}
+	var datagram []byte
+	var failed error
+	send := func(fd uintptr) bool {
+		_, failed = unix.SendmsgN(int(fd), datagram, control, sa, unix.MSG_DONTWAIT)
+		return true
+	}
 	return func(b []byte) error {
-		var failed error
-		err := raw.Write(func(fd uintptr) bool {
-			_, failed = unix.SendmsgN(int(fd), b, control, sa, unix.MSG_DONTWAIT)
-			return true
-		})
+		datagram = b
+		err := raw.Write(send)
 		return cmp.Or(err, failed)
 	}
 }
