@@ -22,7 +22,7 @@ func TestWhatIsToBeForgottenIsKept(t *testing.T) {
 	d := redirecting(t)
 	f := w.four(t, 80)[1]
 	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
-	y.forgetFlows = func(context.Context, map[balancer.Key]bool) error { return unix.EPERM }
+	y.cut = func(context.Context, map[balancer.Key]bool, func(*conntrack.Flow) bool) error { return unix.EPERM }
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestWhatIsToBeForgottenIsKept(t *testing.T) {
 	if err := d.tryApply(f); err == nil {
 		t.Fatal("it succeeded though flows are remembered")
 	}
-	y.forgetFlows = forgetFlows
+	y.cut = cut
 	d.apply(f)
 	if len(y.stale) > 0 {
 		t.Errorf("%v are still to be forgotten", y.stale)

@@ -52,7 +52,8 @@
 // connection made straight to it is reset. Frontends without active backends lead to ports that are held and closed, or silent:
 // without a redirect, any program of the host that listens on the port would get the clients. A UDP frontend has a port of its
 // own, and serves clients that find it as it serves those that come through the VIP. When the redirect of a UDP frontend comes
-// or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed.
+// or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed: but for
+// that of flows to a socket that stays open for them.
 //
 // # Handing over
 //

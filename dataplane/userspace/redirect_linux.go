@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
@@ -28,10 +29,10 @@ type redirect struct {
 
 // redirectFamily is one family's half.
 type redirectFamily struct {
-	r           *redirect
-	name        inet.Family
-	kernel      redirector
-	forgetFlows func(ctx context.Context, keys map[balancer.Key]bool) error
+	r      *redirect
+	name   inet.Family
+	kernel redirector
+	cut    func(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error
 	// shared is the socket of all TCP frontends; nil means not needed so far.
 	shared *net.TCPListener
 	// closed are the ports of frontends without active backends.
@@ -75,7 +76,7 @@ func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*r
 			continue
 		}
 		r.families[family] = &redirectFamily{
-			r: r, name: family, kernel: kernel, forgetFlows: forgetFlows, closed: map[closedPort]*heldPort{},
+			r: r, name: family, kernel: kernel, cut: cut, closed: map[closedPort]*heldPort{},
 			ports: map[balancer.Key]uint16{}, stale: map[balancer.Key]bool{},
 		}
 	}
@@ -244,7 +245,15 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	if !f.conf.Load().serves {
 		return 0, nil // open for its flows, which conntrack remembers, and for no others
 	}
-	return f.packets.LocalAddr().(*net.UDPAddr).AddrPort().Port(), nil
+	return f.packetsPortLocked(), nil
+}
+
+// packetsPortLocked is the port of the UDP socket; 0 while there is none.
+func (f *frontend) packetsPortLocked() uint16 {
+	if f.packets == nil {
+		return 0
+	}
+	return f.packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
 // anywhere is the reading of a socket on every address: an answer has to leave with the address that the datagram came to, for

@@ -451,3 +451,28 @@ func TestRedirectWhereLinksHaveNoAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestRedirectedFlowsDrain: clients of UDP stay at an endpoint that drains, also where it was the last.
+func TestRedirectedFlowsDrain(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	for _, f := range w.four(t, 80) {
+		if f.Proto != balancer.UDP {
+			continue
+		}
+		d.apply(f)
+		c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := lab.Ask(c); err != nil {
+			t.Fatal(err)
+		}
+		d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
+		if _, err := lab.Ask(c); err != nil {
+			t.Errorf("%s: a flow to an endpoint that drains: %v", f.Key, err)
+		}
+	}
+}

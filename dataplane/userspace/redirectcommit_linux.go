@@ -50,7 +50,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		}
 	}
 	y.there = maps.Clone(y.ports)
-	if err := y.forgetFlows(ctx, y.stale); err != nil { // the redirects are there, but these keys are not done
+	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects are there, but these keys are not done
 		for k := range y.stale {
 			failed[k] = err
 		}
@@ -61,9 +61,20 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	return nil
 }
 
-// forgetFlows drops what conntrack knows of UDP flows to the keys: it decides only once per flow where that goes, so that
-// a client that goes on sending would never meet a redirect that is new, and go on meeting one that is not there any more.
-func forgetFlows(ctx context.Context, keys map[balancer.Key]bool) error { return cut(ctx, keys, nil) }
+// misled reports whether conntrack leads a flow elsewhere than to the socket of its frontend, which may be open for such flows
+// alone. It decides only once per flow where that goes, so that a client that goes on sending would never meet a redirect that is
+// new, and go on meeting one that is not there any more.
+func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
+	y.r.mu.RLock()
+	f := y.r.routes[flow.Frontend()]
+	y.r.mu.RUnlock()
+	if f == nil {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return flow.Backend().Port() != f.packetsPortLocked()
+}
 
 // forgetReset drops what conntrack knows of connections that this side has reset: for ten seconds it would lead a client that
 // takes the same port again to where the redirect led, though that is closed by then.
@@ -180,6 +191,9 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 		}
 	}
 	if !r.d.yielded {
+		r.mu.Lock()
+		maps.DeleteFunc(r.routes, func(k balancer.Key, _ *frontend) bool { return k.Proto == balancer.UDP }) // flows end: see misled
+		r.mu.Unlock()
 		failed = errors.Join(failed, r.commit(ctx))
 	}
 	for _, f := range frontends {
