@@ -106,6 +106,18 @@ func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time)
 	s.linkLocked(at)
 }
 
+// All calls visit for each client that is remembered at now, the one without a new connection for longest first, with its backend
+// and when it made the last one. visit may not use the table.
+func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.AddrPort, last time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := s.entries[0].next; at != 0; at = s.entries[at].next {
+		if e := &s.entries[at]; !s.overLocked(e, now) {
+			visit(netip.AddrFrom16(e.client).Unmap(), netip.AddrPortFrom(netip.AddrFrom16(e.backend).Unmap(), e.port), s.epoch.Add(e.last))
+		}
+	}
+}
+
 // SetTimeout replaces the timeout, for what is remembered too: a longer one may bring back clients that were past the
 // old one. 0 or less forgets everything.
 func (s *Sticky) SetTimeout(timeout time.Duration) {

@@ -97,6 +97,15 @@ func TestStickyIsItsModel(t *testing.T) {
 			}
 			checkSticky(t, s)
 		}
+		again := NewSticky(timeout, limit) // in another process
+		s.All(now, func(client netip.Addr, backend netip.AddrPort, last time.Time) { again.Store(client, backend, last) })
+		for i := range clients {
+			client := clientOf(i).Addr()
+			got, _ := again.Lookup(client, now)
+			if want, known := m.lookup(client, now); got != want || known && again.Left(client, now) != s.Left(client, now) {
+				t.Fatalf("seed %d: in a copy, %s is at %s for %s, want %s for %s", seed, client, got, again.Left(client, now), want, s.Left(client, now))
+			}
+		}
 	}
 }
 

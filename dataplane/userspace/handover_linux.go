@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ const (
 	packetsKind  = "packets"  // the UDP socket of a frontend
 	connKind     = "connection"
 	flowKind     = "flow"
+	clientsKind  = "clients" // some of those that have a backend by affinity
 )
 
 // handed describes one item. The bytes that a connection holds follow it, those of In first.
@@ -38,7 +40,18 @@ type handed struct {
 	Local   netip.Addr
 	Since   time.Time
 	In, Out handedHalf
+	Clients []handedClient `json:",omitempty"`
 }
+
+// handedClient is one with affinity, and when it made its last connection.
+type handedClient struct {
+	Client  netip.Addr
+	Backend netip.AddrPort
+	Last    time.Time
+}
+
+// clientsAtOnce are handed over in one item, well within the largest.
+const clientsAtOnce = 1000
 
 // handedHalf is one direction of a connection or flow.
 type handedHalf struct {
@@ -150,9 +163,24 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 				In: handedHalf{Bytes: x.in.Load()}, Out: handedHalf{Bytes: x.out.Load()},
 			}, nil, descriptor(x.socket)))
 		})
+		failed = errors.Join(failed, f.handOverClientsLocked())
 		f.shutListenerLocked()
 		f.shutPacketsLocked()
 		f.mu.Unlock()
+	}
+	return failed
+}
+
+func (f *frontend) handOverClientsLocked() (failed error) {
+	if f.sticky == nil {
+		return nil
+	}
+	var all []handedClient
+	f.sticky.All(time.Now(), func(client netip.Addr, backend netip.AddrPort, last time.Time) {
+		all = append(all, handedClient{client, backend, last})
+	})
+	for some := range slices.Chunk(all, clientsAtOnce) {
+		failed = errors.Join(failed, f.d.heir.send(handed{Kind: clientsKind, Key: f.key, Clients: some}, nil))
 	}
 	return failed
 }

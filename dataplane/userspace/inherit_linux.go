@@ -23,6 +23,7 @@ type inheritance struct {
 	// redirected means that an earlier process led connections here by redirects.
 	redirected   bool
 	conns, flows map[balancer.Key][]inherited
+	clients      map[balancer.Key][]handedClient
 }
 
 // inherited is one item.
@@ -49,11 +50,15 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 	defer d.applying.Unlock()
 	in := inheritance{
 		d: d, sockets: map[balancer.Key]inherited{}, shared: map[bool]int{},
-		conns: map[balancer.Key][]inherited{}, flows: map[balancer.Key][]inherited{},
+		conns: map[balancer.Key][]inherited{}, flows: map[balancer.Key][]inherited{}, clients: map[balancer.Key][]handedClient{},
 	}
 	ports := map[balancer.Key]uint16{}
 	for _, item := range items {
 		h, tail, err := decodeHanded(item.Data)
+		if err == nil && h.Kind == clientsKind {
+			in.clients[h.Key] = append(in.clients[h.Key], h.Clients...)
+			continue
+		}
 		if err != nil || len(item.Files) == 0 { // of another version
 			d.log.Warn("ignoring something that the vipd before this one has handed over", "err", err)
 			item.Close()
@@ -161,7 +166,7 @@ func portOf(fd int) netip.AddrPort {
 	return at
 }
 
-// adopt has a frontend go on with the inherited connections that are its own. Those of backends that it does not have any more
+// adopt has a frontend go on with the inherited connections and clients that are its own. Those of backends that it does not have any more
 // are reset, like those of frontends that are not wanted.
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
@@ -170,6 +175,14 @@ func (d *Dataplane) adopt(f *frontend) {
 		}
 	}
 	delete(d.inherited.conns, f.key)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now(); f.sticky != nil {
+		for _, c := range d.inherited.clients[f.key] {
+			f.sticky.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // by this process's clock from now on
+		}
+	}
+	delete(d.inherited.clients, f.key)
 }
 
 func (f *frontend) adoptConn(x inherited) error {
