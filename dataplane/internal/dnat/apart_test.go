@@ -275,3 +275,24 @@ func TestGoesDuringASweep(t *testing.T) {
 		}
 	})
 }
+
+// TestConnectionsOfAnotherModeAreItsOwn: what userspace mode led to its own port, before a switch, keeps its time, and is neither counted nor
+// listed here: userspace mode does that.
+func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
+	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
+	f := web(key(0), 1, 2)
+	fl.take([]dataplane.Change{{Key: f.Key, New: f}}, nil)
+	flow := conntrack.Flow{
+		Proto: balancer.TCP, Status: conntrack.DstNAT | conntrack.SeenReply, Orig: conntrack.Tuple{Dst: f.AddrPort()},
+		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},
+	}
+	if fl.judge(time.Now())(&flow) {
+		t.Error("it has no time")
+	}
+	if port, counted := fl.portOf(&flow); counted {
+		t.Errorf("its bytes are counted to %v", port)
+	}
+	if fl.leadsTo(f, flow.Backend()) {
+		t.Error("it is listed")
+	}
+}

@@ -58,7 +58,7 @@ type Cutter interface {
 type leave struct {
 	// until is when their time ends.
 	until time.Time
-	// port is what their bytes are counted to.
+	// port is what their bytes are counted to; zero: another mode has served, which counts and lists what it serves.
 	port counters.Port
 	// since are the backends of later frontends of the key: connections to these are theirs.
 	since map[netip.AddrPort]bool
@@ -66,6 +66,9 @@ type leave struct {
 
 // has reports whether a connection to b is an earlier frontend's.
 func (l *leave) has(b netip.AddrPort) bool { return l != nil && !l.since[b] }
+
+// counts reports whether a connection to b is one of an earlier frontend of rules like these.
+func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (counters.Port{}) }
 
 // keeps reports whether a connection to b still has time.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
@@ -169,7 +172,11 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
 		// Endpoints may have gone while vipd was down, or another mode has served: those connections have the time that they
 		// would have had there.
-		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: counters.Port{Service: f.Service, Name: f.Port}}
+		l := &leave{until: now.Add(f.DrainTimeout)}
+		if fl.found[k] {
+			l.port = counters.Port{Service: f.Service, Name: f.Port}
+		}
+		fl.leaving[k] = l
 	}
 	delete(fl.found, k)
 	if l := fl.leaving[k]; l != nil {

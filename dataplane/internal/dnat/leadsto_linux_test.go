@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/counters"
 )
 
 // TestLeadsTo: a flow that leads to no backend, such as to the port of a proxy before a switch, is no connection of the
@@ -28,7 +29,7 @@ func TestLeadsTo(t *testing.T) {
 			t.Errorf("%s: got %t, want %t", test.backend, got, test.want)
 		}
 	}
-	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
+	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), port: counters.Port{Service: "web"}, since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
 	if !fl.leadsTo(f, at("10.0.0.9:8080")) {
 		t.Error("a backend of the frontend before is not known")
 	}

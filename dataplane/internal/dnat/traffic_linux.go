@@ -39,7 +39,7 @@ func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	return fl.leaving[f.Key].has(backend)
+	return fl.leaving[f.Key].counts(backend)
 }
 
 // volume is bytes from and to clients.
@@ -122,7 +122,7 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	k := flow.Frontend()
-	if l := fl.leaving[k]; l.has(flow.Backend()) {
+	if l := fl.leaving[k]; l.counts(flow.Backend()) {
 		return l.port, true
 	}
 	if f := fl.wanted[k]; f != nil && f.Backend(flow.Backend()) != nil {
