@@ -128,7 +128,7 @@ func (t *claiming) ops(keys Keys) (ifs []*etcdserverpb.Compare, then, otherwise 
 		ifs = append(ifs, notSince(scope{key: all.key + name}, t.minds[name]))
 	}
 	ask := &etcdserverpb.RangeRequest{Key: []byte(all.key), RangeEnd: []byte(all.end), KeysOnly: true, MinModRevision: t.since + 1}
-	return ifs, then, []*etcdserverpb.RequestOp{{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: ask}}}
+	return ifs, then, []*etcdserverpb.RequestOp{read(ask)}
 }
 
 // notSince is the condition that no key of a scope was written after a revision. A removal does not count.

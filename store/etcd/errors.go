@@ -67,9 +67,9 @@ func Unreachable(err error) bool {
 // Full reports whether err says that etcd's database has reached its quota, so that it takes no writes.
 func Full(err error) bool { return err != nil && is(err, rpctypes.ErrNoSpace) }
 
-// ended reports whether err says that a token has ended.
-func ended(err error) bool {
-	return is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision)
+// ended reports whether err says that a token has ended, or that the user needs one now, as authentication was turned on since.
+func (c Config) ended(err error) bool {
+	return is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision) || c.Username != "" && is(err, rpctypes.ErrUserEmpty)
 }
 
 // unwrapped returns what the client said.

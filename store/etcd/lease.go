@@ -258,10 +258,8 @@ type foreign struct{ lease, created int64 }
 
 // attempt runs ops if the conditions hold, and else returns who has the first key.
 func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare, ops []*etcdserverpb.RequestOp) (*foreign, error) {
-	look := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{
-		// To look only, any member will do: what it does not know yet is found when something is written.
-		RequestRange: &etcdserverpb.RangeRequest{Key: []byte(l.key), Serializable: len(ops) == 0},
-	}}
+	// To look only, any member will do: what it does not know yet is found when something is written.
+	look := read(&etcdserverpb.RangeRequest{Key: []byte(l.key), Serializable: len(ops) == 0})
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	ctx, cancel := l.limit(ctx)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -31,16 +31,15 @@ func (k Keys) Ownership(of ownership.Key) string {
 const (
 	ownershipCall    = 400 * time.Millisecond
 	ownershipLoad    = 5 * time.Second
-	ownershipTTL     = 15
+	ownershipTTL     = 15 * time.Second
 	ownershipProbe   = time.Second
 	ownershipSilence = 3 * time.Second
 )
 
 // Ownership is how a host takes part in who owns which VIP: it is registered under a lease, follows all records, and writes.
 type Ownership struct {
-	config Config
-	keys   Keys
-	node   string
+	keys Keys
+	node string
 	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
 	// heartbeats, newest first. Report hears what is in the way; nil means nothing.
 	Member  func() ownership.Member
@@ -50,20 +49,21 @@ type Ownership struct {
 	Standby func(on bool, by ownership.Request)
 	Report  func(error)
 
-	mu     sync.Mutex // guards client
-	client *clientv3.Client
-	wake   wake.Signal
+	writer *Writer
+	// ready: the history that is followed is the one that was, and may be written to.
+	ready atomic.Bool
+	wake  wake.Signal
 
 	told history // Run's
 }
 
 // NewOwnership returns what does nothing until Run. The error is one of the configuration.
 func NewOwnership(c Config, node string) (*Ownership, error) {
-	if err := errors.Join(c.Check(), CheckNode(node)); err != nil {
+	w, err := NewWriter(c)
+	if err = errors.Join(err, CheckNode(node)); err != nil {
 		return nil, err
 	}
-	keys, err := NewKeys(c.Prefix)
-	return &Ownership{config: c, keys: keys, node: node, wake: wake.New()}, err
+	return &Ownership{keys: w.keys, node: node, writer: w, wake: wake.New()}, nil
 }
 
 // MemberChanged has what Member returns written again.
@@ -79,39 +79,32 @@ func (o *Ownership) Run(ctx context.Context) error {
 			break
 		}
 		if errors.Is(err, ErrAnother) {
-			o.use(nil)
 			return err
 		}
-		o.Report(o.config.denied(plain(err), "read and write", o.keys.prefix+ownershipFolder))
-		o.use(nil)
+		o.Report(o.denied(err))
 		if time.Since(began) > 10*time.Second {
 			failures = 0
 		}
 		wake.Sleep(ctx, min(50*time.Millisecond<<min(failures, 5), time.Second))
 	}
-	o.use(nil)
 	return nil
 }
 
-// use makes client the one that writes go by, and closes the one before.
-func (o *Ownership) use(client *clientv3.Client) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.client != nil {
-		_ = o.client.Close() // nothing is left to be done about it
-	}
-	o.client = client
+// denied is an error of etcd as people read it.
+func (o *Ownership) denied(err error) error {
+	return o.writer.config.denied(plain(unwrapped(err)), "read and write", o.keys.prefix+ownershipFolder)
 }
 
 func (o *Ownership) attempt(run context.Context) error {
-	client, err := o.config.open(run)
+	client, err := o.writer.config.open(run) // a watch outlives its token, what is written needs others
 	if err != nil {
 		return err
 	}
-	o.use(client)
+	defer func() { _, _ = client.Close(), o.writer.Close() }() // nothing is left to be done about it
 	ctx, cancel := context.WithCancelCause(run)
 	defer cancel(nil)
-	lease, err := o.register(ctx, client)
+	defer o.ready.Store(false)
+	lease, err := o.register(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,41 +112,41 @@ func (o *Ownership) attempt(run context.Context) error {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(run), ownershipCall)
 		defer cancel()
 		if run.Err() != nil {
-			_, _ = client.Revoke(bounded, lease)
+			_ = lease.revoke(bounded)
 		}
 	}()
+	revision, err := o.load(ctx, client)
+	if err != nil {
+		return err
+	}
 	go func() { // the client would go on with what listens there next, which may be another etcd
 		if client.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
 			cancel(errors.New("the connection was lost"))
 		}
 	}()
-	revision, err := o.load(ctx, client)
-	if err == nil {
-		o.Report(nil)
-		err = o.follow(ctx, client, lease, revision)
-	}
-	return cmp.Or(context.Cause(ctx), err)
+	o.Report(nil)
+	return cmp.Or(context.Cause(ctx), o.follow(ctx, client, lease, revision))
 }
 
 // register writes nodes/NODE under a lease.
-func (o *Ownership) register(ctx context.Context, client *clientv3.Client) (clientv3.LeaseID, error) {
-	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
-	defer cancel()
-	grant, err := client.Grant(ctx, ownershipTTL)
-	if err != nil {
-		return 0, err
+func (o *Ownership) register(ctx context.Context) (*lease, error) {
+	l, err := o.writer.newLease(o.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: o.node}), ownershipTTL)
+	if err == nil {
+		l.id, err = l.grant(ctx)
 	}
-	return grant.ID, o.putMember(ctx, client, grant.ID)
+	if err == nil {
+		err = o.putMember(ctx, l)
+	}
+	return l, err
 }
 
-func (o *Ownership) putMember(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) error {
+func (o *Ownership) putMember(ctx context.Context, l *lease) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
 	text, err := json.Marshal(o.Member())
-	if err != nil {
-		return err
+	if err == nil {
+		_, _, err = o.writer.commit(ctx, l.key, nil, []*etcdserverpb.RequestOp{l.put(l.key, text)})
 	}
-	_, err = client.Put(ctx, o.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: o.node}), string(text), clientv3.WithLease(lease))
 	return err
 }
 
@@ -179,16 +172,16 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 	if err := o.told.load(both.Header, records); err != nil {
 		return 0, err
 	}
-	revision := both.Header.Revision
-	var all []ownership.Change
+	o.ready.Store(true)
+	var changes []ownership.Change
 	for _, kv := range records {
 		if c, ok := o.change(kv, false); ok {
-			all = append(all, c)
+			changes = append(changes, c)
 		}
 	}
 	o.configured(append(config, nil)[0])
-	o.Tell(all, revision, true)
-	return revision, nil
+	o.Tell(changes, both.Header.Revision, true)
+	return both.Header.Revision, nil
 }
 
 // configured tells whether the node is on standby.
@@ -225,12 +218,12 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c ownership.Change, 
 }
 
 // follow passes changes on and keeps the lease, until something fails.
-func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, revision int64) error {
+func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *lease, revision int64) error {
 	ctx = clientv3.WithRequireLeader(ctx)
 	records := client.Watch(ctx, o.keys.prefix+ownershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
 	config := client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
 	kept := make(chan error, 1)
-	go func() { kept <- o.keep(ctx, client, lease) }()
+	go func() { kept <- o.keep(ctx, l) }()
 	probe := time.NewTicker(ownershipProbe)
 	defer probe.Stop()
 	heard := time.Now()
@@ -271,8 +264,8 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, lease c
 }
 
 // keep renews the lease, and writes what has changed of the member.
-func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) error {
-	renew := time.NewTicker(ownershipTTL * time.Second / 5)
+func (o *Ownership) keep(ctx context.Context, l *lease) error {
+	renew := time.NewTicker(ownershipTTL / 5)
 	defer renew.Stop()
 	failures := 0
 	for {
@@ -281,13 +274,11 @@ func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease cli
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-o.wake:
-			if err = o.putMember(ctx, client, lease); err != nil {
+			if err = o.putMember(ctx, l); err != nil {
 				o.wake.Send() // again
 			}
 		case <-renew.C:
-			bounded, cancel := context.WithTimeout(ctx, ownershipTTL*time.Second/5)
-			_, err = client.KeepAliveOnce(bounded, lease)
-			cancel()
+			err = l.alive(ctx)
 		}
 		if failures++; err == nil {
 			failures = 0
@@ -299,10 +290,7 @@ func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease cli
 
 // Write carries a transaction out, once.
 func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Outcome, int64, error) {
-	o.mu.Lock()
-	client := o.client
-	o.mu.Unlock()
-	if client == nil {
+	if !o.ready.Load() {
 		return ownership.Unsent, 0, errors.New("there is no connection to etcd")
 	}
 	request := &etcdserverpb.TxnRequest{}
@@ -317,13 +305,12 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
-	kv := etcdserverpb.NewKVClient(client.ActiveConnection())
-	answer, err := kv.Txn(ctx, request)
+	answer, err := o.writer.transact(ctx, o.keys.prefix+ownershipFolder, request)
 	switch {
-	case err != nil && (Forbidden(err) || Full(err) && o.holds(ctx, kv, request.Compare)):
-		return ownership.Unsent, 0, o.config.denied(plain(err), "read and write", o.keys.prefix+ownershipFolder)
+	case err != nil && (Forbidden(err) || Full(err) && o.holds(ctx, request.Compare)):
+		return ownership.Unsent, 0, o.denied(err)
 	case err != nil:
-		return ownership.Unknown, 0, plain(err)
+		return ownership.Unknown, 0, plain(unwrapped(err))
 	case !answer.Succeeded:
 		return ownership.Refused, 0, nil
 	}
@@ -332,12 +319,11 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 
 // holds reports whether conditions hold. A transaction that etcd refused as full has then not been carried out: etcd gives the same answer
 // to the one that fills it, which is.
-func (o *Ownership) holds(ctx context.Context, kv etcdserverpb.KVClient, conditions []*etcdserverpb.Compare) bool {
-	read := &etcdserverpb.RangeRequest{Key: []byte(o.keys.NodeConfig(o.node))} // without any, a member answers what it knows
-	answer, err := kv.Txn(ctx, &etcdserverpb.TxnRequest{Compare: conditions, Success: []*etcdserverpb.RequestOp{
-		{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: read}},
-	}})
-	return err == nil && answer.Succeeded
+func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compare) bool {
+	key := o.keys.NodeConfig(o.node) // without any, a member answers what it knows
+	look := []*etcdserverpb.RequestOp{read(&etcdserverpb.RangeRequest{Key: []byte(key)})}
+	_, ok, err := o.writer.commit(ctx, key, conditions, look)
+	return err == nil && ok
 }
 
 // secrets is what ownership/key says.

@@ -59,29 +59,57 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	}
 }
 
+// takePart has a host take part, and returns once it has read all records.
+func takePart(t *testing.T, config etcd.Config) *etcd.Ownership {
+	o, err := etcd.NewOwnership(config, "gw1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := make(chan struct{})
+	first := sync.OnceFunc(func() { close(loaded) })
+	o.Member = func() ownership.Member { return ownership.Member{Boot: 1} }
+	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, ownership.Request) {}, func(err error) { t.Log("etcd:", err) }
+	o.Tell = func(_ []ownership.Change, _ int64, all bool) {
+		if all {
+			first()
+		}
+	}
+	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
+	<-loaded
+	return o
+}
+
+// TestOwnershipTokens: a host that has written nothing for longer than its token is good for writes all the same, also where etcd has
+// got authentication since.
+func TestOwnershipTokens(t *testing.T) {
+	t.Parallel()
+	c, _, p := single(t, etcdkit.Options{TokenTTL: time.Second})
+	config := p.config
+	config.Username, config.PasswordFile = "vipd", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := takePart(t, config)
+	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
+	for range 2 {
+		w := ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
+		wait.For(t, wait.Patience, "the write to be carried out", func() bool {
+			outcome, _, err := o.Write(t.Context(), w)
+			if outcome != ownership.Done {
+				t.Log(outcome, err)
+			}
+			return outcome == ownership.Done
+		})
+		time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+	}
+}
+
 // TestOwnershipWhenFull: what a full etcd refuses was not carried out where its conditions still hold. Otherwise that is not known: etcd refuses
 // the transaction that fills it, and carries it out.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	o, err := etcd.NewOwnership(p.config, "gw1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	loaded := make(chan struct{}, 1)
-	o.Member = func() ownership.Member { return ownership.Member{Boot: 1} }
-	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, ownership.Request) {}, func(error) {}
-	o.Tell = func(_ []ownership.Change, _ int64, all bool) {
-		if all {
-			loaded <- struct{}{}
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { o.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
-	<-loaded
+	o := takePart(t, p.config)
 	key := ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}
 	revision := p.put("/ownership/vips/10.0.0.1", "{}")
 	alarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE}
@@ -90,7 +118,7 @@ func TestOwnershipWhenFull(t *testing.T) {
 	}
 	for at, want := range map[int64]ownership.Outcome{revision: ownership.Unsent, revision - 1: ownership.Unknown} {
 		w := ownership.Write{If: []ownership.Condition{{Key: key, Revision: at}}, Put: []ownership.Put{{Key: key, Text: []byte("{}")}}}
-		if outcome, _, err := o.Write(ctx, w); outcome != want || !etcd.Full(err) {
+		if outcome, _, err := o.Write(t.Context(), w); outcome != want || !etcd.Full(err) {
 			t.Errorf("writing at revision %d comes to %v, %v; want %v", at, outcome, err, want)
 		}
 	}

@@ -103,7 +103,7 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 		if is(err, rpctypes.ErrPermissionDenied) {
 			return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", w.config.who(), what), err}
 		}
-		if !ended(err) {
+		if !w.config.ended(err) {
 			return w.where(plain(err))
 		}
 	}
@@ -135,7 +135,7 @@ func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 // transact runs a transaction.
 func (w *Writer) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (answer *etcdserverpb.TxnResponse, err error) {
 	err = w.do(ctx, what, func(ctx context.Context, client *clientv3.Client) (err error) {
-		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
+		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 		return err
 	})
 	return answer, err
@@ -151,6 +151,10 @@ func put(key string, text []byte, lease int64) *etcdserverpb.RequestOp {
 	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{
 		RequestPut: &etcdserverpb.PutRequest{Key: []byte(key), Value: text, Lease: lease},
 	}}
+}
+
+func read(request *etcdserverpb.RangeRequest) *etcdserverpb.RequestOp {
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: request}}
 }
 
 func remove(key string) *etcdserverpb.RequestOp { return removeRange(key, "") }

@@ -141,7 +141,7 @@ func (s *stream) knock(ctx context.Context) error {
 			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.end), true, true
 		}
 		_, err := s.getFrom(ctx, client, s.timing.call, request)
-		if ended(err) && client == s.client {
+		if s.config.ended(err) && client == s.client {
 			// The token has ended, which a watch does not notice. So may the user have.
 			fresh, failed := s.config.open(ctx)
 			if is(failed, rpctypes.ErrAuthFailed) {

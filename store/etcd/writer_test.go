@@ -506,6 +506,23 @@ func TestWriterRights(t *testing.T) {
 	}
 }
 
+// TestAuthTurnedOn: who has a user goes on when etcd gets authentication.
+func TestAuthTurnedOn(t *testing.T) {
+	t.Parallel()
+	c, _, p := single(t, etcdkit.Options{})
+	config := p.config
+	config.Username, config.PasswordFile = "vipd", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWriter(t, config)
+	apply(t, w, etcd.Change{Name: "db", Fields: fields(80)})
+	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
+	if r := apply(t, w, etcd.Change{Name: "db", Fields: fields(81), Base: etcd.Any}); !r.Changed {
+		t.Error("nothing was written")
+	}
+}
+
 // TestNoServer: where nobody listens, that is said at once.
 func TestNoServer(t *testing.T) {
 	w := newWriter(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
