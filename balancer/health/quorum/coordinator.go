@@ -47,6 +47,8 @@ type target struct {
 	lasted  time.Duration
 	// judged: the votes were looked at before.
 	judged bool
+	// unchecked is since when no node checks it; zero means one does, or the board is away.
+	unchecked time.Time
 }
 
 // take makes v the verdict, since a time.
@@ -219,6 +221,7 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	} else {
 		c.assignments = c.assignments.Delete(t)
 	}
+	c.forget(t, s, counting > 0 || allowed)
 	if alone := c.round.Alone || counting == 0 && !c.round.Waiting; alone {
 		c.alone[t] = true
 		c.turned = append(c.turned, t)
@@ -232,6 +235,25 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 		c.mine = c.mine.Delete(t)
 	}
 	c.publish(t, s)
+}
+
+// forget gives up what is known of a target that no node checks, this one neither. A node that is about to come back has the time for that
+// that it has for its votes.
+func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
+	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
+		s.unchecked = time.Time{}
+		return
+	}
+	if s.unchecked.IsZero() {
+		s.unchecked = c.round.Now
+	}
+	due := s.unchecked.Add(grace(s.subject.Health) + c.round.Patience)
+	if c.round.Now.Before(due) {
+		c.awaited[t] = due
+		return
+	}
+	delete(c.awaited, t)
+	s.take(balancer.HealthUnknown, c.round.Now)
 }
 
 // decide makes what votes come to the verdict of a target. It is so from now on, but where this host looks for the first

@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -27,6 +28,8 @@ type model struct {
 	self    quorum.Node
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.Ballot]time.Time
+	// unchecked is since when no node checks a target.
+	unchecked map[balancer.Target]time.Time
 }
 
 func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects, must assignments, out verdicts) {
@@ -71,6 +74,14 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 		if assigned {
 			must = must.Set(t, true)
 		}
+		switch since, was := m.unchecked[t]; {
+		case counting > 0 || !program || r.Exec || r.Alone || r.Waiting || m.verdict[t] == balancer.HealthUnknown:
+			delete(m.unchecked, t)
+		case !was:
+			m.unchecked[t] = r.Now
+		case r.Now.Sub(since) >= 2*time.Second*3+time.Second+r.Patience:
+			m.verdict[t] = balancer.HealthUnknown
+		}
 		alone[t] = r.Alone || counting == 0 && !r.Waiting
 		if assigned || alone[t] && (!program || r.Exec) {
 			mine = mine.Set(t, s)
@@ -85,6 +96,7 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 			m.verdict[t] = v
 		}
 	}
+	maps.DeleteFunc(m.unchecked, func(t balancer.Target, _ time.Time) bool { return !r.Wanted.At(t).Fleet })
 	for b := range m.silent {
 		if !r.Wanted.At(b.Target).Fleet {
 			delete(m.silent, b)
@@ -105,7 +117,7 @@ func TestCoordinatorFollows(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
-		coordinator, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}}
+		coordinator, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}, map[balancer.Target]time.Time{}}
 		for step := range 60 {
 			h.change()
 			mine := coordinator.Assign(h.round)

@@ -25,6 +25,7 @@
 //   - A checker that is cut off from the target alone sees it down, and is outvoted by the two others.
 //   - A checker that can't carry the check out abstains (a vote that is neither up nor down), and counts for nothing: the
 //     others decide as if there were fewer. One that can't any more takes its vote back after a while.
+//   - What no node may check any more is forgotten after the same time, as nobody would find that it has recovered.
 //   - Where no node checks at all, because none has said that it is there or all are mute, each host checks for itself.
 //
 // A verdict holds since a host has taken it, and for who finds it so, since the votes came to it.

@@ -93,3 +93,38 @@ func TestMissingVotes(t *testing.T) {
 	check("none is left", 0, "", false, up, false)
 	check("none for long", most, "", true, up, true, "host2", "host1")
 }
+
+// TestNobodyMayCheck: what the last node that may run programs has found of a target is forgotten when it has had the time to come back, not
+// before, and not while that can't be known.
+func TestNobodyMayCheck(t *testing.T) {
+	const most = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + patience
+	s := newSitting(0)
+	s.round.Wanted = s.round.Wanted.Set(target(0), subject(target(0), balancer.ExecHealth, true))
+	programs := s.round.Board.Nodes.Set("host1", quorum.Checker{Exec: true})
+	none := s.round.Board.Nodes.Set("host1", quorum.Checker{})
+	check := func(what string, d time.Duration, want balancer.Verdict) {
+		t.Helper()
+		if got := s.after(d, ""); got.Verdict != want {
+			t.Errorf("%s: %q, want %q", what, got.Verdict, want)
+		}
+	}
+	s.round.Board.Nodes = programs
+	s.after(0, "d5")
+	s.round.Board.Nodes = none
+	check("at once", time.Second, balancer.HealthDown)
+	check("just before the end of its time", most-1, balancer.HealthDown)
+	s.round.Board.Nodes = programs
+	check("it is back", time.Second, balancer.HealthDown)
+	s.round.Board.Nodes = none
+	check("gone again", time.Second, balancer.HealthDown)
+	s.round.Alone = true
+	check("without the board", 2*most, balancer.HealthDown)
+	s.round.Alone = false
+	check("with the board", time.Second, balancer.HealthDown)
+	if !s.Overdue(s.round.Now.Add(most)) {
+		t.Error("nothing would have it forgotten")
+	}
+	check("at the end", most, balancer.HealthUnknown)
+	s.round.Board.Nodes = programs
+	check("checked again", time.Second, balancer.HealthDown)
+}

@@ -152,6 +152,8 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 			Was: string(c.Old), Lasted: s.Lasted,
 		}
 		switch {
+		case !c.HasNew:
+			e.Text, e.Cause = "is not checked any more", "no node may run its program"
 		case c.New == balancer.HealthDown:
 			e.Level = slog.LevelWarn
 		case c.HadOld:
