@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -50,7 +51,7 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, erro
 	var out []Entry
 	err := w.readFolder(ctx, historyFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
 		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 {
+		if err != nil || n < 1 || n > math.MaxInt32 { // another program's: there would be no next one
 			return
 		}
 		e := Entry{N: n, Revision: kv.ModRevision}

@@ -105,6 +105,32 @@ func (h hostile) told(key string, problems []balancer.Problem) string {
 	return fmt.Sprintf("%s is not told: %v", key, problems)
 }
 
+// TestHostileNames: names as long as etcd takes them, and with characters that move a terminal's cursor, are told in short and in print.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	long := strings.Repeat("x", 1_000_000)
+	var fields strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&fields, `,"f%d":1`, i)
+	}
+	p.put("/services/"+long, "{}")
+	p.put("/services/\x1b[2J", "{}")
+	p.put("/services/a", `{"vips":["10.96.0.11"],"ports":[{"port":80}],"`+long+`":1}`)
+	p.put("/services/b", `{"vips":["10.96.0.12"],"ports":[{"port":80}]`+fields.String()+`}`)
+	s := follow(t, newSource(t, etcd.Options{Config: p.config})).wait("the first state", connected)
+	length := 0
+	for _, problem := range s.Problems {
+		length += len(problem.String())
+		if text := problem.String(); strings.Contains(text, "\x1b") {
+			t.Errorf("a problem is told as %q", text)
+		}
+	}
+	if length > 100_000 || s.Services.Len() != 3 {
+		t.Errorf("%d problems of %d bytes, %d services", len(s.Problems), length, s.Services.Len())
+	}
+}
+
 // TestHostileStart: who finds all of it at the start names each, and serves what is right.
 func TestHostileStart(t *testing.T) {
 	t.Parallel()

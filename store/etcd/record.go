@@ -5,7 +5,10 @@ import (
 	"cmp"
 	"reflect"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
+	"unicode"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -69,11 +72,15 @@ func (r *reader) make(key string, v value, old *record) *record {
 	subject, err := r.keys.parse(key)
 	next.subject = subject
 	if err != nil {
+		if len(key) > longestProblem || strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			origin.Key = quote(key)
+		}
 		next.problems = problem(subject.of, origin, err.Error())
 		next.now.text = nil
 		return next
 	}
 	next.says, next.problems = decodeValue(subject, v.text, origin, r.defaults)
+	next.problems = bounded(next.problems)
 	if len(v.text) > subject.longest() {
 		next.now.text = nil
 	}
@@ -88,6 +95,25 @@ func (r *reader) make(key string, v value, old *record) *record {
 		next.of, _ = next.says.(balancer.Name) // the key of an address does not say whose it is
 	}
 	return next
+}
+
+// A problem goes into every status and metric: what a stranger wrote in place of a name must not fill them.
+const (
+	longestProblem = 500
+	mostOfKey      = 100
+)
+
+// bounded is the first problems of a key, their texts cut short.
+func bounded(all []balancer.Problem) []balancer.Problem {
+	all = slices.Clone(all[:min(len(all), mostOfKey)])
+	for i := range all {
+		for _, text := range []*string{&all[i].Field, &all[i].Text} {
+			if len(*text) > longestProblem {
+				*text = strings.ToValidUTF8((*text)[:longestProblem], "") + "..."
+			}
+		}
+	}
+	return all
 }
 
 // keep takes the pointer of old where it says the same.

@@ -253,6 +253,20 @@ func TestHistoryLength(t *testing.T) {
 	}
 }
 
+// TestHistoryOfStrangers: a number that another program has written into a history, after which there is none, is in nobody's way.
+func TestHistoryOfStrangers(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	p.put("/history/db/9223372036854775807", "{}")
+	w := newWriter(t, p.config)
+	for i := range 3 {
+		apply(t, w, etcd.Change{Name: "db", Fields: fields(80 + i), Base: etcd.Any})
+	}
+	if past, err := w.History(t.Context(), "db"); err != nil || len(past) != 3 || past[2].N != 3 {
+		t.Errorf("%+v, %v", past, err)
+	}
+}
+
 // TestRace: of many who change the same definition, one does; of many who overwrite, all do, one after the other.
 func TestRace(t *testing.T) {
 	t.Parallel()
