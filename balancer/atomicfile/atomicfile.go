@@ -3,6 +3,7 @@ package atomicfile
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -52,6 +53,16 @@ func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) erro
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
+}
+
+// SetAside renames the file at path to NAME.broken, where why is the error of reading it: else the next Write would replace it. It
+// returns that error with the new name; nil means that nothing is wrong.
+func SetAside(path string, why error) error {
+	if why == nil {
+		return nil
+	}
+	aside := path + ".broken"
+	return fmt.Errorf("the file is now %s: %w", aside, errors.Join(why, os.Rename(path, aside)))
 }
 
 // Remove removes the file at path, and what a process that was killed in Write has left beside it. A file that is not there

@@ -8,47 +8,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/atomicfile"
+	"vipd/store"
 )
-
-// cache is the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
-type cache struct {
-	path   string // "" means there is none
-	prefix string // as NewKeys writes it
-	// loaded: the state came from the file. saved is the state that is in the file.
-	loaded bool
-	saved  state
-	// saving: a goroutine writes the file, and tells how that went on done. next is when the next one may.
-	saving bool
-	done   chan saved
-	next   time.Time
-	failed string // the last error that was logged
-}
-
-// saved is the outcome of a save.
-type saved struct {
-	state state
-	took  time.Duration
-	err   error
-}
 
 const (
 	cacheName    = "etcd.state"
 	cacheVersion = 1
-	// savePause is the least time between two saves; a save takes at most one part in saveShare of the time.
-	savePause = 5 * time.Second
-	saveShare = 20
 )
 
-// cacheHead is the first line of the file.
+// cacheHead is the first line of the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
 type cacheHead struct {
 	Version  int       `json:"version"`
 	Prefix   string    `json:"prefix"`
@@ -69,39 +43,20 @@ type cachedKey struct {
 	Kept bool `json:"kept,omitempty"`
 }
 
-func newCache(dir, prefix string) *cache {
-	c := &cache{prefix: prefix, done: make(chan saved, 1)}
-	if dir != "" {
-		c.path = filepath.Join(dir, cacheName)
-	}
-	return c
+func newKeeper(dir string, log *slog.Logger) *store.Keeper[state] {
+	return store.NewKeeper(dir, cacheName, "etcd", log, encodeCache)
 }
 
-// load fills the state with what the file holds. A file that is damaged is set aside; one that can't be read stays, for a restart.
+// load fills the state with what the file holds.
 func (w *watching) load() {
-	c := w.cache
-	if c.path == "" {
-		return
-	}
-	text, err := os.ReadFile(c.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	if err != nil {
-		w.options.Log.Error("the last good state of etcd can't be read, and is left as it is", "err", err)
-		return
-	}
-	head, keys, err := parseCache(text)
-	if err == nil && strings.TrimRight(head.Prefix, "/") != c.prefix {
-		return // it is of another fleet
-	}
-	if err != nil {
-		err = errors.Join(err, os.Rename(c.path, c.path+".broken"))
-		w.options.Log.Error("the last good state of etcd is damaged; it is now "+c.path+".broken", "err", err)
-		return
-	}
-	w.restore(head, keys)
-	c.loaded, c.saved = true, w.state
+	w.keeper.Load(func(text []byte) error {
+		head, keys, err := parseCache(text)
+		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.prefix { // else it is of another fleet
+			w.restore(head, keys)
+			w.loaded, w.kept = true, w.state
+		}
+		return err
+	})
 }
 
 func (w *watching) restore(head cacheHead, keys []cachedKey) {
@@ -151,66 +106,15 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 	return head, keys, nil
 }
 
-// save begins to keep the state, unless that is being done, or was a moment ago.
+// save has the state kept, if that is not done.
 func (w *watching) save() {
-	c := w.cache
-	select {
-	case s := <-c.done:
-		c.saving = false
-		w.savedAs(s)
-	default:
-	}
-	if !c.wants(w.shown()) || c.saving || w.timing.now().Before(c.next) {
-		return
-	}
-	c.saving = true
-	state := *w.shown()
-	w.running.Go(func() { c.done <- c.write(state) })
-}
-
-// saveLast keeps the state at the end of Watch, when no save is under way.
-func (w *watching) saveLast() {
-	c := w.cache
-	if c.saving {
-		w.savedAs(<-c.done)
-	}
-	if s := w.shown(); c.wants(s) {
-		w.savedAs(c.write(*s))
+	if s := w.shown(); s.revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
+		w.kept = *s
+		w.keeper.Keep(*s)
 	}
 }
 
-// wants reports whether the file does not hold s.
-func (c *cache) wants(s *state) bool {
-	return c.path != "" && s.revision != 0 && (s.records != c.saved.records || s.departed != c.saved.departed)
-}
-
-// savedAs takes in the outcome of a save.
-func (w *watching) savedAs(s saved) {
-	c := w.cache
-	c.next = w.timing.now().Add(max(savePause, saveShare*s.took))
-	if s.err == nil {
-		c.saved, c.failed = s.state, ""
-		return
-	}
-	if c.failed != s.err.Error() {
-		c.failed = s.err.Error()
-		w.options.Log.Error("the last good state of etcd is not kept", "err", s.err)
-	}
-}
-
-// write replaces the file as a whole, so that a crash leaves the old one or the new one.
-func (c *cache) write(s state) (out saved) {
-	began := time.Now()
-	out.state = s
-	defer func() { out.took = time.Since(began) }()
-	err := atomicfile.Write(c.path, atomicfile.Lasting, func(w *bufio.Writer) error { return c.encode(w, s) })
-	if err != nil {
-		out.err = fmt.Errorf("keeping state in state_dir: %w", err)
-	}
-	return out
-}
-
-func (c *cache) encode(buffer *bufio.Writer, s state) error {
+func encodeCache(buffer *bufio.Writer, s state) error {
 	sum := sha256.New()
 	write := func(line any) error {
 		text, err := json.Marshal(line)
@@ -222,7 +126,7 @@ func (c *cache) encode(buffer *bufio.Writer, s state) error {
 		_, err = buffer.Write(text)
 		return err
 	}
-	head := cacheHead{Version: cacheVersion, Prefix: c.prefix, Revision: s.revision, Cluster: s.cluster, Saved: time.Now().UTC(), Keys: s.records.Len()}
+	head := cacheHead{Version: cacheVersion, Prefix: s.keys.prefix, Revision: s.revision, Cluster: s.cluster, Saved: time.Now().UTC(), Keys: s.records.Len()}
 	if err := write(head); err != nil {
 		return err
 	}

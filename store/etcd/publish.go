@@ -112,8 +112,8 @@ func (w *watching) absence() error {
 	switch {
 	case w.state.revision == 0:
 		return fmt.Errorf("%s: %w; nothing was ever read from there", where, err)
-	case w.cache.loaded && !w.published.Connected:
-		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().revision, w.cache.path)
+	case w.loaded && !w.published.Connected:
+		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().revision, w.keeper.Path)
 	}
 	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.shown().revision)
 }

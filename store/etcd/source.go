@@ -121,7 +121,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	w := &watching{
 		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
-		reader: reader{keys: s.keys, defaults: s.options.Defaults}, cache: newCache(s.options.StateDir, s.keys.prefix),
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, keeper: newKeeper(s.options.StateDir, s.options.Log),
 		state: state{keys: s.keys}, awaySince: s.timing.now(),
 	}
 	var running sync.WaitGroup
@@ -129,10 +129,11 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	w.running = &running
 	running.Go(func() { l.run(ctx) })
 	w.load()
+	last, end := context.WithCancel(context.WithoutCancel(ctx)) // it ends when the last was given to the keeper
+	defer end()
+	running.Go(func() { w.keeper.Run(last) })
 	w.loop(ctx, messages)
-	cancel()
-	running.Wait()
-	w.saveLast()
+	w.save()
 	return nil
 }
 
@@ -142,13 +143,17 @@ type watching struct {
 	link    *link
 	scopes  []scope
 	reader  reader
-	cache   *cache
+	keeper  *store.Keeper[state]
 	publish func(store.Snapshot)
 	running *sync.WaitGroup
 	// answers are those about leases; asking: some are on their way. unknown are what etcd could not say, to be asked again.
 	answers chan []leaseNews
 	asking  bool
 	unknown []leaseNews
+
+	// loaded: the state came from the file. kept is what was last given to the keeper, or came from it.
+	loaded bool
+	kept   state
 
 	state state
 	// wiped is what is published instead, where etcd was emptied by a wipe; nil means it was not.

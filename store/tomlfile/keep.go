@@ -2,40 +2,21 @@ package tomlfile
 
 import (
 	"bufio"
-	"context"
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/atomicfile"
-	"vipd/balancer/wake"
 	"vipd/store"
 )
 
 const (
 	keepName    = "files.state"
 	keepVersion = 1
-	// keepPause is the least time before a write of the last good state; a write takes at most one part in keepShare of the time.
-	keepPause = 5 * time.Second
-	keepShare = 20
 )
-
-// keeper writes the last good state of what files define, for the next start. The file is a line of JSON about the whole, and one
-// for each table.
-type keeper struct {
-	path string
-	log  *slog.Logger
-	// latest has the state that is to be kept, if there is one that is newer than what is kept.
-	latest chan goodState
-	failed string // the last error that was logged
-}
 
 // goodState is what is kept: services, settings of addresses, and the defaults that services are decoded with.
 type goodState struct {
@@ -43,7 +24,7 @@ type goodState struct {
 	defaults map[string]any
 }
 
-// keptHead is the first line of the file.
+// keptHead is the first line of the file, which has a line for each table after it.
 type keptHead struct {
 	Version int `json:"version"`
 	// Folder is the working folder, to which names of files may be relative.
@@ -62,57 +43,12 @@ type keptTable struct {
 	Fields  map[string]any `json:"fields"`
 }
 
-// newKeeper returns one that writes into dir; "" means it does not.
-func newKeeper(dir string, log *slog.Logger) *keeper {
-	k := &keeper{log: log, latest: make(chan goodState, 1)}
-	if dir != "" {
-		k.path = filepath.Join(dir, keepName)
-	}
-	return k
+// newKeeper returns what keeps the last good state of what files define in dir; "" means nothing does.
+func newKeeper(dir string, log *slog.Logger) *store.Keeper[goodState] {
+	return store.NewKeeper(dir, keepName, "files", log, encodeKept)
 }
 
-// keep has s written some time.
-func (k *keeper) keep(s goodState) {
-	select {
-	case <-k.latest: // it is older
-	default:
-	}
-	k.latest <- s
-}
-
-// run writes what keep is given, until ctx has ended and the last of it is written.
-func (k *keeper) run(ctx context.Context) {
-	if k.path == "" {
-		return
-	}
-	for pause := keepPause; wake.Sleep(ctx, pause); {
-		select {
-		case s := <-k.latest:
-			pause = max(keepPause, keepShare*k.write(&s))
-		case <-ctx.Done():
-		}
-	}
-	select {
-	case s := <-k.latest:
-		k.write(&s)
-	default:
-	}
-}
-
-// write replaces the file, and returns how long it took. That it can't is told once.
-func (k *keeper) write(s *goodState) time.Duration {
-	began, failed := time.Now(), ""
-	if err := atomicfile.Write(k.path, atomicfile.Lasting, func(w *bufio.Writer) error { return encodeKept(w, s) }); err != nil {
-		failed = err.Error()
-	}
-	if failed != "" && failed != k.failed {
-		k.log.Error("the last good state of files is not kept in state_dir", "err", failed)
-	}
-	k.failed = failed
-	return time.Since(began)
-}
-
-func encodeKept(w io.Writer, s *goodState) error {
+func encodeKept(w *bufio.Writer, s goodState) error {
 	folder, _ := os.Getwd() // "": names that are relative mean nothing
 	lines := json.NewEncoder(w)
 	if err := lines.Encode(keptHead{keepVersion, folder, s.defaults, s.Services.Len() + s.VIPs.Len()}); err != nil {
@@ -131,29 +67,9 @@ func encodeKept(w io.Writer, s *goodState) error {
 	return nil
 }
 
-// kept returns the contents of files and the defaults when they were last good, as an earlier process has kept them. A file that can't
-// be read is set aside, and told.
-func (k *keeper) kept() (files map[string]*contents, defaults map[string]any) {
-	if k.path == "" {
-		return nil, nil
-	}
-	file, err := os.Open(k.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		files, defaults, err = decodeKept(bufio.NewReader(file))
-		_ = file.Close() // it was only read
-	}
-	if err != nil {
-		err = errors.Join(err, os.Rename(k.path, k.path+".broken"))
-		k.log.Error("the last good state of files can't be read; it is now "+k.path+".broken", "err", err)
-	}
-	return files, defaults
-}
-
-func decodeKept(r io.Reader) (files map[string]*contents, defaults map[string]any, err error) {
-	lines := json.NewDecoder(r)
+// decodeKept returns the contents of files and the defaults when they were last good, as an earlier process has kept them.
+func decodeKept(text []byte) (files map[string]*contents, defaults map[string]any, err error) {
+	lines := json.NewDecoder(bytes.NewReader(text))
 	lines.UseNumber()
 	var head keptHead
 	if err := lines.Decode(&head); err != nil {

@@ -85,15 +85,21 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	defer f.close()
 	s.loader.follow = f
 	k := newKeeper(s.options.StateDir, s.options.Log)
-	s.loader.begin(k.kept())
+	k.Load(func(text []byte) error {
+		files, defaults, err := decodeKept(text)
+		if err == nil {
+			s.loader.begin(files, defaults)
+		}
+		return err
+	})
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	published, end := context.WithCancel(context.WithoutCancel(ctx)) // it ends when the last was published
 	defer end()
-	keeping.Go(func() { k.run(published) })
+	keeping.Go(func() { k.Run(published) })
 	told := func() {
 		publish(s.loader.state)
-		k.keep(goodState{s.loader.state, s.loader.defaults})
+		k.Keep(goodState{s.loader.state, s.loader.defaults})
 	}
 	w := &watching{Source: s, follower: f}
 	w.load(look{all: true})

@@ -55,7 +55,7 @@ func (d *Dir) Read(name string, into any) bool {
 		err = json.Unmarshal(text, into)
 	}
 	if err != nil {
-		d.note(name, fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
+		d.note(name, fmt.Errorf("reading what an earlier run kept: %w", atomicfile.SetAside(path, err)))
 	}
 	return err == nil
 }
@@ -68,7 +68,7 @@ func (d *Dir) Write(name string, content any) error {
 	}
 	write := func(w *bufio.Writer) error { _, err := w.Write(append(text, '\n')); return err }
 	if err := atomicfile.Write(filepath.Join(d.path, name), atomicfile.Lasting, write); err != nil {
-		return fmt.Errorf("keeping %s in state_dir (%s): %w", name, d.path, cause(err))
+		return fmt.Errorf("keeping %s in state_dir: %w", name, err)
 	}
 	return nil
 }
@@ -85,19 +85,6 @@ func (d *Dir) Held(name string) time.Time {
 // Confirm notes that what was written is still so. What can't be noted counts as not so for as long.
 func (d *Dir) Confirm(name string) {
 	_ = os.Chtimes(filepath.Join(d.path, name), time.Time{}, time.Now())
-}
-
-// cause is why a file could not be written, without its name, which is another each time: the same reason is told once.
-func cause(err error) error {
-	var of *fs.PathError
-	var move *os.LinkError
-	switch {
-	case errors.As(err, &of):
-		return of.Err
-	case errors.As(err, &move):
-		return move.Err
-	}
-	return err
 }
 
 // Note keeps the outcome of reading or writing a file, for Problems.
