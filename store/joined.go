@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,24 +82,28 @@ func (w *joining) take(last **Snapshot, s Snapshot) {
 type joined struct {
 	local, fleet Snapshot // of which it was made
 	out          Snapshot
-	// contested are services of the fleet that the node defines too, and contestedVIPs settings of addresses.
-	contested     snap.Map[balancer.Name, *balancer.Service]
-	contestedVIPs snap.Map[netip.Addr, *balancer.VIP]
 }
 
-// next joins the two snapshots that came after. Its cost is that of comparing them with those before.
+// next joins the two snapshots that came after. What changes in the fleet costs what it is; the node's own file is taken in anew.
 func (j *joined) next(local, fleet Snapshot) Snapshot {
-	moved := either(&j.out.Services, &j.contested, [2]snap.Map[balancer.Name, *balancer.Service]{j.local.Services, j.fleet.Services}, local.Services, fleet.Services)
-	either(&j.out.VIPs, &j.contestedVIPs, [2]snap.Map[netip.Addr, *balancer.VIP]{j.local.VIPs, j.fleet.VIPs}, local.VIPs, fleet.VIPs)
-	j.out.Pools = fleet.Pools
-	serviceOf := func(id balancer.EndpointID) balancer.Name { return id.Service }
-	j.out.Endpoints = follow(j.out.Endpoints, local.Services, j.fleet.Endpoints, fleet.Endpoints, serviceOf)
-	targetOf := func(t balancer.Target) balancer.Name { return t.Service }
-	j.out.Overrides = follow(j.out.Overrides, local.Services, j.fleet.Overrides, fleet.Overrides, targetOf)
-	for name := range moved {
-		j.out.Endpoints = shift(j.out.Endpoints, fleet.Endpoints, balancer.EndpointID{Service: name}, local.Services.Has(name), serviceOf)
-		j.out.Overrides = shift(j.out.Overrides, fleet.Overrides, balancer.Target{Service: name}, local.Services.Has(name), targetOf)
+	own, was := local.Services, j.local.Services
+	j.out.Services = follow(j.out.Services, j.fleet.Services, fleet.Services, own, own == was, func(n balancer.Name) balancer.Name { return n })
+	j.out.VIPs = follow(j.out.VIPs, j.fleet.VIPs, fleet.VIPs, local.VIPs, local.VIPs == j.local.VIPs, func(a netip.Addr) netip.Addr { return a })
+	j.out.Endpoints = follow(j.out.Endpoints, j.fleet.Endpoints, fleet.Endpoints, own, own == was, func(id balancer.EndpointID) balancer.Name { return id.Service })
+	j.out.Overrides = follow(j.out.Overrides, j.fleet.Overrides, fleet.Overrides, own, own == was, func(t balancer.Target) balancer.Name { return t.Service })
+	if own != was {
+		for name, service := range own.All() {
+			j.out.Services = j.out.Services.Set(name, service)
+			j.out.Endpoints = leaveOut(j.out.Endpoints, balancer.EndpointID{Service: name}, func(id balancer.EndpointID) bool { return id.Service == name })
+			j.out.Overrides = leaveOut(j.out.Overrides, balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name })
+		}
 	}
+	if local.VIPs != j.local.VIPs {
+		for addr, vip := range local.VIPs.All() {
+			j.out.VIPs = j.out.VIPs.Set(addr, vip)
+		}
+	}
+	j.out.Pools = fleet.Pools
 	j.out.Settings, j.out.Began = local.Settings, fleet.Began
 	if local.Began.After(fleet.Began) {
 		j.out.Began = local.Began
@@ -108,85 +111,60 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	j.out.Revision, j.out.Connected = fleet.Revision, local.Connected && fleet.Connected
 	j.out.Kept = !j.out.Connected && (local.Connected || local.Kept) && (fleet.Connected || fleet.Kept)
 	j.out.Err = errors.Join(local.Err, fleet.Err)
-	j.out.Problems = slices.Concat(local.Problems, fleet.Problems, j.contests(local))
+	j.out.Problems = slices.Concat(local.Problems, fleet.Problems, contests(local, fleet))
 	j.local, j.fleet = local, fleet
 	return j.out
 }
 
-// either brings into out what has changed since before in what the node defines and the fleet: each from the node, or else
-// from the fleet. Contested gets the fleet's where both define it. It returns what the node has begun or ceased to define.
-func either[K snap.Ordered[K], V any](out, contested *snap.Map[K, *V], before [2]snap.Map[K, *V], local, fleet snap.Map[K, *V]) (moved map[K]bool) {
-	moved = map[K]bool{}
-	look := func(key K) {
-		own, shared := local.At(key), fleet.At(key)
-		*out = set(*out, key, cmp.Or(own, shared))
-		if own == nil {
-			shared = nil
-		}
-		*contested = set(*contested, key, shared)
-	}
-	for key, c := range snap.Diff(before[0], local) {
-		look(key)
-		if c.HadOld != c.HasNew {
-			moved[key] = true
-		}
-	}
-	for key := range snap.Diff(before[1], fleet) {
-		look(key)
-	}
-	return moved
-}
-
-// contests are the problems of what both define.
-func (j *joined) contests(local Snapshot) []balancer.Problem {
+// contests are the problems of what both define: the node's own is taken.
+func contests(local, fleet Snapshot) []balancer.Problem {
 	var problems []balancer.Problem
-	for name, shared := range j.contested.All() {
-		at := local.Services.At(name).Origin
-		problems = append(problems, balancer.Problem{
-			Severity: balancer.SeverityError, Service: name, Origin: shared.Origin,
-			Text: fmt.Sprintf("this node's own service of that name (%s:%d) is served instead; rename or remove one of the two", at.File, at.Line),
-		})
+	for name, own := range local.Services.All() {
+		if shared := fleet.Services.At(name); shared != nil {
+			problems = append(problems, balancer.Problem{
+				Severity: balancer.SeverityError, Service: name, Origin: shared.Origin,
+				Text: fmt.Sprintf("this node's own service of that name (%s:%d) is served instead; rename or remove one of the two", own.Origin.File, own.Origin.Line),
+			})
+		}
 	}
-	for addr, shared := range j.contestedVIPs.All() {
-		at := local.VIPs.At(addr).Origin
-		problems = append(problems, balancer.Problem{
-			Severity: balancer.SeverityError, Origin: shared.Origin.At(""),
-			Text: fmt.Sprintf("this node's own settings of %s (%s:%d) apply instead; remove one of the two", addr, at.File, at.Line),
-		})
+	for addr, own := range local.VIPs.All() {
+		if shared := fleet.VIPs.At(addr); shared != nil {
+			problems = append(problems, balancer.Problem{
+				Severity: balancer.SeverityError, Origin: shared.Origin.At(""),
+				Text: fmt.Sprintf("this node's own settings of %s (%s:%d) apply instead; remove one of the two", addr, own.Origin.File, own.Origin.Line),
+			})
+		}
 	}
 	return problems
 }
 
-// set puts a value in, or takes out what there is if it is nil.
-func set[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
-	if value == nil {
-		return m.Delete(key)
+// follow is what there is in the fleet after before, but for what belongs to what the node defines; where that is not the same as for out,
+// with all.
+func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
+	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, of func(K) N,
+) snap.Map[K, *V] {
+	if !same {
+		return after
 	}
-	return m.Set(key, value)
-}
-
-// follow brings what has changed in the fleet into out, but for what belongs to services that the node defines.
-func follow[K snap.Ordered[K], V any](out snap.Map[K, *V], own snap.Map[balancer.Name, *balancer.Service], before, after snap.Map[K, *V], of func(K) balancer.Name) snap.Map[K, *V] {
 	for key, c := range snap.Diff(before, after) {
-		if !own.Has(of(key)) {
-			out = set(out, key, c.New)
+		switch {
+		case own.Has(of(key)):
+		case c.HasNew:
+			out = out.Set(key, c.New)
+		default:
+			out = out.Delete(key)
 		}
 	}
 	return out
 }
 
-// shift takes what the fleet says of the service of start out, or brings it back.
-func shift[K snap.Ordered[K], V any](out, fleet snap.Map[K, *V], start K, own bool, of func(K) balancer.Name) snap.Map[K, *V] {
-	for _, m := range []snap.Map[K, *V]{out, fleet} {
-		for key, v := range m.From(start) {
-			if of(key) != of(start) {
-				break
-			}
-			if own {
-				v = nil
-			}
-			out = set(out, key, v)
+// leaveOut removes what is of one, from start on.
+func leaveOut[K snap.Ordered[K], V any](m snap.Map[K, *V], start K, is func(K) bool) snap.Map[K, *V] {
+	for key := range m.From(start) {
+		if !is(key) {
+			break
 		}
+		m = m.Delete(key)
 	}
-	return out
+	return m
 }
