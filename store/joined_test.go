@@ -20,13 +20,13 @@ import (
 
 // TestJoinedIsASource runs the suite of all sources over a fleet beside which the node has nothing of its own.
 func TestJoinedIsASource(t *testing.T) {
-	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{storetest.NewMemory()} })
+	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{newMemory()} })
 }
 
-type fleetPlace struct{ fleet *storetest.Memory }
+type fleetPlace struct{ fleet *memory }
 
 func (p fleetPlace) Source() store.Source {
-	return struct{ store.Source }{&store.Joined{Local: storetest.NewMemory(), Fleet: p.fleet}} // memory has nothing to reload
+	return struct{ store.Source }{&store.Joined{Local: newMemory(), Fleet: p.fleet}} // memory has nothing to reload
 }
 func (p fleetPlace) Write(name balancer.Name, fields map[string]any) {
 	p.fleet.Define(name, fields, nil)
@@ -39,7 +39,7 @@ func (fleetPlace) Paused() bool { return false }
 func TestJoined(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		local, fleet := storetest.NewMemory(), storetest.NewMemory()
+		local, fleet := newMemory(), newMemory()
 		last := follow(t, &store.Joined{Local: local, Fleet: fleet})
 		for range 30 {
 			step(r, local, fleet)
@@ -81,7 +81,7 @@ func follow(t *testing.T, s store.Source) func() store.Snapshot {
 	}
 }
 
-func step(r *rand.Rand, local, fleet *storetest.Memory) {
+func step(r *rand.Rand, local, fleet *memory) {
 	name := balancer.Name(fmt.Sprintf("s%d", r.IntN(4)))
 	addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))})
 	id, target := balancer.EndpointID{Service: name, ID: addr.String()}, balancer.Target{Service: name, Addr: addr}
@@ -153,7 +153,7 @@ func describe(s store.Snapshot) string {
 
 // TestJoinedTells has problems name both places, and trouble of either be told.
 func TestJoinedTells(t *testing.T) {
-	local, fleet := storetest.NewMemory(), storetest.NewMemory()
+	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
 	fleet.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}})
 	last := follow(t, &store.Joined{Local: local, Fleet: away{fleet, errors.New("etcd is away")}})
@@ -186,7 +186,7 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 // TestJoinedEnds has one source's end be the end of both.
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
-	j := &store.Joined{Local: storetest.NewMemory(), Fleet: ending{want}}
+	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}
 	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("published one without the other") }); !errors.Is(err, want) {
 		t.Errorf("Watch returns %v, want %v", err, want)
 	}

@@ -5,5 +5,5 @@
 //	}
 //
 // Every snapshot that is published in any of its tests is held to the same laws: revisions go up, equal values keep
-// their pointers, and what has been published does not change any more. Memory is a source for tests of what is behind one.
+// their pointers, and what has been published does not change any more.
 package storetest

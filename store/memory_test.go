@@ -1,32 +1,35 @@
-package storetest
+package store_test
 
 import (
 	"cmp"
 	"context"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
+	"testing"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/balancer/wake"
 	"vipd/store"
+	"vipd/store/storetest"
 )
 
-// Memory is a source that a test fills itself with services, endpoints and overrides. Its methods may be called by several
+// memory is a source that a test fills itself with services, endpoints and overrides. Its methods may be called by several
 // goroutines at once, before and while Watch runs. What it is given must not be changed afterwards.
-type Memory struct {
+type memory struct {
 	mu       sync.Mutex
 	state    store.Snapshot
 	problems map[balancer.Name][]balancer.Problem
 	watchers map[wake.Signal]bool
 }
 
-var _ store.Source = (*Memory)(nil)
+var _ store.Source = (*memory)(nil)
 
-// NewMemory returns an empty source.
-func NewMemory() *Memory {
-	return &Memory{
+// newMemory returns an empty source.
+func newMemory() *memory {
+	return &memory{
 		state:    store.Snapshot{Revision: 1, Connected: true},
 		problems: map[balancer.Name][]balancer.Problem{}, watchers: map[wake.Signal]bool{},
 	}
@@ -34,7 +37,7 @@ func NewMemory() *Memory {
 
 // Watch publishes the state, now and after changes, until ctx ends. Changes that are made while publish runs are
 // published together. Several may watch.
-func (s *Memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	changed := wake.New()
 	s.mu.Lock()
 	s.watchers[changed] = true
@@ -59,37 +62,37 @@ func (s *Memory) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 }
 
 // Snapshot returns the state as it is now.
-func (s *Memory) Snapshot() store.Snapshot {
+func (s *memory) Snapshot() store.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
 // Set adds a service, or replaces the one of its name.
-func (s *Memory) Set(service *balancer.Service) {
+func (s *memory) Set(service *balancer.Service) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, service.Name)
-		next.Services = set(next.Services, service.Name, service)
+		next.Services = put(next.Services, service.Name, service)
 	})
 }
 
 // Define is Set for a service as users write it, as balancer.DecodeService reads it. A definition with an error leaves
 // the service as it was, and its problems are published and returned.
-func (s *Memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
+func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
 	where := func(string) balancer.Origin { return origin }
 	service, problems := balancer.DecodeService(name, fields, defaults, where, balancer.SeverityError)
 	s.change(func(next *store.Snapshot) {
 		s.problems[name] = problems
 		if service != nil {
-			next.Services = set(next.Services, name, service)
+			next.Services = put(next.Services, name, service)
 		}
 	})
 	return problems
 }
 
 // Delete removes a service, if it is there.
-func (s *Memory) Delete(name balancer.Name) {
+func (s *memory) Delete(name balancer.Name) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, name)
 		next.Services = next.Services.Delete(name)
@@ -97,27 +100,27 @@ func (s *Memory) Delete(name balancer.Name) {
 }
 
 // SetEndpoint adds an endpoint that is published apart from its service, or replaces the one of its ID.
-func (s *Memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
-	s.change(func(next *store.Snapshot) { next.Endpoints = set(next.Endpoints, id, endpoint) })
+func (s *memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
+	s.change(func(next *store.Snapshot) { next.Endpoints = put(next.Endpoints, id, endpoint) })
 }
 
 // DeleteEndpoint removes an endpoint that was published apart from its service, if it is there.
-func (s *Memory) DeleteEndpoint(id balancer.EndpointID) {
+func (s *memory) DeleteEndpoint(id balancer.EndpointID) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = next.Endpoints.Delete(id) })
 }
 
 // SetOverride says something of endpoints by hand, in place of what was said before.
-func (s *Memory) SetOverride(target balancer.Target, override *balancer.Override) {
-	s.change(func(next *store.Snapshot) { next.Overrides = set(next.Overrides, target, override) })
+func (s *memory) SetOverride(target balancer.Target, override *balancer.Override) {
+	s.change(func(next *store.Snapshot) { next.Overrides = put(next.Overrides, target, override) })
 }
 
 // DeleteOverride takes back what was said of endpoints by hand.
-func (s *Memory) DeleteOverride(target balancer.Target) {
+func (s *memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
 
-// set sets a value, unless an equal one is there: that keeps its pointer.
-func set[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
+// put sets a value, unless an equal one is there: that keeps its pointer.
+func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
 	if old, ok := m.Get(key); ok && reflect.DeepEqual(old, value) {
 		return m
 	}
@@ -125,7 +128,7 @@ func set[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[
 }
 
 // change makes one change, and wakes those who watch if it makes a difference.
-func (s *Memory) change(edit func(*store.Snapshot)) {
+func (s *memory) change(edit func(*store.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.state
@@ -142,5 +145,44 @@ func (s *Memory) change(edit func(*store.Snapshot)) {
 	s.state = next
 	for changed := range s.watchers {
 		changed.Send()
+	}
+}
+
+func TestMemory(t *testing.T) {
+	storetest.Run(t, func(*testing.T) storetest.Place { return memoryPlace{newMemory()} })
+}
+
+type memoryPlace struct{ source *memory }
+
+func (p memoryPlace) Source() store.Source { return p.source }
+
+func (p memoryPlace) Write(name balancer.Name, fields map[string]any) {
+	p.source.Define(name, fields, nil)
+}
+
+func (p memoryPlace) Delete(name balancer.Name) { p.source.Delete(name) }
+
+func (memoryPlace) Paused() bool { return false }
+
+func TestMemoryKeepsEqualValues(t *testing.T) {
+	s := newMemory()
+	id := balancer.EndpointID{Service: "web", ID: "a"}
+	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.168.1.1")}
+	endpoint, override := &balancer.Endpoint{Weight: 1}, &balancer.Override{By: "me"}
+	s.SetEndpoint(id, endpoint)
+	s.SetOverride(target, override)
+	before := s.Snapshot()
+	if before.Endpoints.At(id) != endpoint || before.Overrides.At(target) != override {
+		t.Fatalf("got endpoint %v and override %v", before.Endpoints.At(id), before.Overrides.At(target))
+	}
+	s.SetEndpoint(id, &balancer.Endpoint{Weight: 1})
+	s.SetOverride(target, &balancer.Override{By: "me"})
+	if after := s.Snapshot(); after.Revision != before.Revision || !after.Same(before) || after.Endpoints.At(id) != endpoint {
+		t.Errorf("equal values made another state: %+v, before %+v", after, before)
+	}
+	s.DeleteEndpoint(id)
+	s.DeleteOverride(target)
+	if after := s.Snapshot(); after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 || after.Revision != before.Revision+2 {
+		t.Errorf("after deleting both: %+v", after)
 	}
 }
