@@ -195,26 +195,19 @@ func (w *Writer) askMove(ctx context.Context, a netip.Addr, m ownership.Move) (t
 		return nil, err
 	}
 	key := w.keys.Ownership(ownership.Key{Kind: ownership.Moves, Name: a.String()})
-	var lease clientv3.LeaseID
-	takeBack = func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MinTTL)
-		defer cancel()
-		_ = w.do(ctx, key, func(ctx context.Context, client *clientv3.Client) error {
-			_, err := client.Revoke(ctx, lease)
-			return err
-		})
+	l, err := w.newLease(key, max(time.Until(m.Until), MinTTL))
+	if err == nil {
+		l.id, err = l.grant(ctx)
 	}
-	err = w.do(ctx, key, func(ctx context.Context, client *clientv3.Client) error {
-		grant, err := client.Grant(ctx, int64(time.Until(m.Until)/time.Second)+1)
-		if err == nil {
-			lease = grant.ID
-		}
-		return err
-	})
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := w.commit(ctx, key, nil, []*etcdserverpb.RequestOp{put(key, text, int64(lease))}); err != nil {
+	takeBack = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MinTTL)
+		defer cancel()
+		_ = l.revoke(ctx) // else it ends by itself
+	}
+	if _, _, err := w.commit(ctx, key, nil, []*etcdserverpb.RequestOp{l.put(key, text)}); err != nil {
 		takeBack()
 		return nil, err
 	}
