@@ -72,7 +72,7 @@ func (d *Daemon) unhealthy() []string {
 		reasons = append(reasons, fmt.Sprintf("the engine has made no progress for %s", stuck.Round(time.Second)))
 	}
 	if stuck := d.model.Waiting(); stuck > patience {
-		reasons = append(reasons, fmt.Sprintf("a change of the store has not been compiled for %s", stuck.Round(time.Second)))
+		reasons = append(reasons, fmt.Sprintf("a change has not been compiled for %s", stuck.Round(time.Second)))
 	}
 	if since := d.engine.Behind(); !since.IsZero() && time.Since(since) > patience {
 		reasons = append(reasons, overdue(time.Since(since), d.engine.Status().LastError))

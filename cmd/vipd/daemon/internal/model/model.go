@@ -32,6 +32,7 @@ type Model struct {
 	mu     sync.Mutex // guards the rest of this block
 	latest *store.Snapshot
 	seen   time.Time // when the oldest snapshot that is not compiled yet came
+	works  time.Time // since when the loop is at work; zero means that it waits
 	next   *adoption // a dataplane that is to take over
 
 	// The rest belongs to the loop.
@@ -105,24 +106,33 @@ func (m *Model) Run(ctx context.Context) error {
 	expiry := time.NewTimer(time.Hour)
 	defer expiry.Stop()
 	for {
+		var asked request
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.wake:
 		case <-expiry.C:
-		case r := <-m.ask:
-			r.answer <- m.answer(r)
-			expiry.Reset(m.nextExpiry())
-			continue
+		case asked = <-m.ask:
 		}
+		m.working(time.Now())
 		m.compile()
+		if asked.answer != nil { // what was published before the request counts for it
+			asked.answer <- m.answer(asked)
+		}
+		m.working(time.Time{})
 		expiry.Reset(m.nextExpiry())
 	}
 }
 
+// working notes since when the loop is at work.
+func (m *Model) working(since time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.works = since
+}
+
 // answer changes the local overrides as r asks, and compiles.
 func (m *Model) answer(r request) error {
-	m.compile() // what was published before the request counts for it
 	local, err := r.change(m.State(), m.local)
 	if err != nil || local.Map == m.local.Map {
 		return err
@@ -292,14 +302,18 @@ func (m *Model) Update(ctx context.Context, change func(*State, Overrides) (Over
 	}
 }
 
-// Waiting returns for how long a snapshot has not been compiled.
+// Waiting returns for how long a change has not been compiled: the loop has not come to it, or stands still in its work.
 func (m *Model) Waiting() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.seen.IsZero() {
+	since := m.works
+	if since.IsZero() || !m.seen.IsZero() && m.seen.Before(since) {
+		since = m.seen
+	}
+	if since.IsZero() {
 		return 0
 	}
-	return time.Since(m.seen)
+	return time.Since(since)
 }
 
 // adoption is a dataplane that is to take over.

@@ -1,0 +1,83 @@
+package model_test
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/outlier"
+	"vipd/dataplane"
+	"vipd/dataplane/fake"
+	"vipd/store"
+)
+
+// options make a model of what is in stateDir, without a host.
+func options(t *testing.T, stateDir string) model.Options {
+	t.Helper()
+	published := model.NewPublished(config.Default())
+	history := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
+	found, err := checks.New(checks.Options{
+		StateDir: stateDir, Events: history, Kick: published.Kick, Service: func(balancer.Name) *balancer.Service { return nil },
+		Heard: func(balancer.Target, netip.AddrPort, health.Result) {}, Observe: func(balancer.HealthType, time.Duration) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	carrier := fake.New(fake.NewKernel())
+	return model.Options{
+		Published: published, Configuration: liveconfig.New("", "", config.Default(), published.Kick), StateDir: stateDir, Started: time.Now(),
+		Events: history, Carrier: carrier, Engine: dataplane.NewEngine(dataplane.Options{Dataplane: carrier, Host: dataplane.NoHost{}, Log: slog.New(slog.DiscardHandler)}),
+		Checks: found, Outliers: outlier.New(outlier.Options{Events: history, Kick: published.Kick}),
+		LocalAddresses: func() ([]netip.Addr, error) { return nil, nil }, Reserved: func() []balancer.Reserved { return nil },
+		Awaiting: func(*model.State, time.Time) {}, Compiled: func(_, _ *model.State, _ time.Time) {},
+	}
+}
+
+// TestWaiting: a loop that stands still, as before a disk that does not answer, is noticed, whatever it was about.
+func TestWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(t, t.TempDir())
+		stuck := make(chan struct{})
+		o.Compiled = func(_, _ *model.State, _ time.Time) { <-stuck }
+		m := model.New(o)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.Run(ctx) }()
+		is := func(want time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			if got := m.Waiting(); got != want {
+				t.Errorf("it waits for %s, want %s", got, want)
+			}
+		}
+		m.Publish(store.Snapshot{Connected: true, Services: snap.Map[balancer.Name, *balancer.Service]{}})
+		time.Sleep(time.Minute)
+		is(time.Minute)
+		stuck <- struct{}{}
+		is(0)
+		time.Sleep(time.Minute)
+		m.Kick()
+		time.Sleep(2 * time.Minute)
+		is(2 * time.Minute)
+		m.Publish(store.Snapshot{Connected: true})
+		time.Sleep(time.Minute)
+		is(3 * time.Minute)
+		close(stuck)
+		is(0)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
