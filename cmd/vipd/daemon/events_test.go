@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +20,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -345,5 +349,29 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
 		t.Errorf("the journal has\n%s", n.story(events.Problem))
+	}
+}
+
+// TestDrainEndsWhileAway: what was said by hand for a time that ended while no vipd ran has an event of its end.
+func TestDrainEndsWhileAway(t *testing.T) {
+	n := startNode(t, web)
+	yes := true
+	q := api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &yes, Expires: 100 * time.Hour, By: "ana", Reason: "disks"}
+	if _, err := n.client.Override(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	n.stop()
+	kept := filepath.Join(n.dir, "state", "overrides.json")
+	text, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program.Save(t, kept, regexp.MustCompile(`"expires": "[^"]+"`).ReplaceAllString(string(text), `"expires": "2026-01-01T00:00:00Z"`))
+	n.start()
+	if got, want := n.story(events.Override), "web 127.40.1.1:9001 override has expired: said by ana: disks"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := n.endpoints(); !strings.Contains(got, "9001:active") {
+		t.Errorf("got %s", got)
 	}
 }

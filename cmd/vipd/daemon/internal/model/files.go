@@ -68,7 +68,7 @@ type holderEntry struct {
 	Service  balancer.Name `json:"service"`
 }
 
-// load reads what an earlier run kept.
+// load reads what an earlier run kept: overrides also that have lapsed since, which has an event.
 func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var m balancer.Memory
 	var o Overrides
@@ -88,7 +88,7 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 			o.Map = o.Set(t, &e.Override)
 		}
 	}
-	return m.Expire(now), o.expire(now)
+	return m.Expire(now), o
 }
 
 // memory returns what the file says.

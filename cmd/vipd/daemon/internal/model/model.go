@@ -86,6 +86,7 @@ func New(o Options) *Model {
 	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
 	m.files = files{statedir.New(o.StateDir, m.Kick)} // what can't be kept is a problem that the next round tells
 	m.compiler.Memory, m.local = m.files.load(time.Now())
+	m.show(&State{Config: m.State().Config, Local: m.local.Map})
 	m.moved.Store(true)
 	return m
 }
@@ -245,7 +246,7 @@ func (m *Model) compile() {
 
 // await publishes why the store could not be read yet, and nothing that it has: nothing of that is served.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
-	s := &State{Config: c, Problems: slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())}
+	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
 	m.o.Awaiting(s, time.Now())
 	m.show(s)

@@ -76,7 +76,7 @@ func NewPublished(c config.Config) *Published {
 // Kick makes the model look again. It does not block.
 func (p *Published) Kick() { p.wake.Send() }
 
-// State returns what was last compiled; its zero but for Config before anything was.
+// State returns what was last compiled; its zero but for Config and Local before anything was.
 func (p *Published) State() *State { return p.current.Load() }
 
 // Changed returns a channel that is closed when another state is published than State returns after this call.

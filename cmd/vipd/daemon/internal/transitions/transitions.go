@@ -141,8 +141,8 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	r.told = told
 	if last.Complete {
 		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
-		r.tellOverrides(last.Local, s.Local, true, now)
 	}
+	r.tellOverrides(last.Local, s.Local, true, now)
 	for _, service := range r.drains.next(r.o.Events, s, last.Desired, now) {
 		r.o.Drains(service)
 	}
