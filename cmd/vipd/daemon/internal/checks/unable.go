@@ -65,24 +65,21 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 		return nil, 0
 	}
 	u.mu.Lock()
+	rows := maps.Clone(u.rows)
+	u.mu.Unlock()
 	first := map[balancer.Name]balancer.Target{}
 	is := map[balancer.Target]string{}
-	for t, row := range u.rows {
+	var gone []balancer.Target
+	for t, row := range rows {
 		s := services.At(t.Service)
-		if s == nil || s.Health == nil || row.length < s.Health.Fall {
+		switch {
+		case !checked(t):
+			gone = append(gone, t)
+			continue
+		case s == nil || s.Health == nil || row.length < s.Health.Fall:
 			continue
 		}
 		is[t] = row.text
-	}
-	u.mu.Unlock()
-	var gone []balancer.Target
-	for t := range is {
-		if !checked(t) {
-			gone = append(gone, t)
-			delete(is, t)
-			continue
-		}
-		targets++
 		if f, there := first[t.Service]; !there || t.Compare(f) < 0 {
 			first[t.Service] = t
 		}
@@ -103,7 +100,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 			Text: fmt.Sprintf("%s can't be checked from here: %s", said[name].target.Address(), said[name].text),
 		})
 	}
-	return all, targets
+	return all, len(is)
 }
 
 func (u *unable) forget(gone []balancer.Target) {

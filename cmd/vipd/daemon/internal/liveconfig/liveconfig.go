@@ -107,6 +107,9 @@ func (c *Config) Follow(settings store.Document) (taken bool) {
 	if usable {
 		next.Mode, next.Node = cmp.Or(c.mode, next.Mode), cmp.Or(next.Node, c.start.Node)
 		problems = append(problems, c.needRestart(next)...)
+		if c.start.Store.Kind == config.EtcdStore {
+			next.Node = c.start.Node // by which the fleet knows this one
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,13 +131,17 @@ func (c *Config) needRestart(next config.Config) []balancer.Problem {
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services", "vips", "health": // followed while running
+		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health": // followed while running
 			continue
-		}
-		if name == "store" && c.start.Store.Kind == next.Store.Kind {
-			continue
-		}
-		if name == "addresses" {
+		case "node":
+			if c.start.Store.Kind == config.FileStore {
+				continue
+			}
+		case "store":
+			if c.start.Store.Kind == next.Store.Kind {
+				continue
+			}
+		case "addresses":
 			a, b := c.start.Addresses, next.Addresses
 			a.Allowed, b.Allowed = nil, nil
 			if reflect.DeepEqual(a, b) {

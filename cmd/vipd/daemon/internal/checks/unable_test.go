@@ -1,0 +1,36 @@
+package checks
+
+import (
+	"net/netip"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+)
+
+// TestUnableForgets: of what is not checked any more nothing stays, however few results it had, so that a service that comes back begins anew.
+func TestUnableForgets(t *testing.T) {
+	var u unable
+	var services, none snap.Map[balancer.Name, *balancer.Service]
+	services = services.Set("web", &balancer.Service{Name: "web", Health: &balancer.Health{Fall: 2}})
+	checked := map[balancer.Target]bool{}
+	is := func(t balancer.Target) bool { return checked[t] }
+	one := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.1"), Port: 80}
+	two := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.2"), Port: 80}
+	checked[one], checked[two] = true, true
+	for _, at := range []balancer.Target{one, one, two} {
+		u.heard(at, health.Result{Outcome: health.NotRun, Text: "no such program"}, 2)
+	}
+	if problems, n := u.problems(services, is); n != 1 || len(problems) != 1 {
+		t.Errorf("got %d targets, %v", n, problems)
+	}
+	clear(checked)
+	if problems, n := u.problems(none, is); n != 0 || len(problems) != 0 || len(u.rows) != 0 {
+		t.Errorf("without the service: %d targets, %v, and %v is kept", n, problems, u.rows)
+	}
+	checked[one], checked[two] = true, true
+	if problems, n := u.problems(services, is); n != 0 || len(problems) != 0 {
+		t.Errorf("with the service again, before any result: %d targets, %v", n, problems)
+	}
+}
