@@ -270,11 +270,14 @@ func hostCleaner(conf config.Config) cleaner {
 	}
 }
 
-// filesCleaner removes the daemon's socket, its counts, and what it keeps in state_dir: also what it set aside, and what was half written
+// filesCleaner removes the daemon's sockets, its counts, and what it keeps in state_dir: also what it set aside, and what was half written
 // when it was killed.
 func filesCleaner(conf config.Config) cleaner {
 	return func(_ context.Context, dry bool) ([]string, error) {
-		files := []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, fence.LockFile)}
+		files := []string{conf.API.Socket}
+		for _, name := range []string{api.HandoverSocket, api.OwnerSocket, fence.LockFile} {
+			files = append(files, filepath.Join(conf.RunDir, name))
+		}
 		counts := filepath.Join(conf.RunDir, "counts.json")
 		files = append(append(files, counts), atomicfile.Leftovers(counts)...)
 		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state"} {

@@ -1,12 +1,50 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"vipd/cmd/internal/config"
 )
+
+// TestCleanupAfterKill: of the files of a vipd that was killed none stays, nor do its folders.
+func TestCleanupAfterKill(t *testing.T) {
+	conf := config.Default()
+	conf.RunDir, conf.StateDir = filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "state")
+	conf.API.Socket = filepath.Join(conf.RunDir, "vipd.sock")
+	for _, dir := range []string{conf.RunDir, conf.StateDir} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{conf.API.Socket, filepath.Join(conf.RunDir, "vipd.lock"), filepath.Join(conf.RunDir, "handover.sock"), filepath.Join(conf.StateDir, "memory.json")} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := holdRunDir(conf.RunDir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, clean := range []cleaner{filesCleaner(conf), foldersCleaner(conf, h)} {
+		if _, err := clean(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, dir := range []string{conf.RunDir, conf.StateDir} {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			left, _ := os.ReadDir(dir)
+			t.Errorf("%s is left, with %v", dir, left)
+		}
+	}
+}
 
 // TestGrouped has many of a kind share a line, and keeps every other line as it is, in order.
 func TestGrouped(t *testing.T) {

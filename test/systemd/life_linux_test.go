@@ -166,7 +166,7 @@ func TestUnitLife(t *testing.T) {
 	for _, l := range []life{
 		{name: "nft", mode: "iptables", settings: "[iptables]\nbackend = \"nft\"", keeps: true},
 		{name: "legacy", mode: "iptables", settings: "[iptables]\nbackend = \"legacy\"", keeps: true},
-		{name: "userspace", mode: "userspace", settings: "[defaults]\nconnect_timeout = \"30s\"\n[hooks]\non_mode = [\"/usr/local/bin/told\"]", hooked: true},
+		{name: "userspace", mode: "userspace", settings: "[defaults]\nconnect_timeout = \"30s\"\n[hooks]\non_mode = [\"/usr/local/bin/told\"]\n[userspace]\naccess_log = \"/var/log/vipd/access.log\"", hooked: true},
 	} {
 		t.Run(l.name, func(t *testing.T) { g.of(t).live(l) })
 	}
@@ -221,7 +221,7 @@ type life struct {
 	name, mode, settings string
 	// keeps: traffic goes on without vipd.
 	keeps bool
-	// hooked: on_mode is told.
+	// hooked: on_mode is told, and connections are logged.
 	hooked bool
 }
 
@@ -245,6 +245,10 @@ func (g *gateway) live(l life) {
 		wait.For(t, 20*time.Second, "the hook to be told as nobody", func() bool {
 			out, _ := g.try("journalctl -t told -o cat")
 			return strings.HasPrefix(out, "nobody\n{") && strings.Contains(out, `"text":"userspace mode serves"`)
+		})
+		wait.For(t, 20*time.Second, "a connection to be in the access log", func() bool {
+			out, _ := g.try("cat /var/log/vipd/access.log")
+			return strings.Contains(out, "service=web ")
 		})
 	}
 

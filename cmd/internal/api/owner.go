@@ -5,8 +5,11 @@ import (
 	"time"
 )
 
-// OwnerSocket is the name of the socket of "vipd owner" in run_dir.
-const OwnerSocket = "owner.sock"
+// The names of sockets in run_dir: that of "vipd owner", and the one over which a vipd hands over to one that is started with --replace.
+const (
+	OwnerSocket    = "owner.sock"
+	HandoverSocket = "handover.sock"
+)
 
 // OwnedVIP is what vipd tells the owner of a VIP with hold = "one".
 type OwnedVIP struct {

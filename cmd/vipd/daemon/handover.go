@@ -7,18 +7,16 @@ import (
 	"path/filepath"
 	"time"
 
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/dataplane/handover"
 )
 
-// handoverSocket is the socket in run_dir over which a vipd hands over to one that is started with --replace.
-const handoverSocket = "handover.sock"
-
 // errReplaced ends a vipd whose place another one takes.
 var errReplaced = errors.New("another vipd takes over")
 
-func (d *Daemon) handoverPath() string { return filepath.Join(d.config.RunDir, handoverSocket) }
+func (d *Daemon) handoverPath() string { return filepath.Join(d.config.RunDir, api.HandoverSocket) }
 
 // takeOver receives what an earlier process has left for this one: in systemd's descriptor store, or, with Options.Replace,
 // over the socket of the vipd that runs, which ends.
