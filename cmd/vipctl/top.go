@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
@@ -59,7 +59,7 @@ func runTop(c *call) error {
 		t, err := client.Traffic(c)
 		return asked{t, err}
 	}
-	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithAltScreen(), tea.WithInput(c.stdin), tea.WithOutput(c.stdout)).Run()
+	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(c.stdin), tea.WithOutput(c.stdout)).Run()
 	if c.Err() != nil {
 		return nil // Ctrl-C is how it ends
 	}

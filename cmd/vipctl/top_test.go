@@ -118,6 +118,21 @@ func TestTopOnATerminal(t *testing.T) {
 	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
 }
 
+// TestAsksNothingOfTheTerminal: a terminal gets what a verb prints and nothing more. One that is asked for its colours and does not answer
+// would hold up each verb.
+func TestAsksNothingOfTheTerminal(t *testing.T) {
+	script, err := exec.LookPath("script")
+	if err != nil {
+		t.Skip("needs script, of util-linux")
+	}
+	cmd := exec.Command(script, "-qec", "vipctl version", "/dev/null")
+	cmd.Env = append(os.Environ(), "TERM=xterm")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "vipctl ") || strings.Contains(string(out), "\x1b") {
+		t.Errorf("%v, and the terminal gets %q", err, out)
+	}
+}
+
 // TestTopWithoutBytes shows no bytes where the kernel counts none, instead of none in a second.
 func TestTopWithoutBytes(t *testing.T) {
 	s := newSession(t)

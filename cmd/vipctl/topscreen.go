@@ -5,8 +5,7 @@ import (
 	"strings"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
-	"github.com/charmbracelet/lipgloss"
+	tea "charm.land/bubbletea/v2"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
@@ -56,42 +55,32 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		return s, tea.Tick(s.interval, func(time.Time) tea.Msg { return due{} })
 	case due:
 		return s, s.ask
-	case tea.KeyMsg:
-		for _, key := range single(m) {
-			if s.typing {
-				s.typed(key)
-			} else if end := s.pressed(key.String()); end != nil {
-				return s, end
-			}
+	case tea.KeyPressMsg:
+		if !s.typing {
+			return s, s.pressed(m.String())
+		}
+		s.typed(m)
+	case tea.PasteMsg:
+		if s.typing {
+			s.filter += m.Content
 		}
 	}
 	return s, nil
 }
 
-// single returns the keys of a message, one by one: what is typed fast comes in one.
-func single(m tea.KeyMsg) (keys []tea.KeyMsg) {
-	if m.Type != tea.KeyRunes {
-		return []tea.KeyMsg{m}
-	}
-	for _, r := range m.Runes {
-		keys = append(keys, tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{r}, Alt: m.Alt})
-	}
-	return keys
-}
-
 // typed edits the filter.
-func (s *screen) typed(m tea.KeyMsg) {
-	switch m.Type {
-	case tea.KeyEnter:
+func (s *screen) typed(m tea.KeyPressMsg) {
+	switch m.String() {
+	case "enter":
 		s.typing = false
-	case tea.KeyEsc, tea.KeyCtrlC:
+	case "esc", "ctrl+c":
 		s.typing, s.filter = false, ""
-	case tea.KeyBackspace:
+	case "backspace":
 		if r := []rune(s.filter); len(r) > 0 {
 			s.filter = string(r[:len(r)-1])
 		}
-	case tea.KeyRunes:
-		s.filter += string(m.Runes)
+	default:
+		s.filter += m.Text
 	}
 	s.at = 0
 }
@@ -179,7 +168,14 @@ func (s *screen) room() int { return max(1, s.height-4) }
 const sparkWidth = 20
 
 // View implements tea.Model.
-func (s *screen) View() string {
+func (s *screen) View() tea.View {
+	view := tea.NewView(s.text())
+	view.AltScreen = true
+	return view
+}
+
+// text is what is on the screen.
+func (s *screen) text() string {
 	if s.window.Last().At.IsZero() {
 		if s.err != nil {
 			return table.Line(s.err.Error()) + "\n\nq ends"
@@ -208,7 +204,7 @@ func (s *screen) title() string {
 	if s.err != nil {
 		text += "; " + table.Line(s.err.Error())
 	}
-	return lipgloss.NewStyle().Bold(true).Render(table.Cut(text, s.width))
+	return s.paint(table.Cut(text, s.width), table.Bold)
 }
 
 // list draws the rows around the one that is chosen.
@@ -229,7 +225,7 @@ func (s *screen) list() []string {
 			lines[i] = "  " + lines[i]
 		}
 	}
-	lines[at] = lipgloss.NewStyle().Bold(true).Render(lines[at])
+	lines[at] = s.paint(lines[at], table.Bold)
 	return lines
 }
 
@@ -266,5 +262,5 @@ func (s *screen) foot() string {
 	if s.filter != "" {
 		text += ": " + s.filter
 	}
-	return lipgloss.NewStyle().Faint(true).Render(table.Cut(text, s.width))
+	return s.paint(table.Cut(text, s.width), table.Faint)
 }

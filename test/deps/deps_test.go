@@ -52,7 +52,7 @@ func bans() []ban {
 			why: "packages declare small metrics interfaces; the exposition is the daemon's"},
 		{from: "", but: []string{"cmd/internal/tracing"}, what: "go.opentelemetry.io/otel",
 			why: "model and engine note when they did what; traces are made of that in one place"},
-		{from: "", but: []string{"cmd/vipctl"}, what: "github.com/charmbracelet", why: "screens are vipctl's"},
+		{from: "", but: []string{"cmd/vipctl"}, what: "charm.land", why: "screens are vipctl's"},
 		{from: "", but: []string{"cmd"}, what: "github.com/coreos/go-systemd", tests: true, why: "talking to the service manager is the daemon's"},
 		{from: "", but: []string{"store/etcd", "cmd", "test/etcdkit"}, what: "go.etcd.io", why: "etcd is known to its source alone"},
 		{from: "", but: []string{"store/tomlfile", "balancer", "cmd"}, what: "github.com/BurntSushi/toml", tests: true,

@@ -12,6 +12,7 @@ type Style string
 // The styles. The zero value is plain text.
 const (
 	Plain  Style = ""
+	Bold   Style = "1"
 	Good   Style = "32"
 	Notice Style = "33"
 	Bad    Style = "31"
