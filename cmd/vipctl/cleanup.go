@@ -271,15 +271,17 @@ func hostCleaner(conf config.Config) cleaner {
 }
 
 // filesCleaner removes the daemon's sockets, its counts, and what it keeps in state_dir: also what it set aside, and what was half written
-// when it was killed.
+// when it was killed. Where a socket should be and another file is, vipd has not started: that file is not its own.
 func filesCleaner(conf config.Config) cleaner {
 	return func(_ context.Context, dry bool) ([]string, error) {
-		files := []string{conf.API.Socket}
-		for _, name := range []string{api.HandoverSocket, api.OwnerSocket, fence.LockFile} {
-			files = append(files, filepath.Join(conf.RunDir, name))
+		var files []string
+		for _, path := range []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, api.HandoverSocket)} {
+			if info, err := os.Lstat(path); err != nil || info.Mode().Type() == fs.ModeSocket {
+				files = append(files, path)
+			}
 		}
 		counts := filepath.Join(conf.RunDir, "counts.json")
-		files = append(append(files, counts), atomicfile.Leftovers(counts)...)
+		files = append(append(files, filepath.Join(conf.RunDir, fence.LockFile), counts), atomicfile.Leftovers(counts)...)
 		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state"} {
 			path := filepath.Join(conf.StateDir, name)
 			files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)

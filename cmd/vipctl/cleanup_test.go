@@ -1,9 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,40 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 )
-
-// TestCleanupAfterKill: of the files of a vipd that was killed none stays, nor do its folders.
-func TestCleanupAfterKill(t *testing.T) {
-	conf := config.Default()
-	conf.RunDir, conf.StateDir = filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "state")
-	conf.API.Socket = filepath.Join(conf.RunDir, "vipd.sock")
-	for _, dir := range []string{conf.RunDir, conf.StateDir} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, file := range []string{conf.API.Socket, filepath.Join(conf.RunDir, "vipd.lock"), filepath.Join(conf.RunDir, "handover.sock"), filepath.Join(conf.StateDir, "memory.json")} {
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h, err := holdRunDir(conf.RunDir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, clean := range []cleaner{filesCleaner(conf), foldersCleaner(conf, h)} {
-		if _, err := clean(t.Context(), false); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, dir := range []string{conf.RunDir, conf.StateDir} {
-		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			left, _ := os.ReadDir(dir)
-			t.Errorf("%s is left, with %v", dir, left)
-		}
-	}
-}
 
 // TestGrouped has many of a kind share a line, and keeps every other line as it is, in order.
 func TestGrouped(t *testing.T) {
@@ -81,5 +49,42 @@ func TestCleanupTakesRoot(t *testing.T) {
 	const want = "vipctl: what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup\n"
 	if got := s.err.String(); got != strings.Repeat(want, 2) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestCleanupOfFiles removes the sockets that a killed vipd has left, and with them its folder, but no file of another kind that
+// api.socket names by mistake.
+func TestCleanupOfFiles(t *testing.T) {
+	t.Chdir(t.TempDir()) // the paths of sockets are short
+	conf := config.Default()
+	conf.RunDir, conf.StateDir, conf.API.Socket = "run", "state", "precious"
+	if err := os.Mkdir(conf.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{api.OwnerSocket, api.HandoverSocket} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(conf.RunDir, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false) // as when it is killed
+		_ = l.Close()
+	}
+	if err := os.WriteFile(conf.API.Socket, []byte("somebody's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var done []string
+	for _, clean := range []cleaner{filesCleaner(conf), foldersCleaner(conf, &hold{})} {
+		removed, err := clean(t.Context(), false)
+		if err != nil {
+			t.Error(err)
+		}
+		done = append(done, removed...)
+	}
+	want := []string{"remove file run/owner.sock", "remove file run/handover.sock", "remove folder run"}
+	if d := cmp.Diff(want, done); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if _, err := os.Stat(conf.API.Socket); err != nil {
+		t.Error(err)
 	}
 }
