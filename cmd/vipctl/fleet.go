@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -61,8 +62,11 @@ func (f *fleetLink) writer() (*etcd.Writer, error) {
 }
 
 // named reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask the
-// daemon read and write etcd.
-func (f *fleetLink) named() bool { return f.flags.String("etcd") != "" }
+// daemon read and write etcd; a socket on the command line wins over an etcd in the environment.
+func (f *fleetLink) named() bool {
+	url, socket := f.flags.String("etcd"), f.flags.String("socket")
+	return url != "" && (socket == "" || socket == os.Getenv("VIPCTL_SOCKET") || url != os.Getenv("VIPCTL_ETCD"))
+}
 
 // isStore reports whether services come from etcd: because one is named, or because the config says so. A config that
 // can't be read says nothing.
@@ -106,20 +110,20 @@ func (f *fleetLink) config() (fleetConfig, error) {
 func (f *fleetLink) etcdConfig() (etcd.Config, error) {
 	file := f.flags.String("config")
 	said, err := f.config()
-	absent := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile
+	absent, named := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile, f.flags.String("etcd") != ""
 	switch {
-	case absent && !f.named():
+	case absent && !named:
 		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
-	case err != nil && !absent && !f.named():
+	case err != nil && !absent && !named:
 		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
 	case err != nil && !absent:
 		f.note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd
-	case !f.named() && said.Store.Kind != config.EtcdStore:
+	case !named && said.Store.Kind != config.EtcdStore:
 		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
 	}
 	conf, flagged := etcd.Config(said.Etcd), false
-	if f.named() {
+	if named {
 		conf.Endpoints, flagged = nil, true
 		for url := range strings.SplitSeq(f.flags.String("etcd"), ",") {
 			conf.Endpoints = append(conf.Endpoints, strings.TrimSpace(url))

@@ -334,6 +334,23 @@ func TestFleetUndrainHere(t *testing.T) {
 	}
 }
 
+// TestSocketBesideEnvironment: a socket on the command line wins over an etcd in the environment, which wins over a socket there.
+func TestSocketBesideEnvironment(t *testing.T) {
+	s := newSession(t)
+	socket := os.Getenv("VIPCTL_SOCKET")
+	t.Setenv("VIPCTL_ETCD", "http://127.0.0.1:1")
+	for _, verb := range []string{"get services", "describe service web", "weight web 192.168.1.11 3"} {
+		if code := s.run(t.Context(), strings.Fields(verb)...); code != exitFailed {
+			t.Errorf("%s with both in the environment: exit %d: %s", verb, code, s.out)
+		}
+		t.Setenv("VIPCTL_SOCKET", "")
+		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != exitDone {
+			t.Errorf("%s: exit %d: %s", verb, code, s.err)
+		}
+		t.Setenv("VIPCTL_SOCKET", socket)
+	}
+}
+
 // TestFleetDrainKept: endpoints whose leases have ended, and which nodes keep in use, are drained with their node.
 func TestFleetDrainKept(t *testing.T) {
 	f := newStage(t)
