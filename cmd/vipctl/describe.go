@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +16,7 @@ import (
 func describeVerb() *verb {
 	return &verb{
 		name: "describe", args: "service|node|vip NAME", brief: "everything about one service, node or VIP",
-		about: "Shows one service: where it was read, fields that are not at their default, ports with their counters since the " +
+		about: "Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
 			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
 			"frontends and problems.\n\n" +
 			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
@@ -48,10 +50,23 @@ func runDescribe(c *call) error {
 	if err != nil {
 		return err
 	}
-	if s := serviceIn(services, name); s != nil {
-		return c.describe(s, false)
+	s := serviceIn(services, name)
+	if s == nil {
+		return c.notServed(name, services)
 	}
-	return c.notServed(name, services)
+	status, err := askDaemon(c, (*api.Client).Status)
+	if err != nil {
+		return err
+	}
+	return c.describe(&described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
+		return !slices.Contains(s.VIPs, a.Address)
+	})}, false)
+}
+
+// described is a service and how its VIPs are reached on this host.
+type described struct {
+	*api.Service
+	Addresses []api.Address `json:"addresses,omitempty"`
 }
 
 // serviceIn finds a service by its name; nil means there is none.
@@ -65,18 +80,21 @@ func serviceIn(services []api.Service, name string) *api.Service {
 }
 
 // describe prints a service; one of a fleet as etcd has it, without what only a host knows.
-func (p *printer) describe(s *api.Service, fleet bool) error {
+func (p *printer) describe(s *described, fleet bool) error {
 	if p.format == formTOML {
-		return p.print(servicesTOML([]api.Service{*s}))
+		return p.print(servicesTOML([]api.Service{*s.Service}))
 	}
 	return p.show(s, func() string { return p.serviceText(s, fleet) })
 }
 
-func (p *printer) serviceText(s *api.Service, fleet bool) string {
-	out := &sheet{printer: p}
+func (p *printer) serviceText(d *described, fleet bool) string {
+	s, out := d.Service, &sheet{printer: p}
 	out.line("service", string(s.Name))
 	out.line("origin", origin(s.Origin))
 	out.text("vips", strings.Join(s.VIPs, ", "))
+	for _, a := range d.Addresses {
+		out.text("", a.Address+" is "+reached(a))
+	}
 	if len(s.Withdrawn) > 0 {
 		out.text("withdrawn", strings.Join(s.Withdrawn, ", ")+": no endpoint is usable, or this host is on standby")
 	}
@@ -103,6 +121,24 @@ func (p *printer) serviceText(s *api.Service, fleet bool) string {
 		out.section("frontends", describedFrontends(s))
 	}
 	return out.b.String()
+}
+
+// reached says which way leads to a VIP on this host.
+func reached(a api.Address) string {
+	text := heldText(a)
+	switch addr, err := netip.ParseAddr(a.Address); {
+	case err == nil && addr.IsLoopback():
+		text = "on loopback: reached by this host alone"
+	case a.Held == "host", a.Held == "none", a.Held == "":
+	case a.Held == "lo", strings.HasPrefix(a.Held, "vipd"):
+		text += ": reached by this host, and by others where a route leads here"
+	default:
+		text += ": this host answers ARP or NDP for it"
+	}
+	if a.Note != "" {
+		text += "; " + oneLine(a.Note)
+	}
+	return text
 }
 
 func describedPorts(s *api.Service, fleet bool) *table.Table {

@@ -168,7 +168,7 @@ func (c *call) describeFleet(name string) error {
 	return c.followFleet(func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		if service := serviceIn(services, name); service != nil {
-			return c.describe(service, true)
+			return c.describe(&described{Service: service}, true)
 		}
 		for _, p := range s.Problems {
 			if string(p.Service) == name {
