@@ -49,6 +49,8 @@ type Problem struct {
 	Field string `json:"field,omitempty"`
 	// Kind tells apart the problems that programs treat specially; "" for all others.
 	Kind ProblemKind `json:"kind,omitempty"`
+	// Unknown: this version has no such field.
+	Unknown bool `json:"-"`
 	// Port is the port of a problem with one port's endpoints, such as "80/tcp", as Service.PortWords writes it; "" for all others.
 	Port string `json:"port,omitempty"`
 	// Text says what is wrong and what is allowed or helps.

@@ -50,6 +50,7 @@ func (r *reading) decode(target any, tree map[string]any) {
 			r.add(SeverityError, p.Path, p.Text)
 		} else if !r.inherits(p.Path) {
 			r.add(cmp.Or(r.unknown, SeverityError), p.Path, p.Text)
+			r.problems[len(r.problems)-1].Unknown = true
 		}
 	}
 }

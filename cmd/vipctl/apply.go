@@ -50,24 +50,25 @@ func runApply(c *call) error {
 		return err
 	}
 	if slices.ContainsFunc(g.problems, isError) {
-		for _, name := range g.names() {
-			g.problems = append(g.problems, g.services[name].unknown...)
-		}
 		return (&edit{call: c, problems: g.problems}).refuse()
 	}
 	e, err := c.newEdit()
 	if err != nil {
 		return err
 	}
-	e.problems = g.problems
+	for _, p := range g.problems {
+		if p.Unknown {
+			e.judgeUnknown(&p, c.flags.Bool("allow-unknown"))
+		}
+		e.problems = append(e.problems, p)
+	}
 	for _, name := range g.names() {
 		w := g.services[name]
-		e.judgeUnknown(w, c.flags.Bool("allow-unknown"))
 		if err := e.want(name, w.fields, w.service, w.where); err != nil {
 			return err
 		}
 	}
-	if err := e.wantVIPs(g, prune, c.flags.Bool("allow-unknown")); err != nil {
+	if err := e.wantVIPs(g, prune); err != nil {
 		return err
 	}
 	if prune {
@@ -95,39 +96,22 @@ func (g *given) sufficient(places []string, prune bool) error {
 
 func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
 
-// judgeUnknown decides about fields that this version does not know. Those that etcd has already were written by a newer
-// one, and are kept; others are mistakes, unless the operator knows better.
-func (e *edit) judgeUnknown(w *written, allowed bool) {
-	if len(w.unknown) == 0 {
-		return
+// judgeUnknown decides about a field that this version does not know. One that etcd has already was written by a newer
+// version, and is kept; others are mistakes, unless the operator knows better.
+func (e *edit) judgeUnknown(p *balancer.Problem, allowed bool) {
+	var has []balancer.Problem
+	if s := e.stored[p.Service]; s != nil {
+		_, has = balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
 	}
-	known := map[string]bool{}
-	if s := e.stored[w.name]; s != nil {
-		_, strict := balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityError)
-		_, lenient := balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
-		for _, p := range unknownFields(lenient, strict) {
-			known[anyElement(p.Field)] = true
-		}
-	}
-	for _, p := range w.unknown {
-		if known[anyElement(p.Field)] {
-			p.Text += "; it is kept, because the service has it in etcd already"
-			e.problems = append(e.problems, p)
-		} else {
-			e.unknown(p, allowed)
-		}
-	}
-}
-
-// unknown adds the problem of a field that this version does not know, which is a mistake unless it is allowed.
-func (e *edit) unknown(p balancer.Problem, allowed bool) {
-	if allowed {
+	switch {
+	case slices.ContainsFunc(has, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(p.Field) }):
+		p.Text += "; it is kept, because the service has it in etcd already"
+	case allowed:
 		p.Text += "; it is written as it is"
-	} else {
+	default:
 		p.Severity = balancer.SeverityError
 		p.Text += "; --allow-unknown writes it as it is"
 	}
-	e.problems = append(e.problems, p)
 }
 
 // anyElement is a field's path without the numbers of elements: entries of a list may have moved.

@@ -295,7 +295,7 @@ func (c *call) diffFleet(places []string) error {
 			}
 		}
 	}
-	if err := e.wantVIPs(g, c.flags.Bool("prune"), true); err != nil {
+	if err := e.wantVIPs(g, c.flags.Bool("prune")); err != nil {
 		return err
 	}
 	if c.flags.Bool("prune") {

@@ -209,7 +209,7 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 				return err
 			}
 		}
-		if err := e.wantVIPs(g, false, false); err != nil {
+		if err := e.wantVIPs(g, false); err != nil {
 			return err
 		}
 		if err := e.check(); err != nil {

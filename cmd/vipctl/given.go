@@ -44,13 +44,10 @@ func dryRunFlag() cli.Flag {
 
 // written is one service, or the settings of an address, as a file has them.
 type written struct {
-	name   balancer.Name // "" for settings
 	fields map[string]any
 	// service is what the fields of one come to without defaults.
 	service *balancer.Service
 	where   balancer.Locator
-	// unknown are the fields that this version does not know.
-	unknown []balancer.Problem
 }
 
 // given is what the files that -f names hold.
@@ -58,7 +55,8 @@ type given struct {
 	services map[balancer.Name]*written
 	vips     map[netip.Addr]*written
 	// bare are the files without any service, and without settings of an address.
-	bare     []string
+	bare []string
+	// problems are what is wrong. A field that this version does not know is a warning.
 	problems []balancer.Problem
 }
 
@@ -276,27 +274,9 @@ func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 		g.problem(where(""), name, "", "is defined already, at "+origin(other.where("")))
 		return
 	}
-	service, lenient := balancer.DecodeService(name, fields, nil, where, balancer.SeverityWarning)
-	_, strict := balancer.DecodeService(name, fields, nil, where, balancer.SeverityError)
-	w := &written{name: name, fields: fields, service: service, where: where, unknown: unknownFields(lenient, strict)}
-	for _, p := range lenient {
-		if !slices.Contains(w.unknown, p) {
-			g.problems = append(g.problems, p)
-		}
-	}
-	g.services[name] = w
-}
-
-// unknownFields returns the problems of fields that this version does not know: those that are a warning to a lenient
-// reader and an error to a strict one.
-func unknownFields(lenient, strict []balancer.Problem) (unknown []balancer.Problem) {
-	for _, p := range lenient {
-		q := p
-		if q.Severity = balancer.SeverityError; p.Severity == balancer.SeverityWarning && slices.Contains(strict, q) {
-			unknown = append(unknown, p)
-		}
-	}
-	return unknown
+	service, problems := balancer.DecodeService(name, fields, nil, where, balancer.SeverityWarning)
+	g.problems = append(g.problems, problems...)
+	g.services[name] = &written{fields: fields, service: service, where: where}
 }
 
 func (g *given) problem(at balancer.Origin, service balancer.Name, field, text string) {

@@ -134,10 +134,10 @@ func FuzzGiven(f *testing.F) {
 			if w.service == nil && !wrong {
 				t.Errorf("service %s is not right, and nothing is said", name)
 			}
-			for _, p := range w.unknown {
-				if p.Severity != balancer.SeverityWarning || p.Field == "" {
-					t.Errorf("unknown field: %+v", p)
-				}
+		}
+		for _, p := range g.problems {
+			if p.Unknown && (p.Severity != balancer.SeverityWarning || p.Field == "") {
+				t.Errorf("unknown field: %+v", p)
 			}
 		}
 		if len(g.services) == 0 && len(g.bare) == 0 && !wrong {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
@@ -19,13 +20,10 @@ func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 		g.problem(where(""), "", path, "needs a table: ["+path+"]")
 		return
 	}
-	_, lenient := balancer.DecodeVIP(name, fields, where, balancer.SeverityWarning)
-	_, strict := balancer.DecodeVIP(name, fields, where, balancer.SeverityError)
-	w := &written{fields: fields, where: where, unknown: unknownFields(lenient, strict)}
-	for _, p := range lenient {
-		if !slices.Contains(w.unknown, p) {
-			g.problems = append(g.problems, inTable(path, p))
-		}
+	_, problems := balancer.DecodeVIP(name, fields, where, balancer.SeverityWarning)
+	for _, p := range problems {
+		p.Field = strings.TrimSuffix(path+"."+p.Field, ".")
+		g.problems = append(g.problems, p)
 	}
 	addr, err := decode.ParseAddr(name)
 	if err != nil {
@@ -35,21 +33,11 @@ func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 		g.problem(where(""), "", path, "is defined already, at "+origin(other.where("")))
 		return
 	}
-	g.vips[addr] = w
-}
-
-// inTable is a problem with a field of the table at path.
-func inTable(path string, p balancer.Problem) balancer.Problem {
-	if p.Field == "" {
-		p.Field = path
-	} else {
-		p.Field = path + "." + p.Field
-	}
-	return p
+	g.vips[addr] = &written{fields: fields, where: where}
 }
 
 // wantVIPs adds what is to become of settings of addresses. Where no file has any, and none are to be pruned, etcd's are not read.
-func (e *edit) wantVIPs(g *given, prune, allowUnknown bool) error {
+func (e *edit) wantVIPs(g *given, prune bool) error {
 	if len(g.vips) == 0 && !prune {
 		return nil
 	}
@@ -63,9 +51,6 @@ func (e *edit) wantVIPs(g *given, prune, allowUnknown bool) error {
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare) {
 		w := g.vips[addr]
-		for _, p := range w.unknown {
-			e.unknown(inTable(decode.Join("vips", addr.String()), p), allowUnknown)
-		}
 		i := &intent{VIP: addr, What: createdService, fields: w.fields}
 		if p := there[addr]; p != nil && p.Says(w.fields) {
 			i.What, i.Revision = unchangedService, p.Revision
