@@ -40,38 +40,48 @@ func (a *arranged) line() []string {
 
 // arrange finds verb, flags and arguments, in whatever order they stand.
 func arrange(verbs []*verb, args []string) (*arranged, error) {
-	a := arranged{marked: -1}
-	var used []usedFlag
-	takesValue := valuesOf(verbs, args)
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		if arg == "--" {
-			a.marked = len(a.rest)
-			a.rest = append(a.rest, args[i+1:]...)
-			break
-		}
-		if !isFlag(arg) {
-			a.rest = append(a.rest, arg)
-			continue
-		}
-		f := readFlag(arg, takesValue)
-		if takesValue[f.name] && !f.hasValue {
-			if i+1 == len(args) {
-				return nil, wrongUse("flag %s needs a value", f.text)
-			}
-			i++
-			f.value, f.hasValue = args[i], true
-		}
-		if f.name == "help" || f.name == "h" {
+	var a arranged
+	var all, used []usedFlag
+	a.rest, all, a.marked = scan(args, valuesOf(verbs, args))
+	for _, f := range all {
+		switch {
+		case f.lacks:
+			return nil, wrongUse("flag %s needs a value", f.text)
+		case f.name == "help" || f.name == "h":
 			a.help = true
-			continue
+		default:
+			used = append(used, f)
 		}
-		used = append(used, f)
 	}
 	if err := a.findVerb(verbs, used); err != nil || a.verb == nil {
 		return &a, err
 	}
 	return &a, a.takeFlags(used)
+}
+
+// scan takes a command line apart into arguments and flags; takes lists the flags with a value. Marked is how many of the arguments
+// stood before "--"; -1 means there was none.
+func scan(args []string, takes map[string]bool) (rest []string, used []usedFlag, marked int) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		switch {
+		case arg == "--":
+			return append(rest, args[i+1:]...), used, len(rest)
+		case !isFlag(arg):
+			rest = append(rest, arg)
+			continue
+		}
+		f := readFlag(arg, takes)
+		if takes[f.name] && !f.hasValue {
+			if i++; i < len(args) {
+				f.value, f.hasValue = args[i], true
+			} else {
+				f.lacks = true
+			}
+		}
+		used = append(used, f)
+	}
+	return rest, used, -1
 }
 
 // isFlag tells flags from arguments: "-" alone and negative numbers are arguments.
@@ -82,7 +92,8 @@ func isFlag(arg string) bool {
 // usedFlag is a flag as it stands on the command line.
 type usedFlag struct {
 	text, name, value string // text is what was typed, for messages
-	hasValue          bool
+	// lacks: it takes a value, and the command line ends before that.
+	hasValue, lacks bool
 }
 
 // readFlag reads --name, --name=value, -n, -n=value and -nvalue.
@@ -90,9 +101,9 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	text, value, has := strings.Cut(arg, "=")
 	name := strings.TrimLeft(text, "-")
 	if short := name != "" && !strings.HasPrefix(text, "--"); short && len(name) > 1 && takesValue[name[:1]] {
-		return usedFlag{text[:2], name[:1], strings.TrimPrefix(arg[2:], "="), true}
+		return usedFlag{text: text[:2], name: name[:1], value: strings.TrimPrefix(arg[2:], "="), hasValue: true}
 	}
-	return usedFlag{text, name, value, has}
+	return usedFlag{text: text, name: name, value: value, hasValue: has}
 }
 
 // valueFlags lists all names of flags of these verbs; true: it takes a value. Where verbs differ, it does.
@@ -130,20 +141,11 @@ func valuesOf(verbs []*verb, args []string) map[string]bool {
 
 // verbIn returns the verb of a command line; nil means it has none.
 func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		switch {
-		case arg == "--" || arg == "help":
-			continue
-		case isFlag(arg):
-			if f := readFlag(arg, takes); takes[f.name] && !f.hasValue {
-				i++
-			}
-			continue
-		}
-		return verbNamed(verbs, arg)
+	rest, _, _ := scan(args, takes)
+	if rest = slices.DeleteFunc(rest, func(arg string) bool { return arg == "help" }); len(rest) == 0 {
+		return nil
 	}
-	return nil
+	return verbNamed(verbs, rest[0])
 }
 
 // findVerb takes the verb from the front of the arguments.

@@ -123,31 +123,21 @@ func runComplete(c *call) error {
 // offers lists what may stand behind before.
 func offers(c *call, before []string, last string) []string {
 	all := verbs()
-	takes := valuesOf(all, before)
+	args, used, _ := scan(before, valuesOf(all, before))
 	var v *verb
-	var args []string
-	for i := 0; i < len(before); i++ {
-		word := before[i]
-		if isFlag(word) {
-			f := readFlag(word, takes)
-			if !takes[f.name] || f.hasValue {
-				continue
-			}
-			if i+1 == len(before) {
-				return c.offerValue(v, f.name)
-			}
-			if i++; slices.Contains(placeFlags(), f.name) {
-				_ = c.flags.Set(f.name, before[i]) // an unknown flag is none of a Tab's business
-			}
-			continue
+	if len(args) > 0 {
+		if v = verbNamed(all, args[0]); v == nil {
+			return nil
 		}
-		if v == nil {
-			if v = verbNamed(all, word); v == nil {
-				return nil
-			}
-			continue
+		args = args[1:]
+	}
+	for _, f := range used {
+		if f.lacks {
+			return c.offerValue(v, f.name)
 		}
-		args = append(args, word)
+		if slices.Contains(placeFlags(), f.name) {
+			_ = c.flags.Set(f.name, f.value) // an unknown flag is none of a Tab's business
+		}
 	}
 	switch {
 	case strings.HasPrefix(last, "-"):
