@@ -43,7 +43,7 @@ type call struct {
 }
 
 func newCall(ctx *cli.Context, w world, v *verb) *call {
-	c := &call{Context: ctx.Context, printer: &printer{world: w}, flags: ctx, args: ctx.Args().Slice(), verb: v}
+	c := &call{Context: ctx.Context, printer: &printer{world: w, fleetWide: ctx.String("etcd") != ""}, flags: ctx, args: ctx.Args().Slice(), verb: v}
 	c.daemon = &daemonLink{printer: c.printer, flags: ctx}
 	c.fleet = &fleetLink{printer: c.printer, flags: ctx, verb: c.verbText()}
 	return c

@@ -43,7 +43,7 @@ func runDescribe(c *call) error {
 	default:
 		return wrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", c.args[0], c.verb.example)
 	}
-	if c.fleet.named() {
+	if c.fleetWide {
 		return c.describeFleet(name)
 	}
 	services, err := askDaemon(c, (*api.Client).Services)
@@ -60,7 +60,7 @@ func runDescribe(c *call) error {
 	}
 	return c.describe(&described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
 		return !slices.Contains(s.VIPs, a.Address)
-	})}, false)
+	})})
 }
 
 // described is a service and how its VIPs are reached on this host.
@@ -80,14 +80,14 @@ func serviceIn(services []api.Service, name string) *api.Service {
 }
 
 // describe prints a service; one of a fleet as etcd has it, without what only a host knows.
-func (p *printer) describe(s *described, fleet bool) error {
+func (p *printer) describe(s *described) error {
 	if p.format == formTOML {
 		return p.print(servicesTOML([]api.Service{*s.Service}))
 	}
-	return p.show(s, func() string { return p.serviceText(s, fleet) })
+	return p.show(s, func() string { return p.serviceText(s) })
 }
 
-func (p *printer) serviceText(d *described, fleet bool) string {
+func (p *printer) serviceText(d *described) string {
 	s, out := d.Service, &sheet{printer: p}
 	out.line("service", string(s.Name))
 	out.line("origin", origin(s.Origin))
@@ -110,13 +110,13 @@ func (p *printer) serviceText(d *described, fleet bool) string {
 		out.text("check", rulesText(s.Check))
 	}
 	out.problems(s.Problems)
-	out.section("ports", describedPorts(s, fleet))
-	out.section("endpoints", describedEndpoints(s, fleet))
-	if !fleet {
+	out.section("ports", p.describedPorts(s))
+	out.section("endpoints", p.describedEndpoints(s))
+	if !p.fleetWide {
 		out.section("health", p.describedChecks(s))
 	}
 	out.section("overrides", p.describedOverrides(s))
-	if !fleet {
+	if !p.fleetWide {
 		out.section("drains", p.describedDrains(s))
 		out.section("frontends", describedFrontends(s))
 	}
@@ -141,7 +141,8 @@ func reached(a api.Address) string {
 	return text
 }
 
-func describedPorts(s *api.Service, fleet bool) *table.Table {
+func (p *printer) describedPorts(s *api.Service) *table.Table {
+	fleet := p.fleetWide
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"},
 		table.Column{Title: "CONNECTIONS", Right: true, Skip: fleet}, table.Column{Title: "IN", Right: true, Skip: fleet}, table.Column{Title: "OUT", Right: true, Skip: fleet},
@@ -154,7 +155,8 @@ func describedPorts(s *api.Service, fleet bool) *table.Table {
 	return t
 }
 
-func describedEndpoints(s *api.Service, fleet bool) *table.Table {
+func (p *printer) describedEndpoints(s *api.Service) *table.Table {
+	fleet := p.fleetWide
 	t := table.New(
 		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},

@@ -21,7 +21,7 @@ func (c *call) describeNode(name string) error {
 	}
 	i := slices.IndexFunc(all, func(n nodeView) bool { return n.Node == name })
 	if i < 0 {
-		return noNode(all, name)
+		return nodes().absentIn(all, name)
 	}
 	return c.show(all[i], func() string { return c.nodeText(&all[i]) })
 }

@@ -26,7 +26,7 @@ func (c *call) describeVIP(name string) error {
 	}
 	i := slices.IndexFunc(all, func(v ownedVIP) bool { return v.name() == name })
 	if i < 0 {
-		return noVIP(all, name)
+		return vips().absentIn(all, name)
 	}
 	v := &all[i]
 	if s, err := askDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {

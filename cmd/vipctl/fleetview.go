@@ -133,7 +133,7 @@ func (c *call) showChange(s *store.Snapshot, last *frame, show func(*store.Snaps
 }
 
 // readFleetServices hands the services in etcd to show.
-func readFleetServices(c *call, show func([]api.Service) error) error {
+func (c *call) readFleetServices(show func([]api.Service) error) error {
 	name, watch := c.argument(1), c.flags.Bool("watch")
 	return c.followFleet(func(s *store.Snapshot) error {
 		services := fleetServices(s)
@@ -144,13 +144,6 @@ func readFleetServices(c *call, show func([]api.Service) error) error {
 			return absent("service", service, " in etcd", namesOf(services))
 		}
 		return show(services)
-	})
-}
-
-// readFleetEndpoints hands the endpoints of all services in etcd to show.
-func readFleetEndpoints(c *call, show func([]api.Endpoint) error) error {
-	return readFleetServices(c, func(services []api.Service) error {
-		return show(slices.Concat(mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
 	})
 }
 
@@ -168,7 +161,7 @@ func (c *call) describeFleet(name string) error {
 	return c.followFleet(func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		if service := serviceIn(services, name); service != nil {
-			return c.describe(&described{Service: service}, true)
+			return c.describe(&described{Service: service})
 		}
 		for _, p := range s.Problems {
 			if string(p.Service) == name {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -72,18 +72,23 @@ func plainService(text string) string {
 
 // kind is something that get lists.
 type kind[T any] struct {
-	// plural is its name.
-	plural string
+	// name is its name in the singular; where follows it in sentences, as " in etcd", or is "".
+	name, where string
 	// read hands all there are to show: once, or with -w again with each change.
 	read func(c *call, show func([]T) error) error
-	// id is what -o name prints; named reports whether NAME means this one.
+	// id is what -o name prints; named reports whether NAME means this one, nil: where it is the id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*printer, []T) *table.Table
-	// absent is the error where none of all has the name; nil means that read has looked.
-	absent func(c *call, all []T, name string) error
-	// none is the sentence where there are none, of this name if one is given; nil means the usual one.
-	none func(name string) string
+	// absent is the error where none is named so, if that is one; nil means the usual one.
+	absent func(c *call, name string) error
+	// none is the sentence where there are none at all; "" is the usual one.
+	none string
+}
+
+// absentIn is the error that none of all has the name.
+func (k *kind[T]) absentIn(all []T, name string) error {
+	return absent(k.name, name, k.where, mapped(all, func(t T) string { return k.id(&t) }))
 }
 
 func runGet(c *call) error {
@@ -91,38 +96,39 @@ func runGet(c *call) error {
 	if err != nil {
 		return err
 	}
-	switch fleet := c.fleet.named(); {
-	case what == "pools":
+	switch what {
+	case "pools":
 		return get(c, pools())
-	case what == "vips":
-		return getVIPs(c)
-	case what == "nodes":
+	case "vips":
+		return get(c, vips())
+	case "nodes":
 		return get(c, nodes())
-	case what == "services" && fleet:
-		return get(c, kind[api.Service]{what, readFleetServices, serviceID, serviceNamed, fleetServicesTable, nil, nil})
-	case what == "endpoints" && fleet:
-		return get(c, kind[api.Endpoint]{what, readFleetEndpoints, endpointID, endpointNamed, fleetEndpointsTable, nil, nil})
-	case what == "services":
-		return get(c, ofDaemon(what, (*api.Client).Services, serviceID, serviceNamed, servicesTable))
-	case what == "endpoints":
-		return get(c, ofDaemon(what, (*api.Client).Endpoints, endpointID, endpointNamed, endpointsTable))
+	case "services":
+		return get(c, &kind[api.Service]{name: "service", read: readServices, id: serviceID, table: servicesTable, absent: (*call).isKnown})
+	case "endpoints":
+		return get(c, &kind[api.Endpoint]{name: "endpoint", read: readEndpoints, id: endpointID, named: endpointNamed, table: endpointsTable, absent: (*call).isKnown})
 	}
-	return get(c, ofDaemon(what, (*api.Client).Frontends, frontendID, frontendNamed, frontendsTable))
+	return get(c, &kind[api.Frontend]{name: "frontend", read: readFrontends, id: frontendID, named: frontendNamed, table: frontendsTable, absent: (*call).isFrontend})
 }
 
-// ofDaemon is a kind of which the daemon of this host is asked.
-func ofDaemon[T any](
-	what string, ask func(*api.Client, context.Context) ([]T, error), id func(*T) string, named func(*T, string) bool, table func(*printer, []T) *table.Table,
-) kind[T] {
-	return kind[T]{
-		what, func(c *call, show func([]T) error) error { return showDaemon(c, what, ask, show) }, id, named, table,
-		func(c *call, all []T, name string) error {
-			if _, err := balancer.ParseKey(name); what == "frontends" && err == nil {
-				return absent("frontend", name, "", mapped(all, func(t T) string { return id(&t) }))
-			}
-			return c.isService(name)
-		}, nil,
+func readServices(c *call, show func([]api.Service) error) error {
+	if c.fleetWide {
+		return c.readFleetServices(show)
 	}
+	return showDaemon(c, "services", (*api.Client).Services, show)
+}
+
+func readEndpoints(c *call, show func([]api.Endpoint) error) error {
+	if c.fleetWide {
+		return c.readFleetServices(func(services []api.Service) error {
+			return show(slices.Concat(mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
+		})
+	}
+	return showDaemon(c, "endpoints", (*api.Client).Endpoints, show)
+}
+
+func readFrontends(c *call, show func([]api.Frontend) error) error {
+	return showDaemon(c, "frontends", (*api.Client).Frontends, show)
 }
 
 // kindName reads the first argument, in the singular or plural.
@@ -134,7 +140,7 @@ func (c *call) kindName() (string, error) {
 		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], lookup.Meant(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
-	case c.flags.Bool("down") && (what != "endpoints" || c.fleet.named()):
+	case c.flags.Bool("down") && (what != "endpoints" || c.fleetWide):
 		return "", wrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
 	case (what == "pools" || what == "vips") && c.flags.Bool("watch"):
 		return "", wrongUse("%s are not followed: leave -w out", what)
@@ -143,12 +149,18 @@ func (c *call) kindName() (string, error) {
 }
 
 // get lists one kind, or those of them that the second argument names.
-func get[T any](c *call, k kind[T]) error {
+func get[T any](c *call, k *kind[T]) error {
 	name := c.argument(1)
 	return k.read(c, func(all []T) error {
-		some := slices.DeleteFunc(slices.Clone(all), func(t T) bool { return name != "" && !k.named(&t, name) })
-		if name != "" && len(some) == 0 && k.absent != nil && !c.flags.Bool("watch") {
-			if err := k.absent(c, all, name); err != nil {
+		some := slices.DeleteFunc(slices.Clone(all), func(t T) bool {
+			return name != "" && (k.named == nil && k.id(&t) != name || k.named != nil && !k.named(&t, name))
+		})
+		if name != "" && len(some) == 0 && !c.flags.Bool("watch") {
+			err := k.absentIn(all, name)
+			if k.absent != nil {
+				err = k.absent(c, name)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -164,15 +176,15 @@ func get[T any](c *call, k kind[T]) error {
 			services, _ := any(some).([]api.Service)
 			return c.print(servicesTOML(services))
 		}
-		none := "there are no " + k.plural
-		if name != "" {
-			none = fmt.Sprintf("%s has no %s", name, k.plural)
+		none := cmp.Or(k.none, "there are no "+k.name+"s")
+		switch {
+		case name != "" && k.named == nil:
+			none = fmt.Sprintf("there is no %s %q", k.name, name)
+		case name != "":
+			none = fmt.Sprintf("%s has no %ss", name, k.name)
 		}
 		if c.flags.Bool("down") {
 			none += " that are down or taken out"
-		}
-		if k.none != nil {
-			none = k.none(name)
 		}
 		return c.printTable(k.table(c.printer, some), none)
 	})
@@ -202,6 +214,14 @@ func served[T any](t T) bool {
 	return false
 }
 
+// isKnown is isService where the daemon was asked; in etcd readFleetServices has looked.
+func (c *call) isKnown(name string) error {
+	if c.fleetWide {
+		return nil
+	}
+	return c.isService(name)
+}
+
 // isService returns an error that names what is near, unless the daemon has the service.
 func (c *call) isService(name string) error {
 	services, err := askDaemon(c, (*api.Client).Services)
@@ -209,6 +229,14 @@ func (c *call) isService(name string) error {
 		return err
 	}
 	return c.notServed(name, services)
+}
+
+// isFrontend is isService for what names frontends: it may be a key.
+func (c *call) isFrontend(name string) error {
+	if _, err := balancer.ParseKey(name); err == nil {
+		return absent("frontend", name, "", frontendKeys(c, nil))
+	}
+	return c.isService(name)
 }
 
 // notServed says why none of the daemon's services has this name: it has a mistake and was never served, or there is none.
@@ -233,8 +261,7 @@ func namesOf(services []api.Service) []string {
 	return mapped(services, func(s api.Service) string { return string(s.Name) })
 }
 
-func serviceID(s *api.Service) string               { return string(s.Name) }
-func serviceNamed(s *api.Service, name string) bool { return string(s.Name) == name }
+func serviceID(s *api.Service) string { return string(s.Name) }
 
 func endpointID(e *api.Endpoint) string { return string(e.Service) + "/" + e.Address }
 
@@ -250,11 +277,8 @@ func frontendNamed(f *api.Frontend, name string) bool {
 	return string(f.Service) == name || err == nil && f.Key == key
 }
 
-func servicesTable(p *printer, s []api.Service) *table.Table      { return serviceRows(p, s, false) }
-func fleetServicesTable(p *printer, s []api.Service) *table.Table { return serviceRows(p, s, true) }
-
-// serviceRows lists services; those of a fleet without what only a host knows.
-func serviceRows(p *printer, services []api.Service, fleet bool) *table.Table {
+func servicesTable(p *printer, services []api.Service) *table.Table {
+	fleet := p.fleetWide
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "VIPS"}, table.Column{Title: "PORTS"},
 		table.Column{Title: "UP", Style: upStyle, Skip: fleet}, table.Column{Title: "ENDPOINTS", Skip: !fleet}, table.Column{Title: "PROBLEMS", Style: problemStyle},
@@ -323,11 +347,8 @@ func problemStyle(text string) table.Style {
 	return table.Bad
 }
 
-func endpointsTable(p *printer, e []api.Endpoint) *table.Table      { return endpointRows(p, e, false) }
-func fleetEndpointsTable(p *printer, e []api.Endpoint) *table.Table { return endpointRows(p, e, true) }
-
-// endpointRows lists endpoints; those of a fleet without what only a host knows.
-func endpointRows(p *printer, endpoints []api.Endpoint, fleet bool) *table.Table {
+func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
+	fleet := p.fleetWide
 	// An endpoint may serve two ports of its service at one address: then only the ports' names tell the rows apart.
 	seen := map[[2]string]bool{}
 	distinct := !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {

@@ -29,23 +29,11 @@ type nodeView struct {
 }
 
 // nodes are what "get nodes" lists.
-func nodes() kind[nodeView] {
-	return kind[nodeView]{
-		"nodes", readNodes, func(n *nodeView) string { return n.Node }, func(n *nodeView, name string) bool { return n.Node == name },
-		nodesTable, func(_ *call, all []nodeView, name string) error { return noNode(all, name) }, noNodes,
+func nodes() *kind[nodeView] {
+	return &kind[nodeView]{
+		name: "node", read: readNodes, id: func(n *nodeView) string { return n.Node }, table: nodesTable,
+		none: "there are no nodes: no vipd has used this etcd under this prefix",
 	}
-}
-
-func noNodes(name string) string {
-	if name != "" {
-		return fmt.Sprintf("there is no node %q", name)
-	}
-	return "there are no nodes: no vipd has used this etcd under this prefix"
-}
-
-// noNode says that there is no such node, and which is near.
-func noNode(all []nodeView, name string) error {
-	return absent("node", name, "", mapped(all, func(n nodeView) string { return n.Node }))
 }
 
 // nodeViews returns all nodes, and how far each is behind.

@@ -27,7 +27,7 @@ func poolVerb() *verb {
 
 func poolNames(c *call, _ []string) []string {
 	all, _ := askEtcd(c, (*etcd.Writer).Pools) // no answer, no names
-	return poolNamesOf(all)
+	return mapped(all, func(p etcd.Pool) string { return p.Name })
 }
 
 func runPool(c *call) error {
@@ -74,17 +74,8 @@ func (c *call) writePool(name string, cidrs []netip.Prefix, what string) error {
 }
 
 // pools are what "get pools" and "pool get" list.
-func pools() kind[etcd.Pool] {
-	return kind[etcd.Pool]{
-		"pools", readPools, func(p *etcd.Pool) string { return p.Name }, func(p *etcd.Pool, name string) bool { return p.Name == name }, poolsTable,
-		func(_ *call, all []etcd.Pool, name string) error {
-			return absent("pool", name, " in etcd", poolNamesOf(all))
-		}, nil,
-	}
-}
-
-func poolNamesOf(all []etcd.Pool) []string {
-	return mapped(all, func(p etcd.Pool) string { return p.Name })
+func pools() *kind[etcd.Pool] {
+	return &kind[etcd.Pool]{name: "pool", where: " in etcd", read: readPools, id: func(p *etcd.Pool) string { return p.Name }, table: poolsTable}
 }
 
 func readPools(c *call, show func([]etcd.Pool) error) error {

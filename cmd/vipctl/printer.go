@@ -27,6 +27,8 @@ type printer struct {
 	world
 	// format is the form of the output, one of the verb's.
 	format string
+	// fleetWide: services and endpoints are shown as etcd has them, without what only a host knows.
+	fleetWide bool
 	// remake makes the output of JSON; nil means JSON itself.
 	remake func(*yaml.Node) (string, error)
 }

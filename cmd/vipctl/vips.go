@@ -225,38 +225,33 @@ func fenceNode(c *call, name string) error {
 	return c.show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
 }
 
-// getVIPs lists the VIPs with one owner. One that has none is an error at the end.
-func getVIPs(c *call) error {
-	var without []string
-	err := get(c, kind[ownedVIP]{
-		"vips", func(c *call, show func([]ownedVIP) error) error {
-			all, _, err := c.ownedVIPs()
-			if err != nil {
-				return err
-			}
-			for _, v := range all {
-				if v.Owner == "" {
-					without = append(without, v.name())
-				}
-			}
-			return show(all)
-		},
-		(*ownedVIP).name, func(v *ownedVIP, name string) bool { return v.name() == name }, vipsTable,
-		func(_ *call, all []ownedVIP, name string) error { return noVIP(all, name) },
-		func(string) string { return "there are no VIPs with one owner (hold = \"one\") in etcd" },
-	})
-	if name := c.argument(1); name != "" {
-		without = slices.DeleteFunc(without, func(v string) bool { return v != name })
+// vips are what "get vips" lists: those with one owner.
+func vips() *kind[ownedVIP] {
+	return &kind[ownedVIP]{
+		name: "VIP with one owner", where: " in etcd", read: readVIPs, id: (*ownedVIP).name, table: vipsTable,
+		none: "there are no VIPs with one owner (hold = \"one\") in etcd",
 	}
-	if err == nil && len(without) > 0 {
-		return fmt.Errorf("no node owns %s: vipctl get vips -o json says why each node can't", strings.Join(without, ", "))
-	}
-	return err
 }
 
-// noVIP says that no VIP with one owner has this name, and which is near.
-func noVIP(all []ownedVIP, name string) error {
-	return absent("VIP with one owner", name, " in etcd", mapped(all, func(v ownedVIP) string { return v.name() }))
+// readVIPs hands them to show. One of those that are asked for that has no owner is an error at the end.
+func readVIPs(c *call, show func([]ownedVIP) error) error {
+	all, _, err := c.ownedVIPs()
+	if err == nil {
+		err = show(all)
+	}
+	if err != nil {
+		return err
+	}
+	var without []string
+	for _, v := range all {
+		if name := c.argument(1); v.Owner == "" && (name == "" || name == v.name()) {
+			without = append(without, v.name())
+		}
+	}
+	if len(without) > 0 {
+		return fmt.Errorf("no node owns %s: vipctl get vips -o json says why each node can't", strings.Join(without, ", "))
+	}
+	return nil
 }
 
 func vipsTable(p *printer, vips []ownedVIP) *table.Table {
