@@ -48,7 +48,7 @@ func cleanupVerb() *verb {
 }
 
 // cleaner removes one kind of leftovers, or only looks. It says what it does, such as "remove file /run/vipd/vipd.lock".
-type cleaner func(ctx context.Context, dry bool) (done []string, err error)
+type cleaner func(ctx context.Context, conf config.Config, dry bool) (done []string, err error)
 
 func runCleanup(c *call) error {
 	mode, err := c.mode()
@@ -69,38 +69,38 @@ func runCleanup(c *call) error {
 		if err != nil {
 			c.note("%v, and uses what follows", err)
 		}
-		return c.clean(cleaners(conf, mode, &hold{}), true)
+		return c.clean(conf, mode, true)
 	}
 	force := c.flags.Bool("force")
 	if err != nil && !force {
 		return fmt.Errorf("%w: %s", err, wayOut)
 	}
-	h, err := holdRunDir(conf.RunDir, force)
+	held, err := holdRunDir(conf.RunDir, force)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = held.Close() }() // its file is removed by now
 	if !force {
-		err = c.refuseWhileServing()
+		if err := c.refuseWhileServing(); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = c.clean(cleaners(conf, mode, h), false)
-	}
-	return errors.Join(err, h.release())
+	return c.clean(conf, mode, false)
 }
 
 // wayOut says what to do about a vipd that runs.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
-// clean runs the cleaners one after the other, and prints what they do.
-func (c *call) clean(cleaners []cleaner, dry bool) error {
+// clean runs the cleaners of a mode, or all, one after the other, and prints what they do.
+func (c *call) clean(conf config.Config, mode config.ModeName, dry bool) error {
 	prefix := ""
 	if dry {
 		prefix = "would "
 	}
 	var failed []error
 	n := 0
-	for _, clean := range cleaners {
-		done, err := clean(c, dry)
+	for _, clean := range cleaners(mode) {
+		done, err := clean(c, conf, dry)
 		failed = append(failed, err)
 		n += len(done)
 		for _, what := range grouped(done) {
@@ -179,42 +179,20 @@ func (c *call) ownConfig() (config.Config, error) {
 
 func lockFile(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
-// hold keeps daemons from a run_dir for as long as a cleanup takes.
-type hold struct {
-	lock *os.File // nil means there is nothing to hold
-	made bool     // the cleanup's own, not a leftover
-}
-
-// holdRunDir takes the lock that a daemon has for its whole life. It finds one in another network namespace, and one that may
-// not change this one. With force it does without a lock that a daemon has.
-func holdRunDir(dir string, force bool) (*hold, error) {
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return &hold{}, nil
+// holdRunDir takes the lock that a daemon has for its whole life, if its file is there, to keep daemons from run_dir meanwhile. It finds
+// a daemon in another network namespace, and one that may not change this one. With force it does without a lock that a daemon has.
+func holdRunDir(dir string, force bool) (*os.File, error) {
+	if _, err := os.Lstat(lockFile(dir)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	_, err := os.Lstat(lockFile(dir))
-	h := &hold{made: errors.Is(err, fs.ErrNotExist)}
-	h.lock, err = lockfile.Take(lockFile(dir))
-	if errors.Is(err, lockfile.ErrHeld) && force {
-		return &hold{}, nil
-	}
-	if errors.Is(err, lockfile.ErrHeld) {
+	lock, err := lockfile.Take(lockFile(dir))
+	switch {
+	case errors.Is(err, lockfile.ErrHeld) && force:
+		return nil, nil
+	case errors.Is(err, lockfile.ErrHeld):
 		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; %s", lockFile(dir), wayOut)
 	}
-	return h, err
-}
-
-// release lets go, and removes the lock file if this cleanup made it.
-func (h *hold) release() error {
-	if h.lock == nil {
-		return nil
-	}
-	var err error
-	if h.made {
-		err = os.Remove(h.lock.Name())
-	}
-	err = errors.Join(err, h.lock.Close())
-	h.lock = nil
-	return err
+	return lock, err
 }
 
 // refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
@@ -235,59 +213,48 @@ func (c *call) refuseWhileServing() error {
 }
 
 // cleaners are those of a mode, or all; what comes later relies on records that the last ones remove.
-func cleaners(conf config.Config, mode config.ModeName, h *hold) []cleaner {
+func cleaners(mode config.ModeName) []cleaner {
 	if m, ok := modes.Find(mode); ok {
-		return []cleaner{modeCleaner(conf, m)}
+		return []cleaner{m.Cleanup}
 	}
-	all := []cleaner{fenceCleaner(conf), hostCleaner(conf)}
+	all := []cleaner{cleanFence, cleanHost}
 	for _, m := range modes.All() {
-		all = append(all, modeCleaner(conf, m))
+		all = append(all, m.Cleanup)
 	}
-	return append(all, filesCleaner(conf), foldersCleaner(conf, h))
+	return append(all, cleanFiles, cleanFolders)
 }
 
-// modeCleaner removes what one mode left.
-func modeCleaner(conf config.Config, m modes.Mode) cleaner {
-	return func(ctx context.Context, dry bool) ([]string, error) { return m.Cleanup(ctx, conf, dry) }
-}
-
-// fenceCleaner stops vipd owner, and removes what it left.
-func fenceCleaner(conf config.Config) cleaner {
-	return func(ctx context.Context, dry bool) ([]string, error) {
-		stopped, err := fence.Stop(ctx, conf.RunDir, dry)
-		if err != nil {
-			return nil, err
-		}
-		removed, err := fence.Remove(conf.RunDir, dry)
-		return append(stopped, removed...), err
+// cleanFence stops vipd owner, and removes what it left.
+func cleanFence(ctx context.Context, conf config.Config, dry bool) ([]string, error) {
+	stopped, err := fence.Stop(ctx, conf.RunDir, dry)
+	if err != nil {
+		return nil, err
 	}
+	removed, err := fence.Remove(conf.RunDir, dry)
+	return append(stopped, removed...), err
 }
 
-// hostCleaner removes what all modes share: addresses, the guard, sysctls.
-func hostCleaner(conf config.Config) cleaner {
-	return func(ctx context.Context, dry bool) ([]string, error) {
-		return host.Cleanup(ctx, modes.HostOptions(conf), dry)
-	}
+// cleanHost removes what all modes share: addresses, the guard, sysctls.
+func cleanHost(ctx context.Context, conf config.Config, dry bool) ([]string, error) {
+	return host.Cleanup(ctx, modes.HostOptions(conf), dry)
 }
 
-// filesCleaner removes the daemon's sockets, its counts, and what it keeps in state_dir: also what it set aside, and what was half written
+// cleanFiles removes the daemon's sockets, its counts, and what it keeps in state_dir: also what it set aside, and what was half written
 // when it was killed. Where a socket should be and another file is, vipd has not started: that file is not its own.
-func filesCleaner(conf config.Config) cleaner {
-	return func(_ context.Context, dry bool) ([]string, error) {
-		var files []string
-		for _, path := range []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, api.HandoverSocket)} {
-			if info, err := os.Lstat(path); err != nil || info.Mode().Type() == fs.ModeSocket {
-				files = append(files, path)
-			}
+func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, error) {
+	var files []string
+	for _, path := range []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, api.HandoverSocket)} {
+		if info, err := os.Lstat(path); err != nil || info.Mode().Type() == fs.ModeSocket {
+			files = append(files, path)
 		}
-		counts := filepath.Join(conf.RunDir, "counts.json")
-		files = append(append(files, filepath.Join(conf.RunDir, fence.LockFile), counts), atomicfile.Leftovers(counts)...)
-		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state"} {
-			path := filepath.Join(conf.StateDir, name)
-			files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)
-		}
-		return removeFiles(files, dry)
 	}
+	counts := filepath.Join(conf.RunDir, "counts.json")
+	files = append(append(files, filepath.Join(conf.RunDir, fence.LockFile), counts), atomicfile.Leftovers(counts)...)
+	for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state"} {
+		path := filepath.Join(conf.StateDir, name)
+		files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)
+	}
+	return removeFiles(files, dry)
 }
 
 func removeFiles(files []string, dry bool) (removed []string, err error) {
@@ -309,24 +276,17 @@ func removeFiles(files []string, dry bool) (removed []string, err error) {
 	return removed, errors.Join(failed...)
 }
 
-// foldersCleaner removes the lock file, as the last of all files, and the folders if nothing else is in them.
-func foldersCleaner(conf config.Config, h *hold) cleaner {
-	return func(_ context.Context, dry bool) ([]string, error) {
-		if h.made {
-			if err := h.release(); err != nil {
-				return nil, err
-			}
+// cleanFolders removes the lock file, as the last of all files, and the folders if nothing else is in them.
+func cleanFolders(_ context.Context, conf config.Config, dry bool) ([]string, error) {
+	removed, err := removeFiles([]string{lockFile(conf.RunDir)}, dry)
+	for _, dir := range []string{conf.RunDir, conf.StateDir} {
+		switch _, absent := os.Lstat(dir); {
+		case err != nil || absent != nil:
+		case dry:
+			removed = append(removed, "remove folder "+dir+", if nothing else is in it")
+		case os.Remove(dir) == nil: // it fails while anything is in there
+			removed = append(removed, "remove folder "+dir)
 		}
-		removed, err := removeFiles([]string{lockFile(conf.RunDir)}, dry)
-		for _, dir := range []string{conf.RunDir, conf.StateDir} {
-			switch _, absent := os.Lstat(dir); {
-			case err != nil || absent != nil:
-			case dry:
-				removed = append(removed, "remove folder "+dir+", if nothing else is in it")
-			case os.Remove(dir) == nil: // it fails while anything is in there
-				removed = append(removed, "remove folder "+dir)
-			}
-		}
-		return removed, err
 	}
+	return removed, err
 }

@@ -73,8 +73,8 @@ func TestCleanupOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var done []string
-	for _, clean := range []cleaner{filesCleaner(conf), foldersCleaner(conf, &hold{})} {
-		removed, err := clean(t.Context(), false)
+	for _, clean := range []cleaner{cleanFiles, cleanFolders} {
+		removed, err := clean(t.Context(), conf, false)
 		if err != nil {
 			t.Error(err)
 		}

@@ -70,10 +70,6 @@ func report(ctx context.Context, w world, err error) int {
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.Is(err, errDifferences):
-		return exitDifferences
-	case errors.Is(err, errReported):
-		return exitFailed
 	case errors.As(err, &exit):
 		return exit.code
 	case errors.As(err, &usage):
@@ -87,14 +83,11 @@ func report(ctx context.Context, w world, err error) int {
 	return exitFailed
 }
 
-// errDifferences ends a diff that found some; they are printed already.
-var errDifferences = errors.New("there are differences")
-
-// errReported ends a verb that failed and has said so on its output already.
-var errReported = errors.New("reported")
-
-// exitError ends a verb with the exit code of another program.
+// exitError ends a verb that has said all that there is to say.
 type exitError struct{ code int }
+
+// errDifferences ends a diff that found some, and errReported a verb that failed.
+var errDifferences, errReported error = &exitError{exitDifferences}, &exitError{exitFailed}
 
 // Error names the code.
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
