@@ -17,7 +17,7 @@ import (
 
 // await asks again and again, and does not follow changes: the end of a connection is none.
 func (d *daemonOverride) await() error {
-	client, err := d.daemon.client()
+	client, err := d.client()
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (c *call) answer(name string, args ...string) exhibit {
 }
 
 func (c *call) profile(ctx context.Context, what string) ([]byte, error) {
-	d, err := c.daemon.client()
+	d, err := c.client()
 	if err != nil {
 		return nil, err
 	}

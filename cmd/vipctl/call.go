@@ -36,16 +36,17 @@ type call struct {
 	*printer
 	flags *cli.Context
 	// args are the arguments behind the verb.
-	args   []string
-	verb   *verb
-	daemon *daemonLink
-	fleet  *fleetLink
+	args []string
+	verb *verb
+	// daemon and writer are the connections to the daemon of this host, and to etcd, once they are asked anything; members are etcd's URLs.
+	daemon  *api.Client
+	writer  *etcd.Writer
+	members []string
 }
 
 func newCall(ctx *cli.Context, w world, v *verb) *call {
-	c := &call{Context: ctx.Context, printer: &printer{world: w, fleetWide: ctx.String("etcd") != ""}, flags: ctx, args: ctx.Args().Slice(), verb: v}
-	c.daemon = &daemonLink{printer: c.printer, flags: ctx}
-	c.fleet = &fleetLink{printer: c.printer, flags: ctx, verb: c.verbText()}
+	c := &call{Context: ctx.Context, printer: &printer{world: w}, flags: ctx, args: ctx.Args().Slice(), verb: v}
+	c.fleetWide = c.namesEtcd()
 	return c
 }
 
@@ -63,8 +64,12 @@ func (c *call) prepare() (err error) {
 }
 
 func (c *call) close() {
-	c.daemon.close()
-	c.fleet.close()
+	if c.daemon != nil {
+		c.daemon.Close()
+	}
+	if c.writer != nil {
+		_ = c.writer.Close() // what it did has been answered
+	}
 }
 
 // argument is the nth argument; "" where there are fewer.
@@ -86,7 +91,7 @@ func (c *call) verbText() string {
 
 // askDaemon asks the daemon of this host a question, such as (*api.Client).Status.
 func askDaemon[T any](c *call, question func(*api.Client, context.Context) (T, error)) (answer T, err error) {
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err == nil {
 		answer, err = question(client, c)
 	}
@@ -95,7 +100,7 @@ func askDaemon[T any](c *call, question func(*api.Client, context.Context) (T, e
 
 // askEtcd asks etcd a question, such as (*etcd.Writer).Pools.
 func askEtcd[T any](c *call, question func(*etcd.Writer, context.Context) (T, error)) (answer T, err error) {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err == nil {
 		answer, err = question(w, c)
 	}

@@ -115,7 +115,7 @@ func (c claimants) besides(name balancer.Name) (others []balancer.Name, more int
 
 // untrusted are what hosts will not do for a service from etcd, by the law that they go by.
 func (e *edit) untrusted(i *intent) (problems []balancer.Problem) {
-	problems = balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.fleet.members}).All())
+	problems = balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All())
 	for n := range problems {
 		problems[n].Origin = i.place(problems[n].Field)
 	}

@@ -197,7 +197,7 @@ func holdRunDir(dir string, force bool) (*os.File, error) {
 
 // refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
 func (c *call) refuseWhileServing() error {
-	socket, err := c.daemon.socket()
+	socket, err := c.socket()
 	if err != nil {
 		return err
 	}

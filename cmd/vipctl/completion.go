@@ -108,11 +108,10 @@ func runComplete(c *call) error {
 	if len(words) == 0 {
 		words = []string{""}
 	}
-	asking := *c
-	asking.Context = ctx
+	c.Context = ctx
 	last := words[len(words)-1]
 	var b strings.Builder
-	for _, offer := range offers(&asking, words[:len(words)-1], last) {
+	for _, offer := range offers(c, words[:len(words)-1], last) {
 		if strings.HasPrefix(offer, last) {
 			fmt.Fprintln(&b, offer)
 		}

@@ -99,7 +99,7 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 
 // printConnections prints connections as they come, for there may be very many.
 func (c *call) printConnections(q dataplane.ConnectionQuery) error {
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (l *connectionList) end(empty string) error {
 
 // followConnections prints a line for each connection that begins or ends, until Ctrl-C, and goes on after a restart of vipd.
 func (c *call) followConnections(q dataplane.ConnectionQuery) error {
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (c *call) sureToKill(q dataplane.ConnectionQuery) (bool, error) {
 	if !c.errTerminal {
 		return false, wrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
 	}
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err != nil {
 		return false, err
 	}

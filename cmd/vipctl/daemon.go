@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lockfile"
@@ -16,51 +14,38 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// daemonLink is the connection to the daemon of this host.
-type daemonLink struct {
-	*printer
-	flags  *cli.Context
-	opened *api.Client // nil means nothing was asked yet
-}
-
-func (d *daemonLink) close() {
-	if d.opened != nil {
-		d.opened.Close()
-	}
-}
-
 // client returns the client of the daemon that the flags name. A config that can't be read does not hide a
 // daemon that runs: where the file exists, client takes the socket that its readable lines name, or else the default.
-func (d *daemonLink) client() (*api.Client, error) {
-	if d.opened == nil {
-		socket, err := d.socket()
+func (c *call) client() (*api.Client, error) {
+	if c.daemon == nil {
+		socket, err := c.socket()
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, fmt.Errorf("there is no configuration at %s, which would name the daemon's socket: name one with --config, or the socket with --socket",
-					d.flags.String("config"))
+					c.flags.String("config"))
 			}
-			socket = d.socketDespiteMistakes()
+			socket = c.socketDespiteMistakes()
 			switch path := (*fs.PathError)(nil); {
 			case errors.As(err, &path) && !errors.Is(err, fs.ErrPermission):
-				d.note("%s can't be read (%v); asking the daemon at %s", d.flags.String("config"), path.Err, socket)
+				c.note("%s can't be read (%v); asking the daemon at %s", c.flags.String("config"), path.Err, socket)
 			case path == nil:
-				d.note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", d.flags.String("config"), socket)
+				c.note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", c.flags.String("config"), socket)
 			}
 		}
-		d.opened = api.NewClient(socket)
-		d.opened.Absent = func() string { return d.absent(socket, err) }
+		c.daemon = api.NewClient(socket)
+		c.daemon.Absent = func() string { return c.whyAbsent(socket, err) }
 	}
-	return d.opened, nil
+	return c.daemon, nil
 }
 
-// absent says what is known of a daemon whose socket is not there. Unread is why the config that may name another one
+// whyAbsent says what is known of a daemon whose socket is not there. Unread is why the config that may name another one
 // could not be read.
-func (d *daemonLink) absent(socket string, unread error) string {
+func (c *call) whyAbsent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
 		return fmt.Sprintf("there is no such socket, and you may not read the config %s, which may name another: use sudo, or name the socket with --socket",
-			d.flags.String("config"))
+			c.flags.String("config"))
 	}
-	conf, _, err := config.Load(d.flags.String("config"))
+	conf, _, err := config.Load(c.flags.String("config"))
 	if err != nil {
 		conf = config.Default()
 	}
@@ -103,11 +88,11 @@ type socketConfig struct {
 }
 
 // socket finds the daemon's socket: the flag, the environment, the config, or the default.
-func (d *daemonLink) socket() (string, error) {
-	if s := d.flags.String("socket"); s != "" {
+func (c *call) socket() (string, error) {
+	if s := c.flags.String("socket"); s != "" {
 		return s, nil
 	}
-	file := d.flags.String("config")
+	file := c.flags.String("config")
 	var conf socketConfig
 	err := readPart(file, &conf)
 	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
@@ -116,11 +101,11 @@ func (d *daemonLink) socket() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
 	}
-	return d.socketFrom(&conf), nil
+	return c.socketFrom(&conf), nil
 }
 
 // socketFrom is the place that api.socket of the config means.
-func (d *daemonLink) socketFrom(conf *socketConfig) string {
+func (c *call) socketFrom(conf *socketConfig) string {
 	written := conf.API.Socket
 	switch {
 	case written == "":
@@ -128,12 +113,12 @@ func (d *daemonLink) socketFrom(conf *socketConfig) string {
 	case filepath.IsAbs(written):
 		return written
 	}
-	return filepath.Join(filepath.Dir(d.flags.String("config")), written) // as the daemon reads it
+	return filepath.Join(filepath.Dir(c.flags.String("config")), written) // as the daemon reads it
 }
 
 // socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
-func (d *daemonLink) socketDespiteMistakes() string {
-	text, _ := tomlfile.ReadFile(d.flags.String("config")) // one that can't be read says nothing
+func (c *call) socketDespiteMistakes() string {
+	text, _ := tomlfile.ReadFile(c.flags.String("config")) // one that can't be read says nothing
 	section := ""
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(strings.TrimSpace(line), "[") {
@@ -142,7 +127,7 @@ func (d *daemonLink) socketDespiteMistakes() string {
 		}
 		var conf socketConfig
 		if err := tomlfile.Decode("", []byte(section+line), &conf); err == nil && conf.API.Socket != "" {
-			return d.socketFrom(&conf)
+			return c.socketFrom(&conf)
 		}
 	}
 	return config.Default().API.Socket

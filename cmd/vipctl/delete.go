@@ -36,11 +36,11 @@ func runDelete(c *call) error {
 	if strings.TrimSuffix(c.args[0], "s") != "service" {
 		return wrongUse("delete removes services, not %q; for example: %s", c.args[0], c.verb.example)
 	}
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}
-	e := &edit{call: c, writer: w}
+	e := &edit{call: c}
 	names := slices.Clone(c.args[1:])
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {

@@ -126,7 +126,7 @@ func (c *call) diffFile(file string) error {
 // is the daemon's.
 func (c *call) comparesEtcd(files []string) bool {
 	own := func(file string) bool { return file != stdinName && samePlace(file, c.flags.String("config")) }
-	return c.fleet.isStore() && (c.fleet.named() || !slices.ContainsFunc(files, own))
+	return c.storesInEtcd() && (c.namesEtcd() || !slices.ContainsFunc(files, own))
 }
 
 // showDifferences prints them, and returns what the exit code follows from. Incomplete: something was not compared.

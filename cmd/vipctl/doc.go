@@ -3,8 +3,7 @@
 //
 // A command line passes through three steps. arrange (args.go) finds the verb and its flags wherever they stand, and
 // refuses what is wrong in a sentence. urfave/cli parses the flags and prints help. The verb's run function does the
-// work with a call, which has a printer (the streams and the output form), a daemonLink and a fleetLink (the connections
-// to the daemon and to etcd).
+// work with a call, which has a printer (the streams and the output form) and the connections to the daemon and to etcd.
 //
 //	vipctl -o json get services      ->  get -o json -- services
 //	vipctl drain web 10.0.0.1 --wait ->  drain --wait -- web 10.0.0.1

@@ -200,7 +200,7 @@ func runUndrain(c *call) error {
 func (c *call) nodeOverrider(q api.OverrideRequest) (overrider, error) {
 	o, err := c.overrider(q)
 	var none *lookup.NoEndpointsError
-	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.fleet.takesOverrides() {
+	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.overridesInEtcd() {
 		return o, err
 	}
 	owns, failed := c.takesPart(q.Node)

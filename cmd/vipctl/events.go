@@ -145,7 +145,7 @@ func (l *eventList) known() error {
 // past asks for what there is, and returns the latest of it; below zero: all. Any: there is some. The query is then for
 // what comes after.
 func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
-	client, err := l.daemon.client()
+	client, err := l.client()
 	if err != nil {
 		return nil, false, err
 	}

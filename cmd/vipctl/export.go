@@ -30,7 +30,7 @@ func exportVerb() *verb {
 }
 
 func runExport(c *call) error {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}

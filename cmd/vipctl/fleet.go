@@ -28,59 +28,42 @@ func fleetFlags() []cli.Flag {
 	}
 }
 
-// fleetLink is the connection to etcd, which a fleet shares.
-type fleetLink struct {
-	*printer
-	flags *cli.Context
-	// verb is what needs etcd, for messages.
-	verb   string
-	opened *etcd.Writer // nil means nothing was asked yet
-	// members are the URLs of etcd, once it is opened.
-	members []string
-}
-
-func (f *fleetLink) close() {
-	if f.opened != nil {
-		_ = f.opened.Close() // what it did has been answered
-	}
-}
-
-// writer returns what reads and writes the etcd store, which the flags, the environment or the config name. It connects
+// etcd returns what reads and writes the etcd store, which the flags, the environment or the config name. It connects
 // when it is first used.
-func (f *fleetLink) writer() (*etcd.Writer, error) {
-	if f.opened == nil {
-		conf, err := f.etcdConfig()
+func (c *call) etcd() (*etcd.Writer, error) {
+	if c.writer == nil {
+		conf, err := c.etcdConfig()
 		if err != nil {
 			return nil, err
 		}
-		if f.opened, err = etcd.NewWriter(conf); err != nil {
+		if c.writer, err = etcd.NewWriter(conf); err != nil {
 			return nil, err
 		}
-		f.members = conf.Endpoints
+		c.members = conf.Endpoints
 	}
-	return f.opened, nil
+	return c.writer, nil
 }
 
-// named reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask the
+// namesEtcd reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask the
 // daemon read and write etcd; a socket on the command line wins over an etcd in the environment.
-func (f *fleetLink) named() bool {
-	url, socket := f.flags.String("etcd"), f.flags.String("socket")
+func (c *call) namesEtcd() bool {
+	url, socket := c.flags.String("etcd"), c.flags.String("socket")
 	return url != "" && (socket == "" || socket == os.Getenv("VIPCTL_SOCKET") || url != os.Getenv("VIPCTL_ETCD"))
 }
 
-// isStore reports whether services come from etcd: because one is named, or because the config says so. A config that
+// storesInEtcd reports whether services come from etcd: because one is named, or because the config says so. A config that
 // can't be read says nothing.
-func (f *fleetLink) isStore() bool {
-	if f.named() {
+func (c *call) storesInEtcd() bool {
+	if c.namesEtcd() {
 		return true
 	}
-	said, err := f.config()
+	said, err := c.fleetConfig()
 	return err == nil && said.Store.Kind == config.EtcdStore
 }
 
-// takesOverrides reports whether overrides of services in etcd go to etcd.
-func (f *fleetLink) takesOverrides() bool {
-	return f.named() || f.flags.String("socket") == "" && f.isStore()
+// overridesInEtcd reports whether overrides of services in etcd go to etcd.
+func (c *call) overridesInEtcd() bool {
+	return c.namesEtcd() || c.flags.String("socket") == "" && c.storesInEtcd()
 }
 
 // fleetConfig is what vipctl reads of the config to find etcd.
@@ -92,9 +75,9 @@ type fleetConfig struct {
 }
 
 // config reads the config. Paths in it are relative to its folder.
-func (f *fleetLink) config() (fleetConfig, error) {
+func (c *call) fleetConfig() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
-	file := f.flags.String("config")
+	file := c.flags.String("config")
 	if err := readPart(file, &said); err != nil {
 		return said, err
 	}
@@ -107,25 +90,25 @@ func (f *fleetLink) config() (fleetConfig, error) {
 }
 
 // etcdConfig joins flags, environment and config.
-func (f *fleetLink) etcdConfig() (etcd.Config, error) {
-	file := f.flags.String("config")
-	said, err := f.config()
-	absent, named := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile, f.flags.String("etcd") != ""
+func (c *call) etcdConfig() (etcd.Config, error) {
+	file := c.flags.String("config")
+	said, err := c.fleetConfig()
+	absent, named := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile, c.flags.String("etcd") != ""
 	switch {
 	case absent && !named:
-		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
+		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	case err != nil && !absent && !named:
 		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
 	case err != nil && !absent:
-		f.note("%v; etcd settings that the flags don't give are taken as not set", err)
+		c.note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd
 	case !named && said.Store.Kind != config.EtcdStore:
-		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
+		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}
 	conf, flagged := etcd.Config(said.Etcd), false
 	if named {
 		conf.Endpoints, flagged = nil, true
-		for url := range strings.SplitSeq(f.flags.String("etcd"), ",") {
+		for url := range strings.SplitSeq(c.flags.String("etcd"), ",") {
 			conf.Endpoints = append(conf.Endpoints, strings.TrimSpace(url))
 		}
 	}
@@ -133,8 +116,8 @@ func (f *fleetLink) etcdConfig() (etcd.Config, error) {
 		"prefix": &conf.Prefix, "user": &conf.Username, "password-file": &conf.PasswordFile,
 		"ca-file": &conf.CAFile, "cert-file": &conf.CertFile, "key-file": &conf.KeyFile,
 	} {
-		if f.flags.IsSet(name) { // "" takes back what the config says
-			*field, flagged = f.flags.String(name), true
+		if c.flags.IsSet(name) { // "" takes back what the config says
+			*field, flagged = c.flags.String(name), true
 		}
 	}
 	switch err := conf.Check(); {

@@ -16,7 +16,6 @@ import (
 // fleetOverride is a change of overrides in etcd, which all nodes follow.
 type fleetOverride struct {
 	*call
-	writer  *etcd.Writer
 	request api.OverrideRequest
 	lookup.Place
 	targets []balancer.Target
@@ -29,23 +28,23 @@ type fleetOverride struct {
 // fleetOverride finds out which endpoints in etcd the request is about. It is nil where the request names a service that
 // etcd does not have, and no etcd is named.
 func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return nil, err
 	}
 	s, err := w.Read(c, nil)
 	if err != nil {
 		socket := "--socket PATH"
-		if c.fleet.named() {
+		if c.namesEtcd() {
 			socket += " in place of --etcd"
 		}
 		return nil, fmt.Errorf("%w; while etcd is away, \"vipctl %s\" with %s has the daemon of this host do it, for itself alone", err, c.verb.name, socket)
 	}
-	if !c.fleet.named() && q.Node == "" && !s.Services.Has(q.Service) {
+	if !c.namesEtcd() && q.Node == "" && !s.Services.Has(q.Service) {
 		return nil, nil
 	}
 	f := &fleetOverride{
-		call: c, writer: w, request: q,
+		call: c, request: q,
 		Place: lookup.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
 	}
 	f.addKept()
@@ -130,7 +129,7 @@ func (f *fleetOverride) addOwn(endpoints []api.Endpoint) {
 
 // socketWords are where the daemon of this host is, for a command that is advised.
 func (f *fleetOverride) socketWords() string {
-	socket, err := f.daemon.socket()
+	socket, err := f.socket()
 	if err != nil {
 		return "PATH"
 	}
@@ -221,7 +220,7 @@ func (f *fleetOverride) await() error {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
 	watcher, last := &watcher{progress: progress{printer: f.printer}}, uint64(0)
-	lag, err := v.keep(f.call, f.writer, func(lag []laggard) {
+	lag, err := v.keep(f.call, func(lag []laggard) {
 		last = left(lag)
 		watcher.show(lag)
 	})

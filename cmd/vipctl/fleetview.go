@@ -96,7 +96,7 @@ func (c *call) followFleet(show func(*store.Snapshot) error) error {
 		}
 		return show(&s)
 	}
-	conf, err := c.fleet.etcdConfig()
+	conf, err := c.etcdConfig()
 	if err != nil {
 		return err
 	}

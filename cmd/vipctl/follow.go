@@ -62,7 +62,7 @@ func (c *call) follow(answered bool, stream func(heard func()) error) error {
 // showDaemon shows what the daemon answers to a question: once, or with -w again with each change of it. What is its name
 // in the API's path.
 func showDaemon[T any](c *call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (c *call) history() ([]etcd.Entry, error) {
 	if _, err := strconv.Atoi(c.argument(1)); err != nil && len(c.args) == 2 {
 		return nil, wrongUse("%q is not the number of a text; for example: %s", c.args[1], c.verb.example)
 	}
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return nil, err
 	}

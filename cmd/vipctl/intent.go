@@ -66,7 +66,6 @@ func (i *intent) problem(field, format string, args ...any) balancer.Problem {
 // edit is a set of changes to the services in etcd: what there was when it began, and what is to become of it.
 type edit struct {
 	*call
-	writer *etcd.Writer
 	stored map[balancer.Name]*etcd.Stored
 	// held says who holds which address of a pool. The revision is that of the last reading.
 	held     map[netip.Addr]balancer.Name
@@ -85,11 +84,10 @@ func (e *edit) all() []*intent { return slices.Concat(e.intents, e.vips) }
 
 // newEdit reads all services.
 func (c *call) newEdit() (*edit, error) {
-	w, err := c.fleet.writer()
-	if err != nil {
+	if _, err := c.etcd(); err != nil {
 		return nil, err
 	}
-	e := &edit{call: c, writer: w}
+	e := &edit{call: c}
 	return e, e.read()
 }
 

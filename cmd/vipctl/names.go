@@ -46,7 +46,7 @@ func namesToList(c *call, before []string) []string {
 		return poolNames(c, nil)
 	case strings.HasPrefix(kind, "node"):
 		return nodeNames(c, nil)
-	case c.fleet.named():
+	case c.namesEtcd():
 		return fleetNames(c, nil)
 	}
 	return serviceNames(c, nil)
@@ -54,7 +54,7 @@ func namesToList(c *call, before []string) []string {
 
 // namesToOverride are the services, and addressesToOverride the addresses of one, that drain and weight change.
 func namesToOverride(c *call, _ []string) []string {
-	if c.fleet.takesOverrides() {
+	if c.overridesInEtcd() {
 		return fleetNames(c, nil)
 	}
 	return serviceNames(c, nil)
@@ -62,7 +62,7 @@ func namesToOverride(c *call, _ []string) []string {
 
 func addressesToOverride(c *call, before []string) (out []string) {
 	service := balancer.Name(before[0])
-	if c.fleet.takesOverrides() {
+	if c.overridesInEtcd() {
 		s, _ := askEtcd(c, readEtcd)
 		if of := s.Services.At(service); of != nil {
 			for _, e := range balancer.EndpointsOf(of, &balancer.Inputs{Endpoints: s.Endpoints}) {

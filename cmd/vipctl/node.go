@@ -104,7 +104,7 @@ func (c *call) setModeAndZone(name string) error {
 
 // setNode changes what a node is told.
 func (c *call) setNode(name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return out, err
 	}

@@ -59,7 +59,7 @@ func readNodes(c *call, show func([]nodeView) error) error {
 		}
 		return show(all)
 	}
-	if _, err := c.fleet.writer(); err != nil { // which is not tried again
+	if _, err := c.etcd(); err != nil { // which is not tried again
 		return err
 	}
 	last, before := frame{}, ""

@@ -24,7 +24,7 @@ type overrider interface {
 // overrider finds out what the request is for. That is the daemon where no etcd is named, and either the socket is, or
 // services come from files, or the service of the request does.
 func (c *call) overrider(q api.OverrideRequest) (overrider, error) {
-	if c.fleet.takesOverrides() {
+	if c.overridesInEtcd() {
 		if f, err := c.fleetOverride(q); f != nil || err != nil {
 			return f, err
 		}
@@ -49,7 +49,7 @@ type daemonOverride struct {
 }
 
 func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
-	client, err := d.daemon.client()
+	client, err := d.client()
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func runOwnership(c *call) error {
 	if c.args[0] != "rekey" {
 		return wrongUse("\"vipctl ownership\" knows rekey, not %q; \"vipctl get vips\" lists who owns what", c.args[0])
 	}
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}

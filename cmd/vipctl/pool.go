@@ -57,7 +57,7 @@ func (c *call) setPool(name string, networks []string) error {
 
 // writePool gives a pool these networks, or removes it where there are none.
 func (c *call) writePool(name string, cidrs []netip.Prefix, what string) error {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func pools() *kind[etcd.Pool] {
 }
 
 func readPools(c *call, show func([]etcd.Pool) error) error {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}

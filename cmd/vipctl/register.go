@@ -61,7 +61,6 @@ func nodeNameFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "node", 
 // registration is one endpoint that is kept in etcd.
 type registration struct {
 	*call
-	writer    *etcd.Writer
 	id        balancer.EndpointID
 	target    balancer.Target
 	registrar *etcd.Registrar
@@ -131,11 +130,11 @@ func (c *call) registration(service, address string) (*registration, error) {
 	case e.MaxConnections < 0:
 		return nil, wrongUse("--max-connections %d is below zero", e.MaxConnections)
 	}
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return nil, err
 	}
-	r := &registration{call: c, writer: w, id: id, target: t, ttl: c.flags.Duration("ttl")}
+	r := &registration{call: c, id: id, target: t, ttl: c.flags.Duration("ttl")}
 	if r.registrar, err = w.Registrar(id, e, r.ttl); err != nil {
 		return nil, wrongUse("%v", err)
 	}

@@ -28,7 +28,7 @@ func reloadVerb() *verb {
 }
 
 func runReload(c *call) error {
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func runTop(c *call) error {
 	if c.flags.Bool("once") || !c.outTerminal || c.format == formJSON {
 		return c.topOnce(service)
 	}
-	client, err := c.daemon.client()
+	client, err := c.client()
 	if err != nil {
 		return err
 	}

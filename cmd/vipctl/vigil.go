@@ -157,9 +157,9 @@ var errNoNode = errors.New("no vipd runs here: none has a status in this etcd un
 
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
 // which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
-func (v *vigil) keep(c *call, w *etcd.Writer, show func([]laggard)) (lag []laggard, err error) {
+func (v *vigil) keep(c *call, show func([]laggard)) (lag []laggard, err error) {
 	err = c.poll(pace{fleetInterval, fleetPatience}, func() (bool, error) {
-		nodes, err := w.Statuses(c)
+		nodes, err := c.writer.Statuses(c)
 		if err != nil {
 			return false, err
 		}

@@ -97,7 +97,7 @@ func (c *call) balanceVIPs() error {
 	}
 	moves := evenOut(all, weights)
 	if !c.flags.Bool("dry-run") {
-		w, err := c.fleet.writer()
+		w, err := c.etcd()
 		if err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ const emptying = 10 * time.Second
 
 // takesPart says whether a node may own VIPs.
 func (c *call) takesPart(node string) (bool, error) {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return false, err
 	}
@@ -155,7 +155,7 @@ func (c *call) stays(node string, left []string) string {
 
 // emptied waits until a node that is on standby owns no VIP, and returns those that stay.
 func (c *call) emptied(node string) ([]string, error) {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return nil, err
 	}

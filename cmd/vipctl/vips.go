@@ -73,7 +73,7 @@ func (v *ownedVIP) name() string { return v.VIP.String() }
 // ownedVIPs reads the VIPs that have or are to have one owner, and the weights of the nodes that take part. Settings that stand in
 // the files of nodes are not seen here.
 func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -171,7 +171,7 @@ func runVIP(c *call) error {
 	if err != nil {
 		return err
 	}
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func fenceNode(c *call, name string) error {
 	if !c.flags.Bool("is-off") {
 		return wrongUse("make sure that %s is off, or two hosts may answer for its VIPs, and say so: vipctl node fence %s --is-off", name, name)
 	}
-	w, err := c.fleet.writer()
+	w, err := c.etcd()
 	if err != nil {
 		return err
 	}

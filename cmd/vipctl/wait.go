@@ -49,8 +49,7 @@ func runWait(c *call) error {
 	if err != nil {
 		return err
 	}
-	w, err := c.fleet.writer()
-	if err != nil {
+	if _, err := c.etcd(); err != nil {
 		return err
 	}
 	bounded := *c
@@ -60,7 +59,7 @@ func runWait(c *call) error {
 		bounded.Context = ctx
 	}
 	watcher := &watcher{progress: progress{printer: c.printer}}
-	lag, err := v.keep(&bounded, w, watcher.show)
+	lag, err := v.keep(&bounded, watcher.show)
 	watcher.end()
 	if c.format == formJSON && (err == nil || len(lag) > 0) {
 		if err := c.printJSON(waited{v.revision, list(v.done), list(lag), list(v.gone), v.problems}); err != nil {
