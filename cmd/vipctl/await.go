@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -123,14 +122,11 @@ func isAtAny(service balancer.Name, endpoint string, targets []api.OverrideTarge
 	})
 }
 
-// isAt reports whether an endpoint's ADDRESS:PORT is at target: ADDRESS, or exactly that ADDRESS:PORT.
+// isAt reports whether an endpoint's ADDRESS[:PORT] is at target: ADDRESS, or exactly that.
 func isAt(endpoint, target string) bool {
-	at, err := netip.ParseAddrPort(endpoint)
-	if err != nil {
-		return endpoint == target
-	}
-	t, err := balancer.ParseTarget("", target)
-	return err == nil && t.Addr == at.Addr().Unmap() && (t.Port == at.Port() || t.Port == 0)
+	at, err := balancer.ParseTarget("", endpoint)
+	t, err2 := balancer.ParseTarget("", target)
+	return err == nil && err2 == nil && t.Addr == at.Addr && (t.Port == at.Port || t.Port == 0)
 }
 
 // progress shows on a terminal what is waited for, in one line that changes.

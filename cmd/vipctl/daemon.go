@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,14 +107,15 @@ func (c *call) socket() (string, error) {
 
 // socketFrom is the place that api.socket of the config means.
 func (c *call) socketFrom(conf *socketConfig) string {
-	written := conf.API.Socket
-	switch {
-	case written == "":
-		return config.Default().API.Socket
-	case filepath.IsAbs(written):
-		return written
+	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket)
+}
+
+// besideConfig is the place that a path in the config means, as the daemon reads it; "" where there is none.
+func (c *call) besideConfig(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
 	}
-	return filepath.Join(filepath.Dir(c.flags.String("config")), written) // as the daemon reads it
+	return filepath.Join(filepath.Dir(c.flags.String("config")), path)
 }
 
 // socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.

@@ -51,7 +51,6 @@ func eventsVerb() *verb {
 type eventList struct {
 	*call
 	query api.EventsQuery
-	asked *api.Client // once past has asked
 	// from is the earliest time that is shown.
 	from time.Time
 	// span says that in words.
@@ -132,7 +131,7 @@ func (l *eventList) window() (most int, err error) {
 // known refuses a service that is not there, and of which no event tells that it was.
 func (l *eventList) known() error {
 	any := false
-	err := l.asked.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
+	err := l.daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
 		any = any || len(p.Events) > 0
 		return nil
 	})
@@ -149,7 +148,6 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	l.asked = client
 	err = client.Events(l, l.query, func(p api.EventPage) error {
 		events = append(events, slices.DeleteFunc(p.Events, func(e api.Event) bool { return e.At.Before(l.from) })...)
 		l.query.Since = p.Next
@@ -166,7 +164,7 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 func (l *eventList) follow() error {
 	l.query.Follow = true
 	return l.call.follow(true, func(heard func()) error {
-		return l.asked.Events(l, l.query, func(p api.EventPage) error {
+		return l.daemon.Events(l, l.query, func(p api.EventPage) error {
 			heard()
 			if p.Missed > 0 {
 				l.note("%s", l.missed(p.Missed))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -77,14 +76,11 @@ type fleetConfig struct {
 // config reads the config. Paths in it are relative to its folder.
 func (c *call) fleetConfig() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
-	file := c.flags.String("config")
-	if err := readPart(file, &said); err != nil {
+	if err := readPart(c.flags.String("config"), &said); err != nil {
 		return said, err
 	}
 	for _, path := range []*string{&said.Etcd.PasswordFile, &said.Etcd.CAFile, &said.Etcd.CertFile, &said.Etcd.KeyFile} {
-		if *path != "" && !filepath.IsAbs(*path) {
-			*path = filepath.Join(filepath.Dir(file), *path)
-		}
+		*path = c.besideConfig(*path)
 	}
 	return said, nil
 }

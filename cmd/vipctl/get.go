@@ -360,7 +360,7 @@ func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
 	t := table.New(
 		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct && !fleet}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
-		table.Column{Title: "HEALTH", Style: healthStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
+		table.Column{Title: "HEALTH", Style: stateStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
 		table.Column{Title: "WHY", Wide: true, Skip: fleet}, table.Column{Title: "LAST RESULT", Wide: true, Skip: fleet},
 		table.Column{Title: "NEXT", Wide: true, Skip: fleet}, table.Column{Title: "CONFIGURED", Wide: true, Right: true},
 		table.Column{Title: "CONNECTIONS", Wide: true, Right: true, Skip: fleet},

@@ -21,12 +21,6 @@ func (p *printer) verdict(e *api.Endpoint) string {
 	return strings.TrimSpace(string(e.Health) + " " + p.since(e))
 }
 
-// healthStyle is the style of that.
-func healthStyle(text string) table.Style {
-	verdict, _, _ := strings.Cut(text, " ")
-	return stateStyle(verdict)
-}
-
 // since is for how long the endpoint has been up or down.
 func (p *printer) since(e *api.Endpoint) string {
 	if e.Check == nil {

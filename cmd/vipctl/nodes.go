@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -107,22 +108,24 @@ func nodesTable(p *printer, nodes []nodeView) *table.Table {
 	)
 	for i := range nodes {
 		n := &nodes[i]
-		var s etcd.NodeStatus
-		if n.Status != nil {
-			s = *n.Status
+		s, live := cmp.Or(n.Status, &etcd.NodeStatus{}), cmp.Or(n.Live, &etcd.NodeLive{})
+		mode, seen, behind, drains := s.Mode, "", "", uint64(0)
+		if s.Fallback {
+			mode += "!"
 		}
-		t.Row(n.Node, s.Zone, nodeMode(&s), ready(n), number(s.Revision), behind(n), number(s.ProblemCount), p.age(n),
-			configText(n.Config), s.Version, frontendText(&s), number(drainCount(&s)), p.seenText(&s), s.Why)
+		if !s.At.IsZero() { // a status that has nothing new to tell is not written again
+			seen = p.ago(s.At)
+		}
+		if n.Behind != nil {
+			behind = strconv.FormatInt(*n.Behind, 10)
+		}
+		for _, d := range s.Drains {
+			drains += d.Active
+		}
+		t.Row(n.Node, s.Zone, mode, (&etcd.Node{Live: n.Live, Status: n.Status}).Ready(), number(s.Revision), behind, number(s.ProblemCount),
+			p.elapsed(live.Started), configText(n.Config), s.Version, frontendText(s), number(drains), seen, s.Why)
 	}
 	return t
-}
-
-// nodeMode is the mode in use, with a mark where it is a fallback.
-func nodeMode(s *etcd.NodeStatus) string {
-	if s.Fallback {
-		return s.Mode + "!"
-	}
-	return s.Mode
 }
 
 func nodeModeStyle(text string) table.Style {
@@ -131,9 +134,6 @@ func nodeModeStyle(text string) table.Style {
 	}
 	return table.Plain
 }
-
-// ready is the column READY of a node.
-func ready(n *nodeView) string { return (&etcd.Node{Live: n.Live, Status: n.Status}).Ready() }
 
 func readyStyle(text string) table.Style {
 	switch text {
@@ -145,34 +145,11 @@ func readyStyle(text string) table.Style {
 	return table.Bad
 }
 
-func behind(n *nodeView) string {
-	if n.Behind == nil {
-		return ""
-	}
-	return strconv.FormatInt(*n.Behind, 10)
-}
-
 func behindStyle(text string) table.Style {
 	if text == "0" || text == "-" {
 		return table.Plain
 	}
 	return table.Notice
-}
-
-// age is how long the node's vipd has been running.
-func (p *printer) age(n *nodeView) string {
-	if n.Live == nil {
-		return ""
-	}
-	return p.elapsed(n.Live.Started)
-}
-
-// seenText is how long ago the status was written: one that has nothing new to tell is not written again.
-func (p *printer) seenText(s *etcd.NodeStatus) string {
-	if s.At.IsZero() {
-		return ""
-	}
-	return p.ago(s.At)
 }
 
 func configText(conf *etcd.NodeConfig) string {
@@ -199,14 +176,6 @@ func frontendText(s *etcd.NodeStatus) string {
 		text = fmt.Sprintf("%d (%d pending, %d failing)", s.Frontends, s.Pending, s.Failing)
 	}
 	return text
-}
-
-func drainCount(s *etcd.NodeStatus) uint64 {
-	var n uint64
-	for _, d := range s.Drains {
-		n += d.Active
-	}
-	return n
 }
 
 func nodeNames(c *call, _ []string) []string {

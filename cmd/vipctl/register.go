@@ -302,7 +302,7 @@ func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, kn
 // vipd is there to count, it is ctx that ends it.
 func (r *registration) await(ctx context.Context) {
 	v := &vigil{drains: func(d etcd.NodeDrain) bool {
-		return isDrain(r.target, d) || isDrain(balancer.Target{Service: r.target.Service, Addr: r.target.Addr}, d) && d.Address == r.target.Addr.String()
+		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()
 	}}
 	tick := time.NewTicker(fleetInterval)
 	defer tick.Stop()

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -91,9 +92,9 @@ func origin(o balancer.Origin) string {
 	return o.File
 }
 
-// stateStyle is the style of a state of an endpoint or frontend, or of a verdict.
+// stateStyle is the style of a state of an endpoint or frontend, or of a verdict, whatever follows that.
 func stateStyle(text string) table.Style {
-	switch text {
+	switch text, _, _ = strings.Cut(text, " "); text {
 	case string(balancer.Active), "applied", string(balancer.HealthUp):
 		return table.Good
 	case string(balancer.Draining), string(balancer.ZeroWeight), string(balancer.Removed), string(balancer.Ejected), "pending", "unknown":
