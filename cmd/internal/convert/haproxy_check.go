@@ -7,11 +7,9 @@ import (
 	"time"
 )
 
-// checkRules are what a backend says of its checks.
+// checkRules are what a backend says of its checks, beside the fields of the health table.
 type checkRules struct {
-	kind node
-	// set are fields of the health table that rules and servers set.
-	set   []setting
+	kind  node
 	times timing
 	// tls: checks speak TLS.
 	tls bool
@@ -21,79 +19,77 @@ type checkRules struct {
 	cut int
 }
 
-// put sets a field; what is there already differs from server to server, and stays.
-func (c *checkRules) put(p *haproxy, line int, name string, value any) {
-	if s := find(c.set, name); s == nil {
-		c.set = append(c.set, setting{name: name, value: value, line: line})
+// once sets a field of the health table; what is there already differs from server to server, and stays.
+func (p *proxy) once(line int, name string, value any) {
+	if s := find(p.health, name); s == nil {
+		p.check(line, name, value)
 	} else if s.value != value {
 		p.note(line, "%s is the same for all endpoints of a service; that of line %d is used", name, s.line)
 	}
 }
 
-// option reads the option that chooses the kind of check.
-func (c *checkRules) option(p *haproxy, s *node) {
-	c.kind = *s
-	if !c.sent {
-		c.drop("method", "path", "host") // of defaults
+// checkOption reads the option that chooses the kind of check.
+func (p *proxy) checkOption(s *node) {
+	p.checks.kind = *s
+	if !p.checks.sent {
+		p.uncheck("method", "path", "host") // of defaults
 	}
 	switch s.word(1) {
 	case "httpchk":
 		words := s.words[2:]
 		switch {
-		case c.sent:
+		case p.checks.sent:
 		case len(words) == 1:
-			c.put(p, s.line, "path", words[0])
+			p.once(s.line, "path", words[0])
 		case len(words) > 1:
-			c.put(p, s.line, "method", words[0])
-			c.put(p, s.line, "path", words[1])
+			p.once(s.line, "method", words[0])
+			p.once(s.line, "path", words[1])
 			if _, host, found := strings.Cut(strings.Join(words, " "), "Host:"); found {
 				host, _, _ = strings.Cut(strings.TrimSpace(host), "\r")
-				c.put(p, s.line, "host", strings.TrimSpace(host))
+				p.once(s.line, "host", strings.TrimSpace(host))
 			}
 		}
 	case "smtpchk":
-		c.put(p, s.line, "expect", "220")
+		p.once(s.line, "expect", "220")
 	case "redis-check":
-		c.put(p, s.line, "send", "PING\r\n")
-		c.put(p, s.line, "expect", "+PONG")
+		p.once(s.line, "send", "PING\r\n")
+		p.once(s.line, "expect", "+PONG")
 	default:
 		p.answer(s.line, "check", s.word(1))
 	}
 }
 
-// drop takes fields back.
-func (c *checkRules) drop(names ...string) {
-	c.set = slices.DeleteFunc(c.set, func(s setting) bool { return slices.Contains(names, s.name) })
+// uncheck takes fields back.
+func (p *proxy) uncheck(names ...string) {
+	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
 // step sets a field by a step of a check, of which vipd has one of each kind.
-func (c *checkRules) step(p *haproxy, line int, name, value string) {
-	if first := find(c.set, name); first != nil && first.value != value {
+func (p *proxy) step(line int, name, value string) {
+	if first := find(p.health, name); first != nil && first.value != value {
 		p.note(line, "a check sends one text and awaits one, here that of line %d; nearest is a check of type exec that takes all steps", first.line)
 		return
 	}
-	c.put(p, line, name, value)
+	p.once(line, name, value)
 }
 
-// rule reads http-check and tcp-check lines.
-func (c *checkRules) rule(p *haproxy, s *node) {
+// checkRule reads http-check and tcp-check lines.
+func (p *proxy) checkRule(s *node) {
 	switch {
 	case s.is("http-check", "send"):
-		c.send(p, s)
+		p.checkSend(s)
 	case s.is("http-check", "expect", "status"):
-		c.step(p, s.line, "status", strings.ReplaceAll(s.word(3), " ", ","))
+		p.step(s.line, "status", strings.ReplaceAll(s.word(3), " ", ","))
 	case s.is("http-check", "expect", "string"), s.is("tcp-check", "expect", "string"):
-		c.step(p, s.line, "expect", strings.Join(s.words[3:], " "))
+		p.step(s.line, "expect", strings.Join(s.words[3:], " "))
 	case s.is("tcp-check", "send"):
-		c.step(p, s.line, "send", s.word(2))
+		p.step(s.line, "send", s.word(2))
 	case s.is("tcp-check", "connect"), s.is("http-check", "connect"):
 		for i, word := range s.words {
 			if word == "port" {
-				if port, err := parsePort(s.word(i + 1)); err == nil {
-					c.put(p, s.line, "port", int64(port))
-				}
+				p.checkPort(s.line, s.word(i+1))
 			}
-			c.tls = c.tls || word == "ssl"
+			p.checks.tls = p.checks.tls || word == "ssl"
 		}
 	case s.is("http-check", "disable-on-404"):
 		p.note(s.line, "nearest is \"vipctl drain\"")
@@ -102,20 +98,26 @@ func (c *checkRules) rule(p *haproxy, s *node) {
 	}
 }
 
-// send reads "http-check send meth M uri U hdr Name Value".
-func (c *checkRules) send(p *haproxy, s *node) {
+func (p *proxy) checkPort(line int, text string) {
+	if port, err := parsePort(text); err == nil {
+		p.once(line, "port", int64(port))
+	}
+}
+
+// checkSend reads "http-check send meth M uri U hdr Name Value".
+func (p *proxy) checkSend(s *node) {
 	headers := map[string]any{}
-	c.sent = true
-	c.drop("method", "path", "host", "headers")
+	p.checks.sent = true
+	p.uncheck("method", "path", "host", "headers")
 	for i := 2; i < len(s.words); i++ {
 		switch value := s.word(i + 1); s.words[i] {
 		case "meth":
-			c.put(p, s.line, "method", value)
+			p.once(s.line, "method", value)
 		case "uri":
-			c.put(p, s.line, "path", value)
+			p.once(s.line, "path", value)
 		case "hdr":
 			if strings.EqualFold(value, "Host") {
-				c.put(p, s.line, "host", s.word(i+2))
+				p.once(s.line, "host", s.word(i+2))
 			} else {
 				headers[value] = s.word(i + 2)
 			}
@@ -127,12 +129,13 @@ func (c *checkRules) send(p *haproxy, s *node) {
 		i++
 	}
 	if len(headers) > 0 {
-		c.set = append(c.set, setting{name: "headers", value: headers, line: s.line})
+		p.check(s.line, "headers", headers)
 	}
 }
 
-// server reads the options of a server line that are about its check.
-func (c *checkRules) server(p *proxy, line int, name string, e *server) {
+// checkServer reads the options of a server line that are about its check.
+func (p *proxy) checkServer(line int, name string, e *server) {
+	c := &p.checks
 	if name == "check-ssl" {
 		c.tls = true
 		return
@@ -158,57 +161,54 @@ func (c *checkRules) server(p *proxy, line int, name string, e *server) {
 		}
 	case "rise", "fall":
 		if n := number(value); n > 0 {
-			c.put(p.haproxy, line, name, n)
+			p.once(line, name, n)
 		}
 	case "port":
-		if port, err := parsePort(value); err == nil {
-			c.put(p.haproxy, line, "port", int64(port))
-		}
+		p.checkPort(line, value)
 	case "addr":
 		p.note(line, "addr %s: checks go to the endpoint's own address; nearest is a check of type exec", value)
 	case "verify":
 		if value == "none" {
-			c.put(p.haproxy, line, "verify", false)
+			p.once(line, "verify", false)
 		}
 	case "ca-file":
-		c.put(p.haproxy, line, "ca_file", value)
+		p.once(line, "ca_file", value)
 	case "check-sni":
-		c.put(p.haproxy, line, "host", value)
+		p.once(line, "host", value)
 	default:
 		p.note(line, "%s %s: vipd does not speak TLS with endpoints", name, value)
 	}
 }
 
-// write writes the health table of a service.
-func (c *checkRules) write(p *proxy) {
-	kind := "tcp"
+// finishCheck completes the health table.
+func (p *proxy) finishCheck() {
+	c, first := &p.checks, setting{name: "type", value: "tcp", line: p.checks.kind.line}
 	if c.kind.is("option", "httpchk") {
-		kind = "http"
+		first.value = "http"
 		if c.tls {
-			kind = "https"
+			first.value = "https"
 		}
 	} else if c.tls && c.kind.line > 0 {
 		p.note(c.kind.line, "checks of type tcp do not speak TLS; nearest is type https")
 	}
-	p.health = append(p.health, setting{name: "type", value: kind, line: c.kind.line})
 	if c.kind.line == 0 {
-		p.health[0].why = "check, without an option for another kind"
+		first.why = "check, without an option for another kind"
 	}
-	for _, s := range c.set {
-		tls := (s.name == "verify" || s.name == "ca_file") && kind != "https"
-		if tls || s.name == "host" && kind == "tcp" {
-			continue // it is about the traffic, which vipd does not encrypt; noted there
-		}
-		p.health = append(p.health, s)
+	// What is about the traffic, which vipd does not encrypt, is noted there.
+	if first.value != "https" {
+		p.uncheck("verify", "ca_file")
 	}
-	if kind != "tcp" {
+	if first.value == "tcp" {
+		p.uncheck("host")
+	} else {
 		p.health = defaulted(p.health, "method", "OPTIONS")
 	}
+	p.health = slices.Insert(p.health, 0, first)
 	if c.times.timeout.line == 0 {
 		c.times.timeout = span{time: below(cmp.Or(c.times.interval.time, usualInterval)), why: originDefault}
 	}
 	p.checkTimes(p.service, c.times)
 	if c.cut > 0 {
-		p.health = append(p.health, setting{name: "on_failure", value: "cut", line: c.cut})
+		p.check(c.cut, "on_failure", "cut")
 	}
 }

@@ -21,7 +21,7 @@ type proxy struct {
 	consistent bool
 	defaults   []string
 	servers    []server
-	check      checkRules
+	checks     checkRules
 	// allBackups: all backups that are up share the connections, else the first of them has all.
 	allBackups bool
 }
@@ -52,7 +52,7 @@ func (p *proxy) statement(s *node) {
 	case "option":
 		p.option(s)
 	case "http-check", "tcp-check":
-		p.check.rule(p.haproxy, s)
+		p.checkRule(s)
 	default:
 		p.answer(s.line, "", s.word(0))
 	}
@@ -74,7 +74,7 @@ func (p *proxy) timeout(s *node) {
 	case "tunnel":
 		p.idle.tunnel = at
 	case "check":
-		p.check.times.timeout = at
+		p.checks.times.timeout = at
 	case "queue":
 		p.note(s.line, "vipd has no queue: a connection that no endpoint takes goes to the next one, or is refused")
 	default:
@@ -146,7 +146,7 @@ func (p *proxy) stickOn(s *node) {
 func (p *proxy) option(s *node) {
 	switch name := s.word(1); name {
 	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":
-		p.check.option(p.haproxy, s)
+		p.checkOption(s)
 	case "allbackups":
 		p.allBackups = true
 	default:
@@ -207,7 +207,7 @@ func (p *proxy) finish() {
 		}
 		if s.checked {
 			checked++
-			p.check.tls = p.check.tls || s.tls && !s.elsewhere
+			p.checks.tls = p.checks.tls || s.tls && !s.elsewhere
 		}
 		switch {
 		case p.allBackups || s.fields["backup"] == nil:
@@ -219,7 +219,9 @@ func (p *proxy) finish() {
 		}
 	}
 	if checked > 0 {
-		p.check.write(p)
+		p.finishCheck()
+	} else {
+		p.health = nil
 	}
 	for _, s := range p.servers {
 		if checked > 0 && s.used && !s.checked {

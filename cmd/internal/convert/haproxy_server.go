@@ -93,7 +93,7 @@ func (e *server) option(p *proxy, name string) {
 		p.setTime(p.service, line, "slow_start", e.value(), time.Millisecond)
 	case "on-marked-down":
 		if e.value() == "shutdown-sessions" {
-			p.check.cut = line
+			p.checks.cut = line
 		}
 	case "inter", "fastinter", "rise", "fall", "port", "addr", "verify", "check-ssl", "ca-file", "crt", "check-sni", "sni":
 		if slices.Contains(e.words[e.at+1:], name) && name != "check-ssl" {
@@ -101,7 +101,7 @@ func (e *server) option(p *proxy, name string) {
 			return
 		}
 		e.elsewhere = e.elsewhere || name == "port" || name == "addr"
-		p.check.server(p, line, name, e)
+		p.checkServer(line, name, e)
 	default:
 		if slices.ContainsFunc(p.answers, func(a answer) bool { return a.in == "server" && slices.Contains(strings.Fields(a.words), name) }) {
 			p.note(line, "%s %s: %s", name, e.value(), p.said("server", name))
