@@ -6,29 +6,23 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"vipd/balancer"
 	"vipd/store/etcd"
 )
-
-// heldBy lists the addresses of pools that a service holds, sorted.
-func heldBy(held map[netip.Addr]balancer.Name, name balancer.Name) (all []netip.Addr) {
-	for a, by := range held {
-		if by == name {
-			all = append(all, a)
-		}
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return all
-}
 
 // withHeld returns the service with the addresses that it holds, as far as it asks for any.
 func withHeld(s *balancer.Service, held map[netip.Addr]balancer.Name) *balancer.Service {
 	if s == nil || len(s.Pools) == 0 {
 		return s
 	}
-	all := heldBy(held, s.Name)
+	var all []netip.Addr
+	for a, by := range held {
+		if by == s.Name {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
 	joined := *s
 	joined.Allocated = all[:min(len(all), len(s.Pools))]
 	return &joined
@@ -110,14 +104,4 @@ func (i *intent) lacking(pools map[string]etcd.Pool) (names []string) {
 		holds = slices.Delete(holds, at, at+1)
 	}
 	return names
-}
-
-// asksOthers reports whether a change asks for addresses of other pools than before, so that it may not keep those it holds.
-func (i *intent) asksOthers() bool {
-	return i.What == updatedService && i.service != nil && (i.stored.Service == nil || !slices.Equal(i.service.Pools, i.stored.Service.Pools))
-}
-
-// addressText says which addresses of pools a service has, behind what became of it.
-func (i *intent) addressText() string {
-	return strings.Join(mapped(i.Addresses, func(a netip.Addr) string { return ", " + a.String() }), "")
 }

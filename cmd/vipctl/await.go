@@ -23,9 +23,16 @@ func (d *daemonOverride) await() error {
 	progress := &progress{printer: d.printer}
 	left := uint64(0)
 	err = d.poll(pace{250 * time.Millisecond, firstPatience}, func() (bool, error) {
-		n, closed, err := d.remaining(client, d.targets)
-		if err != nil || closed && n == 0 {
-			return err == nil, err
+		endpoints, err := client.Endpoints(d)
+		if err != nil {
+			return false, err
+		}
+		n, closed := counted(endpoints, d.targets)
+		if closed && n == 0 { // these counts are cheap, but know nothing of endpoints and services whose definitions are gone
+			conns, err := client.Connections(d, dataplane.ConnectionQuery{})
+			if n = open(conns, d.targets); err != nil || n == 0 {
+				return err == nil, err
+			}
 		}
 		left = n
 		progress.text(count(left, "connection") + " left")
@@ -72,26 +79,10 @@ func (c *call) abandoned(left uint64, where string) error {
 	return fmt.Errorf("%s with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), where, what)
 }
 
-// remaining counts the connections of the targets, and reports whether all of them are closed to new ones. It takes the
-// counts of the endpoints. Those are cheap, but know nothing of endpoints and services whose definitions are gone: where
-// they are zero, the connections themselves have the last word.
-func (c *call) remaining(client *api.Client, targets []api.OverrideTarget) (left uint64, closed bool, err error) {
-	endpoints, err := client.Endpoints(c)
-	if err != nil {
-		return 0, false, err
-	}
-	left, closed = counted(endpoints, targets)
-	if !closed || left > 0 {
-		return left, closed, nil
-	}
-	conns, err := client.Connections(c, dataplane.ConnectionQuery{}) // of all services: the daemon knows nothing of one that is gone
-	return open(conns, targets), closed, err
-}
-
 // unused is the state of an endpoint at a port that its service has no frontend for.
 const unused balancer.BackendState = "unused"
 
-// counted adds up what the endpoints at the targets say.
+// counted adds up what the endpoints at the targets say, and reports whether all of them are closed to new connections.
 func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
 	closed = true
 	for i := range endpoints {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/reserved"
 )
 
 // claimText names a claim.
@@ -111,13 +110,4 @@ func (c claimants) besides(name balancer.Name) (others []balancer.Name, more int
 	others = slices.DeleteFunc(others, func(other balancer.Name) bool { return other == name })
 	others = others[:min(len(others), mostTold)]
 	return others, total - len(others), isNew
-}
-
-// untrusted are what hosts will not do for a service from etcd, by the law that they go by.
-func (e *edit) untrusted(i *intent) (problems []balancer.Problem) {
-	problems = balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All())
-	for n := range problems {
-		problems[n].Origin = i.place(problems[n].Field)
-	}
-	return problems
 }

@@ -145,7 +145,7 @@ func offers(c *call, before []string, last string) []string {
 		return verbNames(all)
 	case v.complete != nil:
 		c.verb = v
-		return unique(v.complete(c, args))
+		return slices.Compact(slices.Sorted(slices.Values(v.complete(c, args))))
 	}
 	return nil
 }
@@ -187,9 +187,4 @@ func (c *call) offerValue(v *verb, flag string) []string {
 		return nodeNames(c, nil)
 	}
 	return nil
-}
-
-func unique(words []string) []string {
-	slices.Sort(words)
-	return slices.Compact(words)
 }

@@ -103,7 +103,11 @@ func (c *call) printConnections(q dataplane.ConnectionQuery) error {
 	if err != nil {
 		return err
 	}
-	list := connectionList{printer: c.printer, table: connectionTable()}
+	list := connectionList{printer: c.printer, table: table.New(
+		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
+		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
+		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
+	)}
 	if err := client.EachConnection(c, q, list.add); err != nil {
 		return err
 	}
@@ -120,14 +124,6 @@ func (c *call) printConnections(q dataplane.ConnectionQuery) error {
 		empty = fmt.Sprintf("%s has no connections", q.Service)
 	}
 	return list.end(empty)
-}
-
-func connectionTable() *table.Table {
-	return table.New(
-		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
-		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
-		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
-	)
 }
 
 // connectionList prints connections while they come.

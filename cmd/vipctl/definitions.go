@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/doctor"
 	"vipd/store/tomlfile"
 )
 
@@ -110,22 +110,11 @@ func (d *definitions) localAddresses() (local []netip.Addr) {
 			vips[v] = true
 		}
 	}
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil // a host that does not tell has no node ports here
-	}
+	interfaces, _ := doctor.ThisHost().Interfaces() // a host that does not tell has no node ports here
 	for _, i := range interfaces {
-		addresses, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range addresses {
-			p, err := netip.ParsePrefix(a.String())
-			if err != nil {
-				continue
-			}
-			addr := p.Addr().Unmap().WithZone("")
-			held := vips[addr] && (i.Name == d.config.Addresses.Interface || i.Flags&net.FlagLoopback != 0)
+		holds := i.Name == d.config.Addresses.Interface || slices.ContainsFunc(i.Addrs, netip.Addr.IsLoopback)
+		for _, addr := range i.Addrs {
+			held := vips[addr] && holds
 			if !addr.IsLoopback() && !addr.IsLinkLocalUnicast() && !held {
 				local = append(local, addr)
 			}

@@ -76,7 +76,10 @@ func runDiff(c *call) error {
 	case err == nil && len(differences) > 0:
 		return errDifferences
 	case len(differences) == 0 && c.format != formJSON:
-		c.hintAtProblems()
+		// Definitions may ask for more than what can be wanted here, which no difference shows.
+		if s, _ := askDaemon(c, (*api.Client).Status); grave(s.Problems) {
+			c.say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
+		}
 	}
 	return err
 }
@@ -224,13 +227,6 @@ func (c *call) unread() error {
 		return err
 	}
 	return fmt.Errorf("what is wanted is not known: the store could not be read since vipd started: %s", s.Store.Error)
-}
-
-// hintAtProblems says that definitions may ask for more than what can be wanted here, which no difference shows.
-func (c *call) hintAtProblems() {
-	if s, _ := askDaemon(c, (*api.Client).Status); grave(s.Problems) {
-		c.say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
-	}
 }
 
 func (p *printer) differencesText(differences []serviceDiff) string {

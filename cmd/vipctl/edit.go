@@ -33,8 +33,9 @@ func (e *edit) refuse() error {
 // one service to another always has an owner. A change that was overtaken by another edit is reported, and the others go on.
 // Where etcd fails, nothing more is written, and the report leaves out what was not.
 func (e *edit) write() error {
+	doing := map[outcome]string{removedService: "removal"}
 	slices.SortStableFunc(e.intents, func(a, b *intent) int {
-		return cmp.Or(cmp.Compare(last(a), last(b)), a.Name.Compare(b.Name))
+		return cmp.Or(cmp.Compare(doing[a.What], doing[b.What]), a.Name.Compare(b.Name))
 	})
 	missed := 0
 	for n, i := range e.intents {
@@ -53,7 +54,7 @@ func (e *edit) write() error {
 			continue
 		case !errors.As(err, &conflict):
 			e.intents, e.vips = e.intents[:n], nil
-			return fmt.Errorf("%s of %s: %w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", i.verb(), i.Name, err)
+			return fmt.Errorf("%s of %s: %w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", cmp.Or(doing[i.What], "writing"), i.Name, err)
 		case e.agrees(i, conflict):
 			continue
 		}
@@ -78,20 +79,6 @@ func (e *edit) agrees(i *intent, conflict *etcd.ConflictError) bool {
 	}
 	i.What, i.Revision, i.Fields = unchangedService, s.Revision, nil
 	return true
-}
-
-func last(i *intent) int {
-	if i.What == removedService {
-		return 1
-	}
-	return 0
-}
-
-func (i *intent) verb() string {
-	if i.What == removedService {
-		return "removal"
-	}
-	return "writing"
 }
 
 // mostLooks is how often all services are looked at again for one change, because others claim something meanwhile.
@@ -204,7 +191,11 @@ func (e *edit) report(dry bool) error {
 		case i.What != unchangedService:
 			written = revision
 		}
-		fmt.Fprintln(&b, e.paint(i.subject()+": "+text+i.addressText(), outcomeStyle(i.What)))
+		text = i.subject() + ": " + text
+		for _, a := range i.Addresses {
+			text += ", " + a.String()
+		}
+		fmt.Fprintln(&b, e.paint(text, outcomeStyle(i.What)))
 		if dry {
 			b.WriteString(e.fieldsText(i.Fields))
 		}
@@ -231,8 +222,9 @@ func (e *edit) finish(dry bool) error {
 	}
 	if dry {
 		for _, i := range e.intents {
-			if i.asksOthers() {
-				i.Addresses = nil // which ones it is given is known when it is applied
+			// What asks for addresses of other pools than before may not keep those it holds; which ones it is given is known when it is applied.
+			if i.What == updatedService && i.service != nil && (i.stored.Service == nil || !slices.Equal(i.service.Pools, i.stored.Service.Pools)) {
+				i.Addresses = nil
 			}
 		}
 		return e.report(true)

@@ -114,7 +114,7 @@ func exported(s *etcd.Stored, form string) (string, error) {
 	if form == formJSON {
 		return "", nil
 	}
-	text := servicesTOML([]api.Service{{Name: s.Name, Definition: s.Fields}})
+	text := tableTOML("services", string(s.Name), s.Fields)
 	if doc, _ := tomlfile.Parse("", []byte(text)); doc != nil {
 		tables, _ := doc.Tree()["services"].(map[string]any)
 		if again, ok := tables[string(s.Name)].(map[string]any); ok && s.Says(again) {

@@ -60,8 +60,10 @@ func (f *fleetOverride) addKept() {
 	services, _ := askDaemon(f.call, (*api.Client).Services)
 	for _, s := range services {
 		shared := f.Services.At(s.Name)
-		if s.Origin.Key == "" {
-			f.addOwn(s.Endpoints)
+		for _, e := range s.Endpoints {
+			if s.Origin.Key == "" && f.request.Node != "" && e.Node == f.request.Node {
+				f.own = append(f.own, string(e.Service)+"/"+e.Address)
+			}
 		}
 		if shared == nil || s.Origin.Key == "" {
 			continue
@@ -116,15 +118,6 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 		f.noteLocalDrains()
 	}
 	return errors.Join(errs...)
-}
-
-// addOwn adds those of the endpoints that are on the node of the request.
-func (f *fleetOverride) addOwn(endpoints []api.Endpoint) {
-	for _, e := range endpoints {
-		if f.request.Node != "" && e.Node == f.request.Node {
-			f.own = append(f.own, string(e.Service)+"/"+e.Address)
-		}
-	}
 }
 
 // socketWords are where the daemon of this host is, for a command that is advised.

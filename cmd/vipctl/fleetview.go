@@ -139,21 +139,16 @@ func (c *call) readFleetServices(show func([]api.Service) error) error {
 		services := fleetServices(s)
 		switch service, _, _ := strings.Cut(name, "/"); {
 		case name == "":
-			c.tellUnread(s)
+			for _, p := range s.Problems { // what can't be read is in no list
+				if isError(p) && !s.Services.Has(p.Service) {
+					c.note("%s", p)
+				}
+			}
 		case !watch && !s.Services.Has(balancer.Name(service)):
 			return absent("service", service, " in etcd", namesOf(services))
 		}
 		return show(services)
 	})
-}
-
-// tellUnread says on stderr what is in no list, because it can't be read.
-func (c *call) tellUnread(s *store.Snapshot) {
-	for _, p := range s.Problems {
-		if isError(p) && !s.Services.Has(p.Service) {
-			c.note("%s", p)
-		}
-	}
 }
 
 // describeFleet describes one service as etcd holds it.

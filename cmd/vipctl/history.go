@@ -12,7 +12,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
@@ -81,7 +80,12 @@ func runHistory(c *call) error {
 		if err != nil {
 			return err
 		}
-		return c.printEdition(editions[n])
+		return c.show(editions[n], func() string {
+			if editions[n].Fields == nil {
+				return fmt.Sprintf("# service %s was removed\n", c.args[0])
+			}
+			return tableTOML("services", c.args[0], editions[n].Fields)
+		})
 	}
 	t := table.New(table.Column{Title: "N", Right: true}, table.Column{Title: "WHEN"}, table.Column{Title: "WHO"},
 		table.Column{Title: "CHANGED"}, table.Column{Title: "REVISION", Right: true, Wide: true})
@@ -131,16 +135,6 @@ func (c *call) number(entries []etcd.Entry) (int, error) {
 		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.args[0], n, entries[0].N, entries[len(entries)-1].N)
 	}
 	return at, nil
-}
-
-// printEdition prints one text.
-func (c *call) printEdition(e edition) error {
-	return c.show(e, func() string {
-		if e.Fields == nil {
-			return fmt.Sprintf("# service %s was removed\n", c.args[0])
-		}
-		return servicesTOML([]api.Service{{Name: balancer.Name(c.args[0]), Definition: e.Fields}})
-	})
 }
 
 // editionsOf says of each entry what it changed of the one before.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/reserved"
 	"vipd/store/etcd"
 )
 
@@ -184,7 +185,10 @@ func (e *edit) check() error {
 		if i.service == nil || i.What == unchangedService {
 			continue
 		}
-		e.problems = append(e.problems, e.untrusted(i)...)
+		for _, p := range balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All()) { // what hosts will not do for it
+			p.Origin = i.place(p.Field)
+			e.problems = append(e.problems, p)
+		}
 		if err := e.writer.Check(e, e.change(i), i.stored); err != nil {
 			e.problems = append(e.problems, i.problem("", "%v", err))
 		}

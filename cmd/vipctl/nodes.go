@@ -122,8 +122,12 @@ func nodesTable(p *printer, nodes []nodeView) *table.Table {
 		for _, d := range s.Drains {
 			drains += d.Active
 		}
+		frontends := number(s.Frontends)
+		if s.Pending > 0 || s.Failing > 0 {
+			frontends = fmt.Sprintf("%d (%d pending, %d failing)", s.Frontends, s.Pending, s.Failing)
+		}
 		t.Row(n.Node, s.Zone, mode, (&etcd.Node{Live: n.Live, Status: n.Status}).Ready(), number(s.Revision), behind, number(s.ProblemCount),
-			p.elapsed(live.Started), configText(n.Config), s.Version, frontendText(s), number(drains), seen, s.Why)
+			p.elapsed(live.Started), configText(n.Config), s.Version, frontends, number(drains), seen, s.Why)
 	}
 	return t
 }
@@ -167,15 +171,6 @@ func configText(conf *etcd.NodeConfig) string {
 		words = append(words, "standby")
 	}
 	return strings.Join(words, ",")
-}
-
-// frontendText is how many frontends there are, and how many of them are not as they should be.
-func frontendText(s *etcd.NodeStatus) string {
-	text := number(s.Frontends)
-	if s.Pending > 0 || s.Failing > 0 {
-		text = fmt.Sprintf("%d (%d pending, %d failing)", s.Frontends, s.Pending, s.Failing)
-	}
-	return text
 }
 
 func nodeNames(c *call, _ []string) []string {

@@ -232,7 +232,7 @@ func heldText(a api.Address) string {
 		return "owned by this host"
 	case a.Held == "host":
 		return "the host's own"
-	case a.Held == "none" || a.Held == "":
+	case missing(a) == 0:
 		return "not on this host"
 	}
 	return "on " + a.Held

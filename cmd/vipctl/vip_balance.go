@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -97,18 +96,8 @@ func (c *call) balanceVIPs() error {
 	}
 	moves := evenOut(all, weights)
 	if !c.flags.Bool("dry-run") {
-		w, err := c.etcd()
-		if err != nil {
-			return err
-		}
-		limit := c.flags.Duration("timeout")
 		for i, m := range moves {
-			ctx, cancel := context.WithTimeout(c, limit)
-			_, err := w.MoveVIP(ctx, m.VIP, ownership.Move{
-				To: m.To, Request: ownership.Request{By: c.operator(), Reason: cmp.Or(c.flags.String("reason"), "balance")}, Until: c.now().Add(limit),
-			})
-			cancel()
-			if err != nil {
+			if _, err := c.moveVIP(m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance")); err != nil {
 				return fmt.Errorf("%s of %s moved: %w", count(i, "VIP"), count(len(moves), "VIP"), err)
 			}
 		}

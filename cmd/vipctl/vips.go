@@ -171,22 +171,27 @@ func runVIP(c *call) error {
 	if err != nil {
 		return err
 	}
-	w, err := c.etcd()
-	if err != nil {
-		return err
-	}
-	limit := c.flags.Duration("timeout")
-	ctx, cancel := context.WithTimeout(c, limit)
-	defer cancel()
 	began := time.Now()
-	to, err := w.MoveVIP(ctx, a, ownership.Move{
-		To: c.flags.String("to"), Request: ownership.Request{By: c.operator(), Reason: c.flags.String("reason")}, Until: began.Add(limit), Force: c.flags.Bool("force"),
-	})
+	to, err := c.moveVIP(a, c.flags.String("to"), c.flags.String("reason"))
 	if err != nil {
 		return err
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	return c.show(map[string]any{"vip": a, "owner": to, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, took) })
+}
+
+// moveVIP returns when a VIP has another owner, which is named, or why it has none within --timeout.
+func (c *call) moveVIP(a netip.Addr, to, reason string) (owner string, err error) {
+	w, err := c.etcd()
+	if err != nil {
+		return "", err
+	}
+	limit := c.flags.Duration("timeout")
+	ctx, cancel := context.WithTimeout(c, limit)
+	defer cancel()
+	return w.MoveVIP(ctx, a, ownership.Move{
+		To: to, Request: ownership.Request{By: c.operator(), Reason: reason}, Until: c.now().Add(limit), Force: c.flags.Bool("force"),
+	})
 }
 
 // vipNamed is the VIP of an argument: an address, or the first one of @GROUP.
