@@ -11,6 +11,24 @@ import (
 // ErrHeld means that another process has the lock.
 var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 
+// Take opens the lock file at path, makes it where it is missing, and takes the lock until the file is closed. The error
+// is ErrHeld where another process has it.
+func Take(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock in run_dir (only vipd's user may, often root): %w", err)
+	}
+	switch held, err := lock(f); {
+	case held:
+		return nil, errors.Join(fmt.Errorf("%w (it has %s)", ErrHeld, path), f.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+	case Lost(f): // a cleanup has removed it between the two calls: another could lock a new one
+		return nil, errors.Join(fmt.Errorf("%w (it has removed %s just now); try again", ErrHeld, path), f.Close())
+	}
+	return f, nil
+}
+
 // Lost reports whether a lock's file was removed or replaced, so that another process could take a lock of the same name.
 func Lost(f *os.File) bool {
 	have, err := f.Stat()

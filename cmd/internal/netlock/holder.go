@@ -2,12 +2,8 @@ package netlock
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 )
-
-// ErrHeld means that another process has the lock. The error with it is a *HeldError.
-var ErrHeld = errors.New("this network namespace is taken")
 
 // Holder is the process that has the lock.
 type Holder struct {
@@ -20,11 +16,8 @@ type Holder struct {
 	RunDir string `json:"run_dir"`
 }
 
-// IsDaemon reports whether the holder is a vipd, not a cleanup of vipctl.
-func (h Holder) IsDaemon() bool { return h.Program != cleaner }
-
-// cleaner is the program that takes the lock for a moment only.
-const cleaner = "vipctl"
+// IsDaemon reports whether the holder is a vipd, not a cleanup of vipctl, which takes the lock for a moment only.
+func (h Holder) IsDaemon() bool { return h.Program != "vipctl" }
 
 // String returns something like "vipd (pid 12, config /etc/vipd/vipd.toml, run_dir /run/vipd)".
 func (h Holder) String() string {
@@ -40,11 +33,9 @@ func (h Holder) String() string {
 	return s + ")"
 }
 
-// HeldError says who has the lock. It is ErrHeld (errors.Is).
+// HeldError says that another process has the lock, and who.
 type HeldError struct{ Holder Holder }
 
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
 }
-
-func (e *HeldError) Is(target error) bool { return target == ErrHeld }
