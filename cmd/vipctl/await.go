@@ -126,7 +126,6 @@ type progress struct {
 	width int // of the line so far
 }
 
-// text shows what fits in a line.
 func (p *progress) text(text string) {
 	if !p.errTerminal {
 		return

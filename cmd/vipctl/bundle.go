@@ -196,7 +196,6 @@ func printed(ctx context.Context, command ...string) ([]byte, error) {
 // isOurs keeps the lines that name what vipd has made.
 func isOurs(line string) bool { return strings.Contains(strings.ToLower(line), "vipd") }
 
-// ourTables lists the tables of vipd in nf_tables.
 func ourTables(ctx context.Context) ([]byte, error) {
 	text, err := printed(ctx, "nft", "list", "tables")
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"vipd/balancer"
 )
 
-// claimText names a claim.
 func claimText(key balancer.Key) string {
 	if !key.Addr.IsValid() {
 		return fmt.Sprintf("node port %d/%s", key.Port, key.Proto)

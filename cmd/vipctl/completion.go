@@ -170,7 +170,6 @@ func offerFlags(v *verb) []string {
 	return out
 }
 
-// offerValue lists the values of a flag.
 func (c *call) offerValue(v *verb, flag string) []string {
 	switch {
 	case (flag == "o" || flag == "output") && v != nil:

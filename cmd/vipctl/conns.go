@@ -72,7 +72,6 @@ func runConns(c *call) error {
 	return c.printConnections(q)
 }
 
-// connectionQuery reads the argument and the flags.
 func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 	service := c.flags.String("service")
 	if given := c.argument(0); given != "" {

@@ -69,7 +69,6 @@ type described struct {
 	Addresses []api.Address `json:"addresses,omitempty"`
 }
 
-// serviceIn finds a service by its name; nil means there is none.
 func serviceIn(services []api.Service, name string) *api.Service {
 	for i := range services {
 		if string(services[i].Name) == name {

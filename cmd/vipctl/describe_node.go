@@ -10,7 +10,6 @@ import (
 	"vipd/store/etcd"
 )
 
-// describeNode is "describe node NAME".
 func (c *call) describeNode(name string) error {
 	if c.format == formTOML {
 		return wrongUse("-o toml prints definitions, and nodes have none")

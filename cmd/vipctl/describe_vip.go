@@ -15,7 +15,6 @@ import (
 	"vipd/store/etcd"
 )
 
-// describeVIP is "describe vip ADDRESS".
 func (c *call) describeVIP(name string) error {
 	if c.format == formTOML {
 		return wrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")

@@ -164,7 +164,6 @@ func etcdMembers(ctx context.Context, config etcd.Config) ([][]string, error) {
 	return all, errors.Join(err, w.Close())
 }
 
-// askOwner asks the vipd owner of this host how it is.
 func askOwner(ctx context.Context, socket string) (*api.OwnerStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -87,7 +87,6 @@ func weightVerb() *verb {
 	}
 }
 
-// unweighted lists the schedulers that ignore weights.
 func unweighted() string {
 	names := slices.DeleteFunc(balancer.Scheduler("").Values(), func(s string) bool { return balancer.Scheduler(s).SharesByWeight() })
 	return strings.Join(names, ", ")

@@ -175,7 +175,6 @@ func (l *eventList) follow() error {
 	})
 }
 
-// missed says how many events are lost.
 func (l *eventList) missed(n uint64) string {
 	if l.query.Service == "" && l.query.Kind == "" {
 		return count(n, "event") + " were lost before they could be shown"
@@ -258,7 +257,6 @@ func spell(d time.Duration) string {
 	return roughly(d)
 }
 
-// eventStyle is the style of an event by what it means.
 func eventStyle(e *api.Event) table.Style {
 	switch {
 	case e.Level >= slog.LevelError:

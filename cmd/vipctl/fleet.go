@@ -85,7 +85,6 @@ func (c *call) fleetConfig() (fleetConfig, error) {
 	return said, nil
 }
 
-// etcdConfig joins flags, environment and config.
 func (c *call) etcdConfig() (etcd.Config, error) {
 	file := c.flags.String("config")
 	said, err := c.fleetConfig()

@@ -77,7 +77,6 @@ func fleetEndpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, 
 	return out
 }
 
-// readEtcd reads all that etcd holds.
 func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) {
 	s, err := w.Read(ctx, nil)
 	if err != nil {

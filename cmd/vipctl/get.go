@@ -392,7 +392,6 @@ func frontendsTable(_ *printer, frontends []api.Frontend) *table.Table {
 	return t
 }
 
-// upBackends writes how many backends get new connections, of how many.
 func upBackends(backends []api.Backend) string {
 	active, all := 0, 0
 	for _, b := range backends {

@@ -285,5 +285,4 @@ func (g *given) problem(at balancer.Origin, service balancer.Name, field, text s
 	})
 }
 
-// names lists the services, sorted.
 func (g *given) names() []balancer.Name { return slices.Sorted(maps.Keys(g.services)) }

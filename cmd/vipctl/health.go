@@ -122,7 +122,6 @@ func weights(endpoints []api.Endpoint) []string {
 	return all
 }
 
-// nextCheck says when the endpoint is checked next.
 func (p *printer) nextCheck(k *api.Check) string {
 	switch {
 	case k == nil:

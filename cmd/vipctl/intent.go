@@ -43,7 +43,6 @@ type intent struct {
 	where   balancer.Locator
 }
 
-// subject names what it is about.
 func (i *intent) subject() string {
 	if i.VIP.IsValid() {
 		return i.VIP.String()
@@ -83,7 +82,6 @@ type edit struct {
 // all are the intents of services, and then those of settings of addresses.
 func (e *edit) all() []*intent { return slices.Concat(e.intents, e.vips) }
 
-// newEdit reads all services.
 func (c *call) newEdit() (*edit, error) {
 	if _, err := c.etcd(); err != nil {
 		return nil, err

@@ -63,7 +63,6 @@ func run(ctx context.Context, w world, args []string) int {
 	return report(ctx, w, execute(ctx, w, args))
 }
 
-// report says how a command line ended.
 func report(ctx context.Context, w world, err error) int {
 	var usage *usageError
 	var exit *exitError

@@ -102,7 +102,6 @@ func (c *call) setModeAndZone(name string) error {
 	})
 }
 
-// setNode changes what a node is told.
 func (c *call) setNode(name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
 	w, err := c.etcd()
 	if err != nil {
@@ -138,7 +137,6 @@ func (c *call) editNode(name string, edit func(*etcd.NodeConfig)) error {
 // longestZone is how long the name of a zone may be, in bytes.
 const longestZone = 253
 
-// zone reads --zone.
 func (c *call) zone() (string, error) {
 	zone := c.flags.String("zone")
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {

@@ -105,7 +105,6 @@ func runRegister(c *call) error {
 	return r.leave()
 }
 
-// registration reads what is to be registered.
 func (c *call) registration(service, address string) (*registration, error) {
 	name := balancer.Name(plainService(service))
 	t, err := balancer.ParseTarget(name, address)

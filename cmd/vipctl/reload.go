@@ -46,7 +46,6 @@ func runReload(c *call) error {
 	return cmp.Or(err, reported(r.Problems))
 }
 
-// problemLines writes problems, a line each.
 func (p *printer) problemLines(problems []balancer.Problem) string {
 	return strings.Join(mapped(problems, func(problem balancer.Problem) string {
 		return p.paint(problemLine(&problem), severityStyle(problem.Severity)) + "\n"

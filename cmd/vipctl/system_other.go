@@ -16,7 +16,6 @@ func terminate(p *os.Process) { killGroup(p) } // nothing gentler is to be had
 
 func killGroup(p *os.Process) { _ = p.Kill() } // it may have ended just now
 
-// exitStatus is the exit code.
 func exitStatus(s *os.ProcessState) int { return s.ExitCode() }
 
 // columns is not known here.

@@ -66,7 +66,6 @@ func runTop(c *call) error {
 	return err
 }
 
-// topOnce prints the rates of one interval.
 func (c *call) topOnce(service balancer.Name) error {
 	var w rates.Window
 	for i := range 2 {

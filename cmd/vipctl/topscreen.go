@@ -68,7 +68,6 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 	return s, nil
 }
 
-// typed edits the filter.
 func (s *screen) typed(m tea.KeyPressMsg) {
 	switch m.String() {
 	case "enter":
@@ -85,7 +84,6 @@ func (s *screen) typed(m tea.KeyPressMsg) {
 	s.at = 0
 }
 
-// pressed does what a key says.
 func (s *screen) pressed(key string) tea.Cmd {
 	switch key {
 	case "q", "ctrl+c":
@@ -229,7 +227,6 @@ func (s *screen) list() []string {
 	return lines
 }
 
-// detail shows one endpoint.
 func (s *screen) detail() []string {
 	for _, r := range s.window.Endpoints(s.service) {
 		e := r.Endpoint

@@ -74,10 +74,8 @@ func takesValue(f cli.Flag) bool {
 	return !isBool
 }
 
-// usage is the verb with its arguments.
 func (v *verb) usage() string { return strings.TrimSpace("vipctl " + v.name + " " + v.args) }
 
-// execute runs one command line.
 func execute(ctx context.Context, w world, args []string) error {
 	if len(args) > 0 && args[0] == completeName {
 		args = append([]string{completeName, "--"}, args[1:]...)
@@ -147,7 +145,6 @@ func (v *verb) command(w world) *cli.Command {
 	}
 }
 
-// counted checks the number of arguments.
 func (v *verb) counted(args []string) error {
 	switch {
 	case len(args) < v.least:

@@ -127,7 +127,6 @@ func mayOmitConnections(s *etcd.NodeStatus) bool {
 	return s.DrainsOmitted > 0 && (n == 0 || s.Drains[n-1].Active > 0)
 }
 
-// left adds up the connections.
 func left(lag []laggard) (n uint64) {
 	for _, l := range lag {
 		n += l.Connections

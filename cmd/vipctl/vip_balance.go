@@ -88,7 +88,6 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	}
 }
 
-// balanceVIPs is "vip balance".
 func (c *call) balanceVIPs() error {
 	all, weights, err := c.ownedVIPs()
 	if err != nil {
@@ -114,7 +113,6 @@ func (c *call) balanceVIPs() error {
 // emptying bounds how long a node on standby may take to give its VIPs away.
 const emptying = 10 * time.Second
 
-// takesPart says whether a node may own VIPs.
 func (c *call) takesPart(node string) (bool, error) {
 	w, err := c.etcd()
 	if err != nil {
@@ -137,7 +135,6 @@ func (c *call) drainVIPs(node string, on bool) error {
 	return err
 }
 
-// stays says that VIPs stay on a node.
 func (c *call) stays(node string, left []string) string {
 	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, c.few(left, 3))
 }

@@ -215,7 +215,6 @@ func (c *call) vipNamed(name string) (a netip.Addr, err error) {
 	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, but not those that stand in the files of nodes: name an address", group)
 }
 
-// fenceNode states that a node is off.
 func fenceNode(c *call, name string) error {
 	if !c.flags.Bool("is-off") {
 		return wrongUse("make sure that %s is off, or two hosts may answer for its VIPs, and say so: vipctl node fence %s --is-off", name, name)

@@ -80,7 +80,6 @@ func runWait(c *call) error {
 	return err
 }
 
-// waitedFor reads the flags.
 func (c *call) waitedFor() (*vigil, time.Duration, error) {
 	v := &vigil{revision: c.flags.Int64("revision")}
 	timeout := c.flags.Duration("timeout")

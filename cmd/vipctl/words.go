@@ -49,7 +49,6 @@ func (p *printer) elapsed(t time.Time) string {
 	return roughly(p.now().Sub(t))
 }
 
-// ago says how long ago t was.
 func (p *printer) ago(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -57,7 +56,6 @@ func (p *printer) ago(t time.Time) string {
 	return roughly(p.now().Sub(t)) + " ago"
 }
 
-// ahead says how far ahead t is.
 func (p *printer) ahead(t time.Time) string {
 	if d := t.Sub(p.now()); d >= time.Second {
 		return "in " + roughly(d)
@@ -114,7 +112,6 @@ func problemLine(p *balancer.Problem) string {
 	return text
 }
 
-// severityStyle is the style of a problem.
 func severityStyle(s balancer.Severity) table.Style {
 	if s == balancer.SeverityWarning || s == balancer.SeverityNearest {
 		return table.Notice

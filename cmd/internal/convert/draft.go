@@ -49,7 +49,6 @@ type entry struct {
 	port uint16
 }
 
-// fields is the value of a port or endpoint.
 func (e *entry) fields() map[string]any { return e.value.(map[string]any) }
 
 // setting is a field.
@@ -91,7 +90,6 @@ func plain(text string) string {
 	return text
 }
 
-// errorf returns an error about a line.
 func (d *draft) errorf(line int, format string, args ...any) error {
 	return &Error{File: d.file, Line: line, Text: fmt.Sprintf(format, args...)}
 }
@@ -209,7 +207,6 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 // scheduling is the scheduler that is like one of the origin, and what is said of it where it is not the same.
 type scheduling struct{ scheduler, note string }
 
-// schedule sets the scheduler.
 func (d *draft) schedule(s *service, line int, as scheduling) {
 	s.set(line, "scheduler", as.scheduler)
 	if as.note != "" {

@@ -50,7 +50,6 @@ func gobetweenAnswers() []answer {
 	}
 }
 
-// readGobetween reads gobetween.toml.
 func readGobetween(d *draft) error {
 	doc, problems := tomlfile.Parse(d.file, []byte(strings.Join(d.lines, "\n")))
 	if doc == nil {
@@ -74,12 +73,10 @@ func readGobetween(d *draft) error {
 	return nil
 }
 
-// line is the line of a field.
 func (g *gobetween) line(t table, name string) int {
 	return max(1, g.doc.Where(decode.Join(t.path, name)).Line)
 }
 
-// server makes a service of a server.
 func (g *gobetween) server(name string, t, defaults table) error {
 	line := g.line(t, "bind")
 	host, portText := splitPort(t.text("bind"))
@@ -99,7 +96,6 @@ func (g *gobetween) server(name string, t, defaults table) error {
 	return nil
 }
 
-// field reads one field of a server.
 func (g *gobetween) field(s *service, t table, name string) {
 	line, value := g.line(t, name), t.text(name)
 	switch name {
@@ -155,7 +151,6 @@ func (g *gobetween) idle(s *service, t, defaults table) {
 	}
 }
 
-// access reads the rules about clients.
 func (g *gobetween) access(s *service, t table) {
 	rules, _ := t.fields["rules"].([]any)
 	var allowed []string
@@ -209,7 +204,6 @@ func (g *gobetween) discovery(s *service, t table) {
 	}
 }
 
-// health reads the health check.
 func (g *gobetween) health(s *service, t table) {
 	kind := t.text("kind")
 	line := g.line(t, "kind")

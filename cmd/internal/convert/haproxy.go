@@ -86,7 +86,6 @@ const (
 	nearAgent   = "nearest is a program that calls \"vipctl weight\" or \"vipctl drain\""
 )
 
-// readHAProxy reads haproxy.cfg.
 func readHAProxy(d *draft) error {
 	h := &haproxy{draft: d, backends: map[string]*section{}, used: map[string]bool{}}
 	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, haproxyAnswers()
@@ -170,7 +169,6 @@ func (h *haproxy) split() error {
 	return nil
 }
 
-// words splits a line of HAProxy's configuration.
 func (h *haproxy) words(line int) ([]string, error) {
 	var out []string
 	var word strings.Builder
@@ -211,7 +209,6 @@ func (h *haproxy) words(line int) ([]string, error) {
 	return out, nil
 }
 
-// escaped is what a character stands for behind a backslash.
 func escaped(c rune) rune {
 	switch c {
 	case 'n':
@@ -309,7 +306,6 @@ func frontendOnly(s *node) bool {
 	return s.is("timeout", "client") || s.is("maxconn") || s.is("bind") || s.is("default_backend") || s.is("use_backend")
 }
 
-// bind reads the addresses and ports of a bind line.
 func (h *haproxy) bind(s *node) ([]listener, error) {
 	for i, word := range s.words[1:] {
 		if i == 0 {

@@ -26,7 +26,6 @@ type proxy struct {
 	allBackups bool
 }
 
-// statement reads a line.
 func (p *proxy) statement(s *node) {
 	switch s.word(0) {
 	case "mode":
@@ -58,7 +57,6 @@ func (p *proxy) statement(s *node) {
 	}
 }
 
-// timeout reads a timeout line.
 func (p *proxy) timeout(s *node) {
 	at, ok := p.span(s.line, s.word(2), time.Millisecond)
 	if !ok {
@@ -133,7 +131,6 @@ func prefixes(all []string) []any {
 	return out
 }
 
-// stickOn reads a stick line.
 func (p *proxy) stickOn(s *node) {
 	if s.is("stick", "on", "src") || s.is("stick", "match", "src") || s.is("stick", "store-request", "src") {
 		p.stick = *s
@@ -142,7 +139,6 @@ func (p *proxy) stickOn(s *node) {
 	p.note(s.line, "nearest is affinity = \"client_ip\": a client is known by its address alone")
 }
 
-// option reads an option line.
 func (p *proxy) option(s *node) {
 	switch name := s.word(1); name {
 	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":

@@ -18,7 +18,6 @@ type server struct {
 	at     int
 }
 
-// server collects server lines.
 func (p *proxy) server(s *node) {
 	switch s.word(0) {
 	case "default-server":
@@ -64,7 +63,6 @@ func (e *server) value() string {
 	return ""
 }
 
-// option reads one option.
 func (e *server) option(p *proxy, name string) {
 	line := e.line
 	switch name {

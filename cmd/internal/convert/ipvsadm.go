@@ -38,7 +38,6 @@ func readIPVSADM(d *draft) error {
 	return nil
 }
 
-// command reads one line.
 func (r *ipvsadm) command(line int, words []string) error {
 	o, err := r.options(line, words)
 	if err != nil {

@@ -38,7 +38,6 @@ func keepalivedAnswers() []answer {
 	}
 }
 
-// readKeepalived reads keepalived.conf.
 func readKeepalived(d *draft) error {
 	nodes, err := d.parseBlocks("#!", false)
 	if err != nil {
@@ -147,7 +146,6 @@ func (k *keepalived) held(n *node) string {
 	return strings.Join(out, ", ")
 }
 
-// virtualServer reads one virtual_server.
 func (k *keepalived) virtualServer(n *node) error {
 	proto := balancer.TCP
 	for _, c := range n.children {

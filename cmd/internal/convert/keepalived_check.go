@@ -213,7 +213,6 @@ func (k *keepalived) misc(s *service, c *checker) {
 	}
 }
 
-// udp reads UDP_CHECK.
 func (k *keepalived) udp(s *service, c *checker) {
 	for _, n := range c.node.children {
 		switch n.word(0) {

@@ -159,7 +159,6 @@ func (n *nginx) access(s *service, block *node, outer []*node) {
 	}
 }
 
-// listen reads a listen line.
 func (n *nginx) listen(one *node) ([]listener, error) {
 	place, options := one.word(1), one.rest(2)
 	if strings.HasPrefix(place, "unix:") {
@@ -187,7 +186,6 @@ func (n *nginx) listen(one *node) ([]listener, error) {
 	return n.listeners(listener{proto: protocol, line: one.line}, host, ports, "listen", true, slices.Contains(options, "ipv6only=off"))
 }
 
-// upstream reads an upstream block.
 func (n *nginx) upstream(s *service, block *node) {
 	for _, one := range block.children {
 		switch one.word(0) {
