@@ -78,7 +78,9 @@ func (s *server) serve(ctx context.Context) error {
 	var all sync.WaitGroup
 	failed := make(chan error, 3)
 	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
-	var conns open
+	var conns sync.WaitGroup
+	cut, cutAll := context.WithCancel(context.Background())
+	defer cutAll()
 	if s.httpListener != nil {
 		all.Go(func() {
 			if err := web.Serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
@@ -87,7 +89,7 @@ func (s *server) serve(ctx context.Context) error {
 		})
 	}
 	if s.tcpListener != nil {
-		all.Go(func() { failed <- s.serveTCP(&conns) })
+		all.Go(func() { failed <- s.serveTCP(cut, &conns) })
 	}
 	if s.udpConn != nil {
 		all.Go(func() { failed <- s.serveUDP() })
@@ -105,7 +107,8 @@ func (s *server) serve(ctx context.Context) error {
 	}
 	s.closeListeners()
 	all.Wait() // the accept loops have ended: nothing joins conns any more
-	conns.end(last)
+	context.AfterFunc(last, cutAll)
+	conns.Wait()
 	return err
 }
 
@@ -136,8 +139,8 @@ func (s *server) handler() http.Handler {
 	return mux
 }
 
-// serveTCP accepts until its listener is closed.
-func (s *server) serveTCP(conns *open) error {
+// serveTCP accepts until its listener is closed. Connections are closed when cut ends.
+func (s *server) serveTCP(cut context.Context, conns *sync.WaitGroup) error {
 	for {
 		conn, err := s.tcpListener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -147,7 +150,9 @@ func (s *server) serveTCP(conns *open) error {
 			return fmt.Errorf("accepting on %s: %w", s.tcp, err)
 		}
 		s.counts.add(&s.counts.tcp)
-		conns.serve(conn, func() {
+		conns.Go(func() {
+			defer context.AfterFunc(cut, func() { _ = conn.Close() })()
+			defer func() { _ = conn.Close() }()
 			if _, err := fmt.Fprintf(conn, "%s %s\n", s.name, conn.RemoteAddr()); err == nil {
 				_, _ = io.Copy(conn, conn)
 			}
