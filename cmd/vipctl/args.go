@@ -197,7 +197,7 @@ func unknownFlag(verbs []*verb, used []usedFlag) error {
 
 // takeFlags hands the flags to the verb, if it has them.
 func (a *arranged) takeFlags(used []usedFlag) error {
-	if a.verb.raw {
+	if a.verb.hidden {
 		return nil
 	}
 	var long []string

@@ -91,7 +91,7 @@ complete -c vipctl -a '(__vipctl_offered)'
 
 func completeVerb() *verb {
 	return &verb{
-		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, raw: true, most: -1, fleet: true,
+		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, most: -1, fleet: true,
 		about: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", example: "vipctl __complete get \"\"",
 		run: runComplete,
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -240,9 +241,13 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	})
-	if len(result.Targets) == 0 && q.Node == "" {
+	if len(result.Targets) == 0 {
+		message := "service " + string(q.Service) + " has no endpoint " + q.Address
+		if q.Node != "" {
+			message = fmt.Sprintf("no endpoint is on node %q", q.Node)
+		}
 		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(api.Error{Message: "service " + string(q.Service) + " has no endpoint " + q.Address})
+		_ = json.NewEncoder(w).Encode(api.Error{Message: message})
 		return
 	}
 	_ = json.NewEncoder(w).Encode(result)

@@ -55,13 +55,8 @@ func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
 	}
 	q := &d.request
 	r, err := client.Override(d, *q)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(r.Targets) == 0 && q.Node != "":
-		return fmt.Errorf("no endpoint is on node %q", q.Node)
-	case len(r.Targets) == 0:
-		return fmt.Errorf("service %s has no endpoint %s", q.Service, q.Address)
 	}
 	d.targets = r.Targets
 	err = d.show(r, func() string { return targetLines(r.Targets, said) })

@@ -32,8 +32,8 @@ type verb struct {
 	fleet bool
 	// traced verbs begin the trace of the change that they make.
 	traced bool
-	// hidden verbs are for scripts; raw ones get what follows as it stands.
-	hidden, raw bool
+	// hidden verbs are for scripts, and get what follows as it stands.
+	hidden bool
 	// wraps: the arguments may end in "--" and a command, and "--" is left among them.
 	wraps bool
 	// kinds: the first argument is a kind of thing, which may be abbreviated, and joined with a name: svc/web.
