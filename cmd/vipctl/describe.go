@@ -1,16 +1,22 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
+	"vipd/store/etcd"
 )
 
 func describeVerb() *verb {
@@ -212,4 +218,170 @@ func describedFrontends(s *api.Service) *table.Table {
 		t.Row(f.Key.String(), string(f.Scheduler), upBackends(f.Backends), f.State, f.Error)
 	}
 	return t
+}
+
+func (c *call) describeNode(name string) error {
+	if c.format == formTOML {
+		return wrongUse("-o toml prints definitions, and nodes have none")
+	}
+	all, err := askEtcd(c, nodeViews)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(n nodeView) bool { return n.Node == name })
+	if i < 0 {
+		return nodes().absentIn(all, name)
+	}
+	return c.show(all[i], func() string { return c.nodeText(&all[i]) })
+}
+
+func (p *printer) nodeText(n *nodeView) string {
+	out := &sheet{printer: p}
+	out.line("node", n.Node)
+	out.text("config", cmp.Or(configText(n.Config), "nothing is set in etcd"))
+	for _, problem := range n.Problems {
+		out.text("", problem.String())
+	}
+	switch {
+	case !n.Here:
+		out.text("state", "gone: no vipd of that name runs, or it does not reach etcd")
+		return out.b.String()
+	case n.Status == nil:
+		out.text("state", "starting: it has no status yet")
+		return out.b.String()
+	}
+	s := n.Status
+	out.text("vipd", fmt.Sprintf("%s, started %s", s.Version, p.ago(n.Live.Started)))
+	out.text("zone", s.Zone)
+	out.mode(s.Mode, s.Wanted, s.Why, s.Fallback)
+	out.nodeSync(n)
+	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
+	out.nodeProblems(s)
+	t := table.New(table.Column{Title: "SERVICE"}, table.Column{Title: "ADDRESS"}, table.Column{Title: "CONNECTIONS", Right: true})
+	for _, d := range s.Drains {
+		t.Row(string(d.Service), d.Address, strconv.FormatUint(d.Active, 10))
+	}
+	if s.DrainsOmitted > 0 {
+		t.Row("...", fmt.Sprintf("and %d more", s.DrainsOmitted), "")
+	}
+	out.section("drains", t)
+	return out.b.String()
+}
+
+func (out *sheet) nodeSync(n *nodeView) {
+	s := n.Status
+	text := fmt.Sprintf("revision %d is applied", s.Revision)
+	if n.Behind != nil && *n.Behind > 0 {
+		text += fmt.Sprintf(", %d is the newest", s.Revision+*n.Behind)
+	}
+	if !s.Ready {
+		text += "; the first state is not complete yet"
+	}
+	out.text("sync", text)
+	if s.Pending > 0 || s.Failing > 0 {
+		out.text("", fmt.Sprintf("%s pending, %d failing", count(s.Pending, "frontend"), s.Failing))
+	}
+	if !s.At.IsZero() {
+		out.text("", "last report "+out.ago(s.At))
+	}
+}
+
+func (out *sheet) nodeProblems(s *etcd.NodeStatus) {
+	if s.ProblemCount == 0 {
+		out.line("problems", "none")
+		return
+	}
+	label := "problems"
+	for _, p := range s.Problems {
+		out.text(label, p)
+		label = ""
+	}
+	if more := s.ProblemCount - len(s.Problems); more > 0 {
+		out.text(label, fmt.Sprintf("and %d more: \"vipctl status\" on that host lists them", more))
+	}
+}
+
+func (c *call) describeVIP(name string) error {
+	if c.format == formTOML {
+		return wrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
+	}
+	all, _, err := c.ownedVIPs()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(v ownedVIP) bool { return v.name() == name })
+	if i < 0 {
+		return vips().absentIn(all, name)
+	}
+	v := &all[i]
+	if s, err := askDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
+		v.Confirmed = s.Confirmed
+	}
+	const most = 10
+	v.Last, err = askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]ownership.Owner, error) {
+		return w.LastOwners(ctx, v.VIP, most)
+	})
+	if err != nil {
+		return fmt.Errorf("reading the last owners: %w", err)
+	}
+	return c.show(v, func() string { return c.vipText(v) })
+}
+
+func (p *printer) vipText(v *ownedVIP) string {
+	out := &sheet{printer: p}
+	out.line("vip", v.VIP.String())
+	policy := "one owner, require " + string(v.Require)
+	if len(v.Prefer) > 0 {
+		policy += ", prefer " + strings.Join(v.Prefer, ", ")
+	}
+	if v.Group != "" {
+		policy += ", group " + v.Group
+	}
+	out.text("policy", policy)
+	out.text("services", cmp.Or(strings.Join(v.Services, ", "), "none in etcd"))
+	if v.Owner == "" {
+		out.painted("owner", "none", table.Bad)
+	} else {
+		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, p.ago(*v.Since), v.Why))
+		out.text("session", v.Session+", which is confirmed by "+v.jury())
+	}
+	if m := v.Move; m != nil {
+		out.text("move", fmt.Sprintf("to %s, requested by %s", cmp.Or(m.To, "the best host"), cmp.Or(m.By, "an operator")))
+	}
+	t := table.New(table.Column{Title: "NODE"}, table.Column{Title: "COULD OWN IT"})
+	for _, node := range v.Ready {
+		t.Row(node, "yes")
+	}
+	for _, node := range slices.Sorted(maps.Keys(v.Not)) {
+		t.Row(node, "no: "+v.Not[node])
+	}
+	out.section("nodes", t)
+	t = table.New(table.Column{Title: "SINCE"}, table.Column{Title: "OWNER"}, table.Column{Title: "WHY"})
+	for _, o := range v.Last {
+		t.Row(o.Since.Local().Format(time.DateTime), o.Node, o.Why)
+	}
+	out.section("last moves", t)
+	return out.b.String()
+}
+
+// jury lists who confirms the owner, and how long ago, where the owner is this host.
+func (v *ownedVIP) jury() string {
+	var all []string
+	for _, node := range v.Jury {
+		age, known := v.Confirmed[node]
+		switch {
+		case node == v.Owner:
+			continue
+		case known && age < 0:
+			node += " (never yet)"
+		case known:
+			node += fmt.Sprintf(" (%.2fs ago)", age)
+		}
+		all = append(all, node)
+	}
+	text := cmp.Or(strings.Join(all, ", "), "etcd only")
+	if v.Confirmed == nil && len(all) > 0 {
+		text += "; how long ago is known on " + v.Owner
+	}
+	return text
 }
