@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/internal/version"
 	"vipd/store/etcd"
@@ -120,12 +121,10 @@ func mapped[T, R any](all []T, to func(T) R) []R {
 // without a receiver it is passed on as it is.
 func (c *call) traced() error {
 	var said struct {
-		Tracing struct {
-			Endpoint string `toml:"otlp_endpoint"`
-		} `toml:"tracing"`
+		Tracing config.Tracing `toml:"tracing"`
 	}
 	_ = readPart(c.flags.String("config"), &said) // what is wrong with it, others say
-	o := tracing.Options{Endpoint: said.Tracing.Endpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
+	o := tracing.Options{Endpoint: said.Tracing.OTLPEndpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
 	o.Node, _ = os.Hostname() // without a name the span is still worth having
 	ctx, end := tracing.Command(c.Context, o, c.verbText(), c.getenv("TRACEPARENT"))
 	c.Context = ctx

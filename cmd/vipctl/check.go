@@ -59,12 +59,12 @@ func (c *call) readChecked(place string) (*definitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
 	}
-	text, err := c.readInput(place)
+	place, text, err := c.readInput(place)
 	if err != nil {
 		return nil, err
 	}
-	read, err := tomlfile.LoadText(stdinPlace, text)
-	return definitionsOf(stdinPlace, read), err
+	read, err := tomlfile.LoadText(place, text)
+	return definitionsOf(place, read), err
 }
 
 // checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds

@@ -44,13 +44,9 @@ func runConvert(c *call) error {
 		}
 		o.VIPs = append(o.VIPs, addr)
 	}
-	file := c.args[0]
-	text, err := c.readInput(file)
+	file, text, err := c.readInput(c.args[0])
 	if err != nil {
 		return err
-	}
-	if file == stdinName {
-		file = stdinPlace
 	}
 	result, err := convert.Convert(format, file, text, o)
 	if err != nil {

@@ -24,11 +24,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// stdinName is standard input among files, and stdinPlace in messages.
-const (
-	stdinName  = "-"
-	stdinPlace = "standard input"
-)
+// stdinName is standard input among files.
+const stdinName = "-"
 
 func fileFlag(usage string) cli.Flag {
 	return &cli.StringSliceFlag{Name: "file", Aliases: []string{"f"}, Usage: usage}
@@ -73,14 +70,11 @@ func (c *call) readGiven(places []string, recursive bool) (*given, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			text, err := c.readInput(file)
+			name, text, err := c.readInput(file)
 			if err != nil {
 				return nil, err
 			}
-			if file == stdinName {
-				file = stdinPlace
-			}
-			g.add(file, text)
+			g.add(name, text)
 		}
 	}
 	return g, nil
@@ -127,11 +121,13 @@ func filesAt(place string, recursive bool) ([]string, error) {
 // mostInput bounds what is read from standard input or a pipe, in bytes.
 const mostInput = 256 << 20
 
-// readInput reads one file, or standard input. Pipes that a shell makes of commands are read to their end.
-func (c *call) readInput(file string) (text []byte, err error) {
+// readInput reads one file, or standard input, and returns its name for messages. Pipes that a shell makes of commands are read to their end.
+func (c *call) readInput(file string) (name string, text []byte, err error) {
+	name = file
 	info, statErr := os.Stat(file)
 	switch {
 	case file == stdinName:
+		name = "standard input"
 		text, err = readStream(c.stdin)
 	case statErr == nil && info.Mode()&os.ModeNamedPipe != 0:
 		var pipe *os.File
@@ -143,9 +139,9 @@ func (c *call) readInput(file string) (text []byte, err error) {
 		text, err = tomlfile.ReadFile(file)
 	}
 	if err != nil {
-		return nil, unreadable(file, err)
+		err = unreadable(file, err)
 	}
-	return text, nil
+	return name, text, err
 }
 
 // unreadable says why what a user has named can't be read.
