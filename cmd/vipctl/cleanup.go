@@ -79,7 +79,7 @@ func runCleanup(c *call) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = held.Close() }() // its file is removed by now
+	defer func() { _ = held.Close() }() // nothing was written to it
 	if !force {
 		if err := c.refuseWhileServing(); err != nil {
 			return err
