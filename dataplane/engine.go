@@ -71,7 +71,7 @@ type Engine struct {
 	status   atomic.Pointer[Status]
 	changed  atomic.Pointer[chan struct{}] // closed at the next change of status
 	asked    atomic.Bool                   // a full comparison was asked for
-	progress atomic.Int64                  // how long after began the loop last came round, in nanoseconds
+	works    atomic.Int64                  // how long after began the loop began what it is at, in nanoseconds; 0: it rests
 
 	// The rest belongs to the goroutine of Run.
 	doing      int // which of asks this round is about
@@ -197,12 +197,20 @@ func (e *Engine) Wanted() (balancer.Desired, bool) {
 	return e.wanted, e.isSet
 }
 
-// Progress returns when the loop last came round. It does so at least every ProbeInterval, unless a call into the
-// dataplane or the host hangs.
-func (e *Engine) Progress() time.Time { return e.began.Add(time.Duration(e.progress.Load())) }
+// Working returns for how long the loop has been at one batch of changes, or one look; 0 means that it rests. A loop that is long at one
+// hangs in a call into the dataplane or the host.
+func (e *Engine) Working() time.Duration {
+	if since := e.works.Load(); since != 0 {
+		return time.Since(e.began) - time.Duration(since)
+	}
+	return 0
+}
 
-// comesRound records the loop's progress on the monotonic clock.
-func (e *Engine) comesRound() { e.progress.Store(int64(time.Since(e.began))) }
+// begins notes that the loop is at work on something else than before, on the monotonic clock.
+func (e *Engine) begins() { e.works.Store(max(1, int64(time.Since(e.began)))) }
+
+// rests notes that it waits for work.
+func (e *Engine) rests() { e.works.Store(0) }
 
 // Run applies what is Set until ctx ends, and returns nil then. It leaves the dataplane as it is: closing that is
 // up to its maker.
@@ -218,7 +226,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	late := time.NewTimer(time.Hour)
 	defer late.Stop()
 	for {
-		e.comesRound()
+		e.rests()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -246,6 +254,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			continue
 		}
 		started := time.Now()
+		e.begins()
 		e.sync(ctx, want)
 		if !e.rest(ctx, started) {
 			return nil
@@ -279,6 +288,7 @@ func (e *Engine) alerted(ctx context.Context) bool {
 
 // rest waits until MinInterval after started; false: ctx has ended.
 func (e *Engine) rest(ctx context.Context, started time.Time) bool {
+	e.rests()
 	return wake.Sleep(ctx, time.Until(started.Add(e.MinInterval)))
 }
 
@@ -289,6 +299,7 @@ func (e *Engine) damaged(ctx context.Context) bool {
 	if !e.report.Ready || time.Now().Before(e.probeDue) {
 		return false
 	}
+	e.begins()
 	reason, err := e.Dataplane.Intact(ctx)
 	if reason == "" { // one that can't be looked at does not keep the other from it
 		var alsoErr error

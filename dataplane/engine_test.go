@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -630,12 +631,45 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// TestProgressIsMonotonic: how long the loop is stuck is not told by a clock that can be set.
-func TestProgressIsMonotonic(t *testing.T) {
-	e := dataplane.NewEngine(dataplane.Options{})
-	if p := e.Progress(); p == p.Round(0) {
-		t.Error("the time of the last round has no monotonic reading")
-	}
+// hanging is a host whose end of a round waits until it is let go on.
+type hanging struct {
+	dataplane.Host
+	goesOn chan struct{}
+}
+
+func (h hanging) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	<-h.goesOn
+	return h.Host.Finish(ctx, applied)
+}
+
+// TestWorking: a loop that hangs is told from one that rests, however long that is.
+func TestWorking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel, goesOn := fake.NewKernel(), make(chan struct{})
+		e := dataplane.NewEngine(dataplane.Options{
+			Dataplane: fake.New(kernel), Host: hanging{fake.NewHost(kernel), goesOn}, Log: slog.New(slog.DiscardHandler),
+			MinInterval: time.Hour, ProbeInterval: time.Hour, ResyncInterval: time.Hour,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = e.Run(ctx) }) // nil by contract
+		after := func(d, want time.Duration) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := e.Working(); got != want {
+				t.Errorf("it is at work for %s, want %s", got, want)
+			}
+		}
+		after(10*time.Minute, 0)
+		e.Set(balancer.Desired{})
+		after(2*time.Minute, 2*time.Minute)
+		close(goesOn)
+		after(0, 0)
+		after(10*time.Minute, 0)
+		cancel()
+		running.Wait()
+	})
 }
 
 // blind is a dataplane that can't be looked at.

@@ -240,7 +240,7 @@ func (a *applying) run(batch []Change) {
 		return
 	}
 	err := a.step(a.ctx, "apply", len(batch), func(ctx context.Context) error { return a.Dataplane.Apply(ctx, batch) })
-	a.comesRound()
+	a.begins()
 	var each KeyErrors
 	switch {
 	case err == nil:

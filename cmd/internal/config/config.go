@@ -124,10 +124,10 @@ type Etcd struct {
 	KeyFile      string   `toml:"key_file"`
 }
 
-// Sync spaces the work on the kernel. An engine that does not come round for a minute counts as stuck: the first two are far below that.
+// Sync spaces the work on the kernel.
 type Sync struct {
-	MinInterval    time.Duration `toml:"min_interval" range:"0s,30s"`
-	ProbeInterval  time.Duration `toml:"probe_interval" range:"10ms,30s"`
+	MinInterval    time.Duration `toml:"min_interval"`
+	ProbeInterval  time.Duration `toml:"probe_interval" range:"10ms,"`
 	ResyncInterval time.Duration `toml:"resync_interval" range:"1s,"`
 }
 

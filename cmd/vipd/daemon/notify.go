@@ -103,7 +103,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 			return nil
 		case <-changed:
 		case <-feed.C:
-			if time.Since(d.engine.Progress()) < stuckAfter && d.model.Waiting() < stuckAfter {
+			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
 			}
 			d.notify.status(d.summary)

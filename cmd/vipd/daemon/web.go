@@ -68,7 +68,7 @@ const patience = time.Minute
 // unhealthy says which loop is stuck, or what has waited too long. Frontends in backoff are separate problems.
 func (d *Daemon) unhealthy() []string {
 	var reasons []string
-	if stuck := time.Since(d.engine.Progress()); stuck > patience {
+	if stuck := d.engine.Working(); stuck > patience {
 		reasons = append(reasons, fmt.Sprintf("the engine has made no progress for %s", stuck.Round(time.Second)))
 	}
 	if stuck := d.model.Waiting(); stuck > patience {
