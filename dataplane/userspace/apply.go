@@ -35,8 +35,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 	}
 	if !d.running {
 		d.running = true
-		d.tasks.Add(1)
-		go d.janitor()
+		d.tasks.Go(d.janitor)
 	}
 	failed := dataplane.KeyErrors{}
 	for _, c := range batch {

@@ -11,7 +11,8 @@ import (
 // errLoop is why a backend gets no connections that would loop to the frontend that they leave.
 var errLoop = errors.New("its address is that of a service that leads back to this one: connections would loop")
 
-// chains know which frontends are wanted, for those that connect to backends: one may be a frontend, too.
+// chains know which frontends are wanted, for those that connections come to, and for those that connect to backends: one may
+// be a frontend, too.
 type chains struct {
 	mu        sync.RWMutex // guards frontends; none is locked under it
 	frontends map[balancer.Key]*frontend
@@ -27,6 +28,13 @@ func (c *chains) remove(f *frontend) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.frontends, f.key)
+}
+
+// at returns the frontend of a key; nil means none is wanted.
+func (c *chains) at(k balancer.Key) *frontend {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.frontends[k]
 }
 
 // leadBack reports whether a connection from the frontend at own to a backend may come back to it, by whatever choices.

@@ -94,10 +94,19 @@ func (c *conn) proceed() error {
 // pauseLocked has the connection stand still, by its own goroutine.
 func (c *conn) pauseLocked() {
 	c.traffic.paused.Store(true)
+	c.stopLocked()
+}
+
+// stopLocked ends what the connection's goroutine waits for.
+func (c *conn) stopLocked() {
 	c.attempt.abandon()
-	_ = c.client.SetDeadline(longAgo) // both fail only where it is closed already
+	c.setDeadlineLocked(longAgo)
+}
+
+func (c *conn) setDeadlineLocked(t time.Time) {
+	_ = c.client.SetDeadline(t) // both fail only where it is closed already
 	if c.server != nil {
-		_ = c.server.SetDeadline(longAgo)
+		_ = c.server.SetDeadline(t)
 	}
 }
 
@@ -106,12 +115,8 @@ func (c *conn) unpause() {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	c.traffic.paused.Store(false)
-	if c.cut {
-		return
-	}
-	_ = c.client.SetDeadline(time.Time{}) // as above
-	if c.server != nil {
-		_ = c.server.SetDeadline(time.Time{})
+	if !c.cut {
+		c.setDeadlineLocked(time.Time{})
 	}
 }
 
@@ -259,11 +264,7 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 // cutLocked has the connection reset, by its own goroutine.
 func (c *conn) cutLocked() {
 	c.cut = true
-	c.attempt.abandon()
-	_ = c.client.SetDeadline(longAgo) // both fail only where it is closed already
-	if c.server != nil {
-		_ = c.server.SetDeadline(longAgo)
-	}
+	c.stopLocked()
 }
 
 // traffic is what a relay counts, and where it stands.

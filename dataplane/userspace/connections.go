@@ -14,12 +14,12 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 		if q.Frontend != (balancer.Key{}) && q.Frontend != f.key {
 			continue
 		}
-		conns, flows := f.begun()
-		for c := range f.described(conns, flows) {
+		for _, describe := range f.begun() {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if !q.Names(&c) {
+			c, live := describe()
+			if !live || !q.Names(&c) {
 				continue
 			}
 			if err := visit(&c); err != nil {
@@ -30,32 +30,16 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	return nil
 }
 
-// begun lists what goes through f.
-func (f *frontend) begun() (conns []*conn, flows []*flow) {
+// begun lists what goes through f: what tells how each is, and whether it has not ended.
+func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	conns, flows = make([]*conn, 0, f.count), make([]*flow, 0, len(f.flows.by))
+	all := make([]func() (dataplane.Connection, bool), 0, f.count+len(f.flows.by))
 	for x := f.conns.next; x != &f.conns; x = x.next {
-		conns = append(conns, x)
+		all = append(all, x.describe)
 	}
-	f.flows.each(func(x *flow) { flows = append(flows, x) })
-	return conns, flows
-}
-
-// described yields conns and flows that have not ended meanwhile.
-func (f *frontend) described(conns []*conn, flows []*flow) func(yield func(dataplane.Connection) bool) {
-	return func(yield func(dataplane.Connection) bool) {
-		for _, x := range conns {
-			if c, live := x.describe(); live && !yield(c) {
-				return
-			}
-		}
-		for _, x := range flows {
-			if c, live := f.describe(x); live && !yield(c) {
-				return
-			}
-		}
-	}
+	f.flows.each(func(x *flow) { all = append(all, func() (dataplane.Connection, bool) { return f.describe(x) }) })
+	return all
 }
 
 // describe returns how a connection is; live: it has not ended.

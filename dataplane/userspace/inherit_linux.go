@@ -17,9 +17,8 @@ import (
 // inheritance is what an earlier process has handed over and no frontend has taken yet.
 type inheritance struct {
 	d *Dataplane
-	// sockets are the listeners and UDP sockets of frontends; shared the listeners of redirects, by "is IPv4".
+	// sockets are the listeners and UDP sockets of frontends, and those of redirects, whose keys have no port.
 	sockets map[balancer.Key]inherited
-	shared  map[bool]int
 	// redirected means that an earlier process led connections here by redirects.
 	redirected   bool
 	conns, flows map[balancer.Key][]inherited
@@ -49,7 +48,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
 	in := inheritance{
-		d: d, sockets: map[balancer.Key]inherited{}, shared: map[bool]int{},
+		d: d, sockets: map[balancer.Key]inherited{},
 		conns: map[balancer.Key][]inherited{}, flows: map[balancer.Key][]inherited{}, clients: map[balancer.Key][]handedClient{},
 	}
 	ports := map[balancer.Key]uint16{}
@@ -68,7 +67,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 		switch h.Kind {
 		case sharedKind:
 			in.redirected = true
-			in.shared[portOf(item.Files[0]).Addr().Is4()] = item.Files[0]
+			in.sockets[balancer.Key{Addr: portOf(item.Files[0]).Addr()}] = x
 		case listenerKind, packetsKind:
 			in.sockets[h.Key] = x
 			if h.Redirected {
@@ -92,22 +91,21 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 
 // listener returns the inherited listener of a frontend, or nil.
 func (in *inheritance) listener(f *frontend) *net.TCPListener {
-	x, ok := in.sockets[f.key]
-	if !ok || x.Kind != listenerKind {
-		return nil
-	}
-	delete(in.sockets, f.key)
-	return in.open(x.files[0])
+	return in.listenerAt(f.key, listenerKind)
 }
 
-// sharedListener returns the inherited listener of the redirects of a family, or nil.
-func (in *inheritance) sharedListener(is4 bool) *net.TCPListener {
-	fd, ok := in.shared[is4]
-	if !ok {
+// sharedListener returns the inherited listener of the redirects to an unspecified address, or nil.
+func (in *inheritance) sharedListener(at netip.Addr) *net.TCPListener {
+	return in.listenerAt(balancer.Key{Addr: at}, sharedKind)
+}
+
+func (in *inheritance) listenerAt(k balancer.Key, kind string) *net.TCPListener {
+	x, ok := in.sockets[k]
+	if !ok || x.Kind != kind {
 		return nil
 	}
-	delete(in.shared, is4)
-	return in.open(fd)
+	delete(in.sockets, k)
+	return in.open(x.files[0])
 }
 
 func (in *inheritance) open(fd int) *net.TCPListener {
@@ -281,9 +279,6 @@ func (d *Dataplane) discard() {
 	in := d.inherited
 	d.inherited = inheritance{}
 	d.inheriting.Store(false)
-	for _, fd := range in.shared {
-		handover.Item{Files: []int{fd}}.Close()
-	}
 	for _, x := range in.sockets {
 		handover.Item{Files: x.files}.Close()
 	}

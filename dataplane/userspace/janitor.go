@@ -12,7 +12,6 @@ const tick = 100 * time.Millisecond
 // janitor does what becomes due with time: idle timeouts, the ends of drains, and of UDP flows. It costs
 // nothing where no frontend has any of these.
 func (d *Dataplane) janitor() {
-	defer d.tasks.Done()
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for {

@@ -56,22 +56,22 @@ func (f *frontend) listen() error {
 // acceptFrom starts the accept loop of the frontend's socket.
 func (f *frontend) acceptFrom(ln *net.TCPListener) {
 	f.listener = ln
-	f.d.budget.take(1)
-	f.d.tasks.Add(1)
-	go f.accept(ln)
-}
-
-// accept takes connections until the listener is closed. It waits for nothing but the kernel.
-func (f *frontend) accept(ln *net.TCPListener) {
-	defer f.d.tasks.Done()
-	defer f.d.budget.give(1)
-	f.d.acceptLoop(ln, f, func(c *net.TCPConn, from netip.AddrPort) {
+	f.d.goAccept(ln, f, func(c *net.TCPConn, from netip.AddrPort) {
 		if !f.conf.Load().allows(f.d, from.Addr()) {
 			f.d.budget.give(2)
 			reset(c)
 			return
 		}
 		f.d.goServe(f, c, from)
+	})
+}
+
+// goAccept starts the accept loop of a socket. It waits for nothing but the kernel.
+func (d *Dataplane) goAccept(ln *net.TCPListener, f *frontend, use func(*net.TCPConn, netip.AddrPort)) {
+	d.budget.take(1)
+	d.tasks.Go(func() {
+		defer d.budget.give(1)
+		d.acceptLoop(ln, f, use)
 	})
 }
 

@@ -154,7 +154,7 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	if !f.enter(&conn{f: f, client: &net.TCPConn{}}) {
 		t.Fatal("nothing enters before the end")
 	}
-	if n := cutAll([]*frontend{f}); n != 1 {
+	if n := f.end(); n != 1 {
 		t.Errorf("cut %d, want 1", n)
 	}
 	if f.enter(&conn{f: f}) {

@@ -22,9 +22,6 @@ import (
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
-
-	mu     sync.RWMutex // guards routes, which accept loops read
-	routes map[balancer.Key]*frontend
 }
 
 // redirectFamily is one family's half.
@@ -67,7 +64,7 @@ type closedPort struct {
 
 // newRedirect finds out for which families redirects work. An error says why they do for none.
 func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*redirect, error) {
-	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}, routes: map[balancer.Key]*frontend{}}
+	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
 	for _, family := range inet.Families() {
 		kernel, err := guard.NewRedirects(ctx, family, guard.Options{Variant: variant, Log: d.log})
@@ -96,9 +93,6 @@ func (r *redirect) open(f *frontend) error {
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.routes[f.key] = f
-	r.mu.Unlock()
 	family.ports[f.key] = port
 	return nil
 }
@@ -119,7 +113,7 @@ func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 	kind := closedPort{f.key.Proto, f.conf.Load().NoEndpoints == balancer.DropClients}
 	if y.closed[kind] == nil {
-		held, err := y.r.d.hold(netip.MustParseAddrPort(y.wildcard()), kind.proto, kind.silent)
+		held, err := y.r.d.hold(y.wildcard(kind.proto).AddrPort(), kind.proto, kind.silent)
 		if err != nil {
 			return 0, fmt.Errorf("holding a closed port for redirected clients: %w", err)
 		}
@@ -130,13 +124,14 @@ func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 
 // listen opens the TCP socket on every address, unless it is open.
 func (y *redirectFamily) listen() (uint16, error) {
+	at := y.wildcard(balancer.TCP)
 	if y.shared == nil {
-		if ln := y.r.d.inherited.sharedListener(y.name == inet.IPv4); ln != nil {
+		if ln := y.r.d.inherited.sharedListener(at.Addr); ln != nil {
 			y.acceptFrom(ln)
 		}
 	}
 	if y.shared == nil {
-		ln, err := listenConfig(inheritKeepAlive).Listen(context.Background(), y.network("tcp"), y.wildcard())
+		ln, err := listenConfig(inheritKeepAlive).Listen(context.Background(), network(at), at.AddrPort().String())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected connections: %w", err)
 		}
@@ -145,39 +140,24 @@ func (y *redirectFamily) listen() (uint16, error) {
 	return y.shared.Addr().(*net.TCPAddr).AddrPort().Port(), nil
 }
 
-// acceptFrom starts the accept loop of the shared socket.
+// wildcard is where sockets for a protocol of the family are.
+func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
+	if y.name == inet.IPv4 {
+		return balancer.Key{Addr: netip.IPv4Unspecified(), Proto: proto}
+	}
+	return balancer.Key{Addr: netip.IPv6Unspecified(), Proto: proto}
+}
+
+// acceptFrom starts the accept loop of the shared socket. It hands each connection to the frontend that it was made to. Those made
+// straight to our port are reset, and so are those beyond the frontend's share: the queue that they could wait in is the one of all
+// frontends.
 func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
 	y.shared = ln
-	y.r.d.budget.take(1)
-	y.r.d.tasks.Add(1)
-	go y.accept(ln)
-}
-
-func (y *redirectFamily) network(proto string) string {
-	if y.name == inet.IPv4 {
-		return proto + "4"
-	}
-	return proto + "6"
-}
-
-func (y *redirectFamily) wildcard() string {
-	if y.name == inet.IPv4 {
-		return "0.0.0.0:0"
-	}
-	return "[::]:0"
-}
-
-// accept hands each connection to the frontend that it was made to. Those made straight to our port are reset, and so are
-// those beyond the frontend's share: the queue that they could wait in is the one of all frontends.
-func (y *redirectFamily) accept(ln *net.TCPListener) {
 	d := y.r.d
-	defer d.tasks.Done()
-	defer d.budget.give(1)
-	d.acceptLoop(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
+	d.goAccept(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
 		f := y.frontendOf(c)
 		if f == nil && d.inheriting.Load() { // its frontend may be applied in a moment
-			d.tasks.Add(1)
-			go y.await(c, from)
+			d.tasks.Go(func() { y.await(c, from) })
 			return
 		}
 		y.admit(f, c, from)
@@ -190,15 +170,12 @@ func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
 	if err != nil {
 		return nil
 	}
-	y.r.mu.RLock()
-	defer y.r.mu.RUnlock()
-	return y.r.routes[balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: balancer.TCP}]
+	return y.r.d.chains.at(keyAt(at, balancer.TCP))
 }
 
 // await waits for the frontend of a connection that came while this process took over: the kernel had queued it already.
 func (y *redirectFamily) await(c *net.TCPConn, from netip.AddrPort) {
 	d := y.r.d
-	defer d.tasks.Done()
 	var f *frontend
 	for pause := (backoff{}); f == nil && d.inheriting.Load() && pause.sleep(d.ctx.Done()); {
 		f = y.frontendOf(c)
@@ -236,7 +213,8 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	}
 	if f.packets == nil {
 		lc := listenConfig(func(fd uintptr) error { return wantDestination(fd, y.name == inet.IPv4) })
-		pc, err := lc.ListenPacket(context.Background(), y.network("udp"), y.wildcard())
+		at := y.wildcard(balancer.UDP)
+		pc, err := lc.ListenPacket(context.Background(), network(at), at.AddrPort().String())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected datagrams: %w", err)
 		}
@@ -271,9 +249,6 @@ func (r *redirect) forget(f *frontend) {
 	if family := r.families[inet.Of(f.key.Addr)]; family != nil {
 		delete(family.ports, f.key)
 	}
-	r.mu.Lock()
-	delete(r.routes, f.key)
-	r.mu.Unlock()
 }
 
 // served reports whether the kernel redirects to f.

@@ -65,9 +65,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 // alone. It decides only once per flow where that goes, so that a client that goes on sending would never meet a redirect that is
 // new, and go on meeting one that is not there any more.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
-	y.r.mu.RLock()
-	f := y.r.routes[flow.Frontend()]
-	y.r.mu.RUnlock()
+	f := y.r.d.chains.at(flow.Frontend())
 	if f == nil {
 		return true
 	}
@@ -76,11 +74,9 @@ func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
 	return flow.Backend().Port() != f.packetsPortLocked()
 }
 
-// forgetReset drops what conntrack knows of connections that this side has reset: for ten seconds it would lead a client that
-// takes the same port again to where the redirect led, though that is closed by then.
-func forgetReset(ctx context.Context, keys map[balancer.Key]bool) error {
-	return cut(ctx, keys, func(f *conntrack.Flow) bool { return f.State == "close" })
-}
+// wasReset reports whether this side has reset a connection: for ten seconds conntrack would lead a client that takes the same port
+// again to where the redirect led, though that is closed by then.
+func wasReset(f *conntrack.Flow) bool { return f.State == "close" }
 
 func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error {
 	if len(keys) == 0 {
@@ -186,14 +182,14 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 		}
 		if port, err := y.closedFor(f); err == nil && !f.isRemoved() {
 			y.ports[f.key] = port
+			if f.key.Proto == balancer.UDP {
+				r.d.chains.remove(f) // its flows end: see misled
+			}
 		} else if err != nil {
 			failed = errors.Join(failed, err)
 		}
 	}
 	if !r.d.yielded {
-		r.mu.Lock()
-		maps.DeleteFunc(r.routes, func(k balancer.Key, _ *frontend) bool { return k.Proto == balancer.UDP }) // flows end: see misled
-		r.mu.Unlock()
 		failed = errors.Join(failed, r.commit(ctx))
 	}
 	for _, f := range frontends {
@@ -221,7 +217,7 @@ func (r *redirect) close(ctx context.Context) error {
 			reset[k] = k.Proto == balancer.TCP
 		}
 		y.mu.Unlock()
-		failed = errors.Join(failed, y.kernel.Close(ctx), forgetReset(ctx, reset))
+		failed = errors.Join(failed, y.kernel.Close(ctx), cut(ctx, reset, wasReset))
 		for _, held := range y.closed {
 			held.close()
 		}

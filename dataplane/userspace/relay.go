@@ -29,8 +29,7 @@ func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
 // to do with the connections is up to the caller, who closes them in any case. Where such a deadline was set to pause the
 // connection, it returns errPaused, and the pumps know what they have read and not written: relay may be called again.
 func (r *relaying) relay() error {
-	r.other.Add(1)
-	go r.backend()
+	r.other.Go(func() { r.run(&r.out) })
 	r.run(&r.in)
 	r.other.Wait()
 	if r.err == nil && r.paused.Load() && !(r.in.ended && r.out.ended) {
@@ -46,12 +45,6 @@ type relaying struct {
 	other   sync.WaitGroup
 	once    sync.Once
 	err     error // the first cause
-}
-
-// backend runs the direction from the backend in its own goroutine; the caller's has the other one.
-func (r *relaying) backend() {
-	defer r.other.Done()
-	r.run(&r.out)
 }
 
 // run moves one direction to its end, and passes that on.

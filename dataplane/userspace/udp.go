@@ -64,8 +64,7 @@ func (f *frontend) receiveFrom(pc *net.UDPConn, read reading) {
 	widen(pc)
 	f.adoptFlowsLocked()
 	f.d.budget.take(1)
-	f.d.tasks.Add(1)
-	go f.receive(pc, read)
+	f.d.tasks.Go(func() { f.receive(pc, read) })
 }
 
 // shutPacketsLocked closes the socket and ends all flows.
@@ -90,7 +89,6 @@ func bound(pc *net.UDPConn) reading {
 
 // receive hands the clients' datagrams to their flows, until the socket is closed.
 func (f *frontend) receive(pc *net.UDPConn, read reading) {
-	defer f.d.tasks.Done()
 	defer f.d.budget.give(1)
 	slower := backoff{}
 	await := arrival(pc)
@@ -226,8 +224,8 @@ func (f *frontend) beginFlowLocked(x *flow) {
 	x.last.Store(x.placed)
 	f.flows.add(x)
 	f.d.budget.take(1)
-	f.d.tasks.Add(1)
-	go f.reply(x, x.backend)
+	b := x.backend
+	f.d.tasks.Go(func() { f.reply(x, b) })
 }
 
 // roomForFlow takes a place for one more flow of f. Where there is none, the oldest flow of the frontend with the most
@@ -262,7 +260,6 @@ func (f *frontend) endOldest() bool {
 
 // reply carries the datagrams of backend back until the flow ends, and ends it where it can't go on.
 func (f *frontend) reply(x *flow, backend *backend) {
-	defer f.d.tasks.Done()
 	send := x.back.sender(x.client)
 	use := func(b []byte) {
 		f.praise(backend)

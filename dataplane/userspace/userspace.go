@@ -250,17 +250,10 @@ func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int)
 	select {
 	case <-drained:
 	case <-ctx.Done():
-		left = cutAll(frontends)
+		for _, f := range frontends { // also connections that are about to enter
+			left += f.end()
+		}
 	}
 	<-drained
 	return left
-}
-
-// cutAll resets all connections, also those that are about to enter, and returns how many there were.
-func cutAll(frontends []*frontend) int {
-	n := 0
-	for _, f := range frontends {
-		n += f.end()
-	}
-	return n
 }

@@ -43,11 +43,7 @@ func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, endsBuffer, groups...)
 	if err == nil && filter != nil {
-		err = errors.Join(s.Control(func(fd uintptr) {
-			program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-			err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-		}), err)
-		if err != nil {
+		if err = s.Filter(filter); err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}
