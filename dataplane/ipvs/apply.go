@@ -9,6 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipvsnl"
 )
 
@@ -46,7 +47,7 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, ta
 		if c.New == nil && d.servers[c.Key] == nil {
 			continue
 		}
-		if err := d.no(c.Key.Addr); err != nil && c.New != nil {
+		if err := d.no[inet.Of(c.Key.Addr)]; err != nil && c.New != nil {
 			failed[c.Key] = err
 			continue
 		}

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/ipvsnl"
 )
 
@@ -72,34 +68,27 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 	}, err
 }
 
-// idleFlows are the idle flows of endpoints that drain, whose end may be waited for, as they were last counted. To count them the
-// whole table of connections is read.
-type idleFlows struct {
-	reading sync.Mutex // held by who counts them
-	// due is when they may be counted again; reading guards it.
-	due  time.Time
-	last atomic.Pointer[map[balancer.DrainKey]uint64]
-}
-
-// idleFlows counts the idle flows of endpoints that drain, unless it did so just now.
+// idleFlows counts the idle flows of endpoints of UDP that drain, whose end may be waited for: the whole table of connections is
+// read. Where it can't be, all are live.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 {
 	flows := d.drainingFlows()
 	if len(flows) == 0 {
 		return nil
 	}
-	i := &d.counts.idle
-	if i.reading.TryLock() {
-		defer i.reading.Unlock()
-		if began := time.Now(); !began.Before(i.due) {
-			d.countIdle(ctx, flows)
-			i.last.Store(&flows)
-			i.due = counters.NextReading(began)
+	idle, err := d.idle(ctx)
+	if err != nil {
+		return nil
+	}
+	for c, err := range d.conn.Connections(ctx) {
+		if err != nil {
+			break
+		}
+		k := balancer.DrainKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}, Backend: c.Backend}
+		if n, drains := flows[k]; drains && idle(&c) {
+			flows[k] = n + 1
 		}
 	}
-	if last := i.last.Load(); last != nil {
-		return *last
-	}
-	return nil // another counts them for the first time: they are live until then
+	return flows
 }
 
 // drainingFlows has the endpoints of UDP that drain.
@@ -117,21 +106,4 @@ func (d *Dataplane) drainingFlows() map[balancer.DrainKey]uint64 {
 		}
 	}
 	return flows
-}
-
-// countIdle counts the idle ones among flows.
-func (d *Dataplane) countIdle(ctx context.Context, flows map[balancer.DrainKey]uint64) {
-	idle, err := d.idle(ctx)
-	if err != nil {
-		return // all are live
-	}
-	for c, err := range d.conn.Connections(ctx) {
-		if err != nil {
-			break
-		}
-		k := balancer.DrainKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}, Backend: c.Backend}
-		if n, drains := flows[k]; drains && idle(&c) {
-			flows[k] = n + 1
-		}
-	}
 }

@@ -18,13 +18,14 @@ type counts struct {
 	reading sync.Mutex // held by who reads all counters
 	// next is when they may be read again; reading guards it.
 	next time.Time
-	idle idleFlows
 
 	mu sync.Mutex // guards what follows; never held while the kernel is asked
 	// servers are of the virtual servers that are there.
 	servers map[balancer.Key]*serverCounts
 	// ended are what destinations had counted that are gone.
 	ended *counters.Sums[counters.Backend, ipvsnl.Stats]
+	// idle are flows that are not live, as they were last counted.
+	idle map[balancer.DrainKey]uint64
 }
 
 // serverCounts is what the destinations of one virtual server have counted.
@@ -204,20 +205,26 @@ const countTime = 10 * time.Second
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	d.counts.read(ctx, d.conn)
-	return d.counts.sums(d.idleFlows(ctx))
+	d.counts.read(ctx, d.conn, d.idleFlows)
+	return d.counts.sums()
 }
 
 // read reads the destinations of the virtual servers that have counted anything since they were last read, or had
 // connections then. What can't be read stays as it was last seen.
-func (c *counts) read(ctx context.Context, conn ipvsnl.Conn) {
+func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.Context) map[balancer.DrainKey]uint64) {
 	if !c.reading.TryLock() {
 		return
 	}
 	defer c.reading.Unlock()
-	if started := time.Now(); !started.Before(c.next) && c.readLocked(ctx, conn) {
-		c.next = counters.NextReading(started)
+	started := time.Now()
+	if started.Before(c.next) || !c.readLocked(ctx, conn) {
+		return
 	}
+	flows := idle(ctx)
+	c.next = counters.NextReading(started)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = flows
 }
 
 // readNow is read, however soon after another.
@@ -266,7 +273,7 @@ func (c *counts) take(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, e
 }
 
 // sums returns what has been counted so far, by service and port; idle flows are not live.
-func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCount {
+func (c *counts) sums() []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stats, active := map[counters.Backend]ipvsnl.Stats{}, map[counters.Backend]uint64{}
@@ -276,7 +283,7 @@ func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCou
 			k := counters.Backend{Port: t.of, Addr: at}
 			stats[k], kept[k] = plus(stats[k], minus(l.seen, l.from)), plus(kept[k], l.seen)
 			live := uint64(l.active)
-			active[k] += live - min(live, idle[balancer.DrainKey{Frontend: key, Backend: at}])
+			active[k] += live - min(live, c.idle[balancer.DrainKey{Frontend: key, Backend: at}])
 		}
 	}
 	byPort := map[counters.Port]*dataplane.FrontendCount{}

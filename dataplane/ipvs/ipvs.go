@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/dnat"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipvsnl"
 	"vipd/dataplane/internal/worker"
 )
@@ -27,8 +27,8 @@ type Dataplane struct {
 	failover bool
 	// lacks are the schedulers that the kernel does not have.
 	lacks []balancer.Scheduler
-	// no4 and no6 say why a family is unavailable; nil means it is available.
-	no4, no6 error
+	// no says why a family is unavailable; nil means it is available.
+	no map[inet.Family]error
 	// timeouts are those that the kernel is given.
 	timeouts ipvsnl.Timeouts
 	counts   *counts
@@ -56,7 +56,7 @@ var _ dataplane.Dataplane = (*Dataplane)(nil)
 func newDataplane(ctx context.Context, conn ipvsnl.Conn, tracked dnat.Cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
 		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: dnat.NewFlows(tracked, log), ledger: l,
-		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
+		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{}, no: map[inet.Family]error{},
 	}
 	d.drains = worker.New(d.endDrains)
 	var nearest balancer.Scheduler
@@ -93,24 +93,15 @@ func (d *Dataplane) Traits() dataplane.Traits {
 // missing says in one line what is missing here, if anything is.
 func (d *Dataplane) missing() string {
 	var parts []string
-	if d.no4 != nil {
-		parts = append(parts, "no ipv4: "+d.no4.Error())
-	}
-	if d.no6 != nil {
-		parts = append(parts, "no ipv6: "+d.no6.Error())
+	for _, f := range inet.Families() {
+		if err := d.no[f]; err != nil {
+			parts = append(parts, fmt.Sprintf("no %s: %v", f, err))
+		}
 	}
 	for _, name := range d.lacks {
 		parts = append(parts, fmt.Sprintf("the kernel lacks the scheduler %s", name))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// no says why addresses of the family of a can't be served; nil means they can.
-func (d *Dataplane) no(a netip.Addr) error {
-	if a.Is4() {
-		return d.no4
-	}
-	return d.no6
 }
 
 // Digest covers what virtual servers are made of.
@@ -201,23 +192,29 @@ func (d *Dataplane) sawLocked(s *server, virtual ipvsnl.Service, destinations []
 
 // refreshLocked reads the virtual server of s.
 func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
-	virtual, err := d.conn.Service(ctx, s.key)
-	var states []ipvsnl.DestinationState
-	if err == nil {
-		states, err = d.conn.Destinations(ctx, s.key)
-	}
+	virtual, destinations, err := d.read(ctx, s.key)
 	switch {
 	case errors.Is(err, ipvsnl.ErrNoService):
 		d.goneLocked(s)
 		return nil
 	case err != nil:
 		return err
-	case s.isOther(virtual.Service, plain(states)):
+	case s.isOther(virtual, destinations):
 		d.goneLocked(s)
 		return d.foreign(ctx, s.key)
 	}
-	d.sawLocked(s, virtual.Service, plain(states))
+	d.sawLocked(s, virtual, destinations)
 	return nil
+}
+
+// read reads a virtual server and its destinations.
+func (d *Dataplane) read(ctx context.Context, k balancer.Key) (ipvsnl.Service, []ipvsnl.Destination, error) {
+	virtual, err := d.conn.Service(ctx, k)
+	if err != nil {
+		return ipvsnl.Service{}, nil, err
+	}
+	states, err := d.conn.Destinations(ctx, k)
+	return virtual.Service, plain(states), err
 }
 
 func plain(states []ipvsnl.DestinationState) []ipvsnl.Destination {

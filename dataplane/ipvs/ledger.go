@@ -68,7 +68,7 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 		return l, fmt.Errorf("reading the ledger of virtual servers: %w", err)
 	}
 	header, rest, _ := strings.Cut(string(text), "\n")
-	if !l.isHeader(header) {
+	if text, ok := unsealed(header); !ok || text != l.header {
 		return l, nil
 	}
 	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // after half a line, none can be added
@@ -77,11 +77,6 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 		l.read(strings.TrimSuffix(line, "\n"))
 	}
 	return l, nil
-}
-
-func (l *ledger) isHeader(line string) bool {
-	text, ok := unsealed(line)
-	return ok && text == l.header
 }
 
 // sealed is a line with its checksum.
@@ -139,12 +134,6 @@ func (r record) line(k balancer.Key) string {
 	return sealed(fmt.Sprintf("+ %s %d %d %s", k, r.drain.Milliseconds(), until, bounded))
 }
 
-// same reports whether two records are written alike.
-func (r record) same(s record) bool {
-	return r.drain.Milliseconds() == s.drain.Milliseconds() && r.bounded == s.bounded &&
-		r.until.IsZero() == s.until.IsZero() && r.until.UnixMilli() == s.until.UnixMilli()
-}
-
 // owns reports whether vipd made the virtual server.
 func (l *ledger) owns(k balancer.Key) bool {
 	_, ok := l.entries[k]
@@ -153,11 +142,12 @@ func (l *ledger) owns(k balancer.Key) bool {
 
 // set notes a virtual server that vipd made, or is about to make.
 func (l *ledger) set(k balancer.Key, r record) {
-	if old, ok := l.entries[k]; ok && old.same(r) {
+	line := r.line(k)
+	if old, ok := l.entries[k]; ok && old.line(k) == line {
 		return
 	}
 	l.entries[k] = r
-	l.pending.WriteString(r.line(k))
+	l.pending.WriteString(line)
 }
 
 // drop notes that a virtual server is not vipd's, or not there any more.

@@ -240,11 +240,7 @@ func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 
 // wrongLocked says in what a virtual server is not as it was left; "" means in nothing.
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
-	virtual, err := d.conn.Service(ctx, s.key)
-	var states []ipvsnl.DestinationState
-	if err == nil {
-		states, err = d.conn.Destinations(ctx, s.key)
-	}
+	virtual, destinations, err := d.read(ctx, s.key)
 	if errors.Is(err, ipvsnl.ErrNoService) {
 		return fmt.Sprintf("virtual server %s is gone", s.key), nil
 	}
@@ -252,7 +248,7 @@ func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) 
 		return "", err
 	}
 	now := *s
-	now.saw(virtual.Service, plain(states))
+	now.saw(virtual, destinations)
 	p := now.plan(time.Now())
 	for _, op := range slices.Concat(p.change, p.remove) {
 		switch op.Verb {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipvsnl"
 )
 
@@ -16,20 +17,16 @@ import (
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, is4 := range []bool{true, false} {
-		err := d.tryLocked(ctx, is4)
-		switch {
-		case err == nil:
-		case uncertain(err) || ctx.Err() != nil:
+	var failed error
+	for _, f := range inet.Families() {
+		if err := d.tryLocked(ctx, f); uncertain(err) || err != nil && ctx.Err() != nil {
 			return err
-		case is4:
-			d.no4 = err
-		default:
-			d.no6 = err
+		} else if err != nil {
+			d.no[f] = err
+			failed = errors.Join(failed, err)
 		}
 	}
-	failed := errors.Join(d.no4, d.no6)
-	if d.no4 != nil && d.no6 != nil {
+	if len(d.no) == len(inet.Families()) {
 		return failed
 	}
 	if failed != nil {
@@ -42,19 +39,16 @@ func (d *Dataplane) try(ctx context.Context) error {
 const trials = 8
 
 // trialKey is where the first trial is made.
-func trialKey(is4 bool) balancer.Key {
+func trialKey(f inet.Family) balancer.Key {
 	k := balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), Port: 9, Proto: balancer.TCP}
-	if is4 {
+	if f == inet.IPv4 {
 		k.Addr = netip.AddrFrom4([4]byte{198, 51, 100, 0})
 	}
 	return k
 }
 
-func (d *Dataplane) tryLocked(ctx context.Context, is4 bool) (err error) {
-	family, k := "ipv6", trialKey(is4)
-	if is4 {
-		family = "ipv4"
-	}
+func (d *Dataplane) tryLocked(ctx context.Context, family inet.Family) (err error) {
+	k := trialKey(family)
 	to := netip.AddrPortFrom(k.Addr.Next(), 9)
 	for range trials {
 		err = d.tryAtLocked(ctx, k, to)
