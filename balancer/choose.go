@@ -261,10 +261,7 @@ func remembered(f *Frontend, in *Inputs) *Frontend { return withDrains(withRamps
 // withDrains returns f with the removed backends whose connections may live on, in a new frontend unless there are none.
 func withDrains(f *Frontend, in *Inputs) *Frontend {
 	var removed []Backend
-	for k, d := range in.Drains.From(DrainKey{Frontend: f.Key}) {
-		if k.Frontend != f.Key {
-			break
-		}
+	for k, d := range ofFrontend(in.Drains, f.Key) {
 		if f.Backend(k.Backend) == nil {
 			removed = append(removed, Backend{Addr: k.Backend, State: Removed, Until: d.Until})
 		}
@@ -282,10 +279,7 @@ func withDrains(f *Frontend, in *Inputs) *Frontend {
 // service's own of the same address and ports.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
-	for id, e := range in.Endpoints.From(EndpointID{Service: s.Name}) {
-		if id.Service != s.Name {
-			break
-		}
+	for _, e := range in.Endpoints.While(EndpointID{Service: s.Name}, func(id EndpointID) bool { return id.Service == s.Name }) {
 		endpoints = append(endpoints, e)
 	}
 	for i := range s.Endpoints {

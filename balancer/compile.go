@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"iter"
 	"net/netip"
 	"time"
 
@@ -86,6 +87,11 @@ func (d DrainKey) Compare(other DrainKey) int {
 		return c
 	}
 	return d.Backend.Compare(other.Backend)
+}
+
+// ofFrontend yields what is remembered of the backends of a frontend.
+func ofFrontend[V comparable](m snap.Map[DrainKey, V], frontend Key) iter.Seq2[DrainKey, V] {
+	return m.While(DrainKey{Frontend: frontend}, func(k DrainKey) bool { return k.Frontend == frontend })
 }
 
 // Drain is what is remembered of a removed endpoint or VIP: until when its connections may live, in UTC and without a

@@ -25,8 +25,13 @@ type Locator func(path string) Origin
 func DecodeService(name Name, fields, defaults map[string]any, where Locator, unknown Severity) (*Service, []Problem) {
 	r := newReading(name, where, unknown)
 	r.own, r.defaulted = fields, inherited(fields, defaults)
+	if len(r.defaulted) > 0 {
+		own := fields
+		fields = maps.Clone(r.defaulted)
+		maps.Copy(fields, own)
+	}
 	d := newDefinition()
-	r.decode(d, merged(fields, r.defaulted))
+	r.decode(d, fields)
 	d.complete()
 	r.checkService(d)
 	problems, ok := r.result()
@@ -91,15 +96,6 @@ func inherited(fields, defaults map[string]any) map[string]any {
 			out[field] = value
 		}
 	}
-	return out
-}
-
-func merged(fields, inherited map[string]any) map[string]any {
-	if len(inherited) == 0 {
-		return fields
-	}
-	out := maps.Clone(inherited)
-	maps.Copy(out, fields)
 	return out
 }
 

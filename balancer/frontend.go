@@ -1,9 +1,12 @@
 package balancer
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
+
+	"vipd/balancer/snap"
 )
 
 // Frontend is one compiled address, port and protocol with its final backends. A dataplane carries it out as it is.
@@ -49,6 +52,11 @@ func (b Backend) Drains() bool { return b.State == Draining || b.State == Remove
 
 // Over reports whether the time of b's connections has ended.
 func (b Backend) Over(now time.Time) bool { return !b.Until.IsZero() && !now.Before(b.Until) }
+
+// On yields the frontends on an address, in the order of their keys.
+func On(frontends snap.Map[Key, *Frontend], a netip.Addr) iter.Seq2[Key, *Frontend] {
+	return frontends.While(Key{Addr: a}, func(k Key) bool { return k.Addr == a })
+}
 
 // Target is the endpoint behind b, which is a backend of f.
 func (f *Frontend) Target(b Backend) Target {

@@ -44,13 +44,10 @@ func (p Protocol) Number() byte {
 
 // ProtocolOf is the protocol of a number; empty for one that services can't be made of.
 func ProtocolOf(number byte) Protocol {
-	switch number {
-	case 6:
-		return TCP
-	case 17:
-		return UDP
-	case 132:
-		return SCTP
+	for _, p := range []Protocol{TCP, UDP, SCTP} {
+		if p.Number() == number {
+			return p
+		}
 	}
 	return ""
 }
@@ -154,8 +151,5 @@ type EndpointID struct {
 
 // Compare orders by service, then ID.
 func (e EndpointID) Compare(other EndpointID) int {
-	if c := e.Service.Compare(other.Service); c != 0 {
-		return c
-	}
-	return cmp.Compare(e.ID, other.ID)
+	return cmp.Or(e.Service.Compare(other.Service), cmp.Compare(e.ID, other.ID))
 }

@@ -94,10 +94,7 @@ func (m Memory) leave(f *Frontend, after Desired, now time.Time) Memory {
 // forget drops the drains and ramps of one frontend.
 func (m Memory) forget(key Key) Memory {
 	m.Ramps = dropRamps(m.Ramps, key)
-	for k := range m.Drains.From(DrainKey{Frontend: key}) {
-		if k.Frontend != key {
-			break
-		}
+	for k := range ofFrontend(m.Drains, key) {
 		m.Drains = m.Drains.Delete(k)
 	}
 	return m

@@ -31,10 +31,7 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 	if t.Port != 0 {
 		return edits
 	}
-	for at := range all.From(t) {
-		if at.Service != t.Service || at.Addr != t.Addr {
-			break
-		}
+	for at := range all.While(t, func(at Target) bool { return at.Service == t.Service && at.Addr == t.Addr }) {
 		if at != t {
 			edits = append(edits, OverrideEdit{at, func(old Override) *Override { return old.Under(change) }})
 		}

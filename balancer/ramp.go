@@ -47,10 +47,7 @@ func (m Memory) ramp(old, next *Frontend, now time.Time) Memory {
 	active := func(b *Backend) bool { return b != nil && b.State == Active }
 	served := func(b Backend) bool { return old != nil && active(old.Backend(b.Addr)) }
 	goesOn := slices.ContainsFunc(next.Backends, func(b Backend) bool { return b.State == Active && served(b) })
-	for k := range m.Ramps.From(DrainKey{Frontend: next.Key}) {
-		if k.Frontend != next.Key {
-			break
-		}
+	for k := range ofFrontend(m.Ramps, next.Key) {
 		if !active(next.Backend(k.Backend)) {
 			m.Ramps = m.Ramps.Delete(k)
 		}
@@ -78,10 +75,7 @@ func (m Memory) climb(now time.Time) Memory {
 }
 
 func dropRamps(ramps snap.Map[DrainKey, Ramp], key Key) snap.Map[DrainKey, Ramp] {
-	for k := range ramps.From(DrainKey{Frontend: key}) {
-		if k.Frontend != key {
-			break
-		}
+	for k := range ofFrontend(ramps, key) {
 		ramps = ramps.Delete(k)
 	}
 	return ramps

@@ -67,10 +67,7 @@ func standingOf(a netip.Addr, env *Env, in *Inputs, out *Desired) Standing {
 
 // served reports whether a frontend on the VIP a has a backend that gets new connections.
 func served(a netip.Addr, frontends snap.Map[Key, *Frontend]) bool {
-	for key, f := range frontends.From(Key{Addr: a}) {
-		if key.Addr != a {
-			return false
-		}
+	for _, f := range On(frontends, a) {
 		if !f.NodePort && f.Serves() {
 			return true
 		}

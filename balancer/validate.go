@@ -57,10 +57,9 @@ func (r *reading) decode(target any, tree map[string]any) {
 
 // inherits reports whether the field at path comes from [defaults].
 func (r *reading) inherits(path string) bool {
-	if len(r.defaulted) == 0 {
-		return false
-	}
-	_, ok := r.defaulted[fieldOf(path)]
+	field, _, _ := strings.Cut(path, ".")
+	field, _, _ = strings.Cut(field, "[")
+	_, ok := r.defaulted[field]
 	return ok
 }
 
@@ -77,14 +76,6 @@ func (r *reading) add(severity Severity, path, text string) {
 		text = "from [defaults]: " + text
 	}
 	r.problems = append(r.problems, Problem{Severity: severity, Origin: r.at(path), Service: r.service, Field: path, Text: text})
-}
-
-// fieldOf returns the first name of a path.
-func fieldOf(path string) string {
-	if i := strings.IndexAny(path, ".["); i >= 0 {
-		return path[:i]
-	}
-	return path
 }
 
 // errorf notes what keeps the service from being used, unless path is broken anyway.

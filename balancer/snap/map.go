@@ -90,6 +90,13 @@ func (m Map[K, V]) From(start K) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walkFrom(start, yield) }
 }
 
+// While yields the entries from start on, in key order, up to the first whose key is not in.
+func (m Map[K, V]) While(start K, in func(K) bool) iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		m.root.walkFrom(start, func(k K, v V) bool { return in(k) && yield(k, v) })
+	}
+}
+
 // Keys yields the keys in order.
 func (m Map[K, V]) Keys() iter.Seq[K] {
 	return func(yield func(K) bool) {

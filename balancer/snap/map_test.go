@@ -65,6 +65,14 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	if !slices.Equal(from, got[i:]) {
 		t.Fatalf("seed %d: From(%d) = %v, want %v", seed, start, from, got[i:])
 	}
+	from = nil
+	for k := range m.While(start, func(k key) bool { return k < start+3 }) {
+		from = append(from, k)
+	}
+	end, _ := slices.BinarySearch(got, start+3)
+	if !slices.Equal(from, got[i:end]) {
+		t.Fatalf("seed %d: While(%d) = %v, want %v", seed, start, from, got[i:end])
+	}
 }
 
 func checkDiff(t *testing.T, seed uint64, a, b snap.Map[key, int], am, bm map[key]int) {

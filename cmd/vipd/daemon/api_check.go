@@ -50,10 +50,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 		return t, found, fmt.Errorf(`service %s has no health check; add one to it, such as health = { type = "tcp" }`, q.Service)
 	}
 	var several []string
-	for target, subject := range s.Checked.From(balancer.Target{Service: q.Service}) {
-		if target.Service != q.Service {
-			break
-		}
+	for target, subject := range s.Checked.While(balancer.Target{Service: q.Service}, func(t balancer.Target) bool { return t.Service == q.Service }) {
 		switch {
 		case target.Addr != named.Addr || named.Port != 0 && target.Port != named.Port:
 			continue

@@ -153,10 +153,7 @@ func (t *Teller) message(v *Serving) api.OwnerTold {
 		}
 		told := api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group}
 		told.Cannot = cannot(v, a, p.Require)
-		for key, f := range s.Desired.Frontends.From(balancer.Key{Addr: a}) {
-			if key.Addr != a {
-				break
-			}
+		for _, f := range balancer.On(s.Desired.Frontends, a) {
 			told.Serves = true
 			told.KeepsSource = told.KeepsSource || s.Env.Capabilities.KeepsSource && f.Forward == balancer.NATForward && f.SNAT != balancer.AlwaysSNAT
 		}
@@ -181,10 +178,7 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 		return ""
 	}
 	served, local := map[balancer.Name]bool{}, map[balancer.Name]bool{}
-	for key, f := range s.Desired.Frontends.From(balancer.Key{Addr: a}) {
-		if key.Addr != a {
-			break
-		}
+	for _, f := range balancer.On(s.Desired.Frontends, a) {
 		served[f.Service] = served[f.Service] || f.Serves()
 		local[f.Service] = local[f.Service] || servesLocally(f, s.Env.Local)
 	}

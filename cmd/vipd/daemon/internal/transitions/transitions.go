@@ -273,10 +273,7 @@ func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
 func servicesOn(vip netip.Addr, desired balancer.Desired) string {
 	var names []string
 	seen := map[balancer.Name]bool{}
-	for key, f := range desired.Frontends.From(balancer.Key{Addr: vip}) {
-		if key.Addr != vip {
-			break
-		}
+	for _, f := range balancer.On(desired.Frontends, vip) {
 		if !f.NodePort && !seen[f.Service] {
 			seen[f.Service] = true
 			names = append(names, string(f.Service))
