@@ -71,7 +71,7 @@ func (c *call) readChecked(place string) (*definitions, error) {
 // what health checks would lack on this host.
 func (d *definitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
-	frontends := d.compile("", capabilities(mode, d.config))
+	frontends := d.compile("", capabilities(mode))
 	for i := range d.problems {
 		if p := &d.problems[i]; p.Kind == balancer.Held {
 			p.Text += " (a running vipd leaves it with the service that has it)" // which a file does not tell

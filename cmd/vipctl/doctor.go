@@ -82,7 +82,7 @@ func (c *call) examined() doctor.Host {
 		return h // what is wrong with the file is said already
 	}
 	mode, _ := planned(h.Config.Mode)
-	h.Frontends = mapped(d.compile("", mode.Capabilities(h.Config)), doctor.FrontendOf)
+	h.Frontends = mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
 	return h
 }
 

@@ -45,7 +45,7 @@ func runPlan(c *call) error {
 	}
 	mode, note := planned(cmp.Or(name, d.config.Mode))
 	fmt.Fprint(c.stderr, note)
-	frontends := d.compile(c.flags.String("node"), mode.Capabilities(d.config))
+	frontends := d.compile(c.flags.String("node"), mode.Capabilities())
 	incomplete := false
 	for _, p := range d.problems {
 		fmt.Fprintln(c.stderr, table.Line(p.String()))
@@ -116,9 +116,9 @@ func (c *call) mode() (config.ModeName, error) {
 
 // capabilities are those of a mode; for auto, those of one that can do everything, so that only what is wrong in
 // itself is found.
-func capabilities(name config.ModeName, c config.Config) balancer.Capabilities {
+func capabilities(name config.ModeName) balancer.Capabilities {
 	if mode, ok := modes.Find(name); ok {
-		return mode.Capabilities(c)
+		return mode.Capabilities()
 	}
 	return balancer.Capabilities{
 		Mode:        "auto",

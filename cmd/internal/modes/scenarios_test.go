@@ -42,7 +42,7 @@ func TestScenarios(t *testing.T) {
 			conf := config.Default()
 			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}
 			for _, m := range modes.All() {
-				env := balancer.Env{Node: "n1", Zone: "z1", Capabilities: m.Capabilities(conf), Local: own, NodePortAddresses: own}
+				env := balancer.Env{Node: "n1", Zone: "z1", Capabilities: m.Capabilities(), Local: own, NodePortAddresses: own}
 				d := balancer.Compile(env, balancer.Inputs{Services: loaded.Snapshot.Services})
 				compare(t, filepath.Join(dir, string(m.Name)+".frontends.want"), write(d, dir))
 				var frontends []*balancer.Frontend
