@@ -2,6 +2,7 @@ package convert
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -58,36 +59,27 @@ func (d *draft) fit(s *service) *balancer.Service {
 	}
 }
 
-// indexOf is the index in a path such as endpoints[2].weight; -1 without one.
-func indexOf(path string) int {
-	_, rest, found := strings.Cut(path, "[")
-	number, _, _ := strings.Cut(rest, "]")
-	n, err := strconv.Atoi(number)
-	if !found || err != nil {
-		return -1
-	}
-	return n
-}
-
 // remove removes what a problem is about, and reports whether there was something to remove. Warnings remove settings
 // alone: an endpoint with a warning is still an endpoint. A problem with what is missing in the health table removes all of it.
 func (d *draft) remove(s *service, p balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
 	if list, _, isElement := strings.Cut(field, "["); isElement {
-		return p.Severity == balancer.SeverityError && d.removeElement(s.list(list), indexOf(field), p.Text)
+		i := -1
+		_, _ = fmt.Sscanf(field, list+"[%d]", &i) // -1 where there is no index
+		return p.Severity == balancer.SeverityError && d.removeElement(s.list(list), i, p.Text)
 	}
 	if field == "health" {
 		settings = &s.health
 		field, _, _ = strings.Cut(inner, ".")
 	}
 	if one := find(*settings, field); one != nil && field != "type" {
-		d.note(one.at(s), "not set: %s: %s", p.Field, p.Text)
+		d.note(cmp.Or(one.line, s.line), "not set: %s: %s", p.Field, p.Text)
 		*settings = slices.DeleteFunc(*settings, func(s setting) bool { return s.name == field })
 		return true
 	}
 	if settings == &s.health && len(s.health) > 0 {
-		d.note(s.health[0].at(s), "not checked: %s: %s", p.Field, p.Text)
+		d.note(cmp.Or(s.health[0].line, s.line), "not checked: %s: %s", p.Field, p.Text)
 		s.health = nil
 		return true
 	}
@@ -100,20 +92,12 @@ func (s *service) list(name string) *[]entry {
 }
 
 func (d *draft) removeElement(list *[]entry, i int, text string) bool {
-	if list == nil || i >= len(*list) {
+	if list == nil || i < 0 || i >= len(*list) {
 		return false
 	}
 	d.note((*list)[i].line, "left out: %s", text)
 	*list = slices.Delete(*list, i, i+1)
 	return true
-}
-
-// at is the line of the setting; for a default, that of its service.
-func (one setting) at(s *service) int {
-	if one.line > 0 {
-		return one.line
-	}
-	return s.line
 }
 
 // settle names the ports of a service where it has several, and puts the endpoints' port where it is written shortest.

@@ -181,7 +181,10 @@ func (h *haproxy) words(line int) ([]string, error) {
 			quote = 0
 		case c == '\\' && quote != '\'' && i+1 < len(text):
 			i++
-			word.WriteRune(escaped(text[i]))
+			if c, special := map[rune]rune{'n': '\n', 'r': '\r', 't': '\t'}[text[i]]; special {
+				text[i] = c
+			}
+			word.WriteRune(text[i])
 			inWord = true
 		case quote != 0:
 			word.WriteRune(c)
@@ -207,18 +210,6 @@ func (h *haproxy) words(line int) ([]string, error) {
 		out = append(out, word.String())
 	}
 	return out, nil
-}
-
-func escaped(c rune) rune {
-	switch c {
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	}
-	return c
 }
 
 // frontend makes services of a frontend and its backend.

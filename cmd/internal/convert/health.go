@@ -1,6 +1,9 @@
 package convert
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // timing is when endpoints are checked, as the origin says it. Zero durations are left to vipd.
 type timing struct {
@@ -29,7 +32,7 @@ func (d *draft) checkTimes(s *service, t timing) {
 	case t.interval.time == 0:
 		bounded = usualInterval
 	case bounded != t.interval.time:
-		d.note(t.interval.or(s), "interval is %s: vipd takes %s to %s", seconds(bounded), seconds(leastInterval), seconds(greatestInterval))
+		d.note(cmp.Or(t.interval.line, s.line), "interval is %s: vipd takes %s to %s", seconds(bounded), seconds(leastInterval), seconds(greatestInterval))
 		fallthrough
 	default:
 		s.checkSpan("interval", bounded, t.interval)
@@ -39,7 +42,7 @@ func (d *draft) checkTimes(s *service, t timing) {
 	case t.timeout.time == 0 && bounded <= usualTimeout:
 		s.checkSpan("timeout", longest, span{why: "must be below interval"})
 	case t.timeout.time >= bounded:
-		d.note(t.timeout.or(s), "timeout is %s: in vipd it is below interval, which is %s", seconds(longest), seconds(bounded))
+		d.note(cmp.Or(t.timeout.line, s.line), "timeout is %s: in vipd it is below interval, which is %s", seconds(longest), seconds(bounded))
 		s.checkSpan("timeout", longest, t.timeout)
 	case t.timeout.time > 0:
 		s.checkSpan("timeout", max(t.timeout.time, time.Millisecond), t.timeout)
@@ -49,7 +52,7 @@ func (d *draft) checkTimes(s *service, t timing) {
 	if t.fast.time > 0 {
 		fast := min(max(t.fast.time, leastInterval), bounded)
 		if fast != t.fast.time {
-			d.note(t.fast.or(s), "fast_interval is %s: vipd takes %s up to interval", seconds(fast), seconds(leastInterval))
+			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is %s: vipd takes %s up to interval", seconds(fast), seconds(leastInterval))
 		}
 		s.checkSpan("fast_interval", fast, t.fast)
 	}
@@ -62,12 +65,4 @@ func below(interval time.Duration) time.Duration {
 
 func (s *service) checkSpan(name string, d time.Duration, from span) {
 	s.health = put(s.health, setting{name: name, value: seconds(d), line: from.line, why: from.why})
-}
-
-// or is the line of the span, or that of its service.
-func (t span) or(s *service) int {
-	if t.line > 0 {
-		return t.line
-	}
-	return s.line
 }

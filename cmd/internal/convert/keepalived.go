@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -86,34 +87,15 @@ func (k *keepalived) substituted(nodes []*node) []*node {
 
 // expanded replaces $NAME and ${NAME} in a word. Values do not expand further.
 func (k *keepalived) expanded(word string) string {
-	if !strings.Contains(word, "$") || len(k.variables) == 0 {
+	if len(k.variables) == 0 {
 		return word
 	}
-	var out strings.Builder
-	for {
-		before, after, found := strings.Cut(word, "$")
-		out.WriteString(before)
-		if !found {
-			return out.String()
-		}
-		name := after
-		if inner, ok := strings.CutPrefix(after, "{"); ok {
-			name, word, _ = strings.Cut(inner, "}")
-		} else {
-			end := strings.IndexFunc(after, func(r rune) bool {
-				return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-			})
-			if end < 0 {
-				end = len(after)
-			}
-			name, word = after[:end], after[end:]
-		}
+	return os.Expand(word, func(name string) string {
 		if value, known := k.variables[name]; known {
-			out.WriteString(value)
-		} else {
-			out.WriteString("$" + name)
+			return value
 		}
-	}
+		return "$" + name
+	})
 }
 
 // top reads a statement outside of blocks.
