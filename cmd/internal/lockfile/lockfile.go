@@ -39,10 +39,11 @@ func Lost(f *os.File) bool {
 // Note writes into a lock file what its holder has to say to those who wonder what it does; "" is nothing. It stays when the holder ends,
 // until the next one's Note.
 func Note(f *os.File, text string) error {
-	if err := f.Truncate(0); err != nil {
-		return fmt.Errorf("noting in the lock: %w", err)
+	err := f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(text), 0)
 	}
-	if _, err := f.WriteAt([]byte(text), 0); err != nil {
+	if err != nil {
 		return fmt.Errorf("noting in the lock: %w", err)
 	}
 	return nil

@@ -157,31 +157,26 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var result api.OverrideResult
-	var events []events.Event
-	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (model.Overrides, error) {
+	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (_ model.Overrides, recorded []events.Event, _ error) {
 		place, now := s.Place(), time.Now()
 		targets, err := place.Targets(&q)
 		if err == nil {
 			err = lookup.Spares(&s.Inputs, &q, targets)
 		}
-		if err != nil {
-			return o, err
+		var change balancer.Override
+		if err == nil {
+			change, err = lookup.Asked(&q, now)
 		}
-		change, err := lookup.Asked(&q, now)
 		if err != nil {
-			return o, err
+			return o, nil, err
 		}
 		for _, t := range targets {
 			was := o.At(t)
 			o = o.Say(t, change, place.Endpoints(t))
-			events = append(events, transitions.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
+			recorded = append(recorded, transitions.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
-		return o, nil
-	}, func() {
-		for _, e := range events {
-			d.events.Record(e)
-		}
+		return o, recorded, nil
 	})
 	if err != nil {
 		refuseCall(w, http.StatusBadRequest, err)

@@ -94,7 +94,7 @@ func (d *Daemon) build() (err error) {
 	})
 	d.views = status.Sources{
 		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: d.config, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
-		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host, Fleet: d.fleet, Ownership: d.owned.Summary,
+		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Addresses: d.host.Addresses, Fleet: d.fleet, Ownership: d.owned.Summary,
 	}
 	return nil
 }

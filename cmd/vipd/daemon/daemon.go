@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,6 +70,7 @@ type Daemon struct {
 	Options
 	config config.Config
 	lock   *os.File
+	opened []io.Closer // what closeFiles closes, the last first
 	// filesLost: the last look did not find vipd's files; it belongs to the watch.
 	filesLost bool
 	host      hostSide
@@ -186,19 +189,24 @@ func (d *Daemon) openFiles() (err error) {
 	if err != nil {
 		return err
 	}
+	d.opened = append(d.opened, d.lock)
 	if err := lockfile.Note(d.lock, ""); err != nil {
 		return err
 	}
 	if d.replacing, err = listenHandover(d.handoverPath()); err != nil {
 		return err
 	}
+	d.opened = append(d.opened, d.replacing)
 	if d.config.API.HTTP != "" {
 		if d.web, err = net.Listen("tcp", d.config.API.HTTP); err != nil {
 			return fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
 		}
+		d.opened = append(d.opened, d.web)
 	}
 	d.socket, err = listenSocket(d.config.API.Socket, d.Log)
-	if err != nil && lacksUnixSockets(err) {
+	if err == nil {
+		d.opened = append(d.opened, d.socket)
+	} else if lacksUnixSockets(err) {
 		d.Log.Warn("vipctl can't reach this vipd: Windows has Unix sockets from Windows 10 1803 and Server 2019 on", "err", err)
 		return nil
 	}
@@ -211,20 +219,8 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("closing the host's sockets", "err", err)
 		}
 	}
-	if d.web != nil {
-		_ = d.web.Close()
-	}
-	if d.socket != nil {
-		_ = d.socket.Close()
-	}
-	if d.replacing != nil {
-		_ = d.replacing.Close()
-	}
-	if d.lock != nil {
-		_ = d.lock.Close()
-	}
-	if d.namespace != nil {
-		_ = d.namespace.Close()
+	for _, c := range slices.Backward(d.opened) {
+		_ = c.Close() // a listener was closed by its server
 	}
 	if d.heir != nil { // last: it takes what was closed above as soon as it sees the end
 		_ = d.heir.Close()
@@ -305,7 +301,10 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"leftovers":         d.modeSwitch.RemoveLeftovers,
 		"notify":            d.notifyLoop,
 		"events":            d.transitions.Follow,
-		"hooks":             d.runHooks,
+		"hooks": func(ctx context.Context) error {
+			c := &d.config.Hooks
+			return hooks.Run(ctx, hooks.Options{Commands: c.Commands(), User: c.User, Node: d.config.Node, Events: d.events, Log: d.component("hooks")})
+		},
 	}
 	if d.socket != nil {
 		all["API"] = func(ctx context.Context) error {
@@ -325,12 +324,6 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		all["reserved addresses"] = func(ctx context.Context) error { return d.reserved.Run(ctx, d.model.Kick) }
 	}
 	return all
-}
-
-func (d *Daemon) runHooks(ctx context.Context) error {
-	return hooks.Run(ctx, hooks.Options{
-		Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Events: d.events, Log: d.component("hooks"),
-	})
 }
 
 // publish takes a snapshot of the store.
@@ -360,7 +353,7 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	if _, err := d.source.Reload(ctx); err != nil {
 		return nil, err
 	}
-	if err := d.model.CatchUp(ctx); err != nil {
+	if err := d.model.Update(ctx, nil); err != nil {
 		return nil, err
 	}
 	d.modeSwitch.Reload(ctx)

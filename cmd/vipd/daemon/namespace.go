@@ -41,6 +41,9 @@ func (d *Daemon) claimNamespace() (err error) {
 	d.namespace, err = netlock.Take(self)
 	var held *netlock.HeldError
 	switch {
+	case err == nil:
+		d.opened = append(d.opened, d.namespace)
+		return nil
 	case !errors.As(err, &held):
 		return err
 	case !held.Holder.IsDaemon():

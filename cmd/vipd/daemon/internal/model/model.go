@@ -46,10 +46,12 @@ type Model struct {
 	addresses []netip.Addr // the host's own
 }
 
-// request asks the loop to change the local overrides.
+// Change is a change of the local overrides, with its events.
+type Change func(*State, Overrides) (Overrides, []events.Event, error)
+
+// request asks the loop to change the local overrides; a change that is nil changes nothing.
 type request struct {
-	change func(*State, Overrides) (Overrides, error)
-	kept   func()
+	change Change
 	answer chan error
 }
 
@@ -118,7 +120,7 @@ func (m *Model) Run(ctx context.Context) error {
 		m.working(time.Now())
 		m.compile()
 		if asked.answer != nil { // what was published before the request counts for it
-			asked.answer <- m.answer(asked)
+			asked.answer <- m.answer(asked.change)
 		}
 		m.working(time.Time{})
 		expiry.Reset(m.nextExpiry())
@@ -132,16 +134,21 @@ func (m *Model) working(since time.Time) {
 	m.works = since
 }
 
-// answer changes the local overrides as r asks, and compiles.
-func (m *Model) answer(r request) error {
-	local, err := r.change(m.State(), m.local)
+// answer makes a change of the local overrides, and compiles. It is recorded once it is on disk.
+func (m *Model) answer(change Change) error {
+	if change == nil {
+		return nil
+	}
+	local, recorded, err := change(m.State(), m.local)
 	if err != nil || local.Map == m.local.Map {
 		return err
 	}
 	if err := m.keepOverrides(local); err != nil {
 		return fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
 	}
-	r.kept()
+	for _, e := range recorded {
+		m.o.Events.Record(e)
+	}
 	m.local = local
 	m.compile()
 	return nil
@@ -281,15 +288,10 @@ func (m *Model) AddressesChanged() {
 	m.Kick()
 }
 
-// CatchUp returns when all that was published before is compiled.
-func (m *Model) CatchUp(ctx context.Context) error {
-	return m.Update(ctx, func(_ *State, o Overrides) (Overrides, error) { return o, nil }, func() {})
-}
-
-// Update changes the local overrides in the loop, and returns when the change is compiled. Kept is called before that, when
-// a change is on disk.
-func (m *Model) Update(ctx context.Context, change func(*State, Overrides) (Overrides, error), kept func()) error {
-	r := request{change, kept, make(chan error, 1)}
+// Update changes the local overrides in the loop, unless change is nil, and returns when that, and all that was published before, is
+// compiled.
+func (m *Model) Update(ctx context.Context, change Change) error {
+	r := request{change, make(chan error, 1)}
 	select {
 	case m.ask <- r:
 	case <-ctx.Done():

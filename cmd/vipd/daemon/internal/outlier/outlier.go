@@ -153,18 +153,26 @@ func (p *Detector) Next() time.Time {
 
 // Run has the kernel's connections looked at while that is of use, until ctx ends.
 func (p *Detector) Run(ctx context.Context) error {
-	var looking dataplane.Dataplane // its kernel's connections are looked at
+	var in dataplane.Dataplane // whose kernel's connections are looked at; nil means none
+	var looking sync.WaitGroup
 	stop := func() {}
 	for {
 		select {
 		case <-ctx.Done():
-			stop()
+			looking.Wait()
 			return nil
 		case <-p.wake:
 		}
-		if wanted := p.wanted(); wanted != looking {
-			stop()
-			looking, stop = wanted, p.look(ctx, wanted)
+		wanted := p.wanted()
+		if wanted == in {
+			continue
+		}
+		stop()
+		looking.Wait()
+		if in, stop = wanted, func() {}; in != nil {
+			part, end := context.WithCancel(ctx)
+			looking.Go(func() { p.keepLooking(part, wanted) })
+			stop = end
 		}
 	}
 }
@@ -177,23 +185,6 @@ func (p *Detector) wanted() dataplane.Dataplane {
 		return nil
 	}
 	return p.carrier
-}
-
-// look begins to look for connections without an answer; what it returns ends that, and waits for it. Nil: nowhere.
-func (p *Detector) look(ctx context.Context, in dataplane.Dataplane) (stop func()) {
-	if in == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // what is returned waits for it
-		defer close(done)
-		p.keepLooking(ctx, in)
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
 }
 
 // The pauses between two attempts to look: the first, doubled each time up to the longest.

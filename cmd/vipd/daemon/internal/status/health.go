@@ -100,9 +100,6 @@ func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
 	return v.used[a]
 }
 
-// cuts reports whether the connections of a backend are ended when it goes down.
-func cuts(b balancer.Backend) bool { return b.State == balancer.Down && !b.Until.IsZero() }
-
 // ramp is how many percent of its weight a backend has while it starts slowly; 0 means it does not.
 func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()

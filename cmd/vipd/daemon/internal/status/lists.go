@@ -26,7 +26,7 @@ func (v *View) Services() []api.Service {
 	for name, s := range v.State.Snapshot.Services.All() {
 		out := api.Service{
 			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s),
-			Endpoints: v.EndpointsOf(s), Frontends: list(frontends[name]), Problems: list(problems[name]),
+			Endpoints: v.EndpointsOf(s), Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // JSON writes [] of none
 		}
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
@@ -80,7 +80,7 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
 					of[b.Addr] = e
 				}
-				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b) && v.State.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
+				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), b.State == balancer.Down && !b.Until.IsZero() && v.State.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
@@ -185,14 +185,6 @@ func (v *View) Overrides() api.OverrideResult {
 		}
 	}
 	return r
-}
-
-// list returns one that JSON writes as [].
-func list[T any](l []T) []T {
-	if l == nil {
-		return []T{}
-	}
-	return l
 }
 
 // Keys returns where a service is served; none where there is no such service.

@@ -32,17 +32,13 @@ type Sources struct {
 	Engine     *dataplane.Engine
 	Counters   *traffic.Counters
 	Checks     *checks.Checks
-	Host       Host
-	Fleet      Fleet
+	// Addresses are the VIPs, and who holds them.
+	Addresses func() []host.Held
+	Fleet     Fleet
 	// HostProblems are those of the host, and of what is in the way on it.
 	HostProblems func() []balancer.Problem
 	// Ownership says how owning VIPs goes here, and how old confirmations of other hosts are; "" means this host owns none.
 	Ownership func() (text string, confirmed map[string]float64)
-}
-
-// Host is what is asked of the side of the host.
-type Host interface {
-	Addresses() []host.Held
 }
 
 // Fleet is what is asked of this node's part in a fleet.
@@ -174,7 +170,7 @@ func (v *View) Pending() int {
 // Addresses are the VIPs and who holds them.
 func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
-	for _, h := range v.from.Host.Addresses() {
+	for _, h := range v.from.Addresses() {
 		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note})
 	}
 	for _, vip := range v.resting() {

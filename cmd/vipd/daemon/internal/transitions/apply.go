@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane"
 )
@@ -30,19 +31,10 @@ const applyPause = time.Second
 // Follow records what the engine applies, and what it can't, until ctx ends.
 func (r *Tracker) Follow(ctx context.Context) error {
 	c := &carriedOut{o: r.o}
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-pause.C:
-		}
 		changed := c.o.Engine.Changed()
-		if c.look(time.Now()) {
-			pause.Reset(applyPause)
-		} else {
-			pause.Reset(0)
+		if c.look(time.Now()) && !wake.Sleep(ctx, applyPause) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
