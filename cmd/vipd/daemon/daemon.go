@@ -177,10 +177,8 @@ func (e configError) Unwrap() error        { return e.error }
 
 // openFiles takes the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
-	for _, dir := range []string{d.config.RunDir, d.config.StateDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
-		}
+	if err := errors.Join(makeFolder(d.config.RunDir), os.MkdirAll(d.config.StateDir, 0o755)); err != nil {
+		return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
 	}
 	d.lock, err = lockfile.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
 	if errors.Is(err, lockfile.ErrHeld) {

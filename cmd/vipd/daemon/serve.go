@@ -40,10 +40,21 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 
+// makeFolder makes a folder, unless it is there, that all users may enter, whatever the umask: the socket's group is among them.
+func makeFolder(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755)
+}
+
 // listenSocket opens the API's socket. One that is there and answers belongs to another vipd, of another run_dir; one
 // that does not is left over from a dead one.
 func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := makeFolder(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {

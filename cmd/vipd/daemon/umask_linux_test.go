@@ -1,0 +1,30 @@
+package daemon_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vipd/test/program"
+)
+
+// TestFoldersUnderUmask: the socket's group gets to the socket also where vipd makes its folders under the umask of the unit.
+func TestFoldersUnderUmask(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	program.Save(t, n.file(), strings.Replace(header, `socket = "run/vipd.sock"`, `socket = "sockets/vipd.sock"`, 1))
+	old := syscall.Umask(0o077)
+	t.Cleanup(func() { syscall.Umask(old) })
+	n.launch()
+	t.Cleanup(func() { n.stop() })
+	for _, folder := range []string{"run", "sockets"} {
+		is, err := os.Stat(filepath.Join(n.dir, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is.Mode().Perm() != 0o755 {
+			t.Errorf("%s has mode %v", folder, is.Mode())
+		}
+	}
+}
