@@ -105,6 +105,9 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
+				if !d.notify.up.Load() { // a store may be waited for without end, while the kernel serves on
+					d.notify.extend(interval)
+				}
 			}
 			d.notify.status(d.summary)
 		}
