@@ -260,7 +260,7 @@ func TestNearest(t *testing.T) {
 	known := []string{"endpoints", "vips", "ports", "target_port", "weight", "idle_timeout", "connect_timeout"}
 	for word, want := range map[string]string{
 		"endpoint": "endpoints", "Endpoints": "endpoints", "vip": "vips", "port": "ports", "wieght": "weight",
-		"target-port": "target_port", "targetport": "target_port", "conect_timeout": "connect_timeout", "timeout": "", "x": "", "": "",
+		"target-port": "target_port", "targetport": "target_port", "conect_timeout": "connect_timeout", "timeout": "", "x": "", "": "", "v": "", "idle": "idle_timeout", "Target": "target_port",
 		"weight": "weight", strings.Repeat("vips", 100): "",
 	} {
 		if got := decode.Nearest(word, known); got != want {

@@ -2,11 +2,12 @@ package decode
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // Nearest returns the one of known that word probably means, or "" if none is near: about one slip
-// (a letter too many, missing, wrong, or swapped with its neighbour) in three letters.
+// (a letter too many, missing, wrong, or swapped with its neighbour) in three letters, or else the first that begins with word.
 func Nearest(word string, known []string) string {
 	const longest = 64
 	if len(word) > longest {
@@ -18,6 +19,9 @@ func Nearest(word string, known []string) string {
 		if slips := distance(word, strings.ToLower(k)); slips < least {
 			best, least = k, slips
 		}
+	}
+	if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(k, word) }); best == "" && len(word) > 1 && i >= 0 {
+		return known[i]
 	}
 	return best
 }

@@ -70,11 +70,6 @@ func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.T
 // Meant names what was probably meant by name, as "; did you mean X?", or is "" where nothing known is near.
 func Meant(name string, known []string) string {
 	near := decode.Nearest(name, known)
-	if near == "" && len(name) > 1 {
-		if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(k, name) }); i >= 0 {
-			near = known[i]
-		}
-	}
 	if near == "" {
 		return ""
 	}
