@@ -95,8 +95,9 @@ func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
 	if len(c.args) == 0 {
 		return all, nil
 	}
-	some := slices.DeleteFunc(slices.Clone(all), func(s *etcd.Stored) bool { return !slices.Contains(c.args, string(s.Name)) })
-	for _, name := range c.args {
+	names := mapped(c.args, plainService)
+	some := slices.DeleteFunc(slices.Clone(all), func(s *etcd.Stored) bool { return !slices.Contains(names, string(s.Name)) })
+	for _, name := range names {
 		if !slices.ContainsFunc(some, func(s *etcd.Stored) bool { return string(s.Name) == name }) {
 			return nil, absent("service", name, " in etcd", mapped(all, func(s *etcd.Stored) string { return string(s.Name) }))
 		}
