@@ -40,10 +40,14 @@ func runReload(c *call) error {
 	if err != nil {
 		return err
 	}
+	bad, kept := reported(r.Problems), ""
+	if bad != nil {
+		kept = "; what has an error stays as it was"
+	}
 	err = c.show(r, func() string {
-		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)))
+		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)), kept)
 	})
-	return cmp.Or(err, reported(r.Problems))
+	return cmp.Or(err, bad)
 }
 
 func (p *printer) problemLines(problems []balancer.Problem) string {
