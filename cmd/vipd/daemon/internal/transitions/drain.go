@@ -80,8 +80,12 @@ func drainsBetween(before, after balancer.Desired) (more map[balancer.Target]int
 // drainBegins says that the endpoint at t drains, and why.
 func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time.Time) (text, cause string) {
 	text = "drains"
-	if !b.Until.IsZero() {
-		text += ", for " + b.Until.Sub(now).Round(time.Second).String() + " at most"
+	switch left := b.Until.Sub(now); {
+	case b.Until.IsZero():
+	case left > 0:
+		text += ", for " + left.Round(time.Second).String() + " at most"
+	default: // as after a start later than that
+		text += "; its time is over"
 	}
 	o := balancer.OverrideOf(&s.Inputs, t)
 	switch {

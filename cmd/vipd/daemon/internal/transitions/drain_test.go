@@ -1,0 +1,21 @@
+package transitions
+
+import (
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/vipd/daemon/internal/model"
+)
+
+// TestDrainBegins says for how long at most, and nothing of a time below zero: a drain outlives restarts, also its own end.
+func TestDrainBegins(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for until, want := range map[time.Time]string{
+		{}: "drains", now.Add(30 * time.Second): "drains, for 30s at most", now: "drains; its time is over", now.Add(-5 * time.Minute): "drains; its time is over",
+	} {
+		if got, _ := drainBegins(balancer.Target{}, balancer.Backend{State: balancer.Removed, Until: until}, &model.State{}, now); got != want {
+			t.Errorf("until %v: %q, want %q", until, got, want)
+		}
+	}
+}
