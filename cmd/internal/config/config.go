@@ -1,12 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -297,7 +299,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	return c, problems
 }
 
-// Load reads a configuration file. An error means that there is nothing to read; problems are what is wrong in it.
+// Load reads a configuration file. An error means that there is nothing to read; problems are what is wrong in it, by line.
 func Load(file string) (Config, []balancer.Problem, error) {
 	text, err := tomlfile.ReadFile(file)
 	switch {
@@ -310,8 +312,9 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	if d == nil {
 		return Default(), problems, nil
 	}
-	c, more := Decode(d)
-	return c, append(problems, more...), nil
+	c, problems := Decode(d) // those of Parse, if any, come without a document
+	slices.SortStableFunc(problems, func(a, b balancer.Problem) int { return cmp.Compare(a.Origin.Line, b.Origin.Line) })
+	return c, problems, nil
 }
 
 // Unusable returns an error that lists what keeps a configuration with these problems from being used; nil means nothing does.

@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,5 +83,21 @@ func TestNoFileSaysWhatToDo(t *testing.T) {
 	_, _, err := config.Load(filepath.Join(t.TempDir(), "none.toml"))
 	if err == nil || !strings.Contains(err.Error(), "write one, or name another with --config") {
 		t.Error(err)
+	}
+}
+
+// TestProblemsByLine: what is wrong in a file is told from its first line to its last.
+func TestProblemsByLine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "vipd.toml")
+	if err := os.WriteFile(file, []byte("zome = \"\"\nmode = \"?\"\n[etcd]\nprefix = \"\"\n[defaults]\nmss = 1\n[api]\nhttp = \"?\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, problems, err := config.Load(file)
+	var lines []int
+	for _, p := range problems {
+		lines = append(lines, p.Origin.Line)
+	}
+	if err != nil || len(lines) < 4 || !slices.IsSorted(lines) {
+		t.Errorf("%v: the problems stand in lines %v: %v", err, lines, problems)
 	}
 }
