@@ -1,7 +1,6 @@
 package ownership
 
 import (
-	"container/heap"
 	"context"
 	"log/slog"
 	"maps"
@@ -35,7 +34,7 @@ type Announcer struct {
 
 	mu    sync.Mutex // guards the rest
 	first []*announcement
-	again schedule
+	again []*announcement // what is due first comes first
 	of    map[netip.Addr]*announcement
 	sent  uint64
 }
@@ -184,7 +183,7 @@ func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement,
 		n.first = n.first[1:]
 	}
 	for len(n.again) > 0 && n.again[0].over {
-		heap.Pop(&n.again)
+		n.again = n.again[1:]
 	}
 	switch {
 	case len(n.first) > 0:
@@ -196,7 +195,7 @@ func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement,
 		if wait = max(n.again[0].due.Sub(now), again.wait(now, n.again[0].addr)); wait > 0 {
 			return nil, wait
 		}
-		next = heap.Pop(&n.again).(*announcement)
+		next, n.again = n.again[0], n.again[1:]
 	default:
 		return nil, time.Hour
 	}
@@ -210,7 +209,8 @@ func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement,
 	default:
 		return next, 0
 	}
-	heap.Push(&n.again, next)
+	i, _ := slices.BinarySearchFunc(n.again, next.due, func(x *announcement, due time.Time) int { return x.due.Compare(due) })
+	n.again = slices.Insert(n.again, i, next)
 	return next, 0
 }
 
@@ -237,21 +237,4 @@ func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
 	}
 	p.free = p.free.Add(time.Duration(frames) * time.Second / time.Duration(p.rate))
 	return 0
-}
-
-// schedule has what is due first on top (container/heap).
-type schedule []*announcement
-
-func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
-func (s schedule) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
-
-// Push implements heap.Interface.
-func (s *schedule) Push(x any) { *s = append(*s, x.(*announcement)) }
-
-// Pop implements heap.Interface.
-func (s *schedule) Pop() any {
-	last := (*s)[len(*s)-1]
-	*s = (*s)[:len(*s)-1]
-	return last
 }

@@ -279,22 +279,6 @@ func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
-// Shut closes the gate at once.
-func (g *Gate) Shut() error {
-	var tx nft.Tx
-	tx.FlushSet(g.table, aliveSet())
-	if err := g.conn.Commit(&tx); err != nil {
-		return fmt.Errorf("closing the gate of owned VIPs: %w", err)
-	}
-	return nil
-}
-
-// IsOpen asks the kernel.
-func (g *Gate) IsOpen() (bool, error) {
-	all, err := g.conn.Elements(g.table, aliveSet().Name)
-	return len(all) > 0, err
-}
-
 // Intact looks whether the gate stands as Install and Cover left it; the reason says what is missing. While no program changes
 // rules it costs one question.
 func (g *Gate) Intact() (reason string, err error) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/dataplane/internal/nft"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -159,4 +160,20 @@ func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.Hard
 		t.Fatal(err)
 	}
 	return found
+}
+
+// IsOpen asks the kernel.
+func (g *Gate) IsOpen() (bool, error) {
+	all, err := g.conn.Elements(g.table, aliveSet().Name)
+	return len(all) > 0, err
+}
+
+// Shut closes the gate at once.
+func (g *Gate) Shut() error {
+	var tx nft.Tx
+	tx.FlushSet(g.table, aliveSet())
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("closing the gate of owned VIPs: %w", err)
+	}
+	return nil
 }
