@@ -12,7 +12,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health/quorum"
-	"vipd/balancer/snap"
 )
 
 // BoardOptions say what a HealthBoard follows.
@@ -126,8 +125,7 @@ func (w *boarding) take(m message) {
 			w.put(&w.next, kv)
 		}
 	case m.end:
-		w.board.Nodes, w.board.Votes = following(w.board.Nodes, w.next.Nodes, func(a, b quorum.Checker) bool { return a == b }),
-			following(w.board.Votes, w.next.Votes, func(a, b *quorum.Vote) bool { return *a == *b })
+		w.board.Nodes, w.board.Votes = w.next.Nodes, w.next.Votes
 		w.next = quorum.Board{}
 		w.noted()
 	case m.events != nil:
@@ -190,18 +188,4 @@ func erase(b *quorum.Board, of quorum.Ballot) {
 	} else {
 		b.Votes = b.Votes.Delete(of)
 	}
-}
-
-// following returns next as it follows from before: what says the same stays.
-func following[K snap.Ordered[K], V comparable](before, next snap.Map[K, V], same func(a, b V) bool) snap.Map[K, V] {
-	out := before
-	for key, c := range snap.Diff(before, next) {
-		switch {
-		case !c.HasNew:
-			out = out.Delete(key)
-		case !c.HadOld || !same(c.Old, c.New):
-			out = out.Set(key, c.New)
-		}
-	}
-	return out
 }

@@ -11,10 +11,6 @@ import (
 // Size is how many nodes check a target: with three, one may be wrong or gone.
 const Size = 3
 
-// Checkers returns the nodes that check what is probed at an address, the first choice first: Size of those that are
-// there, or all where there are fewer. It depends on nothing else: all hosts come to the same.
-func Checkers(at netip.AddrPort, nodes []Node) []Node { return newElectorate(nodes).checkers(at) }
-
 // electorate are the nodes among which checkers are chosen.
 type electorate []elector
 
@@ -31,7 +27,8 @@ func newElectorate(nodes []Node) electorate {
 	return e
 }
 
-// checkers keeps the best of all, in order.
+// checkers returns the nodes that check what is probed at an address, the first choice first: Size of those that are
+// there, or all where there are fewer. It depends on nothing else: all hosts come to the same.
 func (e electorate) checkers(at netip.AddrPort) []Node {
 	addr := at.Addr().As16()
 	key := hash.Mix(hash.Add(hash.Offset, append(addr[:], byte(at.Port()>>8), byte(at.Port()))))

@@ -17,19 +17,19 @@ var ErrKey = errors.New("it is signed with another key")
 
 var errShort = errors.New("it is no message of vipd")
 
+// head follows magic, and is followed by the names.
+type head struct {
+	Kind          ownership.MessageKind
+	Ready         bool
+	Well          uint16
+	Boot, Session ownership.ID
+	Sent          ownership.Time
+}
+
 // Encode returns the datagram of a message, signed with a key. Names are at most 255 bytes long.
 func Encode(m ownership.Message, key []byte) []byte {
-	b := make([]byte, 0, 160)
-	b = append(b, magic...)
-	ready := byte(0)
-	if m.Ready {
-		ready = 1
-	}
-	b = append(b, byte(m.Kind), ready)
-	b = binary.BigEndian.AppendUint16(b, m.Well)
-	b = binary.BigEndian.AppendUint64(b, uint64(m.Boot))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.Session))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.Sent))
+	b := append(make([]byte, 0, 160), magic...)
+	b, _ = binary.Append(b, binary.BigEndian, head{m.Kind, m.Ready, m.Well, m.Boot, m.Session, m.Sent}) // its size is fixed
 	for _, name := range []string{m.From, m.Subject} {
 		b = append(append(b, byte(len(name))), name...)
 	}
@@ -44,8 +44,7 @@ func sign(text, key []byte) []byte {
 
 // Decode reads a datagram that was signed with one of the keys.
 func Decode(b []byte, keys [][]byte) (m ownership.Message, err error) {
-	const head = len(magic) + 4 + 24
-	if len(b) < head+2+sha256.Size || string(b[:len(magic)]) != magic {
+	if len(b) < len(magic)+sha256.Size || string(b[:len(magic)]) != magic {
 		return m, errShort
 	}
 	text, mac := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
@@ -57,10 +56,12 @@ func Decode(b []byte, keys [][]byte) (m ownership.Message, err error) {
 		return m, ErrKey
 	}
 	p := text[len(magic):]
-	m.Kind, m.Ready, m.Well = ownership.MessageKind(p[0]), p[1] == 1, binary.BigEndian.Uint16(p[2:])
-	m.Boot, m.Session = ownership.ID(binary.BigEndian.Uint64(p[4:])), ownership.ID(binary.BigEndian.Uint64(p[12:]))
-	m.Sent = ownership.Time(binary.BigEndian.Uint64(p[20:]))
-	p = p[28:]
+	var h head
+	n, err := binary.Decode(p, binary.BigEndian, &h)
+	if err != nil {
+		return m, errShort
+	}
+	m, p = ownership.Message{Kind: h.Kind, Ready: h.Ready, Well: h.Well, Boot: h.Boot, Session: h.Session, Sent: h.Sent}, p[n:]
 	for _, name := range []*string{&m.From, &m.Subject} {
 		if len(p) == 0 || len(p) < 1+int(p[0]) {
 			return m, errShort
