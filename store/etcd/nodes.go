@@ -249,20 +249,11 @@ func (c NodeConfig) Check() error {
 // newer version.
 func decodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfig, []balancer.Problem) {
 	var c NodeConfig
-	var problems []balancer.Problem
-	good := true
-	for _, p := range decode.Into(&c, fields) {
-		severity := balancer.SeverityError
-		if p.Unknown {
-			severity = balancer.SeverityWarning
-		}
-		good = good && p.Unknown
-		problems = append(problems, balancer.Problem{Severity: severity, Origin: origin, Field: p.Path, Text: p.Text})
-	}
+	problems := readTable(&c, fields, "", origin)
 	if err := c.Check(); err != nil {
-		return nil, append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: origin, Field: "mode", Text: err.Error()})
+		problems = append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: origin, Field: "mode", Text: err.Error()})
 	}
-	if !good {
+	if faulty(problems) {
 		return nil, problems
 	}
 	return &c, problems

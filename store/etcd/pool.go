@@ -72,7 +72,7 @@ func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer
 	rest := maps.Clone(fields)
 	delete(rest, "cidrs")
 	policy, problems := balancer.DecodeVIPPolicy(rest, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
-	if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }) {
+	if faulty(problems) {
 		return nil, problems
 	}
 	p.VIPPolicy = policy

@@ -3,6 +3,7 @@ package etcd
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,29 +87,36 @@ func problem(service balancer.Name, origin balancer.Origin, text string) []balan
 	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
 }
 
+// readTable reads fields into a struct. A field that this version does not know is a warning.
+func readTable(into any, fields map[string]any, service balancer.Name, origin balancer.Origin) (problems []balancer.Problem) {
+	for _, p := range decode.Into(into, fields) {
+		severity := balancer.SeverityError
+		if p.Unknown {
+			severity = balancer.SeverityWarning
+		}
+		problems = append(problems, balancer.Problem{Severity: severity, Service: service, Origin: origin, Field: p.Path, Text: p.Text})
+	}
+	return problems
+}
+
+// faulty reports whether one of the problems is an error.
+func faulty(problems []balancer.Problem) bool {
+	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
+}
+
 // decodeOverride reads the table of an override. The override is nil if anything in it is an error.
 func decodeOverride(service balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Override, []balancer.Problem) {
 	var o balancer.Override
-	var problems []balancer.Problem
-	good := true
-	add := func(severity balancer.Severity, field, text string) {
-		problems = append(problems, balancer.Problem{Severity: severity, Service: service, Origin: origin, Field: field, Text: text})
-		good = good && severity != balancer.SeverityError
-	}
-	for _, p := range decode.Into(&o, fields) {
-		switch {
-		case p.Unknown:
-			add(balancer.SeverityWarning, p.Path, p.Text)
-		case p.Path == "until" || strings.HasSuffix(p.Path, "expires"):
-			add(balancer.SeverityError, p.Path, "needs a time such as 2026-01-31T12:00:00Z")
-		default:
-			add(balancer.SeverityError, p.Path, p.Text)
+	problems := readTable(&o, fields, service, origin)
+	for i := range problems {
+		if p := &problems[i]; p.Severity == balancer.SeverityError && (p.Field == "until" || strings.HasSuffix(p.Field, "expires")) {
+			p.Text = "needs a time such as 2026-01-31T12:00:00Z"
 		}
 	}
-	if note := o.By != "" || o.Reason != ""; good && !note && !o.Says() {
-		add(balancer.SeverityError, "", "an override says nothing without weight or draining")
+	if note := o.By != "" || o.Reason != ""; !faulty(problems) && !note && !o.Says() {
+		problems = append(problems, problem(service, origin, "an override says nothing without weight or draining")...)
 	}
-	if !good {
+	if faulty(problems) {
 		return nil, problems
 	}
 	for _, at := range []*time.Time{&o.Until, &o.Expires, &o.WeightExpires, &o.DrainingExpires} {
