@@ -45,6 +45,15 @@ func (w *Writer) newLease(key string, ttl time.Duration) (*lease, error) {
 	return &lease{writer: w, key: key, ttl: ttl}, nil
 }
 
+// granted returns a lease that etcd has granted.
+func (w *Writer) granted(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
+	l, err := w.newLease(key, ttl)
+	if err == nil {
+		l.id, err = l.grant(ctx)
+	}
+	return l, err
+}
+
 // errPatience is an error that is not worth a report yet.
 var errPatience = errors.New("that may pass")
 

@@ -195,10 +195,7 @@ func (w *Writer) askMove(ctx context.Context, a netip.Addr, m ownership.Move) (t
 		return nil, err
 	}
 	key := w.keys.Ownership(ownership.Key{Kind: ownership.Moves, Name: a.String()})
-	l, err := w.newLease(key, max(time.Until(m.Until), MinTTL))
-	if err == nil {
-		l.id, err = l.grant(ctx)
-	}
+	l, err := w.granted(ctx, key, max(time.Until(m.Until), MinTTL))
 	if err != nil {
 		return nil, err
 	}

@@ -130,10 +130,7 @@ func (o *Ownership) attempt(run context.Context) error {
 
 // register writes nodes/NODE under a lease.
 func (o *Ownership) register(ctx context.Context) (*lease, error) {
-	l, err := o.writer.newLease(o.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: o.node}), ownershipTTL)
-	if err == nil {
-		l.id, err = l.grant(ctx)
-	}
+	l, err := o.writer.granted(ctx, o.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: o.node}), ownershipTTL)
 	if err == nil {
 		err = o.putMember(ctx, l)
 	}

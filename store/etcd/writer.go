@@ -412,9 +412,9 @@ func (w *Writer) noteLease(ctx context.Context, key string, note bool) (int64, e
 	if !note {
 		return 0, nil
 	}
-	l, err := w.newLease(key, noteTTL)
+	l, err := w.granted(ctx, key, noteTTL)
 	if err != nil {
 		return 0, err
 	}
-	return l.grant(ctx)
+	return l.id, nil
 }
