@@ -68,10 +68,10 @@ type Engine struct {
 	behind time.Time   // since when wanted is not applied; zero means it is
 	asks   int         // counts what was wanted
 
-	status   atomic.Pointer[Status]
-	changed  atomic.Pointer[chan struct{}] // closed at the next change of status
-	asked    atomic.Bool                   // a full comparison was asked for
-	works    atomic.Int64                  // how long after began the loop began what it is at, in nanoseconds; 0: it rests
+	status  atomic.Pointer[Status]
+	changed atomic.Pointer[chan struct{}] // closed at the next change of status
+	asked   atomic.Bool                   // a full comparison was asked for
+	works   atomic.Int64                  // how long after began the loop began what it is at, in nanoseconds; 0: it rests
 
 	// The rest belongs to the goroutine of Run.
 	doing      int // which of asks this round is about
