@@ -42,7 +42,9 @@ func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) erro
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<16)
-	err = errors.Join(write(w), w.Flush())
+	if err = write(w); err == nil {
+		err = w.Flush()
+	}
 	if err == nil && lifetime == Lasting {
 		err = f.Sync()
 	}
