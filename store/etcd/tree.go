@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // deepest is how deep a value may be nested; a service needs four.
@@ -17,8 +18,7 @@ func ParseObject(text []byte) (map[string]any, error) {
 	if !json.Valid(text) {
 		return nil, syntaxError(text)
 	}
-	p := parser{json.NewDecoder(bytes.NewReader(text))}
-	p.UseNumber()
+	p := parser{text: text}
 	value, err := p.value(0)
 	if err != nil {
 		return nil, err
@@ -44,44 +44,107 @@ func syntaxError(text []byte) error {
 }
 
 // parser reads text that is known to be valid JSON.
-type parser struct{ *json.Decoder }
+type parser struct {
+	text []byte
+	at   int
+}
 
-func (p parser) value(depth int) (any, error) {
+func (p *parser) space() {
+	for p.at < len(p.text) && strings.IndexByte(" \t\r\n", p.text[p.at]) >= 0 {
+		p.at++
+	}
+}
+
+func (p *parser) value(depth int) (any, error) {
 	if depth > deepest {
 		return nil, fmt.Errorf("is nested deeper than %d levels", deepest)
 	}
-	token, err := p.Token()
-	switch token {
-	case json.Delim('{'):
+	p.space()
+	switch p.text[p.at] {
+	case '{':
 		return p.object(depth)
-	case json.Delim('['):
-		array := []any{}
-		for p.More() && err == nil {
-			var value any
-			value, err = p.value(depth + 1)
-			array = append(array, value)
-		}
-		_, _ = p.Token() // the end
-		return array, err
+	case '[':
+		return p.array(depth)
+	case '"':
+		return p.str()
+	case 't':
+		p.at += len("true")
+		return true, nil
+	case 'f':
+		p.at += len("false")
+		return false, nil
+	case 'n':
+		p.at += len("null")
+		return nil, nil
 	}
-	return token, err
+	return p.number(), nil
 }
 
-func (p parser) object(depth int) (any, error) {
+func (p *parser) number() json.Number {
+	start := p.at
+	for p.at < len(p.text) && strings.IndexByte("+-.0123456789eE", p.text[p.at]) >= 0 {
+		p.at++
+	}
+	return json.Number(p.text[start:p.at])
+}
+
+func (p *parser) str() (string, error) {
+	start := p.at
+	plain := true
+	for p.at++; p.text[p.at] != '"'; p.at++ {
+		if p.text[p.at] == '\\' {
+			p.at++
+			plain = false
+		}
+		plain = plain && p.text[p.at] < 0x80
+	}
+	p.at++
+	if plain {
+		return string(p.text[start+1 : p.at-1]), nil
+	}
+	var s string
+	err := json.Unmarshal(p.text[start:p.at], &s)
+	return s, err
+}
+
+func (p *parser) object(depth int) (any, error) {
 	object := map[string]any{}
-	for p.More() {
-		token, err := p.Token()
+	p.at++
+	for p.space(); p.text[p.at] != '}'; p.space() {
+		if p.text[p.at] == ',' {
+			p.at++
+			p.space()
+		}
+		name, err := p.str()
 		if err != nil {
 			return nil, err
 		}
-		name, _ := token.(string)
 		if _, twice := object[name]; twice {
 			return nil, fmt.Errorf("has %s twice", quote(name))
 		}
+		p.space()
+		p.at++ // the colon
 		if object[name], err = p.value(depth + 1); err != nil {
 			return nil, err
 		}
 	}
-	_, _ = p.Token() // the end
+	p.at++
 	return object, nil
+}
+
+func (p *parser) array(depth int) (any, error) {
+	array := []any{}
+	p.at++
+	for p.space(); p.text[p.at] != ']'; p.space() {
+		if p.text[p.at] == ',' {
+			p.at++
+		}
+		value, err := p.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		array = append(array, value)
+	}
+	p.at++
+	return array, nil
 }
