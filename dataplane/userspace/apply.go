@@ -49,6 +49,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 			d.frontends[c.Key] = f
 		}
 		f.configure(c.New, d.counterLocked(c.New))
+		d.adoptClients(f)
 		d.chains.add(f)
 		if err := d.tables.open(f); err != nil {
 			failed[c.Key] = err

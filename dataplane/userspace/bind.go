@@ -16,6 +16,8 @@ type interception interface {
 	forget(f *frontend)
 	// commit does what the calls before have asked for.
 	commit(ctx context.Context) error
+	// lose has conntrack forget the UDP flows to frontends whose sockets it led to are closed, at any time: the ports may be others' next.
+	lose(ctx context.Context, keys map[balancer.Key]bool) error
 	// served reports whether the way to f is there.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
@@ -73,8 +75,12 @@ func (f *frontend) letGoLocked() {
 	f.held = nil
 }
 
-func (bind) forget(*frontend)                          {}
-func (bind) commit(context.Context) error              { return nil }
+func (bind) forget(*frontend)             {}
+func (bind) commit(context.Context) error { return nil }
+
+// lose has nothing to do: conntrack leads to VIPs themselves.
+func (bind) lose(context.Context, map[balancer.Key]bool) error { return nil }
+
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
 func (bind) intact(context.Context) (string, error)    { return "", nil }
 func (bind) close(context.Context) error               { return nil }

@@ -109,6 +109,9 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	if left := d.drain(ctx, frontends); left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections could not be handed over, and were reset", left))
 	}
+	if failed := d.handOverClients(frontends); failed != nil {
+		d.log.Info("some clients with affinity may get another endpoint: the vipd after this one does not know them", "err", failed)
+	}
 	d.pipes.close()
 	for _, f := range frontends {
 		f.letGo()
@@ -163,7 +166,6 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 				In: handedHalf{Bytes: x.in.Load()}, Out: handedHalf{Bytes: x.out.Load()},
 			}, nil, descriptor(x.socket)))
 		})
-		failed = errors.Join(failed, f.handOverClientsLocked())
 		f.shutListenerLocked()
 		f.shutPacketsLocked()
 		f.mu.Unlock()
@@ -171,18 +173,32 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	return failed
 }
 
-func (f *frontend) handOverClientsLocked() (failed error) {
-	if f.sticky == nil {
-		return nil
+// handOverClients sends the clients with affinity, after what costs more where there is no room.
+func (d *Dataplane) handOverClients(frontends []*frontend) error {
+	for _, f := range frontends {
+		for some := range slices.Chunk(f.clients(time.Now()), clientsAtOnce) {
+			data, err := json.Marshal(handed{Kind: clientsKind, Key: f.key, Clients: some})
+			if err == nil {
+				err = d.heir.queue.Send(data)
+			}
+			if err != nil {
+				return err
+			}
+		}
 	}
-	var all []handedClient
-	f.sticky.All(time.Now(), func(client netip.Addr, backend netip.AddrPort, last time.Time) {
-		all = append(all, handedClient{client, backend, last})
-	})
-	for some := range slices.Chunk(all, clientsAtOnce) {
-		failed = errors.Join(failed, f.d.heir.send(handed{Kind: clientsKind, Key: f.key, Clients: some}, nil))
+	return nil
+}
+
+// clients are those with affinity at now, as the system's clock tells it.
+func (f *frontend) clients(now time.Time) (all []handedClient) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sticky != nil {
+		f.sticky.All(now, func(client netip.Addr, backend netip.AddrPort, last time.Time) {
+			all = append(all, handedClient{client, backend, now.Round(0).Add(last.Sub(now))})
+		})
 	}
-	return failed
+	return all
 }
 
 // handOver sends a paused connection with what it holds, and reports whether that is done.

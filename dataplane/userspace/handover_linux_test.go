@@ -293,3 +293,60 @@ func TestHandOverOfAffinity(t *testing.T) {
 		}
 	}
 }
+
+// TestHandOverOfAffinityInQueue: also a client that connects while no process accepts, and waits behind connections that go on.
+func TestHandOverOfAffinityInQueue(t *testing.T) {
+	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
+	f := with(frontendAt("127.1.0.1:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
+	d := start(t, Options{})
+	d.apply(f)
+	before := map[string]string{}
+	for i := range 16 {
+		from := netip.AddrFrom4([4]byte{127, 9, 0, byte(i + 1)}).String()
+		name, err := askOnce(f.AddrPort(), from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[from] = name
+	}
+	for i := range 100 {
+		c, err := connect(f.AddrPort(), netip.AddrFrom4([4]byte{127, 8, 0, byte(i + 1)}).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.ask("hello"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, out, err := handover.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
+	defer cancel()
+	if err := errors.Join(d.HandOver(ctx, out), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	items, err := in.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := map[string]*client{}
+	for from := range before {
+		c, err := connect(f.AddrPort(), from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		waiting[from] = c
+	}
+	next := start(t, Options{})
+	next.Inherit(items)
+	next.apply(f)
+	for from, c := range waiting {
+		if name, err := c.ask("hello"); name != before[from] || err != nil {
+			t.Errorf("%s went from %s to %s, %v", from, before[from], name, err)
+		}
+	}
+}

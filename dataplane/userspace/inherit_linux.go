@@ -164,7 +164,7 @@ func portOf(fd int) netip.AddrPort {
 	return at
 }
 
-// adopt has a frontend go on with the inherited connections and clients that are its own. Those of backends that it does not have any more
+// adopt has a frontend go on with the inherited connections that are its own. Those of backends that it does not have any more
 // are reset, like those of frontends that are not wanted.
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
@@ -173,6 +173,10 @@ func (d *Dataplane) adopt(f *frontend) {
 		}
 	}
 	delete(d.inherited.conns, f.key)
+}
+
+// adoptClients has a frontend know the inherited clients before it takes any.
+func (d *Dataplane) adoptClients(f *frontend) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := time.Now(); f.sticky != nil {
@@ -221,7 +225,9 @@ func (f *frontend) adoptConn(x inherited) error {
 	f.mu.Lock()
 	f.linkLocked(c)
 	if f.sticky != nil {
-		f.sticky.Store(x.Client.Addr(), x.Backend, time.Now())
+		if _, known := f.sticky.Lookup(x.Client.Addr(), time.Now()); !known { // else it has moved since
+			f.sticky.Store(x.Client.Addr(), x.Backend, time.Now())
+		}
 	}
 	f.mu.Unlock()
 	go f.d.served(f, func() { f.carry(c) })

@@ -20,8 +20,36 @@ func (d *Dataplane) janitor() {
 			return
 		case <-t.C:
 			d.tidy(time.Now())
+			d.loseFlows()
 		}
 	}
+}
+
+// loseFlows has flows that lead to closed sockets begin anew. What fails is tried again at the next tick.
+func (d *Dataplane) loseFlows() {
+	d.mu.Lock()
+	keys := d.lost
+	d.lost = nil
+	d.mu.Unlock()
+	if len(keys) == 0 {
+		return
+	}
+	if err := d.tables.lose(d.ctx, keys); err != nil {
+		d.seldom("clients may be led to a port that is closed", "err", err)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for k := range keys {
+			d.loseLocked(k)
+		}
+	}
+}
+
+// loseLocked notes that the UDP socket of a frontend is closed to which redirects led.
+func (d *Dataplane) loseLocked(k balancer.Key) {
+	if d.lost == nil {
+		d.lost = map[balancer.Key]bool{}
+	}
+	d.lost[k] = true
 }
 
 func (d *Dataplane) tidy(now time.Time) {

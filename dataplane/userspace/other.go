@@ -69,6 +69,7 @@ type (
 func (*inheritance) listener(*frontend) *net.TCPListener  { return nil }
 func (*inheritance) packets(*frontend, bool) *net.UDPConn { return nil }
 func (*inheritance) hasFlows(balancer.Key) bool           { return false }
+func (*Dataplane) adoptClients(*frontend)                 {}
 func (*Dataplane) adopt(*frontend)                        {}
 func (*Dataplane) discard()                               {}
 func (*frontend) adoptFlowsLocked()                       {}

@@ -198,11 +198,14 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 	reset(c)
 }
 
-// packetsOf opens the socket of a UDP frontend and returns its port; 0 means new flows are not for it.
+// packetsOf opens the socket of a UDP frontend and returns its port; 0 means new flows are not for it. The dataplane is locked.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.wantPacketsLocked() && !y.r.d.inherited.hasFlows(f.key) {
+		if f.packets != nil {
+			y.r.d.loseLocked(f.key)
+		}
 		f.shutPacketsLocked()
 		return 0, nil
 	}

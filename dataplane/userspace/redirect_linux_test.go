@@ -2,9 +2,11 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -474,5 +476,49 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 		if _, err := lab.Ask(c); err != nil {
 			t.Errorf("%s: a flow to an endpoint that drains: %v", f.Key, err)
 		}
+	}
+}
+
+// TestNothingLeadsToClosedPorts: once the socket of a UDP frontend is closed, as its last endpoint has drained, a client that goes on
+// sending does not reach who has that port then.
+func TestNothingLeadsToClosedPorts(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	for _, f := range w.four(t, 80) {
+		if f.Proto != balancer.UDP {
+			continue
+		}
+		d.apply(f)
+		c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := lab.Ask(c); err != nil {
+			t.Fatal(err)
+		}
+		port := func() int {
+			of := d.frontends[f.Key]
+			of.mu.Lock()
+			defer of.mu.Unlock()
+			return int(of.packetsPortLocked())
+		}
+		at := port()
+		d.apply(with(f, func(f *balancer.Frontend) {
+			f.Backends[0].State, f.Backends[0].Weight, f.Backends[0].Until = balancer.Draining, 0, time.Now().Add(100*time.Millisecond)
+		}))
+		wait.For(t, 0, "the end of the drain", func() bool { return port() == 0 })
+		other, err := net.ListenUDP("udp", &net.UDPAddr{Port: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		wait.For(t, 0, "the end of the way to "+other.LocalAddr().String(), func() bool {
+			_, _ = c.Write([]byte("secret")) // it is refused
+			_ = other.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			_, err := other.Read(make([]byte, 10))
+			return errors.Is(err, os.ErrDeadlineExceeded)
+		})
 	}
 }

@@ -74,6 +74,16 @@ func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
 	return flow.Backend().Port() != f.packetsPortLocked()
 }
 
+func (r *redirect) lose(ctx context.Context, keys map[balancer.Key]bool) error {
+	var failed error
+	for family, y := range r.families {
+		of := maps.Clone(keys)
+		maps.DeleteFunc(of, func(k balancer.Key, _ bool) bool { return inet.Of(k.Addr) != family })
+		failed = errors.Join(failed, cut(ctx, of, y.misled))
+	}
+	return failed
+}
+
 // wasReset reports whether this side has reset a connection: for ten seconds conntrack would lead a client that takes the same port
 // again to where the redirect led, though that is closed by then.
 func wasReset(f *conntrack.Flow) bool { return f.State == "close" }

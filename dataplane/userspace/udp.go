@@ -332,7 +332,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 	f.d.budget.give(1)
 }
 
-// endIdleFlowsLocked ends flows without traffic, and closes a socket that was open for its flows only.
+// endIdleFlowsLocked ends flows without traffic, and closes a socket that was open for its flows only. The dataplane is locked, too.
 func (f *frontend) endIdleFlowsLocked(c *config) {
 	now := f.d.now()
 	if c.IdleTimeout > 0 && now-f.idleChecked >= int64(c.IdleTimeout)/10 {
@@ -347,6 +347,8 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 		f.shutPacketsLocked()
 		if f.bound {
 			_ = f.holdLocked(false) // fails where another program took the port just now: Observe tells
+		} else {
+			f.d.loseLocked(f.key)
 		}
 	}
 }

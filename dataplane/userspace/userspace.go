@@ -92,6 +92,7 @@ type Dataplane struct {
 	mu        sync.Mutex // guards what follows, for moments only; taken before a frontend's
 	frontends map[balancer.Key]*frontend
 	timed     map[*frontend]struct{} // those that the janitor looks at
+	lost      map[balancer.Key]bool  // UDP frontends to whose sockets conntrack may lead flows, though they are closed
 	counters  map[counters.Port]*counter
 	running   bool // the janitor runs
 	closed    bool
