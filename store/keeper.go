@@ -42,7 +42,7 @@ func NewKeeper[S any](dir, name, what string, log *slog.Logger, encode func(*buf
 }
 
 // Load has decode read what an earlier process has kept, if there is anything. A file that decode refuses is set aside; one that can't be
-// read stays, for a restart.
+// read stays until something newer is kept.
 func (k *Keeper[S]) Load(decode func(text []byte) error) {
 	if k.Path == "" {
 		return

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -125,7 +126,8 @@ func (o *Ownership) attempt(run context.Context) error {
 		}
 	}()
 	o.Report(nil)
-	return cmp.Or(context.Cause(ctx), o.follow(ctx, client, lease, revision))
+	err = o.follow(ctx, client, lease, revision)
+	return cmp.Or(context.Cause(ctx), err) // the cause is known only now
 }
 
 // register writes nodes/NODE under a lease.
@@ -216,11 +218,14 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c ownership.Change, 
 
 // follow passes changes on and keeps the lease, until something fails.
 func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *lease, revision int64) error {
-	ctx = clientv3.WithRequireLeader(ctx)
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	var keeping sync.WaitGroup
+	defer keeping.Wait() // the lease is for one goroutine at a time
+	defer cancel()
 	records := client.Watch(ctx, o.keys.prefix+ownershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
 	config := client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
 	kept := make(chan error, 1)
-	go func() { kept <- o.keep(ctx, l) }()
+	keeping.Go(func() { kept <- o.keep(ctx, l) })
 	probe := time.NewTicker(ownershipProbe)
 	defer probe.Stop()
 	heard := time.Now()
@@ -275,7 +280,9 @@ func (o *Ownership) keep(ctx context.Context, l *lease) error {
 				o.wake.Send() // again
 			}
 		case <-renew.C:
-			err = l.alive(ctx)
+			bounded, cancel := context.WithTimeout(ctx, ownershipTTL/5)
+			err = l.alive(bounded)
+			cancel()
 		}
 		if failures++; err == nil {
 			failures = 0
@@ -303,7 +310,9 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
 	answer, err := o.writer.transact(ctx, o.keys.prefix+ownershipFolder, request)
-	switch {
+	switch never := (unsent{}); {
+	case errors.As(err, &never):
+		return ownership.Unsent, 0, o.denied(err)
 	case err != nil && (Forbidden(err) || Full(err) && o.holds(ctx, request.Compare)):
 		return ownership.Unsent, 0, o.denied(err)
 	case err != nil:

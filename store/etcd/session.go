@@ -22,8 +22,8 @@ type Writer struct {
 	config Config
 	keys   Keys
 
-	mu     sync.Mutex // guards client
-	client *clientv3.Client
+	opening chan struct{} // of one place, taken while client is used or made: to make one takes as long as etcd does
+	client  *clientv3.Client
 
 	newestMu sync.Mutex // guards found
 	found    found
@@ -41,13 +41,13 @@ func NewWriter(c Config) (*Writer, error) {
 		return nil, err
 	}
 	keys, err := NewKeys(c.Prefix)
-	return &Writer{config: c, keys: keys}, err
+	return &Writer{config: c, keys: keys, opening: make(chan struct{}, 1)}, err
 }
 
 // Close ends the connection. Another question makes another.
 func (w *Writer) Close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.opening <- struct{}{}
+	defer func() { <-w.opening }()
 	if w.client == nil {
 		return nil
 	}
@@ -61,8 +61,12 @@ const patience = 10 * time.Second
 
 // connection returns the client in use, or a new one in place of old.
 func (w *Writer) connection(ctx context.Context, old *clientv3.Client) (*clientv3.Client, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	select {
+	case w.opening <- struct{}{}:
+		defer func() { <-w.opening }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	if w.client != nil && w.client != old {
 		return w.client, nil
 	}
@@ -86,7 +90,7 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 	for range 2 {
 		var err error
 		if client, err = w.connection(ctx, client); err != nil {
-			return w.where(err)
+			return w.where(unsent{err})
 		}
 		for tries := 0; ; tries++ {
 			if err = operation(ctx, client); !leaderless(err) {
@@ -109,6 +113,12 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 	}
 	return w.where(errors.New("its tokens end at once"))
 }
+
+// unsent is why etcd was not asked at all.
+type unsent struct{ error }
+
+// Unwrap returns the reason.
+func (u unsent) Unwrap() error { return u.error }
 
 func (w *Writer) where(err error) error {
 	return fmt.Errorf("etcd at %s: %w", strings.Join(w.config.Endpoints, ", "), err)

@@ -144,7 +144,7 @@ func (f *Checks) Standing(t balancer.Target) (quorum.Standing, bool) {
 func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
 	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
 		s, ours := f.coordinator.Standing(t)
-		if !ours || !c.HasNew || !c.HadOld && time.Since(s.Since) > f.o.Settle {
+		if !ours || !c.HadOld && time.Since(s.Since) > f.o.Settle {
 			continue // it is gone, or was so before this node has come to know it
 		}
 		e := events.Event{
