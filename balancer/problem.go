@@ -33,6 +33,8 @@ const (
 	InPanic ProblemKind = "panic"
 	// Outage: a port has no endpoint left.
 	Outage ProblemKind = "outage"
+	// Unapplied: what is compiled could not be carried out here.
+	Unapplied ProblemKind = "unapplied"
 	// Idle: a service has no endpoint, or none of a port may take new connections, though none fails.
 	Idle ProblemKind = "idle"
 )

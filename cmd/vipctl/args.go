@@ -24,6 +24,8 @@ type arranged struct {
 	// marked is how many of rest stood before "--"; -1 means there was none.
 	marked int
 	help   bool
+	// socketWins: a socket stands on the line and no etcd, so that what the environment says of one does not count.
+	socketWins bool
 }
 
 // line is what urfave/cli gets.
@@ -208,6 +210,7 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 		}
 		long = append(long, "--"+f.Names()[0])
 	}
+	a.socketWins = socketWins(used)
 	for _, f := range used {
 		flag := flags[f.name]
 		switch {
@@ -228,6 +231,14 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 		}
 	}
 	return nil
+}
+
+// socketWins reports whether flags name the daemon's socket, and no etcd.
+func socketWins(used []usedFlag) bool {
+	named := func(name string) bool {
+		return slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == name })
+	}
+	return named("socket") && !named("etcd")
 }
 
 // mistake says why the value is none for the flag; "" means that it may be one.

@@ -129,3 +129,17 @@ func TestFlagsAgreeAmongVerbs(t *testing.T) {
 		}
 	}
 }
+
+// TestSocketWins: a socket on the command line counts, and not an etcd in the environment; an etcd beside it does.
+func TestSocketWins(t *testing.T) {
+	for line, want := range map[string]bool{
+		"get services --socket /s":               true,
+		"--socket=/s get services":               true,
+		"get services":                           false,
+		"get services --socket /s --etcd http:/": false,
+	} {
+		if a, err := arrange(verbs(), strings.Fields(line)); err != nil || a.socketWins != want {
+			t.Errorf("%s: got %+v, %v", line, a, err)
+		}
+	}
+}

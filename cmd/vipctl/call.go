@@ -43,10 +43,12 @@ type call struct {
 	daemon  *api.Client
 	writer  *etcd.Writer
 	members []string
+	// socketWins over an etcd in the environment.
+	socketWins bool
 }
 
-func newCall(ctx *cli.Context, w world, v *verb) *call {
-	c := &call{Context: ctx.Context, printer: &printer{world: w}, flags: ctx, args: ctx.Args().Slice(), verb: v}
+func newCall(ctx *cli.Context, w world, v *verb, socketWins bool) *call {
+	c := &call{Context: ctx.Context, printer: &printer{world: w}, flags: ctx, args: ctx.Args().Slice(), verb: v, socketWins: socketWins}
 	c.fleetWide = c.namesEtcd()
 	return c
 }

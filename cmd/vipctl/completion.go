@@ -138,6 +138,8 @@ func offers(c *call, before []string, last string) []string {
 			_ = c.flags.Set(f.name, f.value) // an unknown flag is none of a Tab's business
 		}
 	}
+	c.socketWins = socketWins(used)
+	c.fleetWide = c.namesEtcd()
 	switch {
 	case strings.HasPrefix(last, "-"):
 		return offerFlags(v)

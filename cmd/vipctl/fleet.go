@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -45,10 +44,7 @@ func (c *call) etcd() (*etcd.Writer, error) {
 
 // namesEtcd reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask the
 // daemon read and write etcd; a socket on the command line wins over an etcd in the environment.
-func (c *call) namesEtcd() bool {
-	url, socket := c.flags.String("etcd"), c.flags.String("socket")
-	return url != "" && (socket == "" || socket == os.Getenv("VIPCTL_SOCKET") || url != os.Getenv("VIPCTL_ETCD"))
-}
+func (c *call) namesEtcd() bool { return c.flags.String("etcd") != "" && !c.socketWins }
 
 // storesInEtcd reports whether services come from etcd: because one is named, or because the config says so. A config that
 // can't be read says nothing.

@@ -218,7 +218,7 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 		then()
 		return e.finish(false)
 	}
-	err := newApp(w, []*verb{v}, v).RunContext(t.Context(), append([]string{"vipctl", "apply"}, f.flags...))
+	err := newApp(w, []*verb{v}, &arranged{verb: v}).RunContext(t.Context(), append([]string{"vipctl", "apply"}, f.flags...))
 	if err != nil && !errors.Is(err, errReported) {
 		fmt.Fprintln(&errs, err)
 		code = exitFailed

@@ -190,6 +190,11 @@ func changes(d *fakeDaemon) map[string]func() {
 				{Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 7}, Service: "web", Field: "ports[0].port", Text: "is missing"},
 			}
 		},
+		"nearestreload": func() {
+			d.reload.Problems = []balancer.Problem{
+				{Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}, Service: "web", Field: "scheduler", Text: "this mode has no lc; it takes random, the nearest"},
+			}
+		},
 		"passes": func() { d.check.Outcome, d.check.Text, d.check.Health = "passed", "answered 200 OK", balancer.HealthUp },
 		"notrun": func() {
 			d.check.Outcome, d.check.Text, d.check.Health, d.check.Exchange = "not run", "not run: too many open files", "", ""

@@ -40,14 +40,14 @@ func runReload(c *call) error {
 	if err != nil {
 		return err
 	}
-	bad, kept := reported(r.Problems), ""
-	if bad != nil {
+	kept := ""
+	if slices.ContainsFunc(r.Problems, func(p balancer.Problem) bool { return isError(p) && p.Origin.File != "" && p.Kind == "" }) { // a text's own
 		kept = "; what has an error stays as it was"
 	}
 	err = c.show(r, func() string {
 		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)), kept)
 	})
-	return cmp.Or(err, bad)
+	return cmp.Or(err, reported(r.Problems))
 }
 
 func (p *printer) problemLines(problems []balancer.Problem) string {

@@ -62,7 +62,7 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		s.typed(m)
 	case tea.PasteMsg:
 		if s.typing {
-			s.filter += m.Content
+			s.filter, s.at = s.filter+strings.Join(strings.Fields(m.Content), " "), 0
 		}
 	}
 	return s, nil

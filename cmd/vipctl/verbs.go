@@ -85,7 +85,7 @@ func execute(ctx context.Context, w world, args []string) error {
 	if err != nil {
 		return err
 	}
-	app, help := newApp(w, all, a.verb), &helpOutput{Writer: w.stdout}
+	app, help := newApp(w, all, a), &helpOutput{Writer: w.stdout}
 	app.Writer = help
 	return cmp.Or(app.RunContext(ctx, a.line()), help.err)
 }
@@ -104,8 +104,8 @@ func (o *helpOutput) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// newApp makes the parser for a command line with that verb, or without one. It never exits, and prints nothing but help.
-func newApp(w world, all []*verb, asked *verb) *cli.App {
+// newApp makes the parser for a command line. It never exits, and prints nothing but help.
+func newApp(w world, all []*verb, a *arranged) *cli.App {
 	app := &cli.App{
 		Name: "vipctl", HelpName: "vipctl", Usage: "query and control vipd, the service load balancer of this host",
 		ErrWriter:       w.stderr,
@@ -115,8 +115,8 @@ func newApp(w world, all []*verb, asked *verb) *cli.App {
 		CustomAppHelpTemplate:     appHelp,
 	}
 	for _, v := range all {
-		c := v.command(w)
-		if v == asked { // to write the help of all verbs takes longer than most of them
+		c := v.command(w, a)
+		if v == a.verb { // to write the help of all verbs takes longer than most of them
 			c.Description = v.help()
 		}
 		app.Commands = append(app.Commands, c)
@@ -124,7 +124,7 @@ func newApp(w world, all []*verb, asked *verb) *cli.App {
 	return app
 }
 
-func (v *verb) command(w world) *cli.Command {
+func (v *verb) command(w world, a *arranged) *cli.Command {
 	return &cli.Command{
 		Name: v.name, Usage: v.brief, Hidden: v.hidden, HideHelpCommand: true,
 		Flags: v.allFlags(), CustomHelpTemplate: "{{.Description}}",
@@ -132,7 +132,7 @@ func (v *verb) command(w world) *cli.Command {
 			return wrongUse("\"vipctl %s\": %v", v.name, err)
 		},
 		Action: func(c *cli.Context) error {
-			call := newCall(c, w, v)
+			call := newCall(c, w, v, a.socketWins)
 			if err := call.prepare(); err != nil {
 				return err
 			}

@@ -96,7 +96,7 @@ func (c *call) balanceVIPs() error {
 	moves := evenOut(all, weights)
 	if !c.flags.Bool("dry-run") {
 		for i, m := range moves {
-			if _, err := c.moveVIP(m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance")); err != nil {
+			if _, err := c.moveVIP(m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance"), false); err != nil {
 				return fmt.Errorf("%s of %s moved: %w", count(i, "VIP"), count(len(moves), "VIP"), err)
 			}
 		}

@@ -172,7 +172,7 @@ func runVIP(c *call) error {
 		return err
 	}
 	began := time.Now()
-	to, err := c.moveVIP(a, c.flags.String("to"), c.flags.String("reason"))
+	to, err := c.moveVIP(a, c.flags.String("to"), c.flags.String("reason"), c.flags.Bool("force"))
 	if err != nil {
 		return err
 	}
@@ -180,8 +180,8 @@ func runVIP(c *call) error {
 	return c.show(map[string]any{"vip": a, "owner": to, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, took) })
 }
 
-// moveVIP returns when a VIP has another owner, which is named, or why it has none within --timeout.
-func (c *call) moveVIP(a netip.Addr, to, reason string) (owner string, err error) {
+// moveVIP returns when a VIP has another owner, which is named, or why it has none within --timeout. A forced one stays there.
+func (c *call) moveVIP(a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.etcd()
 	if err != nil {
 		return "", err
@@ -190,7 +190,7 @@ func (c *call) moveVIP(a netip.Addr, to, reason string) (owner string, err error
 	ctx, cancel := context.WithTimeout(c, limit)
 	defer cancel()
 	return w.MoveVIP(ctx, a, ownership.Move{
-		To: to, Request: ownership.Request{By: c.operator(), Reason: reason}, Until: c.now().Add(limit), Force: c.flags.Bool("force"),
+		To: to, Request: ownership.Request{By: c.operator(), Reason: reason}, Until: c.now().Add(limit), Force: force,
 	})
 }
 

@@ -146,6 +146,7 @@ func vipdPage(h, owner *help, version string) *page {
 	p.item("/etc/vipd/vipd.toml", "the configuration, see `vipd.toml`(5)")
 	p.item("/run/vipd/vipd.sock", "the socket for `vipctl`(1), open to root and to the group vipd")
 	p.item("/var/lib/vipd", "what outlives a reboot: overrides, running drains, the last state of etcd")
+	p.item("/var/log/vipd", "where the unit lets an access log be")
 	p.seeAlso("vipctl(1)", "vipd.toml(5)")
 	return p
 }

@@ -65,7 +65,7 @@ func (n *notifier) status(line func() string) {
 
 func (n *notifier) stopping() { n.tell(systemd.SdNotifyStopping) }
 
-// extend asks for time to stop in, from now.
+// extend asks for time to start or stop in, from now.
 func (n *notifier) extend(by time.Duration) {
 	n.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }

@@ -40,12 +40,18 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 
-// makeFolder makes a folder, unless it is there, that all users may enter, whatever the umask: the socket's group is among them.
+// makeFolder makes a folder and those around it, unless they are there, that all users may enter, whatever the umask: the socket's
+// group is among them.
 func makeFolder(path string) error {
-	if _, err := os.Stat(path); err == nil {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if around := filepath.Dir(path); around != path {
+		if err := makeFolder(around); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return os.Chmod(path, 0o755)

@@ -13,12 +13,12 @@ import (
 // TestFoldersUnderUmask: the socket's group gets to the socket also where vipd makes its folders under the umask of the unit.
 func TestFoldersUnderUmask(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
-	program.Save(t, n.file(), strings.Replace(header, `socket = "run/vipd.sock"`, `socket = "sockets/vipd.sock"`, 1))
+	program.Save(t, n.file(), strings.Replace(header, `socket = "run/vipd.sock"`, `socket = "sockets/deep/vipd.sock"`, 1))
 	old := syscall.Umask(0o077)
 	t.Cleanup(func() { syscall.Umask(old) })
 	n.launch()
 	t.Cleanup(func() { n.stop() })
-	for _, folder := range []string{"run", "sockets"} {
+	for _, folder := range []string{"run", "sockets", "sockets/deep"} {
 		is, err := os.Stat(filepath.Join(n.dir, folder))
 		if err != nil {
 			t.Fatal(err)

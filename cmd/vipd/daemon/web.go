@@ -62,7 +62,7 @@ func (d *Daemon) check(reasons func() []string, problems func() []balancer.Probl
 	}
 }
 
-// patience is how long a change may wait to be applied before the daemon counts as unhealthy.
+// patience is how long a change may wait to be applied, besides sync.min_interval, before the daemon counts as unhealthy.
 const patience = time.Minute
 
 // unhealthy says which loop is stuck, or what has waited too long. Frontends in backoff are separate problems.
@@ -74,7 +74,7 @@ func (d *Daemon) unhealthy() []string {
 	if stuck := d.model.Waiting(); stuck > patience {
 		reasons = append(reasons, fmt.Sprintf("a change has not been compiled for %s", stuck.Round(time.Second)))
 	}
-	if since := d.engine.Behind(); !since.IsZero() && time.Since(since) > patience {
+	if since := d.engine.Behind(); !since.IsZero() && time.Since(since) > patience+d.config.Sync.MinInterval {
 		reasons = append(reasons, overdue(time.Since(since), d.engine.Status().LastError))
 	}
 	return reasons

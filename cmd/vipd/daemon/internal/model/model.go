@@ -180,7 +180,11 @@ func (m *Model) nextExpiry() time.Duration {
 	if patience := m.o.Started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
-	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), m.local.nextExpiry(), m.again, m.o.Outliers.Next()} {
+	var lapses time.Time
+	if m.State().Complete { // before, what has lapsed since an earlier run lapses with the first state
+		lapses = m.local.nextExpiry()
+	}
+	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.again, m.o.Outliers.Next()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}

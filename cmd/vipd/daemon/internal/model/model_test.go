@@ -2,8 +2,11 @@ package model_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,6 +78,43 @@ func TestWaiting(t *testing.T) {
 		is(3 * time.Minute)
 		close(stuck)
 		is(0)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWaitsAtRest: while a store can't be read, nothing is done over and over about what has lapsed since an earlier run.
+func TestWaitsAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(t, t.TempDir())
+		o.Patient = true
+		const lapsed = `{"version": 1, "overrides": [{"service": "web", "address": "192.0.2.1:80", "draining": true, "expires": "1999-01-01T00:00:00Z"}]}`
+		if err := os.WriteFile(filepath.Join(o.StateDir, "overrides.json"), []byte(lapsed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := model.New(o)
+		if m.State().Local.Len() != 1 {
+			t.Fatal("the override is not read")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.Run(ctx) }()
+		m.Publish(store.Snapshot{Err: errors.New("etcd is away")})
+		states := 0
+		for minute := time.After(time.Minute); minute != nil; {
+			changed := m.Changed()
+			select {
+			case <-changed:
+				states++
+			case <-minute:
+				minute = nil
+			}
+		}
+		if states > 10 {
+			t.Errorf("%d states in a minute of waiting", states)
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -238,7 +238,7 @@ func (v *View) Problems() []balancer.Problem {
 			continue
 		}
 		p := balancer.Problem{
-			Severity: balancer.SeverityError, Service: f.Service,
+			Severity: balancer.SeverityError, Kind: balancer.Unapplied, Service: f.Service,
 			Text: fmt.Sprintf("%s is not applied: %v", key, v.Sync.Failing[key]),
 		}
 		if service := s.Snapshot.Services.At(f.Service); service != nil {
