@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -243,5 +244,22 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	f.forget()
 	if got := f.Verdicts(wanted(true), false).At(target); got != balancer.HealthDown {
 		t.Errorf("when the fleet checks again, the target is %q", got)
+	}
+}
+
+// TestForgottenIsTold: that nobody knows any more how an endpoint is, has an event.
+func TestForgottenIsTold(t *testing.T) {
+	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
+	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Fleet: true, Health: &balancer.Health{Type: balancer.ExecHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}
+	var told []string
+	record := func(e events.Event) { told = append(told, e.Was+": "+e.Text+", "+e.Cause) }
+	f, err := New(Options{Node: "host1", Runner: probe.NewRunner(probe.Options{}), Log: slog.New(slog.DiscardHandler), Record: record, Kick: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.coordinator.Assign(quorum.Round{Wanted: snap.Map[balancer.Target, health.Subject]{}.Set(target, subject), Waiting: true})
+	f.recordLocked(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
+	if want := []string{"down: is not checked any more, no node may run its program"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }
