@@ -51,8 +51,8 @@ func makeFolder(path string) error {
 			return err
 		}
 	}
-	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	if os.Mkdir(path, 0o755) != nil {
+		return os.MkdirAll(path, 0o755) // nil where another process has made it just now
 	}
 	return os.Chmod(path, 0o755)
 }
