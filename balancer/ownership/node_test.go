@@ -30,7 +30,7 @@ func TestNeverTwoOwners(t *testing.T) {
 	for _, seed := range []uint64{1113, 5059, 31028} {
 		neverTwo(t, seed, false)
 	}
-	for seed := range uint64(wait.Soak(16, 10000)) {
+	for seed := range uint64(wait.Soak(8, 10000)) {
 		neverTwo(t, seed, seed/8%2 == 1)
 	}
 }

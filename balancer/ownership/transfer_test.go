@@ -382,7 +382,7 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 // TestTransfers: in no state of a VIP's move do two hosts answer, and where all is over one does. What make test leaves to make soak is all but
 // the states that are nearest to the start, a second fault, and a third host.
 func TestTransfers(t *testing.T) {
-	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(2000, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
+	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()
 		states, way := visitTransfers(c.hosts, c.faults, c.most)
 		t.Logf("%d hosts, %d faults: %d states in %s", c.hosts, c.faults, states, time.Since(began).Round(time.Millisecond))

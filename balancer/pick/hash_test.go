@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/internal/hash"
+	"vipd/test/wait"
 )
 
 func consistentSchedulers() []balancer.Scheduler {
@@ -108,7 +109,7 @@ func TestHashKeepsClients(t *testing.T) {
 // TestHashSpreadsByWeight: neighbouring IPv4 clients, and IPv6 clients of one network each.
 func TestHashSpreadsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
-	for range 12 {
+	for range wait.Soak(4, 12) {
 		weights := someWeights(r, 2+r.IntN(40))
 		for _, s := range consistentSchedulers() {
 			p := New(s, active(weights...), nil)
@@ -135,7 +136,7 @@ func TestHashSpreadsByWeight(t *testing.T) {
 // TestHashMovesFewClients: when a backend goes, is skipped or comes back, sh moves its clients and no others, mh a few
 // percent of them; where they go follows the weights.
 func TestHashMovesFewClients(t *testing.T) {
-	const clients = 20000
+	clients := wait.Soak(5000, 20000)
 	r := rand.New(rand.NewPCG(13, 13))
 	for _, n := range []int{2, 3, 10, 100, 400} {
 		for _, weights := range [][]int{slices.Repeat([]int{1}, n), someWeights(r, n)} {

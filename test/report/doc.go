@@ -9,9 +9,8 @@
 //
 // Tests that need IPVS are those whose names begin with TestIPVS. Where this machine's kernel has IPVS or can load it,
 // and the tests run as root, go test runs them like all others. Elsewhere it leaves them out, and beside it all of them
-// run in guests (vipd/test/guest/vm) whose kernel has it, as many as there are processors: their packages' test binaries
-// are built here, and this program, which guests see like every file, starts them there and sends back what they do. Those
-// that take longest run in pieces, each in a process and network namespaces of its own, and in whichever guest comes to it
-// first: the guests share a folder, where each notes which pieces it takes. The report counts both. Where there can be no
-// guest either they are skipped, and listed with the reason.
+// run in a guest (vipd/test/guest/vm) whose kernel has it: their packages' test binaries are built here, and this program,
+// which the guest sees like every file, starts them there and sends back what they do. Those that take longest run in pieces,
+// each in a process and network namespaces of its own. The report counts both. Where there can be no guest either they are
+// skipped, and listed with the reason.
 package main

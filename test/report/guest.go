@@ -10,10 +10,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -27,45 +25,25 @@ const (
 	// testLimit ends the tests in it, so that they say what they were at. It is of the guest's own time, of which a minute
 	// may take several.
 	testLimit = 15 * time.Minute
-	// guestsAtMost bounds how many there are: each needs up to 2 GiB.
-	guestsAtMost = 4
-	// guestParallel is how many test processes run in each at once: tests wait half of their time.
+	// guestParallel is how many test processes run in it at once: tests wait half of their time.
 	guestParallel = 2
 )
 
-// where names the guests in the report.
-const where = "in the guest"
+// where names the guest in the report, needIPVS all that runs in it.
+const where, needIPVS = "in the guest", "the tests that need IPVS"
 
-// runGuests builds the tests that need IPVS, runs them in guests, and enters into the summary how it went. There are as
-// many guests as processors, because only a guest with a single one is never late (vipd/test/guest/vm).
-func runGuests(p plan, s *summary) {
+// runGuest runs the tests that need IPVS in a guest, and enters into the summary how it went. It is one guest, as a boot costs
+// as much as a tenth of its tests.
+func runGuest(p plan, o orders, s *summary) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := func() error {
-		folder, err := os.MkdirTemp("", "vipd-report-")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(folder) }()
-		o, err := build(ctx, p, folder)
-		if err != nil {
-			return err
-		}
-		file, err := o.save(folder)
-		if err != nil {
-			return err
-		}
-		s.expect(o.Pieces, where)
-		errs := make([]error, min(runtime.NumCPU(), guestsAtMost, len(o.Pieces)))
-		var running sync.WaitGroup
-		for i := range errs {
-			running.Go(func() { errs[i] = boot(ctx, i+1, folder, file, o.Queue, s) })
-		}
-		running.Wait()
-		return errors.Join(errs...)
-	}()
+	s.expect(o.Pieces, where)
+	file, err := o.save(filepath.Dir(o.Test2JSON))
+	if err == nil {
+		err = boot(ctx, file, s)
+	}
 	if err != nil {
-		s.broke("the tests that need IPVS", err.Error())
+		s.broke(needIPVS, err.Error())
 		return
 	}
 	for _, k := range p.guest {
@@ -79,11 +57,8 @@ func runGuests(p plan, s *summary) {
 // not ask for the race detector, which would make emulated code slower once more: the same code runs under it outside.
 func build(ctx context.Context, p plan, folder string) (orders, error) {
 	o := orders{
-		Test2JSON: filepath.Join(folder, "test2json"), Limit: testLimit, Parallel: guestParallel, Queue: filepath.Join(folder, "queue"),
+		Test2JSON: filepath.Join(folder, "test2json"), Limit: testLimit, Parallel: guestParallel,
 		Packages: map[string]order{}, Pieces: cut(paths(p.guest), cmp.Or(flagOf(p.flags, "run"), ipvsTests), long()),
-	}
-	if err := os.Mkdir(o.Queue, 0o755); err != nil {
-		return o, err
 	}
 	if value := flagOf(p.flags, "count"); value != "" {
 		o.Flags = append(o.Flags, "-test.count="+value)
@@ -110,8 +85,8 @@ func goRun(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// boot runs this program in a guest of that number, with the orders of a file, and reads what it has to tell.
-func boot(ctx context.Context, number int, folder, file, queue string, s *summary) error {
+// boot runs this program in a guest, with the orders of a file, and reads what it has to tell.
+func boot(ctx context.Context, file string, s *summary) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -120,8 +95,8 @@ func boot(ctx context.Context, number int, folder, file, queue string, s *summar
 	read := make(chan error, 1)
 	go func() { read <- s.read(events, where) }()
 	status, err := vm.Run(ctx, vm.Options{
-		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Writable: queue, Env: []string{program.BinVar + "=" + os.Getenv(program.BinVar)},
-		Log: func(format string, args ...any) { fmt.Printf("guest %d: %s\n", number, fmt.Sprintf(format, args...)) },
+		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Env: []string{program.BinVar + "=" + os.Getenv(program.BinVar)},
+		Log: func(format string, args ...any) { fmt.Printf("guest: %s\n", fmt.Sprintf(format, args...)) },
 	}, self, insideFlag, file)
 	_ = w.Close()
 	if readErr := <-read; err == nil {

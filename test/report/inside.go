@@ -3,14 +3,12 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,15 +17,13 @@ import (
 // insideFlag makes this program carry out orders, in the guest. It is for itself.
 const insideFlag = "-inside"
 
-// orders say what to run in the guests, each of which carries out what no other has begun.
+// orders say what to run in the guest.
 type orders struct {
 	// Test2JSON is the program of that name.
 	Test2JSON string
-	// Limit is for all of it; Parallel is how many pieces run at once in a guest.
+	// Limit is for all of it; Parallel is how many pieces run at once.
 	Limit    time.Duration
 	Parallel int
-	// Queue is a folder that all guests write to. Who makes a folder there that is named by a piece's number runs that.
-	Queue string
 	// Flags are those of the test binaries.
 	Flags    []string
 	Packages map[string]order
@@ -65,16 +61,8 @@ func inside(file string, out io.Writer) int {
 	var running sync.WaitGroup
 	var failed atomic.Bool
 	free := make(chan struct{}, max(1, o.Parallel))
-	for i, p := range o.Pieces {
+	for _, p := range o.Pieces {
 		free <- struct{}{}
-		if err := os.Mkdir(filepath.Join(o.Queue, strconv.Itoa(i)), 0o755); err != nil {
-			if !errors.Is(err, os.ErrExist) { // nor does another guest have it
-				fmt.Fprintf(os.Stderr, "report: taking a piece from the queue: %v\n", err)
-				failed.Store(true)
-			}
-			<-free
-			continue
-		}
 		running.Go(func() {
 			defer func() { <-free }()
 			began := time.Now()

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -87,7 +86,7 @@ func saved(t *testing.T, o orders) string {
 	return file
 }
 
-// TestPieces cuts a package into pieces for two that carry the orders out side by side: each of its tests runs once, a test
+// TestPieces cuts a package into pieces that run side by side: each of its tests runs once, a test
 // whose subtests are apart counts as one, and the package ends when its last piece does.
 func TestPieces(t *testing.T) {
 	folder := module(t, map[string]string{
@@ -106,30 +105,20 @@ func TestPieces(t *testing.T) {
 	if len(o.Pieces) != 3 {
 		t.Fatalf("pieces %q, want two and the rest", o.Pieces)
 	}
-	file := saved(t, o)
-	var events [2]strings.Builder
-	var status [2]int
-	var both sync.WaitGroup
-	for i := range events {
-		both.Go(func() { status[i] = inside(file, &events[i]) })
+	var events strings.Builder
+	if status := inside(saved(t, o), &events); status != 1 {
+		t.Errorf("status %d, want 1", status)
 	}
-	both.Wait()
-	if status[0]+status[1] != 1 {
-		t.Errorf("status %d, want 1 of who had the piece that fails", status)
-	}
-	all := events[0].String() + events[1].String()
 	for _, name := range []string{"TestIPVSLong/a", "TestIPVSLong/b", "TestIPVSLong/c", "TestIPVSShort"} {
-		if n := strings.Count(all, `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
+		if n := strings.Count(events.String(), `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
 			t.Errorf("%s ran %d times", name, n)
 		}
 	}
 	var out strings.Builder
 	s := newSummary(&out)
 	s.expect(o.Pieces, where)
-	for i := range events {
-		if err := s.read(strings.NewReader(events[i].String()), where); err != nil {
-			t.Fatal(err)
-		}
+	if err := s.read(strings.NewReader(events.String()), where); err != nil {
+		t.Fatal(err)
 	}
 	s.print(nil)
 	has(t, out.String(), "FAIL  vipd/x", "--- failed: x.TestIPVSLong/b (in the guest)\n", "--- failed: x.TestIPVSLong (in the guest)\n",

@@ -49,14 +49,23 @@ func run(args []string) (bool, error) {
 	}
 	s := newSummary(os.Stdout)
 	var readErr, waitErr error
-	var guests sync.WaitGroup
-	if p.guest != nil { // at the same time: neither keeps the processors busy by itself
-		guests.Go(func() { runGuests(p, s) })
+	var guest sync.WaitGroup
+	if p.guest != nil { // what runs in it takes longest: it is built before all else, and runs beside the rest
+		folder, err := os.MkdirTemp("", "vipd-report-")
+		if err != nil {
+			return false, err
+		}
+		defer func() { _ = os.RemoveAll(folder) }()
+		if o, err := build(context.Background(), p, folder); err != nil {
+			s.broke(needIPVS, err.Error())
+		} else {
+			guest.Go(func() { runGuest(p, o, s) })
+		}
 	}
 	if p.here {
 		readErr, waitErr = runHere(p, s)
 	}
-	guests.Wait()
+	guest.Wait()
 	s.print(waitErr)
 	return waitErr == nil && s.failed() == 0, readErr
 }

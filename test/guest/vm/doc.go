@@ -19,7 +19,7 @@
 // host is slow or has other things to do, and to itself it seems a fast machine: bounds in it need little slack
 // (wait.SlownessVar is 3). Of the host's time a busy second in it is three to five, or more on a host that is busy itself,
 // and its date stays behind by that. With several processors, which can't count together, it goes by the host's clock, and
-// wait.SlownessVar is 10. Who needs more than a processor starts several guests.
+// wait.SlownessVar is 10.
 //
 // It does not give the guest a network, a terminal or an input, and knows one architecture, amd64.
 package vm
