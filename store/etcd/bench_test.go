@@ -50,7 +50,7 @@ func benched(b *testing.B) *watching {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &watching{Source: s, keeper: newKeeper("", nil), publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
+	return &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
 }
 
 // manyPages are the pages of a full reading.

@@ -8,13 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"vipd/balancer"
-	"vipd/store"
 )
 
 const (
@@ -43,13 +41,9 @@ type cachedKey struct {
 	Kept bool `json:"kept,omitempty"`
 }
 
-func newKeeper(dir string, log *slog.Logger) *store.Keeper[state] {
-	return store.NewKeeper(dir, cacheName, "etcd", log, encodeCache)
-}
-
 // load fills the state with what the file holds.
 func (w *watching) load() {
-	w.keeper.Load(func(text []byte) error {
+	err := w.file.Load(func(text []byte) error {
 		head, keys, err := parseCache(text)
 		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.prefix { // else it is of another fleet
 			w.restore(head, keys)
@@ -57,6 +51,9 @@ func (w *watching) load() {
 		}
 		return err
 	})
+	if err != nil {
+		w.options.Log.Error("the last good state of etcd can't be read", "err", err)
+	}
 }
 
 func (w *watching) restore(head cacheHead, keys []cachedKey) {
@@ -109,8 +106,9 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 // save has the state kept, if that is not done.
 func (w *watching) save() {
 	if s := w.shown(); s.revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
-		w.kept = *s
-		w.keeper.Keep(*s)
+		kept := *s
+		w.kept = kept
+		w.file.Keep(func(to *bufio.Writer) error { return encodeCache(to, kept) })
 	}
 }
 

@@ -30,7 +30,7 @@ func TestClockJump(t *testing.T) {
 			p.put("/overrides/web/10.0.0.3", `{"weight":5}`)
 			ids := leased(t, p, 2)
 			var log lockedText
-			source := newSource(t, etcd.Options{Config: p.config, StateDir: t.TempDir(), Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			ahead := source.WallClock()
 			f := follow(t, source)
 			f.wait("the first state", connected)

@@ -24,7 +24,7 @@ func TestFaults(t *testing.T) {
 	for seed := range uint64(wait.Soak(1, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, seed)
-			f := follow(t, newSource(t, etcd.Options{Config: w.through(), StateDir: t.TempDir()}))
+			f := keep(t, etcd.Options{Config: w.through()}, t.TempDir())
 			for range 8 {
 				w.fault()
 				for range 1 + w.IntN(10) {

@@ -15,6 +15,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 	"vipd/test/wait"
 )
 
@@ -48,6 +49,22 @@ func follow(t testing.TB, source *etcd.Source) *follower {
 		defer f.mu.Unlock()
 		if f.broken != "" {
 			t.Error(f.broken)
+		}
+	})
+	t.Cleanup(f.stop)
+	return f
+}
+
+// keep follows by a source that keeps its state in a folder. It is there when stop returns.
+func keep(t testing.TB, o etcd.Options, path string) *follower {
+	t.Helper()
+	o.StateDir = statedir.New(path, func() {})
+	f := follow(t, newSource(t, o))
+	stop := f.stop
+	f.stop = sync.OnceFunc(func() {
+		stop()
+		if err := o.StateDir.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 	t.Cleanup(f.stop)

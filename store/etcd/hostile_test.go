@@ -258,7 +258,7 @@ func TestLeases(t *testing.T) {
 		return lease.ID
 	}
 	a, b := register("a", `{"address":"10.0.0.1"}`), register("b", `{"address":"10.0.0.2"}`)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config, StateDir: t.TempDir()}))
+	f := keep(t, etcd.Options{Config: p.config}, t.TempDir())
 	before := f.wait("the first state", connected)
 	if before.Endpoints.Len() != 2 {
 		t.Fatalf("%d endpoints", before.Endpoints.Len())

@@ -53,8 +53,8 @@ func TestNodeConfig(t *testing.T) {
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
 	var c told
-	options := etcd.Options{Config: p.config, Node: "n1", StateDir: t.TempDir(), Patience: within, Configured: c.add}
-	f := follow(t, newSource(t, options))
+	options, dir := etcd.Options{Config: p.config, Node: "n1", Patience: within, Configured: c.add}, t.TempDir()
+	f := keep(t, options, dir)
 	f.wait("the first state", connected)
 	ipvs, both := etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Mode: "auto", Zone: "z1"}
 	c.wait(t, ipvs)
@@ -85,7 +85,7 @@ func TestNodeConfig(t *testing.T) {
 
 	var kept told
 	options.Configured, options.Patience = kept.add, time.Millisecond
-	f = follow(t, newSource(t, options))
+	f = keep(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
 	kept.wait(t, both)
 	relay.Heal()
@@ -98,7 +98,7 @@ func TestNodeConfig(t *testing.T) {
 
 	var other told // the host has got another name: what the old one was told is not for it
 	options.Node, options.Configured = "n2", other.add
-	f = follow(t, newSource(t, options))
+	f = keep(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
 	other.wait(t, etcd.NodeConfig{})
 }
@@ -155,7 +155,7 @@ func TestRole(t *testing.T) {
 	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
 	config := p.as(t, role())
 	var told told
-	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", StateDir: t.TempDir(), Patience: within, Configured: told.add}))
+	f := keep(t, etcd.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.Tell(etcd.NodeStatus{Revision: 1})

@@ -13,6 +13,7 @@ import (
 
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 	"vipd/test/etcdkit"
 )
 
@@ -122,15 +123,15 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	dir := t.TempDir()
-	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
-	f := follow(t, newSource(t, options))
+	options := etcd.Options{Config: p.config, Patience: time.Millisecond}
+	f := keep(t, options, dir)
 	before := f.wait("the first state", connected)
 	p.put("/services/web", `{"vips":`)
 	f.wait("the problem of web", func(s store.Snapshot) bool { return len(s.Problems) == 1 })
 	relay.Cut()
 	f.stop()
 
-	f = follow(t, newSource(t, options))
+	f = keep(t, options, dir)
 	kept := f.wait("what was kept", func(store.Snapshot) bool { return true })
 	if kept.Connected || kept.Err == nil || !strings.Contains(kept.Err.Error(), dir) {
 		t.Errorf("connected %t, error %v; want the place where the state was kept", kept.Connected, kept.Err)
@@ -154,29 +155,29 @@ func TestRestart(t *testing.T) {
 	other := options
 	other.Prefix = "/elsewhere"
 	relay.Cut()
-	f = follow(t, newSource(t, other))
+	f = keep(t, other, dir)
 	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
 		t.Error("what was kept of another prefix is served")
 	}
 }
 
-// keptState returns options of a source that finds the last good state of an etcd which can't be reached any more.
-func keptState(t *testing.T) etcd.Options {
+// keptState returns options of a source, and the folder with the last good state of an etcd which can't be reached any more.
+func keptState(t *testing.T) (options etcd.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
-	options := etcd.Options{Config: p.config, StateDir: t.TempDir(), Patience: time.Millisecond}
-	f := follow(t, newSource(t, options))
+	options, dir = etcd.Options{Config: p.config, Patience: time.Millisecond}, t.TempDir()
+	f := keep(t, options, dir)
 	f.wait("the first state", connected)
 	f.stop()
 	relay.Cut()
-	return options
+	return options, dir
 }
 
 // TestDamagedState: a file that is not whole is set aside, and nothing of it is served.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
-	options := keptState(t)
-	path := filepath.Join(options.StateDir, "etcd.state")
+	options, dir := keptState(t)
+	path := filepath.Join(dir, "etcd.state")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func TestDamagedState(t *testing.T) {
 		if err := os.WriteFile(path, damage, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f := follow(t, newSource(t, options))
+		f := keep(t, options, dir)
 		s := f.wait("the start", func(store.Snapshot) bool { return true })
 		if s.Services.Len() != 0 || s.Revision != 0 || s.Connected || s.Err == nil {
 			t.Errorf("%s: %d services of revision %d, connected %t, %v", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
@@ -209,17 +210,17 @@ func TestUnreadableState(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log lockedText
-	f := follow(t, newSource(t, etcd.Options{
+	f := keep(t, etcd.Options{
 		Config:   etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipda"},
-		StateDir: dir, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
-	}))
+		Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}, dir)
 	f.wait("the start", func(s store.Snapshot) bool { return s.Revision == 0 && s.Err != nil })
 	f.stop()
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 || files[0].Name() != "etcd.state" {
 		t.Errorf("there are %v, %v", files, err)
 	}
-	if !strings.Contains(log.String(), "can't be read, and is left as it is") {
+	if !strings.Contains(log.String(), "it is left as it is") {
 		t.Errorf("the log has %s", log.String())
 	}
 }
@@ -228,24 +229,24 @@ func TestUnreadableState(t *testing.T) {
 // configuration.
 func TestStateOfPrefixWithSlash(t *testing.T) {
 	t.Parallel()
-	options := keptState(t)
+	options, dir := keptState(t)
 	serves := func(prefix string) {
 		t.Helper()
 		options.Prefix = prefix
-		f := follow(t, newSource(t, options))
+		f := keep(t, options, dir)
 		if s := f.wait("the start", func(store.Snapshot) bool { return true }); s.Services.Len() != 1 {
 			t.Errorf("as %s it serves %d services", prefix, s.Services.Len())
 		}
 		f.stop()
 	}
 	serves("/vipda/")
-	text, err := os.ReadFile(filepath.Join(options.StateDir, "etcd.state"))
+	text, err := os.ReadFile(filepath.Join(dir, "etcd.state"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// As a vipd has written it that was configured with the slash.
 	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
-	if err := os.WriteFile(filepath.Join(options.StateDir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	serves("/vipda")
@@ -279,22 +280,23 @@ func TestTooManyKeys(t *testing.T) {
 	f.wait("the return", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() == 3 })
 }
 
-// TestStateDirMissing: where the state can't be kept, that is logged once, and everything else goes on.
+// TestStateDirMissing: where the state can't be kept, that is a problem, and everything else goes on.
 func TestStateDirMissing(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
-	var log lockedText
-	options := etcd.Options{
-		Config: p.config, StateDir: filepath.Join(t.TempDir(), "none"), Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
-	}
-	f := follow(t, newSource(t, options))
+	dir := statedir.New(filepath.Join(t.TempDir(), "none"), func() {})
+	f := follow(t, newSource(t, etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}))
 	f.wait("the first state", connected)
 	relay.Cut()
 	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected && s.Services.Len() == 1 })
 	relay.Heal()
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
 	f.stop()
-	if n := strings.Count(log.String(), "the last good state of etcd is not kept"); n != 1 || !strings.Contains(log.String(), "keeping state in state_dir") {
-		t.Errorf("it was logged %d times:\n%s", n, log.String())
+	if err := dir.Close(); err != nil {
+		t.Error(err)
+	}
+	const want = "the last good state of etcd is not kept: keeping etcd.state in state_dir: "
+	if p := dir.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
+		t.Errorf("the problems are %v", p)
 	}
 }

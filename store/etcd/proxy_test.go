@@ -173,7 +173,7 @@ func TestProxyFaults(t *testing.T) {
 	proxy := w.cluster.StartProxy(w.through().Endpoints...)
 	config := w.config
 	config.Endpoints = []string{w.cluster.URL(proxy.Addr())}
-	f := follow(t, newSource(t, etcd.Options{Config: config, StateDir: t.TempDir()}))
+	f := keep(t, etcd.Options{Config: config}, t.TempDir())
 	for range 8 {
 		w.fault()
 		for range 1 + w.IntN(10) {

@@ -113,7 +113,7 @@ func (w *watching) absence() error {
 	case w.state.revision == 0:
 		return fmt.Errorf("%s: %w; nothing was ever read from there", where, err)
 	case w.loaded && !w.published.Connected:
-		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().revision, w.keeper.Path)
+		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().revision, w.file.Path())
 	}
 	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.shown().revision)
 }

@@ -14,7 +14,7 @@ func TestRefillAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watching{Source: s, keeper: newKeeper("", nil), publish: func(store.Snapshot) {}, state: state{keys: s.keys, revision: 7}, everTold: true}
+	w := &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, revision: 7}, everTold: true}
 	now := s.timing.now()
 	ended := now.Add(-time.Hour)
 	w.wiped = &wiped{state: state{keys: s.keys, revision: 5}, first: ended, last: ended}

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -63,7 +64,8 @@ func TestScale(t *testing.T) {
 	relay := etcdkit.NewRelay(t, c.Members[0].Addr())
 	config := p.config
 	config.Endpoints = []string{c.URL(relay.Addr())}
-	source, err := etcd.New(etcd.Options{Config: config, StateDir: t.TempDir()})
+	dir := statedir.New(t.TempDir(), func() {})
+	source, err := etcd.New(etcd.Options{Config: config, StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +82,11 @@ func TestScale(t *testing.T) {
 	testSingleChanges(t, p, f, relay)
 	testStream(t, p, f)
 	f.stop()
+	if err := dir.Close(); err != nil {
+		t.Error(err)
+	}
 	began = time.Now()
-	again, err := etcd.New(etcd.Options{Config: config, StateDir: t.TempDir()})
+	again, err := etcd.New(etcd.Options{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}

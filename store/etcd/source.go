@@ -14,13 +14,14 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
+	"vipd/store/statedir"
 )
 
 // Options say what a Source follows.
 type Options struct {
 	Config
-	// StateDir is the folder that the last good state is kept in; "" means it is not kept.
-	StateDir string
+	// StateDir is the folder that the last good state is kept in; nil means it is not kept.
+	StateDir *statedir.Dir
 	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults exchanges them.
 	Defaults map[string]any
 	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "" means none is.
@@ -51,6 +52,7 @@ const (
 type Source struct {
 	options  Options
 	keys     Keys
+	file     *statedir.File
 	timing   timing
 	defaults chan map[string]any
 
@@ -84,7 +86,8 @@ func New(o Options) (*Source, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	keys, err := NewKeys(o.Prefix)
-	return &Source{options: o, keys: keys, timing: usualTiming(), defaults: make(chan map[string]any, 1)}, err
+	file := o.StateDir.File(cacheName, "the last good state of etcd is not kept", statedir.Large)
+	return &Source{options: o, keys: keys, file: file, timing: usualTiming(), defaults: make(chan map[string]any, 1)}, err
 }
 
 // SetDefaults exchanges the fields of services that don't set them. It does not wait until that is published.
@@ -121,17 +124,13 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	w := &watching{
 		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
-		reader: reader{keys: s.keys, defaults: s.options.Defaults}, keeper: newKeeper(s.options.StateDir, s.options.Log),
-		state: state{keys: s.keys}, awaySince: s.timing.now(),
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, awaySince: s.timing.now(),
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	w.running = &running
 	running.Go(func() { l.run(ctx) })
 	w.load()
-	last, end := context.WithCancel(context.WithoutCancel(ctx)) // it ends when the last was given to the keeper
-	defer end()
-	running.Go(func() { w.keeper.Run(last) })
 	w.loop(ctx, messages)
 	w.save()
 	return nil
@@ -143,7 +142,6 @@ type watching struct {
 	link    *link
 	scopes  []scope
 	reader  reader
-	keeper  *store.Keeper[state]
 	publish func(store.Snapshot)
 	running *sync.WaitGroup
 	// answers are those about leases; asking: some are on their way. unknown are what etcd could not say, to be asked again.
@@ -151,7 +149,7 @@ type watching struct {
 	asking  bool
 	unknown []leaseNews
 
-	// loaded: the state came from the file. kept is what was last given to the keeper, or came from it.
+	// loaded: the state came from the file. kept is what was last given to the file, or came from it.
 	loaded bool
 	kept   state
 

@@ -22,8 +22,8 @@ func TestWiped(t *testing.T) {
 		p.put("/elsewhere", "x") // so that the revision is seen to go back by who has been away
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
-	options := etcd.Options{Config: p.config, StateDir: t.TempDir()}
-	f := follow(t, newSource(t, options))
+	options, dir := etcd.Options{Config: p.config}, t.TempDir()
+	f := keep(t, options, dir)
 	before := f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
 	held := func(s store.Snapshot) bool {
 		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored without services: what was read up to revision ")
@@ -45,7 +45,7 @@ func TestWiped(t *testing.T) {
 	expect(f.wait("what was wiped", held))
 	f.stop()
 
-	f = follow(t, newSource(t, options))
+	f = keep(t, options, dir)
 	expect(f.wait("what was wiped, after a restart", held))
 	p.put("/services/new", `{"vips":["10.96.0.13"],"ports":[{"port":80}]}`)
 	p.put("/services/web", web)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -41,11 +40,6 @@ type keptTable struct {
 	Service balancer.Name  `json:"service,omitempty"`
 	VIP     string         `json:"vip,omitempty"`
 	Fields  map[string]any `json:"fields"`
-}
-
-// newKeeper returns what keeps the last good state of what files define in dir; "" means nothing does.
-func newKeeper(dir string, log *slog.Logger) *store.Keeper[goodState] {
-	return store.NewKeeper(dir, keepName, "files", log, encodeKept)
 }
 
 func encodeKept(w *bufio.Writer, s goodState) error {

@@ -14,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
+	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
 
@@ -24,11 +25,13 @@ func (w *world) run() store.Snapshot {
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	var last store.Snapshot
-	err := tomlfile.New(tomlfile.Options{Main: w.path("vipd.toml"), StateDir: w.dir, Log: log}).Watch(ctx, func(s store.Snapshot) {
+	kept := statedir.New(w.dir, func() {})
+	err := tomlfile.New(tomlfile.Options{Main: w.path("vipd.toml"), StateDir: kept, Log: log}).Watch(ctx, func(s store.Snapshot) {
 		last = s
 		cancel()
 	})
 	w.do(err)
+	w.do(kept.Close())
 	return last
 }
 

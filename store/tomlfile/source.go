@@ -1,6 +1,7 @@
 package tomlfile
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
+	"vipd/store/statedir"
 )
 
 // Options say what a Source reads. Main or Path is needed.
@@ -23,8 +25,8 @@ type Options struct {
 	// Path is a file or folder with services, for use without a main file: as [store].path, but relative to the working
 	// folder. It is not read where Main is set.
 	Path string
-	// StateDir is the folder that the last good state is kept in, for a start at which a file has a mistake; "" means it is not kept.
-	StateDir string
+	// StateDir is the folder that the last good state is kept in, for a start at which a file has a mistake; nil means it is not kept.
+	StateDir *statedir.Dir
 	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
 	// (warning). Default: nothing is logged.
 	Log *slog.Logger
@@ -49,6 +51,7 @@ const (
 // Source follows services in files. It implements store.Source and store.Reloader.
 type Source struct {
 	options Options
+	file    *statedir.File
 	// open starts notifications; tests make it fail.
 	open func() (*fsnotify.Watcher, error)
 	// reloads are requests to read everything anew, each answered with the problems once the result is published.
@@ -71,7 +74,10 @@ func New(o Options) *Source {
 	if o.Main != "" {
 		o.Path = ""
 	}
-	return &Source{options: o, open: fsnotify.NewWatcher, reloads: make(chan chan<- []balancer.Problem), loader: newLoader(o.Main, o.Path)}
+	return &Source{
+		options: o, open: fsnotify.NewWatcher, reloads: make(chan chan<- []balancer.Problem), loader: newLoader(o.Main, o.Path),
+		file: o.StateDir.File(keepName, "the last good state of files is not kept", statedir.Large),
+	}
 }
 
 // Watch publishes what the files hold, now and after each change, until ctx ends, and returns nil then. The one error
@@ -84,22 +90,20 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	f := newFollower(s.options.Log, s.open)
 	defer f.close()
 	s.loader.follow = f
-	k := newKeeper(s.options.StateDir, s.options.Log)
-	k.Load(func(text []byte) error {
+	err := s.file.Load(func(text []byte) error {
 		files, defaults, err := decodeKept(text)
 		if err == nil {
 			s.loader.begin(files, defaults)
 		}
 		return err
 	})
-	var keeping sync.WaitGroup
-	defer keeping.Wait()
-	published, end := context.WithCancel(context.WithoutCancel(ctx)) // it ends when the last was published
-	defer end()
-	keeping.Go(func() { k.Run(published) })
+	if err != nil {
+		s.options.Log.Error("the last good state of files can't be read", "err", err)
+	}
 	told := func() {
 		publish(s.loader.state)
-		k.Keep(goodState{s.loader.state, s.loader.defaults})
+		good := goodState{s.loader.state, s.loader.defaults}
+		s.file.Keep(func(w *bufio.Writer) error { return encodeKept(w, good) })
 	}
 	w := &watching{Source: s, follower: f}
 	w.load(look{all: true})

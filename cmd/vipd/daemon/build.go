@@ -32,6 +32,7 @@ import (
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
 
@@ -50,6 +51,7 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	published := model.NewPublished(d.config)
+	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // what can't be kept is a problem that the model's next round tells
 	d.configuration = liveconfig.New(d.ConfigFile, d.Mode, d.config, published.Kick)
 	choice := modeswitch.Choice{Modes: d.Modes, Configuration: d.configuration, Log: d.Log, Events: d.events}
 	first, err := choice.Make(context.Background())
@@ -130,7 +132,7 @@ const leaseTime = 15 * time.Second
 // newChecks makes the health checks, which a fleet may share, and the detection of outliers.
 func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
-		StateDir: d.config.StateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
+		StateDir: d.stateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
 		// Late, as each of the two tells the other: checks their results, and outliers which checks to hurry.
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
@@ -151,7 +153,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 // newSource makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
 func (d *Daemon) newSource() (err error) {
 	c, log := d.config, d.component("store")
-	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, StateDir: c.StateDir, Log: log})
+	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, StateDir: d.stateDir, Log: log})
 	if c.Store.Kind != config.EtcdStore {
 		d.source = d.files
 		return nil
@@ -160,7 +162,7 @@ func (d *Daemon) newSource() (err error) {
 		Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
 	})
 	if d.fleet, err = fleet.New(fleet.Options{
-		Config: etcd.Config(c.Etcd), Name: c.Node, StateDir: c.StateDir, Defaults: c.Defaults,
+		Config: etcd.Config(c.Etcd), Name: c.Node, StateDir: d.stateDir, Defaults: c.Defaults,
 		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Events: d.events, Configured: d.configuration.Configure,
 	}); err != nil {
 		return err
@@ -184,7 +186,7 @@ func (d *Daemon) newOwned(published *model.Published) error {
 // newModel makes the model, which compiles for the first mode.
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
-		Published: published, Configuration: d.configuration, StateDir: d.config.StateDir, Started: d.started, Events: d.events,
+		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Started: d.started, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
 		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,

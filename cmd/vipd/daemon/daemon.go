@@ -39,6 +39,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
+	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
 
@@ -93,6 +94,7 @@ type Daemon struct {
 	owned    *owned.Teller // nil means this host owns no VIPs
 	// configuration is config as it is now, of which some can change while running.
 	configuration *liveconfig.Config
+	stateDir      *statedir.Dir
 	model         *model.Model
 	transitions   *transitions.Tracker
 	views         status.Sources
@@ -279,7 +281,13 @@ func (d *Daemon) startWriting() (written func()) {
 		writing.Go(func() { d.tracing.Run(ctx) })
 	}
 	writing.Go(func() { d.access.Run(ctx) })
-	return func() { cancel(); writing.Wait() }
+	return func() {
+		if err := d.stateDir.Close(); err != nil {
+			d.Log.Error("stopping all the same", "err", err)
+		}
+		cancel()
+		writing.Wait()
+	}
 }
 
 // parts are what runs side by side until the daemon ends. The error of one that can't go on ends all of them.

@@ -15,6 +15,7 @@ import (
 
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 )
 
 func main() {
@@ -33,10 +34,14 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	var kept *statedir.Dir
+	if *stateDir != "" {
+		kept = statedir.New(*stateDir, func() {})
+	}
 	var crowd crowd
 	for i := range *number {
 		source, err := etcd.New(etcd.Options{
-			Config: etcd.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: *stateDir, Node: fmt.Sprint("n", i),
+			Config: etcd.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: kept, Node: fmt.Sprint("n", i),
 		})
 		if err != nil {
 			return err

@@ -1,9 +1,9 @@
 package checks
 
 import (
+	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"net/netip"
@@ -18,8 +18,8 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
-	"vipd/cmd/vipd/daemon/internal/statedir"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 )
 
 // Checks are this node's health checks.
@@ -30,7 +30,8 @@ type Checks struct {
 	runner  *probe.Runner
 	targets health.Targets // belongs to the caller of Verdicts, and so does all
 	all     snap.Map[balancer.Target, health.Subject]
-	files   *statedir.Dir
+	found   *statedir.File
+	lease   *statedir.File
 	changed atomic.Bool // since the states were kept
 	unable  unable
 }
@@ -38,7 +39,7 @@ type Checks struct {
 // Options are what Checks are made of.
 type Options struct {
 	// StateDir keeps what was found for the next run.
-	StateDir string
+	StateDir *statedir.Dir
 	// Node is this node's name: nodes check the same endpoint at different times.
 	Node string
 	// Etcd is where a fleet shares checks; nil means they are not shared. Lease is how long after this node's end what it has found
@@ -60,9 +61,6 @@ type Options struct {
 // keepPause is the time between two looks whether there are states of checks to be kept.
 const keepPause = 5 * time.Second
 
-// keepRest is how many times longer than it took to keep them nothing is kept: 100,000 take a second, and 25 MB.
-const keepRest = 20
-
 const checksFile = "health.json"
 
 // keptChecks is the content of that file.
@@ -74,10 +72,13 @@ type keptChecks struct {
 // New reads what an earlier run has found. It checks nothing before Verdicts and Run. An error says that the node can't have
 // its name in a fleet.
 func New(o Options) (*Checks, error) {
-	c := &Checks{o: o, files: statedir.New(o.StateDir, o.Kick)}
+	c := &Checks{
+		o: o, found: o.StateDir.File(checksFile, "what health checks have found does not outlive a restart", statedir.Large),
+		lease: o.StateDir.File(leaseFile, "after a crash, what this node tells the fleet of health counts for "+o.Lease.String(), statedir.Small),
+	}
 	var kept keptChecks
-	held := c.files.Held(checksFile)
-	c.files.Read(checksFile, &kept)
+	held := c.found.Held()
+	c.found.Read(&kept)
 	seed := fnv.New64a()
 	_, _ = seed.Write([]byte(o.Node)) // a hash takes everything
 	c.runner = probe.NewRunner(probe.Options{
@@ -141,48 +142,32 @@ func (c *Checks) Run(ctx context.Context) error {
 	running.Go(func() { c.runner.Run(ctx) })
 	look := time.NewTicker(keepPause)
 	defer look.Stop()
-	var kept bool
-	var rests time.Time
+	kept := false
 	for {
 		select {
 		case <-ctx.Done():
 			running.Wait()
 			c.keep()
 			return nil
-		case began := <-look.C:
-			switch {
-			case kept && !c.changed.Load():
-				c.files.Confirm(checksFile)
-			case !began.Before(rests):
-				c.changed.Store(false)
+		case <-look.C:
+			if changed := c.changed.Swap(false); changed || !kept {
 				kept = c.keep()
-				rests = began.Add(keepRest * time.Since(began))
+			} else {
+				c.found.Confirm()
 			}
 		}
 	}
 }
 
-// keep writes what is known, and reports whether it did. Where nothing is checked there is nothing to keep.
+// keep has what is known be kept, as it is when that is written, and reports whether it does. Where nothing is checked there is
+// nothing to keep.
 func (c *Checks) keep() bool {
-	kept := c.runner.Keep()
-	if len(kept) == 0 {
+	if c.runner.Verdicts().Len() == 0 {
 		return false
 	}
-	err := c.files.Write(checksFile, keptChecks{statedir.Version, kept})
-	c.files.Note(checksFile, because("what health checks have found does not outlive a restart", err))
-	return err == nil
+	c.found.Keep(func(w *bufio.Writer) error { return statedir.Text(keptChecks{statedir.Version, c.runner.Keep()})(w) })
+	return true
 }
-
-// because is the cause that err gives an event; nil gives none.
-func because(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
-}
-
-// Unkept says what of the checks could not be kept for the next run, or read of the one before.
-func (c *Checks) Unkept() []balancer.Problem { return c.files.Problems() }
 
 // healthEvent tells of a verdict that has changed.
 func healthEvent(t balancer.Target, c probe.Change) events.Event {
@@ -210,14 +195,13 @@ type keptLease struct {
 // formerLease is the lease of a run that was killed, so that this one takes back at once what that one has said.
 func (c *Checks) formerLease() int64 {
 	var kept keptLease
-	c.files.Read(leaseFile, &kept)
+	c.lease.Read(&kept)
 	return kept.Lease
 }
 
 // keepLease keeps the lease of this run for the next.
 func (c *Checks) keepLease(lease int64) {
-	err := c.files.Write(leaseFile, keptLease{statedir.Version, lease})
-	c.files.Note(leaseFile, because("after a crash, what this node tells the fleet of health counts for "+c.o.Lease.String(), err))
+	c.lease.Keep(statedir.Text(keptLease{statedir.Version, lease}))
 }
 
 // Found is what is known of a target.

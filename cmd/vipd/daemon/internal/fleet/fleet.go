@@ -18,6 +18,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/store/etcd"
+	"vipd/store/statedir"
 )
 
 // Node is this node as one of many. Nil stands for a node that is none of a fleet.
@@ -45,7 +46,7 @@ type Options struct {
 	Config etcd.Config
 	Name   string
 	// StateDir keeps what was read last, for the time when etcd is away.
-	StateDir string
+	StateDir *statedir.Dir
 	// Defaults are the fields of services that don't set them; Source().SetDefaults exchanges them.
 	Defaults map[string]any
 	// Version and Started are told to the fleet.

@@ -29,7 +29,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	log := slog.New(slog.DiscardHandler)
 	n, err := New(Options{
-		Config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", StateDir: t.TempDir(), Lease: 10 * time.Second,
+		Config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
 		Log: log, Events: events.New(events.Options{Log: log}),
 	})
 	if err != nil {

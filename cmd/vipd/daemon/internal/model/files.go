@@ -1,23 +1,24 @@
 package model
 
 import (
-	"fmt"
+	"bufio"
 	"net/netip"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
-	"vipd/cmd/vipd/daemon/internal/statedir"
+	"vipd/store/statedir"
 )
 
-// files keep local overrides, drains, and who holds contested addresses.
-type files struct{ *statedir.Dir }
+// files keep local overrides, and what is remembered: drains, and who holds contested addresses.
+type files struct{ overrides, memory *statedir.File }
 
-// The names of the files, and their contents.
-const (
-	overridesName = "overrides.json"
-	memoryName    = "memory.json"
-)
+func newFiles(dir *statedir.Dir) files {
+	return files{
+		overrides: dir.File("overrides.json", "drains and weights by hand are refused", statedir.Small),
+		memory:    dir.File("memory.json", "", statedir.Small),
+	}
+}
 
 type overridesFile struct {
 	Version   int             `json:"version"`
@@ -72,17 +73,17 @@ type holderEntry struct {
 func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var m balancer.Memory
 	var o Overrides
-	if kept := (memoryFile{}); f.Read(memoryName, &kept) {
+	if kept := (memoryFile{}); f.memory.Read(&kept) {
 		m = kept.memory()
 		if kept.Saved.After(now) { // this host began with a clock that is behind, and shifts it all again when that is set
 			m = m.Shift(now.Sub(kept.Saved))
 		}
 	}
-	if said := (overridesFile{}); f.Read(overridesName, &said) {
+	if said := (overridesFile{}); f.overrides.Read(&said) {
 		for _, e := range said.Overrides {
 			t, err := balancer.ParseTarget(e.Service, e.Address)
 			if err != nil {
-				f.Note(overridesName, fmt.Errorf("reading "+overridesName+": %w", err))
+				f.overrides.Refuse(err)
 				continue
 			}
 			o.Map = o.Set(t, &e.Override)
@@ -111,17 +112,17 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 	return m
 }
 
-// saveOverrides writes the local overrides.
-func (f files) saveOverrides(o Overrides) error {
+// textOf is what is written of the local overrides.
+func textOf(o Overrides) func(*bufio.Writer) error {
 	kept := overridesFile{Version: statedir.Version, Overrides: []overrideEntry{}}
 	for t, v := range o.All() {
 		kept.Overrides = append(kept.Overrides, overrideEntry{t.Service, t.Address(), *v})
 	}
-	return f.Write(overridesName, kept)
+	return statedir.Text(kept)
 }
 
-// saveMemory writes what is remembered of endpoints and VIPs, and who holds the keys that more than one service claims.
-func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name], now time.Time) {
+// keepMemory has the file say what is remembered of endpoints and VIPs, and who holds the keys that more than one service claims.
+func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name], now time.Time) {
 	kept := memoryFile{
 		Version: statedir.Version, Saved: now.UTC(), Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}, Ramps: []rampEntry{}, Away: []awayEntry{},
 	}
@@ -142,7 +143,7 @@ func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 			kept.Away = append(kept.Away, awayEntry{a, is.Until})
 		}
 	}
-	f.Note(memoryName, f.Write(memoryName, kept))
+	f.memory.Keep(statedir.Text(kept))
 }
 
 // worthSaving reports whether something has begun or ended that the file has to tell: not each step of a ramp.

@@ -9,7 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
-	"vipd/cmd/vipd/daemon/internal/statedir"
+	"vipd/store/statedir"
 )
 
 // TestMemoryIsKept: a restart loses nothing of what is remembered, and what has ended since is over.
@@ -26,8 +26,12 @@ func TestMemoryIsKept(t *testing.T) {
 	m.Holders = m.Holders.Set(key, "web")
 	m.Ramps = m.Ramps.Set(at(3), balancer.Ramp{Since: now, Over: 10 * time.Second, Step: 1}).Set(at(4), balancer.Ramp{Since: now, Over: 2 * time.Second, Step: 1})
 	m.Away = m.Away.Set(vip, balancer.Away{Withdrawn: true, Until: now.Add(5 * time.Second)})
-	f := files{statedir.New(t.TempDir(), func() {})}
-	f.saveMemory(m, m.Holders, now)
+	dir := statedir.New(t.TempDir(), func() {})
+	f := newFiles(dir)
+	f.keepMemory(m, m.Holders, now)
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
 	got, _ := f.load(now.Add(3 * time.Second))
 
 	want := m

@@ -16,9 +16,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/outlier"
-	"vipd/cmd/vipd/daemon/internal/statedir"
 	"vipd/dataplane"
 	"vipd/store"
+	"vipd/store/statedir"
 )
 
 // Model owns everything that is compiled. Its loop is the only one that touches the compiler, the memory and the local
@@ -39,7 +39,7 @@ type Model struct {
 	carrier   dataplane.Dataplane // for which it is compiled
 	compiler  balancer.Compiler
 	local     Overrides
-	again     time.Time // when they are written again; zero means that they are kept
+	proposed  *proposal // what is to be local; nil means nothing is
 	files     files
 	clock     clock        // how far the wall clock was set
 	everRead  bool         // the store could be read at least once
@@ -53,6 +53,15 @@ type Change func(*State, Overrides) (Overrides, []events.Event, error)
 type request struct {
 	change Change
 	answer chan error
+	err    error // the answer, where change is nil
+}
+
+// proposal is a change of the local overrides that is made once it is on disk, which kept tells.
+type proposal struct {
+	request
+	local    Overrides
+	recorded []events.Event
+	kept     <-chan error
 }
 
 // Options are what a Model is made of.
@@ -61,7 +70,7 @@ type Options struct {
 	Published     *Published
 	Configuration *liveconfig.Config
 	// StateDir keeps overrides and drains for the next run.
-	StateDir string
+	StateDir *statedir.Dir
 	Started  time.Time
 	Events   *events.History
 	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
@@ -86,7 +95,7 @@ type Options struct {
 // New returns a model of nothing, with what an earlier run kept in state_dir. It compiles nothing before Run and Publish.
 func New(o Options) *Model {
 	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
-	m.files = files{statedir.New(o.StateDir, m.Kick)} // what can't be kept is a problem that the next round tells
+	m.files = newFiles(o.StateDir)
 	m.compiler.Memory, m.local = m.files.load(time.Now())
 	m.show(&State{Config: m.State().Config, Local: m.local.Map})
 	m.moved.Store(true)
@@ -110,17 +119,23 @@ func (m *Model) Run(ctx context.Context) error {
 	defer expiry.Stop()
 	for {
 		var asked request
+		ask, kept := m.ask, (<-chan error)(nil)
+		if m.proposed != nil {
+			ask, kept = nil, m.proposed.kept
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.wake:
 		case <-expiry.C:
-		case asked = <-m.ask:
+		case asked = <-ask:
+		case err := <-kept:
+			asked = m.decide(err)
 		}
 		m.working(time.Now())
 		m.compile()
 		if asked.answer != nil { // what was published before the request counts for it
-			asked.answer <- m.answer(asked.change)
+			m.answer(asked)
 		}
 		m.working(time.Time{})
 		expiry.Reset(m.nextExpiry())
@@ -134,41 +149,34 @@ func (m *Model) working(since time.Time) {
 	m.works = since
 }
 
-// answer makes a change of the local overrides, and compiles. It is recorded once it is on disk.
-func (m *Model) answer(change Change) error {
-	if change == nil {
-		return nil
+// answer answers a request, or proposes the change that it asks for.
+func (m *Model) answer(r request) {
+	if r.change == nil {
+		r.answer <- r.err
+		return
 	}
-	local, recorded, err := change(m.State(), m.local)
+	local, recorded, err := r.change(m.State(), m.local)
 	if err != nil || local.Map == m.local.Map {
-		return err
+		r.answer <- err
+		return
 	}
-	if err := m.keepOverrides(local); err != nil {
-		return fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
-	}
-	for _, e := range recorded {
-		m.o.Events.Record(e)
-	}
-	m.local = local
-	m.compile()
-	return nil
+	m.proposed = &proposal{request{answer: r.answer}, local, recorded, m.files.overrides.Write(textOf(local))}
 }
 
-// keepAgain is the time until the local overrides, which could not be kept, are written again.
-const keepAgain = time.Minute
-
-// keepOverrides writes the local overrides. That they can't be kept is a problem until they can.
-func (m *Model) keepOverrides(o Overrides) error {
-	err := m.files.saveOverrides(o)
-	switch {
-	case err != nil:
-		m.again = time.Now().Add(keepAgain)
-		m.files.Note(overridesName, fmt.Errorf("drains and weights by hand are refused: %w", err))
-	case !m.again.IsZero():
-		m.again = time.Time{}
-		m.files.Note(overridesName, nil)
+// decide makes the change that was proposed, unless it could not be kept, and returns what is to be answered.
+func (m *Model) decide(err error) request {
+	p := m.proposed
+	m.proposed = nil
+	if err != nil {
+		m.files.overrides.Keep(textOf(m.local)) // what was refused may reach the disk yet
+		p.err = fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
+		return p.request
 	}
-	return err
+	for _, e := range p.recorded {
+		m.o.Events.Record(e)
+	}
+	m.local = p.local
+	return p.request
 }
 
 // storePatience is how long after the start a store that can't be read is waited for before what can be read is served.
@@ -181,10 +189,10 @@ func (m *Model) nextExpiry() time.Duration {
 		next = patience
 	}
 	var lapses time.Time
-	if m.State().Complete { // before, what has lapsed since an earlier run lapses with the first state
+	if m.State().Complete && m.proposed == nil { // before, what has lapsed since an earlier run lapses with the first state
 		lapses = m.local.nextExpiry()
 	}
-	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.again, m.o.Outliers.Next()} {
+	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.o.Outliers.Next()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -219,12 +227,12 @@ func (m *Model) compile() {
 	}
 	next := m.adopted()
 	now := time.Now()
-	if local := m.local.expire(now); local.Map != m.local.Map || !m.again.IsZero() && now.After(m.again) {
+	if local := m.local.expire(now); local.Map != m.local.Map && m.proposed == nil {
 		m.local = local
-		_ = m.keepOverrides(local) // a problem
+		m.files.overrides.Keep(textOf(local))
 	}
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
-	s.Problems = slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept(), c.Unheld(latest.VIPs, latest.Pools))
+	s.Problems = slices.Concat(fileErrors, m.o.StateDir.Problems(), c.Unheld(latest.VIPs, latest.Pools))
 	s.Env, s.Inputs = m.env(c), balancer.Inputs{
 		Services: latest.Services, Endpoints: latest.Endpoints, VIPs: latest.VIPs, Pools: latest.Pools,
 		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
@@ -237,7 +245,7 @@ func (m *Model) compile() {
 	memory := m.compiler.Memory
 	s.Inputs = s.Inputs.Remembering(memory)
 	if worthSaving(remembered, memory) || s.Desired.Contested != before.Contested {
-		m.files.saveMemory(memory, s.Desired.Contested, now)
+		m.files.keepMemory(memory, s.Desired.Contested, now)
 	}
 	s.Checked = m.o.Checks.All()
 	s.fallen(m.State())
@@ -257,7 +265,7 @@ func (m *Model) compile() {
 
 // await publishes why the store could not be read yet, and nothing that it has: nothing of that is served.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
-	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())}
+	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.o.StateDir.Problems())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
 	m.o.Awaiting(s, time.Now())
 	m.show(s)
@@ -295,7 +303,7 @@ func (m *Model) AddressesChanged() {
 // Update changes the local overrides in the loop, unless change is nil, and returns when that, and all that was published before, is
 // compiled.
 func (m *Model) Update(ctx context.Context, change Change) error {
-	r := request{change, make(chan error, 1)}
+	r := request{change: change, answer: make(chan error, 1)}
 	select {
 	case m.ask <- r:
 	case <-ctx.Done():

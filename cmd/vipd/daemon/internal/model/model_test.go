@@ -23,12 +23,14 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
 	"vipd/store"
+	"vipd/store/statedir"
 )
 
 // options make a model of what is in stateDir, without a host.
-func options(t *testing.T, stateDir string) model.Options {
+func options(t *testing.T, path string) model.Options {
 	t.Helper()
 	published := model.NewPublished(config.Default())
+	stateDir := statedir.New(path, published.Kick)
 	history := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
 	found, err := checks.New(checks.Options{
 		StateDir: stateDir, Events: history, Kick: published.Kick, Service: func(balancer.Name) *balancer.Service { return nil },
@@ -88,10 +90,11 @@ func TestWaiting(t *testing.T) {
 // TestWaitsAtRest: while a store can't be read, nothing is done over and over about what has lapsed since an earlier run.
 func TestWaitsAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := options(t, t.TempDir())
+		dir := t.TempDir()
+		o := options(t, dir)
 		o.Patient = true
 		const lapsed = `{"version": 1, "overrides": [{"service": "web", "address": "192.0.2.1:80", "draining": true, "expires": "1999-01-01T00:00:00Z"}]}`
-		if err := os.WriteFile(filepath.Join(o.StateDir, "overrides.json"), []byte(lapsed), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "overrides.json"), []byte(lapsed), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		m := model.New(o)

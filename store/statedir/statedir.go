@@ -1,0 +1,106 @@
+package statedir
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+)
+
+const (
+	// patience is how long the disk may take for a file before that is a problem, and parting how long for the last of all
+	// files when vipd ends.
+	patience = 5 * time.Second
+	parting  = 5 * time.Second
+	// pause is the time until what could not be written is tried again, and the least between two writes of a Large file. To write one
+	// takes at most one part in share of the time: 100,000 checks are 25 MB.
+	pause = 5 * time.Second
+	share = 20
+)
+
+// Dir is the folder state_dir. A nil Dir keeps nothing. All methods may be called by any goroutine.
+type Dir struct {
+	path    string
+	changed func()
+	closing chan struct{}
+	writing sync.WaitGroup
+
+	mu    sync.Mutex // guards files, and of each what its type says
+	files []*File    // in the order of their names
+}
+
+// New returns the folder at path. Changed is called when Problems returns something else; it must not block, and not call that.
+func New(path string, changed func()) *Dir {
+	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
+}
+
+// Size says how much is in a file.
+type Size bool
+
+// The sizes. A Large file may be so large that it is not written as often as it changes.
+const (
+	Small Size = false
+	Large Size = true
+)
+
+// File returns the file of a name. Unkept says what it means that it can't be written. It has one user, who reads it first.
+func (d *Dir) File(name, unkept string, size Size) *File {
+	if d == nil {
+		return nil
+	}
+	f := &File{dir: d, name: name, unkept: unkept, size: size, newer: make(chan struct{}, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.files = append(d.files, f)
+	slices.SortFunc(d.files, func(a, b *File) int { return strings.Compare(a.name, b.name) })
+	return f
+}
+
+// Problems returns what could not be kept, or read.
+func (d *Dir) Problems() (problems []balancer.Problem) {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.files {
+		if f.wrong != nil {
+			problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Field: "state_dir", Text: f.wrong.Error()})
+		}
+	}
+	return problems
+}
+
+// Close has all that waits be written at once, and returns when it is: what is kept later may be lost. It waits for a disk that hangs for
+// some seconds only; the error says what is not written then. It is called once.
+func (d *Dir) Close() error {
+	close(d.closing)
+	written := make(chan struct{})
+	go func() { defer close(written); d.writing.Wait() }() // ends with the writers; a disk that hangs is not waited for
+	select {
+	case <-written:
+		return nil
+	case <-time.After(parting):
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var names []string
+	for _, f := range d.files {
+		if f.busy {
+			names = append(names, f.name)
+		}
+	}
+	return fmt.Errorf("state_dir does not answer: what vipd knew last is not in %s", strings.Join(names, ", "))
+}
+
+func (d *Dir) isClosing() bool {
+	select {
+	case <-d.closing:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,190 @@
+package statedir
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// note is a file's content.
+type note struct {
+	Version int    `json:"version"`
+	Text    string `json:"text"`
+}
+
+// has fails the test unless a file is want; "" means it is not there.
+func has(t *testing.T, f *File, want string) {
+	t.Helper()
+	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {
+		t.Errorf("%s is %q, %v; want %q", f.name, text, err, want)
+	}
+}
+
+// told fails the test unless the folder's one problem begins with want; "" means there is none.
+func told(t *testing.T, d *Dir, want string) {
+	t.Helper()
+	p := d.Problems()
+	if want == "" && len(p) > 0 || want != "" && (len(p) != 1 || p[0].Field != "state_dir" || !strings.HasPrefix(p[0].Text, want)) {
+		t.Errorf("the problems are %v, want %q", p, want)
+	}
+}
+
+func text(s string) func(*bufio.Writer) error {
+	return func(w *bufio.Writer) error { _, err := w.WriteString(s); return err }
+}
+
+// TestFilesOutlive: what was written is read again, whole; what can't be read is set aside, and stays a problem until a write.
+func TestFilesOutlive(t *testing.T) {
+	path := t.TempDir()
+	d := New(path, func() {})
+	f := d.File("a.json", "it is lost", Small)
+	var got note
+	if f.Read(&got) {
+		t.Errorf("a file that is not there: %+v", got)
+	}
+	told(t, d, "")
+	write := func(s string) {
+		t.Helper()
+		if err := <-f.Write(Text(note{Version, s})); err != nil {
+			t.Fatal(err)
+		}
+		if !f.Read(&got) || got.Text != s {
+			t.Errorf("read %+v, want %s", got, s)
+		}
+		told(t, d, "")
+	}
+	write("first")
+	for name, text := range map[string]string{"torn": "{", "of the future": fmt.Sprintf(`{"version": %d}`, Version+1)} {
+		if err := os.WriteFile(f.Path(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if f.Read(&note{}) {
+			t.Errorf("a file that is %s was read", name)
+		}
+		if kept, err := os.ReadFile(f.Path() + ".broken"); err != nil || string(kept) != text {
+			t.Errorf("%s: set aside is %q, %v", name, kept, err)
+		}
+		told(t, d, "reading what an earlier run kept: ")
+	}
+	write("second")
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
+		t.Errorf("left in the folder: %v, %v", entries, err)
+	}
+}
+
+// TestDiskHangs: nobody waits for a disk that hangs. Of all that is to be written meanwhile the last state is, also what replaces one that
+// was refused for it; after some seconds that is a problem, until the disk answers; other files are written; and an end waits for some
+// seconds.
+func TestDiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := 0
+		d := New(t.TempDir(), func() { changes++ })
+		f, other := d.File("a.json", "it is lost", Small), d.File("b.json", "", Large)
+		answers := make(chan struct{})
+		hanging := func(s string) func(*bufio.Writer) error {
+			return func(w *bufio.Writer) error {
+				<-answers
+				return text(s)(w)
+			}
+		}
+		f.Keep(hanging("one"))
+		synctest.Wait()
+		f.Keep(text("two"))
+		time.Sleep(patience - 1)
+		synctest.Wait()
+		told(t, d, "")
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
+		told(t, d, silent)
+		began := time.Now()
+		if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != patience {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		f.Keep(text("three"))
+		f.Confirm()
+		other.Keep(text("other"))
+		synctest.Wait()
+		has(t, other, "other")
+		has(t, f, "")
+		began = time.Now()
+		if err := d.Close(); err == nil || !strings.HasSuffix(err.Error(), " is not in a.json") || time.Since(began) != parting {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		close(answers)
+		synctest.Wait()
+		has(t, f, "three")
+		told(t, d, "")
+		if changes != 2 {
+			t.Errorf("%d changes were told, want one when it hung and one when it did not", changes)
+		}
+	})
+}
+
+// TestTriesAgain: what could not be written is a problem, which is told once, and is tried again, the newest of it, also at the end.
+func TestTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, changes := filepath.Join(t.TempDir(), "later"), 0
+		d := New(path, func() { changes++ })
+		f := d.File("a.json", "it is lost", Small)
+		f.Keep(text("one"))
+		time.Sleep(3 * pause)
+		f.Confirm() // which is none of a state that is not there
+		f.Keep(text("two"))
+		synctest.Wait()
+		told(t, d, "it is lost: keeping a.json in state_dir: open ")
+		folder := func(do func(string) error) {
+			if err := do(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		folder(func(path string) error { return os.Mkdir(path, 0o700) })
+		time.Sleep(pause)
+		synctest.Wait()
+		has(t, f, "two")
+		told(t, d, "")
+		folder(os.RemoveAll)
+		f.Keep(text("three"))
+		synctest.Wait()
+		folder(func(path string) error { return os.Mkdir(path, 0o700) })
+		if err := d.Close(); err != nil || changes != 4 {
+			t.Errorf("%v, %d changes were told, want 2 of each", err, changes)
+		}
+		has(t, f, "three")
+	})
+}
+
+// TestLargeFiles: one that changes all the time is written now and then, and as it is at the end.
+func TestLargeFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(t.TempDir(), func() {})
+		f, writes := d.File("a.state", "", Large), 0
+		slow := func(w *bufio.Writer) error {
+			writes++
+			time.Sleep(time.Second)
+			return text(fmt.Sprint("as at ", writes))(w)
+		}
+		for range 100 * 60 {
+			f.Keep(slow)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
+			t.Errorf("it was written %d times, want %d", writes, want)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		has(t, f, fmt.Sprint("as at ", writes))
+		if f.Held().IsZero() {
+			t.Error("nobody knows since when")
+		}
+	})
+}
