@@ -59,8 +59,13 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
 		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
 	}
-	udp := slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == UDP })
-	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || udp) && !c.Timeouts { // never is TCP's default
+	has := func(proto Protocol) bool {
+		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto })
+	}
+	if s.ConnectTimeout > 0 && s.ConnectTimeout != defaultConnectTimeout && has(TCP) && !c.Timeouts {
+		nearest("connect_timeout", "try another endpoint for a connection", "clients wait for as long as they do")
+	}
+	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // never is TCP's default
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
 	}
 	if s.NoEndpoints == DropClients && !c.DropsClients {

@@ -128,26 +128,34 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 	}
 }
 
-// TestIdleTimeoutOfNever: 0 is what TCP has without the setting. UDP has 60 s then, and the kernel ends flows all the same.
-func TestIdleTimeoutOfNever(t *testing.T) {
-	for fields, wants := range map[string]bool{
-		`"ports": [{"port": 80}], "idle_timeout": "0s"`:                    false,
-		`"ports": [{"port": 80}], "idle_timeout": "5m"`:                    true,
-		`"ports": [{"port": 53, "protocol": "udp"}], "idle_timeout": "0s"`: true,
+// TestTimeoutsOfTheKernel: a mode that leaves timeouts to the kernel says so of those that users set. What TCP has without the setting is none
+// of them; UDP ends idle flows after 60 s without it, and the kernel does all the same where it is 0.
+func TestTimeoutsOfTheKernel(t *testing.T) {
+	for _, c := range []struct{ fields, want string }{
+		{`"ports": [{"port": 80}], "idle_timeout": "0s"`, ""},
+		{`"ports": [{"port": 80}], "idle_timeout": "5m"`, "idle_timeout"},
+		{`"ports": [{"port": 53, "protocol": "udp"}], "idle_timeout": "0s"`, "idle_timeout"},
+		{`"ports": [{"port": 80}], "connect_timeout": "1s"`, ""},
+		{`"ports": [{"port": 80}], "connect_timeout": "300ms"`, "connect_timeout"},
+		{`"ports": [{"port": 53, "protocol": "udp"}], "connect_timeout": "300ms"`, ""},
 	} {
-		s, problems := balancer.DecodeService("web", fromJSON(t, `{"vips": ["10.96.0.10"], `+fields+`}`), nil, nil, "")
+		s, problems := balancer.DecodeService("web", fromJSON(t, `{"vips": ["10.96.0.10"], `+c.fields+`}`), nil, nil, "")
 		if s == nil {
-			t.Fatal(fields, problems)
+			t.Fatal(c.fields, problems)
 		}
 		d := balancer.Compile(balancer.Env{Capabilities: balancer.Capabilities{
 			Mode: "nftables", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP}, Forwards: []balancer.Forward{balancer.NATForward},
 		}}, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
-		var got bool
+		got := ""
 		if p := d.Problems.At("web"); p != nil {
-			got = slices.ContainsFunc(*p, func(p balancer.Problem) bool { return p.Field == "idle_timeout" })
+			for _, p := range *p {
+				if strings.HasSuffix(p.Field, "_timeout") {
+					got += p.Field
+				}
+			}
 		}
-		if got != wants {
-			t.Errorf("%s: a problem with idle_timeout: %v, want %v", fields, got, wants)
+		if got != c.want {
+			t.Errorf("%s: problems with %q, want %q", c.fields, got, c.want)
 		}
 	}
 }

@@ -143,12 +143,15 @@ func (v vip) MarshalText() ([]byte, error) {
 	return []byte("auto"), nil
 }
 
+// defaultConnectTimeout is connect_timeout where users leave it out.
+const defaultConnectTimeout = time.Second
+
 // newDefinition returns a service with the defaults of the program.
 func newDefinition() *definition {
 	return &definition{Service: Service{
 		Policy: Policy{
 			Scheduler: WeightedRoundRobin, SNAT: AutoSNAT, Forward: NATForward, NoEndpoints: RejectClients,
-			DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: NoProxyProtocol,
+			DrainTimeout: 30 * time.Second, ConnectTimeout: defaultConnectTimeout, ProxyProtocol: NoProxyProtocol,
 		},
 		Affinity: NoAffinity, AffinityTimeout: 3 * time.Hour, Locality: AnyLocality,
 	}}

@@ -163,7 +163,7 @@ func TestCheckDefaults(t *testing.T) {
 		`vipd.toml:9: endpoints: each service has its own endpoints: they can't be a default`,
 		`vipd.toml:10: access_log: the default of services is access_log in [userspace]: set it there`,
 		`vipd.toml:12: health.query: needs a name to ask for, such as example.com`,
-		`vipd.toml:16: affinity_timeout: 1ms is out of range; 1s to 576h (24 days) are possible`,
+		`vipd.toml:16: affinity_timeout: 1ms is out of range; 1s to 576h are possible`,
 	}
 	if got := lines(problems); !slices.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))

@@ -18,7 +18,7 @@ type Policy struct {
 	// whole frontend goes. Default 30s.
 	DrainTimeout time.Duration `toml:"drain_timeout"`
 	// ConnectTimeout bounds one attempt to reach an endpoint (userspace). Default 1s.
-	ConnectTimeout time.Duration `toml:"connect_timeout"`
+	ConnectTimeout time.Duration `toml:"connect_timeout" range:"1ms,"`
 	// ProxyProtocol sends a PROXY header to the endpoints (userspace). Default none.
 	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
 	// SlowStart is how long the weight of an endpoint that joins or recovers ramps up, see Memory.Ramps. The weights of

@@ -28,8 +28,9 @@ type Service struct {
 	Policy
 	// Affinity keeps a client on its endpoint. Default none.
 	Affinity Affinity `toml:"affinity"`
-	// AffinityTimeout counts from the client's last new connection. Default 3h.
-	AffinityTimeout time.Duration `toml:"affinity_timeout"`
+	// AffinityTimeout counts from the client's last new connection. The kernel counts it in seconds, and the longest that ipset's
+	// entries live is a bit under 25 days. Default 3h.
+	AffinityTimeout time.Duration `toml:"affinity_timeout" range:"1s,576h"`
 	// SourceRanges are the networks that may connect; the node itself always may. Empty: all.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
 	// Locality prefers or demands endpoints nearby. Default any.

@@ -3,16 +3,8 @@ package balancer
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"vipd/balancer/decode"
-)
-
-// The bounds of affinity_timeout. The kernel counts it in seconds; the longest that ipset's entries live is a bit
-// under 25 days.
-const (
-	minAffinityTimeout = time.Second
-	maxAffinityTimeout = 24 * 24 * time.Hour
 )
 
 // checkService notes everything that is wrong with a service.
@@ -117,14 +109,8 @@ func (r *reading) checkPortName(ports []Port, i int, names map[string]int) {
 
 // checkSettings checks what can be said of settings without the ports and endpoints: what [defaults] can hold.
 func (r *reading) checkSettings(s *Service) {
-	if s.AffinityTimeout < minAffinityTimeout || s.AffinityTimeout > maxAffinityTimeout {
-		r.errorf("affinity_timeout", "%s is out of range; 1s to 576h (24 days) are possible", formatted(s.AffinityTimeout))
-	}
 	if least := leastMSS(s); s.MSS != 0 && s.MSS < least {
 		r.errorf("mss", "%d is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible", s.MSS)
-	}
-	if s.ConnectTimeout <= 0 {
-		r.errorf("connect_timeout", "leaves no time to connect; more than 0s is needed, such as 1s")
 	}
 	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
 		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)

@@ -44,7 +44,7 @@ func TestWrongService(t *testing.T) {
 		}},
 		{fields: web + `, "affinity_timeout": 30, "drain_timeout": "30", "connect_timeout": "-1s", "idle_timeout": "1 minute", "slow_start": {}`, want: []string{
 			`drain_timeout: "30" needs a unit: write "30s" for seconds`,
-			`connect_timeout: -1s is negative; 0s or more is possible`,
+			`connect_timeout: -1s is negative; 1ms or more is possible`,
 			`slow_start: needs a duration in quotes, such as "30s", not a table`,
 			`affinity_timeout: 30 needs a unit: write "30s" for seconds`,
 			`idle_timeout: "1 minute" is not a duration, such as "500ms", "30s", "5m" or "3h"`,
@@ -58,11 +58,14 @@ func TestWrongService(t *testing.T) {
 			`mss: 1219 is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible`,
 		}},
 		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "500ms", "connect_timeout": "0s"`, want: []string{
-			`affinity_timeout: 500ms is out of range; 1s to 576h (24 days) are possible`,
-			`connect_timeout: leaves no time to connect; more than 0s is needed, such as 1s`,
+			`connect_timeout: 0s is too short; 1ms or more is possible`,
+			`affinity_timeout: 500ms is out of range; 1s to 576h are possible`,
 		}},
 		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "577h"`, want: []string{
-			`affinity_timeout: 577h is out of range; 1s to 576h (24 days) are possible`,
+			`affinity_timeout: 577h is out of range; 1s to 576h are possible`,
+		}},
+		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "-1s"`, want: []string{
+			`affinity_timeout: -1s is out of range; 1s to 576h are possible`,
 		}},
 		{fields: web + `, "affinity_timeout": "1h"`, want: []string{`warning: affinity_timeout: has no effect without affinity = "client_ip"`}},
 		{fields: web + `, "source_ranges": ["10.0.0.1/8", "10.0.0.1", "ten", " 10.0.0.0/8 ", "::ffff:10.1.0.0/112"]`, want: []string{
