@@ -43,8 +43,9 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 // what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the
 // address as a whole, where the target is one port of it. It is nil if nothing is said any more.
 func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
-	weight, draining := o.Expires, o.Expires
-	was, drained := old.Ends()
+	weight := said{o.Expires, Signature{o.By, o.Reason}}
+	draining := weight
+	was, drained := old.parts()
 	switch {
 	case o.Weight == nil:
 		o.Weight, weight = old.Weight, was
@@ -85,7 +86,7 @@ func (o Override) Note(old Override) *Override {
 // Under returns what stays said of one port of an address, where wide is then said of the address as a whole: that
 // replaces what it speaks of. It is nil if nothing is said any more.
 func (o Override) Under(wide Override) *Override {
-	weight, draining := o.Ends()
+	weight, draining := o.parts()
 	if wide.Weight != nil {
 		o.Weight = nil
 	}
@@ -105,22 +106,22 @@ func (o *Override) Beside(shared *Override) *Override {
 	if o.Draining == nil {
 		both.By, both.Reason = shared.By, shared.Reason
 	}
-	weight, draining := o.Ends()
+	weight, draining := o.parts()
 	if o.Weight == nil {
 		both.Weight = shared.Weight
-		weight, _ = shared.Ends()
+		weight, _ = shared.parts()
 	}
 	if o.Draining == nil {
 		both.Draining, both.Until = shared.Draining, shared.Until
-		_, draining = shared.Ends()
+		_, draining = shared.parts()
 	}
 	return both.ending(weight, draining)
 }
 
 // Lasting returns what o still says at a time: o itself if nothing of it has lapsed, nil if all has.
 func (o *Override) Lasting(now time.Time) *Override {
-	weight, draining := o.Ends()
-	lapsed := func(at time.Time) bool { return !at.IsZero() && !at.After(now) }
+	weight, draining := o.parts()
+	lapsed := func(s said) bool { return !s.ends.IsZero() && !s.ends.After(now) }
 	if !lapsed(weight) && !lapsed(draining) {
 		return o
 	}
@@ -154,20 +155,51 @@ func (o *Override) Ends() (weight, draining time.Time) {
 	return weight, draining
 }
 
-// ending is o, with the times at which the one and the other lapse; nil if it says nothing.
-func (o Override) ending(weight, draining time.Time) *Override {
-	o.Expires, o.WeightExpires, o.DrainingExpires = draining, time.Time{}, time.Time{}
+// Signature is who said something, and why.
+type Signature struct{ By, Reason string }
+
+// Signed returns who has said what o says of the weight, and of draining.
+func (o *Override) Signed() (weight, draining Signature) {
+	all := Signature{o.By, o.Reason}
+	return cmp.Or(Signature{o.WeightBy, o.WeightReason}, all), cmp.Or(Signature{o.DrainingBy, o.DrainingReason}, all)
+}
+
+// said is what goes with a part of an override: when it lapses, and who has said it.
+type said struct {
+	ends time.Time
+	Signature
+}
+
+// parts are what goes with the weight, and with draining.
+func (o *Override) parts() (weight, draining said) {
+	weight.ends, draining.ends = o.Ends()
+	weight.Signature, draining.Signature = o.Signed()
+	return weight, draining
+}
+
+// ending is o, with what goes with the one and the other; nil if it says nothing.
+func (o Override) ending(weight, draining said) *Override {
+	o.Expires, o.WeightExpires, o.DrainingExpires = draining.ends, time.Time{}, time.Time{}
 	switch {
 	case !o.Says():
 		return nil
 	case o.Draining == nil:
-		o.Expires = weight
+		o.Expires = weight.ends
 	case o.Weight == nil:
-	case sooner(weight, draining):
-		o.WeightExpires = weight
-	case sooner(draining, weight):
-		o.Expires, o.DrainingExpires = weight, draining
+	case sooner(weight.ends, draining.ends):
+		o.WeightExpires = weight.ends
+	case sooner(draining.ends, weight.ends):
+		o.Expires, o.DrainingExpires = weight.ends, draining.ends
 	}
+	all := Signature{o.By, o.Reason}
+	if o.Weight == nil || weight.Signature == all {
+		weight.Signature = Signature{}
+	}
+	if o.Draining == nil || draining.Signature == all {
+		draining.Signature = Signature{}
+	}
+	o.WeightBy, o.WeightReason = weight.By, weight.Reason
+	o.DrainingBy, o.DrainingReason = draining.By, draining.Reason
 	return &o
 }
 

@@ -156,6 +156,36 @@ func TestEachPartLapsesByItself(t *testing.T) {
 	}
 }
 
+// TestEachPartIsSigned: who set the weight, and why, is known on when another drains the endpoint and takes that back, and the other way round.
+func TestEachPartIsSigned(t *testing.T) {
+	five, back, yes, no := 5, balancer.TakenBack, true, false
+	ana, ben := balancer.Signature{By: "ana", Reason: "slow disks"}, balancer.Signature{By: "ben", Reason: "kernel"}
+	signed := func(by balancer.Signature, o balancer.Override) balancer.Override {
+		o.By, o.Reason = by.By, by.Reason
+		return o
+	}
+	weigh, drain := balancer.Override{Weight: &five}, balancer.Override{Draining: &yes}
+	for name, c := range map[string]struct {
+		first, then, last balancer.Override
+		weight, draining  balancer.Signature // after then
+		left              balancer.Signature // of the part that last does not take back
+	}{
+		"the weight first": {signed(ana, weigh), signed(ben, drain), signed(ben, balancer.Override{Draining: &no}), ana, ben, ana},
+		"the drain first":  {signed(ana, drain), signed(ben, weigh), signed(ben, balancer.Override{Weight: &back}), ben, ana, ana},
+	} {
+		defined := []*balancer.Endpoint{{Weight: 1}}
+		is := valueOf(c.then.Over(valueOf(c.first.Over(balancer.Override{}, balancer.Override{}, defined)), balancer.Override{}, defined))
+		if weight, draining := is.Signed(); weight != c.weight || draining != c.draining || is.By != "ben" {
+			t.Errorf("%s: the weight is signed %v, the drain %v: %+v", name, weight, draining, is)
+		}
+		left := c.last.Over(is, balancer.Override{}, defined)
+		weight, draining := left.Signed()
+		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
+			t.Errorf("%s: %+v is left", name, *left)
+		}
+	}
+}
+
 // TestBesideTheFleet: what a node says by itself of the weight leaves a drain of the fleet in effect, with its end, and the other
 // way round; of what both say the node's holds. The same holds of a port and its address.
 func TestBesideTheFleet(t *testing.T) {
@@ -164,11 +194,11 @@ func TestBesideTheFleet(t *testing.T) {
 	cases := []struct{ node, fleet, want balancer.Override }{
 		{
 			balancer.Override{Weight: &five, By: "ana"}, balancer.Override{Draining: &yes, Until: hour, Expires: day, By: "ben"},
-			balancer.Override{Weight: &five, Draining: &yes, Until: hour, By: "ben", DrainingExpires: day},
+			balancer.Override{Weight: &five, Draining: &yes, Until: hour, By: "ben", DrainingExpires: day, WeightBy: "ana"},
 		},
 		{
 			balancer.Override{Draining: &yes, By: "ana"}, balancer.Override{Weight: &five, By: "ben", Expires: hour},
-			balancer.Override{Weight: &five, Draining: &yes, By: "ana", WeightExpires: hour},
+			balancer.Override{Weight: &five, Draining: &yes, By: "ana", WeightExpires: hour, WeightBy: "ben"},
 		},
 		{
 			balancer.Override{Weight: &five, Expires: hour}, balancer.Override{Weight: &two, Draining: &yes, Expires: day},

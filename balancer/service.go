@@ -167,9 +167,14 @@ type Override struct {
 	Draining *bool `toml:"draining" json:"draining,omitempty"`
 	// Until ends the connections that are left of a drain at that time; zero is never.
 	Until time.Time `toml:"until" json:"until,omitzero"`
-	// By and Reason say who did it and why.
+	// By and Reason say who changed it last, and why.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
+	// These say it of that part, if that was said at another time; empty is as the rest.
+	WeightBy       string `toml:"weight_by" json:"weight_by,omitempty"`
+	WeightReason   string `toml:"weight_reason" json:"weight_reason,omitempty"`
+	DrainingBy     string `toml:"draining_by" json:"draining_by,omitempty"`
+	DrainingReason string `toml:"draining_reason" json:"draining_reason,omitempty"`
 	// Expires is when the override itself lapses; zero is never. Who publishes overrides removes it then.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
 	// WeightExpires and DrainingExpires are when that part lapses, if that is before Expires; zero is with the rest.

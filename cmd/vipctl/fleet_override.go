@@ -180,7 +180,12 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 		return false
 	}
 	shared := balancer.OverrideOf(f.Inputs, t)
-	return !shared.Drains() || shared.By != o.By || shared.Reason != o.Reason
+	if !shared.Drains() {
+		return true
+	}
+	_, here := o.Signed()
+	_, there := shared.Signed()
+	return here != there
 }
 
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {

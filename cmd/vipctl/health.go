@@ -76,6 +76,7 @@ func besides(e *api.Endpoint) (all []string) {
 // takenOut says who keeps an endpoint from new connections, and why; "" means nothing does.
 func takenOut(e *api.Endpoint) string {
 	o, what := e.Override, ""
+	var by balancer.Signature
 	switch {
 	case e.State == balancer.Removed:
 		return "removed from its service"
@@ -83,14 +84,16 @@ func takenOut(e *api.Endpoint) string {
 		return "draining in its definition"
 	case e.State == balancer.Draining:
 		what = "drained by "
+		_, by = o.Signed()
 	case e.State == balancer.ZeroWeight && o != nil && o.Weight != nil:
 		what = "weight 0, set by "
+		by, _ = o.Signed()
 	default:
 		return ""
 	}
-	what += cmp.Or(o.By, "hand")
-	if o.Reason != "" {
-		what += ": " + o.Reason
+	what += cmp.Or(by.By, "hand")
+	if by.Reason != "" {
+		what += ": " + by.Reason
 	}
 	return what
 }

@@ -125,6 +125,7 @@ func (p *printer) override(o *balancer.Override) string {
 		return ""
 	}
 	text := ""
+	weighed, drained := o.Signed()
 	lapses := func(before string, at time.Time, after string) {
 		if !at.IsZero() {
 			text += before + "lapses " + p.ahead(at) + after
@@ -133,6 +134,9 @@ func (p *printer) override(o *balancer.Override) string {
 	if o.Weight != nil {
 		text = fmt.Sprintf("weight %d", *o.Weight)
 		lapses(" (", o.WeightExpires, ")")
+		if o.Draining != nil && weighed != drained {
+			text += signatureText(weighed)
+		}
 	}
 	if o.Draining != nil {
 		if text != "" {
@@ -149,11 +153,18 @@ func (p *printer) override(o *balancer.Override) string {
 		text += ", cut " + p.when(o.Until)
 	}
 	lapses(", ", o.Expires, "")
-	if o.By != "" {
-		text += ", by " + o.By
+	if o.Draining == nil {
+		drained = weighed
 	}
-	if o.Reason != "" {
-		text += ": " + o.Reason
+	return text + signatureText(drained)
+}
+
+func signatureText(s balancer.Signature) (text string) {
+	if s.By != "" {
+		text = ", by " + s.By
+	}
+	if s.Reason != "" {
+		text += ": " + s.Reason
 	}
 	return text
 }

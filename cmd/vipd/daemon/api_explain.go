@@ -99,11 +99,13 @@ func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 func why(e *api.Endpoint) string {
 	switch {
 	case e.State == balancer.Draining && e.Override != nil:
-		return "drained by hand" + byWhom(e.Override)
+		_, by := e.Override.Signed()
+		return "drained by hand" + byWhom(by)
 	case e.State == balancer.Draining:
 		return "drained as written"
 	case e.State == balancer.ZeroWeight && e.Override != nil:
-		return "set by hand" + byWhom(e.Override)
+		by, _ := e.Override.Signed()
+		return "set by hand" + byWhom(by)
 	case e.State == balancer.Standby:
 		return "a backup, and others are up"
 	case e.State == balancer.Remote:
@@ -118,12 +120,12 @@ func why(e *api.Endpoint) string {
 	return cmp.Or(string(e.Health), "not checked")
 }
 
-func byWhom(o *balancer.Override) (text string) {
-	if o.By != "" {
-		text = " by " + o.By
+func byWhom(s balancer.Signature) (text string) {
+	if s.By != "" {
+		text = " by " + s.By
 	}
-	if o.Reason != "" {
-		text += ": " + o.Reason
+	if s.Reason != "" {
+		text += ": " + s.Reason
 	}
 	return text
 }

@@ -58,7 +58,9 @@ func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	case !weight.Equal(lasts):
 		return lasts, true
 	}
-	return b.Expires, a.By != b.By || a.Reason != b.Reason || !a.Until.Equal(b.Until)
+	weighed, drained := a.Signed()
+	weighs, drain := b.Signed()
+	return b.Expires, weighed != weighs || drained != drain || !a.Until.Equal(b.Until)
 }
 
 // signature is " by NAME", or " by hand" where the name is not known.
@@ -79,8 +81,8 @@ func lasting(end, now time.Time) string {
 func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
-		if text := expired(c, now); text != "" {
-			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + " has expired", Cause: saidBy(c.Old)}}
+		if text, by := expired(c, now); text != "" {
+			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + " has expired", Cause: saidBy(by)}}
 		} else if !local {
 			out = ByHand(t, c.Old, c.New, now)
 		}
@@ -91,29 +93,32 @@ func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balance
 	}
 }
 
-// expired names what of an override has lapsed, if that is the change: else "".
-func expired(c snap.Change[*balancer.Override], now time.Time) string {
+// expired names what of an override has lapsed, and who said it, if that is the change: else "".
+func expired(c snap.Change[*balancer.Override], now time.Time) (what string, by balancer.Signature) {
 	if !c.Old.Says() {
-		return ""
+		return "", by
 	}
+	weight, draining := c.Old.Signed()
 	switch left := c.Old.Lasting(now); {
+	case left == nil && !c.HasNew && c.Old.Draining == nil:
+		return "override", weight
 	case left == nil && !c.HasNew:
-		return "override"
+		return "override", draining
 	case left == nil || left == c.Old || !c.HasNew || *left != *c.New:
-		return ""
+		return "", by
 	case c.Old.Weight != nil && left.Weight == nil:
-		return fmt.Sprintf("weight %d", *c.Old.Weight)
+		return fmt.Sprintf("weight %d", *c.Old.Weight), weight
 	case *c.Old.Draining:
-		return "drain"
+		return "drain", draining
 	}
-	return "undrain"
+	return "undrain", draining
 }
 
-// saidBy names who set an override, and why.
-func saidBy(o *balancer.Override) string {
-	text := "said" + signature(o.By)
-	if o.Reason != "" {
-		text += ": " + o.Reason
+// saidBy names who said something, and why.
+func saidBy(by balancer.Signature) string {
+	text := "said" + signature(by.By)
+	if by.Reason != "" {
+		text += ": " + by.Reason
 	}
 	return text
 }

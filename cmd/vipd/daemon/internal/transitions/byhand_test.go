@@ -30,7 +30,7 @@ func TestExpired(t *testing.T) {
 		{nil, weight, ""},
 	} {
 		change := snap.Change[*balancer.Override]{Old: c.was, New: c.is, HadOld: c.was != nil, HasNew: c.is != nil}
-		if got := expired(change, end); got != c.want {
+		if got, _ := expired(change, end); got != c.want {
 			t.Errorf("%+v became %+v: %q has expired, want %q", c.was, c.is, got, c.want)
 		}
 	}

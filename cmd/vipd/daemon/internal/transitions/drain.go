@@ -94,7 +94,8 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	case o == nil || o.Draining == nil:
 		return text, "its definition says so"
 	}
-	return text, saidBy(o)
+	_, by := o.Signed()
+	return text, saidBy(by)
 }
 
 // drainEnds says what the endpoint at t is now that it does not drain any more.
