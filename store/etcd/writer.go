@@ -272,13 +272,7 @@ func (w *Writer) write(
 	if err != nil {
 		return 0, false, err
 	}
-	for len(loose) > mostOps { // what is left of them has no effect without the service
-		if _, ok, err := w.commit(ctx, w.keys.endpointsOf(c.Name), []*etcdserverpb.Compare{same}, loose[:mostOps]); err != nil || !ok {
-			return 0, false, err
-		}
-		loose = loose[mostOps:]
-	}
-	then = append(append(then, loose...), remove(key), removeAll(w.keys.overridesOf(c.Name)))
+	then = append(append(then, nested(loose)...), remove(key), removeAll(w.keys.overridesOf(c.Name)))
 	return w.commit(ctx, key, ifs, then)
 }
 
@@ -311,6 +305,24 @@ const (
 	mostOps   = 64
 	mostFreed = 16
 )
+
+// mostNested is how many operations go into a transaction within another: etcd takes 128, less those of all transactions around it.
+const mostNested = 20
+
+// nested puts operations, if there are many, into transactions within the one that they are for: MaxEndpoints come to two.
+func nested(ops []*etcdserverpb.RequestOp) []*etcdserverpb.RequestOp {
+	if len(ops) <= mostOps {
+		return ops
+	}
+	for len(ops) > mostNested {
+		var groups []*etcdserverpb.RequestOp
+		for group := range slices.Chunk(ops, mostNested) {
+			groups = append(groups, &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: &etcdserverpb.TxnRequest{Success: group}}})
+		}
+		ops = groups
+	}
+	return ops
+}
 
 // loose removes the endpoints of a service that are under no lease.
 func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {

@@ -309,8 +309,8 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestRemove: a removed service takes its overrides and loose endpoints along, and leaves what registrars hold, and
-// what is of services whose names begin alike.
+// TestRemove: a removed service takes its overrides and loose endpoints along at once, however many these are, and leaves what registrars
+// hold, and what is of services whose names begin alike.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -318,8 +318,8 @@ func TestRemove(t *testing.T) {
 	w := newWriter(t, p.config)
 	for _, name := range []balancer.Name{"web", "web-2"} {
 		apply(t, w, etcd.Change{Name: name, Fields: fields(80)})
-		for i := range 150 {
-			p.put(fmt.Sprintf("/endpoints/%s/e%d", name, i), fmt.Sprintf(`{"address":"10.0.0.%d"}`, i))
+		for i := range 450 {
+			p.put(fmt.Sprintf("/endpoints/%s/e%d", name, i), fmt.Sprintf(`{"address":"10.0.%d.%d"}`, i>>8, i&255))
 		}
 		for i := range 3 {
 			p.put(fmt.Sprintf("/overrides/%s/10.0.0.%d", name, i), `{"weight":1}`)
@@ -330,10 +330,13 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, r)
-	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 301 })
-	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 901 })
+	before := p.now()
+	if r := apply(t, w, etcd.Change{Name: "web", Base: etcd.Any}); r.Revision != before+1 {
+		t.Errorf("it was removed from revision %d to %d, want one", before, r.Revision)
+	}
 	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
-	if s.Endpoints.Len() != 151 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
+	if s.Endpoints.Len() != 451 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
 		t.Errorf("%d endpoints and %d overrides are left", s.Endpoints.Len(), s.Overrides.Len())
 	}
 }
