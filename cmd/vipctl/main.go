@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/charmbracelet/x/term"
+
 	"vipd/cmd/internal/execpath"
 )
 
@@ -45,10 +47,7 @@ func thisProcess() world {
 	}
 }
 
-func terminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
+func terminal(f *os.File) bool { return term.IsTerminal(f.Fd()) }
 
 // The exit codes.
 const (

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -55,15 +57,31 @@ func runTop(c *call) error {
 		return err
 	}
 	s := &screen{printer: c.printer, interval: c.flags.Duration("interval"), service: service, given: service != ""}
+	keys, out := c.stdin, c.stdout
+	if f, is := keys.(*os.File); is && !terminal(f) {
+		keys, s.keyless = nil, true
+	}
+	if f, is := out.(*os.File); is {
+		out = unasked{f}
+	}
 	s.ask = func() tea.Msg {
 		t, err := client.Traffic(c)
 		return asked{t, err}
 	}
-	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(c.stdin), tea.WithOutput(c.stdout)).Run()
+	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(keys), tea.WithOutput(out)).Run()
 	if c.Err() != nil {
 		return nil // Ctrl-C is how it ends
 	}
 	return err
+}
+
+// unasked is a terminal that is asked for nothing: an answer that comes after the end would be taken for what is typed into the shell.
+type unasked struct{ *os.File }
+
+// Write leaves out what asks for the kitty keyboard, for synchronized output and for the width of characters.
+func (u unasked) Write(b []byte) (int, error) {
+	_, err := strings.NewReplacer("\x1b[?u", "", "\x1b[?2026$p", "", "\x1b[?2027$p", "").WriteString(u.File, string(b))
+	return len(b), err
 }
 
 func (c *call) topOnce(service balancer.Name) error {

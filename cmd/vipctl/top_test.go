@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,45 @@ func TestTopOnATerminal(t *testing.T) {
 	m.shows("away")
 	m.run("send-keys", "q")
 	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
+}
+
+// TestTopWithoutKeys: where nothing can be typed, top shows the same until it is interrupted. It asks the terminal for nothing, as an answer
+// that comes late is taken for what is typed into the shell.
+func TestTopWithoutKeys(t *testing.T) {
+	dir, err := os.MkdirTemp("", "top")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	d, stop, err := serveFake(filepath.Join(dir, "d.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if _, err := exec.LookPath("script"); err != nil {
+		t.Skip("needs script, of util-linux")
+	}
+	d.change(func() { d.traffic = busy() })
+	for _, from := range []string{"", " </dev/null"} {
+		folder, err := os.MkdirTemp(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := filepath.Join(folder, "raw")
+		m := startTmux(t, folder, "script -qefc 'vipctl top --interval 100ms --socket ../d.sock"+from+"' raw; echo exits with $?; cat")
+		shows := func(part string) {
+			t.Helper()
+			wait.For(t, 0, part, func() bool { return strings.Contains(m.run("capture-pane", "-p"), part) })
+		}
+		shows("n1, ipvs mode: 3 services")
+		shows(map[bool]string{true: "q end", false: "Ctrl-C ends"}[from == ""])
+		m.run("send-keys", "C-c")
+		shows("exits with 0")
+		text, err := os.ReadFile(raw)
+		if asks := regexp.MustCompile(`\x1b\[\?(u|[0-9]+\$p)`).FindAll(text, -1); err != nil || len(text) == 0 || len(asks) > 0 {
+			t.Errorf("%v; in %d bytes the terminal is asked for %q", err, len(text), asks)
+		}
+	}
 }
 
 // TestAsksNothingOfTheTerminal: a terminal gets what a verb prints and nothing more. One that is asked for its colours and does not answer

@@ -24,6 +24,7 @@ type screen struct {
 	width, height int
 	service       balancer.Name // whose endpoints are shown; "" means services are
 	given         bool          // service was named on the command line: nothing is behind it
+	keyless       bool          // there are no keys to press
 	endpoint      *api.EndpointTraffic
 	order         order
 	filter        string
@@ -256,6 +257,9 @@ func (s *screen) foot() string {
 		return "/" + s.filter + "_"
 	}
 	text := "q end  enter more  esc back  s sort  r reverse  / filter"
+	if s.keyless {
+		text = "Ctrl-C ends"
+	}
 	if s.filter != "" {
 		text += ": " + s.filter
 	}
