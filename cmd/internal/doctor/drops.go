@@ -85,14 +85,7 @@ func target(rule string) string {
 
 // unconditional reports whether a rule matches every packet: whether there is nothing but a comment before its target.
 func unconditional(rule string) bool {
-	rest := rule
-	if after, ok := strings.CutPrefix(rest, "-m comment --comment "); ok {
-		if rest = after; strings.HasPrefix(rest, `"`) {
-			_, rest, _ = strings.Cut(rest[1:], `" `)
-		} else {
-			_, rest, _ = strings.Cut(rest, " ")
-		}
-	}
+	rest := withoutComment(rule)
 	return strings.HasPrefix(rest, "-j ") || strings.HasPrefix(rest, "-g ")
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -131,6 +132,22 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
 		}, nil},
+		{"OUTPUT is for what this host sends to endpoints", func(m *made) {
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+			m.Frontends[0].Backends = []netip.AddrPort{
+				netip.MustParseAddrPort("192.168.1.11:8080"), netip.MustParseAddrPort("192.168.1.12:8080"), netip.MustParseAddrPort("192.168.2.11:8080"),
+				netip.MustParseAddrPort("192.168.3.11:8080"), netip.MustParseAddrPort("192.168.4.11:8080"), netip.MustParseAddrPort("192.168.5.11:8080"),
+			}
+			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\n:fw - [0:0]\n" +
+				"-A OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A OUTPUT -o lo -j ACCEPT\n-A OUTPUT -d 192.168.1.12/32 -p tcp -m tcp --dport 8000:8100 -j ACCEPT\n" +
+				"-A OUTPUT -d 192.168.2.0/24 -p udp -j ACCEPT\n-A OUTPUT -d 192.168.3.0/24 -m owner --uid-owner 0 -j ACCEPT\n-A OUTPUT -p tcp -m owner --uid-owner 7 -j REJECT\n" +
+				"-A OUTPUT -m comment --comment \"all -j DROP\" -j fw\n-A OUTPUT -d 192.168.5.0/24 -j ACCEPT\n" +
+				"-A fw ! -d 192.168.0.0/16 -j ACCEPT\n-A fw -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset\n-A fw -d 192.168.4.0/24 -m limit --limit 3/min -j DROP\nCOMMIT\n"
+		}, []string{
+			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.1.11:8080 of web: -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset",
+			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.4.11:8080 of web: -d 192.168.4.0/24 -m limit --limit 3/min -j DROP",
+			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.2.11:8080 of web: its policy is DROP, and no rule accepts it",
+		}},
 		{"conntrack does not tell", func(m *made) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"ct": {"key": "status"}}, "right": "dnat"}}, {"accept": null}]}}]}`

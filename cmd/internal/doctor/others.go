@@ -100,6 +100,7 @@ func checkFirewall(ctx context.Context, v *visit) {
 	}
 	for _, b := range v.backends {
 		v.policies(b, b.kind == v.ours(ctx, b.family))
+		v.outward(b)
 	}
 	v.foreignChains(ctx)
 }
