@@ -177,7 +177,20 @@ func (l *Log) write(path string, queue chan line) {
 	out := bufio.NewWriterSize(f, 64<<10)
 	handler := handlerFor(path, out)
 	pending, failing := uint64(0), false
-	for n := range queue {
+	idle := time.NewTicker(idleTime)
+	defer idle.Stop()
+	for {
+		var n line
+		more := true
+		select {
+		case n, more = <-queue:
+		case <-idle.C:
+			f.rest()
+			continue
+		}
+		if !more {
+			return
+		}
 		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
 		r.AddAttrs(n.attrs()...)
 		_ = handler.Handle(context.Background(), r) // the writer remembers what fails
@@ -233,9 +246,20 @@ func (n *line) attrs() []slog.Attr {
 type file struct {
 	path   string
 	open   *os.File
-	looked time.Time // when the name was last looked up
+	looked time.Time // when the name was last looked up, which each write does at most a second after the one before
 	half   bool      // what was written last ends within a line
 	torn   bool      // the rest of that line is lost
+}
+
+// idleTime is how long nothing is written before the file is closed: no service may name it any more, and one that was removed takes
+// its room on the disk until then.
+const idleTime = 10 * time.Second
+
+// rest closes the file if nothing was written for long.
+func (f *file) rest() {
+	if time.Since(f.looked) >= idleTime {
+		f.close()
+	}
 }
 
 // lookEvery is how often the name is looked up.

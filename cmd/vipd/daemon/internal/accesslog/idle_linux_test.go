@@ -1,0 +1,69 @@
+package accesslog
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+)
+
+// TestIdleFileIsClosed: a file that nothing is written to, as no service names it any more, is not held open, and is opened again when
+// there is something.
+func TestIdleFileIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "log")
+		none := func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
+			return snap.Map[balancer.Name, *balancer.Service]{}, nil
+		}
+		ends := make(chan struct{})
+		l := New(Options{Default: path, Services: none, Log: slog.New(slog.DiscardHandler), Follow: func(ctx context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
+			for {
+				select {
+				case <-ends:
+					tell(false, &dataplane.Connection{Service: "web"})
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { l.Run(ctx); close(ended) }()
+		for range 2 {
+			ends <- struct{}{}
+			synctest.Wait()
+			if !isOpen(t, path) {
+				t.Error("a file that was just written is not open")
+			}
+			time.Sleep(2 * idleTime)
+			synctest.Wait()
+			if isOpen(t, path) {
+				t.Errorf("it is open %s after it was written", 2*idleTime)
+			}
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// isOpen reports whether this process has a file open.
+func isOpen(t *testing.T, path string) bool {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		if to, _ := os.Readlink(filepath.Join("/proc/self/fd", fd.Name())); to == path {
+			return true
+		}
+	}
+	return false
+}
