@@ -471,7 +471,7 @@ func TestArrival(t *testing.T) {
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts where a route leads here"},
 		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
 		{"owned", "192.168.1.100", "vipd0", "owned", "192.168.1.100 is owned by this host (eth0), which answers ARP or NDP for it"},
-		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host: \"vipctl get vips\" names the owner"},
+		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host"},
 		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
 		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
 	} {
@@ -485,7 +485,7 @@ func TestArrival(t *testing.T) {
 			case "owned":
 				a.Held, a.Owned = "host", true
 			case "owned elsewhere":
-				a.Held, a.Owned = "none", true
+				a.Held, a.Owned, a.Note = "none", true, "not owned by this host"
 			}
 			m.Status.Addresses = []api.Address{a}
 			m.arrives(t, OK, test.want)

@@ -114,7 +114,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case a.Owned && device == "host":
 		return fine("owned by this host" + in(t.on[addr]) + ", which answers ARP or NDP for it")
 	case a.Owned:
-		return fine("not owned by this host: \"vipctl get vips\" names the owner")
+		return fine(a.Note)
 	case device == "host":
 		return fine("the host's own" + in(t.on[addr]) + ": every client that reaches the host reaches it")
 	case device == unsure:

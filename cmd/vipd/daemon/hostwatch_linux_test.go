@@ -85,6 +85,21 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	})
 }
 
+// TestNobodyOwnsWithoutEtcd: a VIP that is to have one owner has none where services are in files; its note says so, and sends nobody to etcd.
+func TestNobodyOwnsWithoutEtcd(t *testing.T) {
+	lab.New(t)
+	mode, _ := modes.Find(config.NFTablesMode)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
+	n.configure(`mode = "userspace"`, `mode = "nftables"`, strings.ReplaceAll(web, "127.40.0.1", "10.96.0.10")+"[vips.\"10.96.0.10\"]\nhold = \"one\"\n")
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	const want = "no host owns it: it takes etcd to say who the owner is"
+	if all := n.status().Addresses; len(all) != 1 || !all[0].Owned || !strings.HasPrefix(all[0].Note, want) {
+		t.Errorf("the VIP is shown as %+v, want %q", all, want)
+	}
+}
+
 // TestTellsOfLostFiles removes run_dir under a daemon: it says so to monitoring, as vipctl does not reach it, and the way out works.
 func TestTellsOfLostFiles(t *testing.T) {
 	log := &journaled{}

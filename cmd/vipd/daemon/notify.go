@@ -125,11 +125,14 @@ func (d *Daemon) summary() string {
 	if n := len(v.Problems()); n > 0 {
 		line += fmt.Sprintf(", problems: %d (vipctl status)", n)
 	}
-	switch reasons := v.Unready(); {
-	case len(reasons) > 0:
-		line += ", not ready: " + strings.Join(reasons, "; ")
-	case v.State.Snapshot.Err != nil:
-		line += fmt.Sprintf(", the store is not readable: %v", v.State.Snapshot.Err)
+	if reasons := v.Unready(); len(reasons) > 0 {
+		return line + ", not ready: " + strings.Join(reasons, "; ")
+	}
+	if err := v.State.Snapshot.Err; err != nil {
+		line += fmt.Sprintf(", the store is not readable: %v", err)
+	}
+	if v.Sync.LastError != "" {
+		line += ", not everything could be applied: " + v.Sync.LastError
 	}
 	return line
 }

@@ -2,16 +2,23 @@ package daemon_test
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
-// TestWaitsForItsStore: systemd gives a vipd that waits for its store more time, instead of ending it as one that does not start.
-func TestWaitsForItsStore(t *testing.T) {
+// systemd has a vipd that starts from now on tell what it tells systemd, with a watchdog that is fed all the time. What it returns waits
+// until that is something.
+func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
@@ -20,23 +27,64 @@ func TestWaitsForItsStore(t *testing.T) {
 	t.Cleanup(func() { _ = told.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "30000")
+	return func(what string, is func(text string) bool) {
+		t.Helper()
+		if err := told.SetReadDeadline(time.Now().Add(wait.Bound(0))); err != nil {
+			t.Fatal(err)
+		}
+		for message := make([]byte, 4096); ; {
+			size, err := told.Read(message)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if is(string(message[:size])) {
+				return
+			}
+		}
+	}
+}
+
+// TestWaitsForItsStore: systemd gives a vipd that waits for its store more time, instead of ending it as one that does not start.
+func TestWaitsForItsStore(t *testing.T) {
+	hears := systemd(t)
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"missing\"\n")
 	n.launch()
 	t.Cleanup(func() { n.stop() })
-	if err := told.SetReadDeadline(time.Now().Add(wait.Bound(0))); err != nil {
-		t.Fatal(err)
-	}
-	for message := make([]byte, 4096); ; {
-		size, err := told.Read(message)
-		if err != nil {
-			t.Fatal("no more time was asked for: ", err)
-		}
-		switch text := string(message[:size]); {
-		case strings.HasPrefix(text, "EXTEND_TIMEOUT_USEC="):
-			return
-		case text == "READY=1":
+	hears("more time is asked for", func(text string) bool {
+		if text == "READY=1" {
 			t.Fatal("it is ready, and has asked for no more time")
 		}
+		return strings.HasPrefix(text, "EXTEND_TIMEOUT_USEC=")
+	})
+}
+
+// TestStatusLineTellsWhatFails: the line of systemctl status says what can't be applied, also where that is no frontend.
+func TestStatusLineTellsWhatFails(t *testing.T) {
+	lab.New(t)
+	hears := systemd(t)
+	mode, _ := modes.Find(config.NFTablesMode)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
+	first := strings.NewReplacer("127.40.0.1", "10.96.0.10", "127.40.1.1", "10.2.1.2").Replace(web)
+	configure := func(services string) { n.configure(`mode = "userspace"`, `mode = "nftables"`, services) }
+	configure(first)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	run := filepath.Join(n.dir, "run")
+	if err := os.Rename(run, run+".away"); err != nil {
+		t.Fatal(err)
 	}
+	program.Save(t, run, "a file, in which there is no room for a ledger")
+	configure(first + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(first))
+	hears("the line says why", func(text string) bool {
+		return strings.HasPrefix(text, "STATUS=") && strings.Contains(text, "writing the ledger")
+	})
+	if err := os.Remove(run); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(run+".away", run); err != nil {
+		t.Fatal(err)
+	}
+	hears("the line says no more", func(text string) bool { return strings.HasPrefix(text, "STATUS=") && !strings.Contains(text, "ledger") })
 }

@@ -171,7 +171,11 @@ func (v *View) Pending() int {
 func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
 	for _, h := range v.from.Addresses() {
-		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note})
+		a := api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note}
+		if why := v.State.Config.Unowned(); a.Owned && why != "" { // the host knows nothing of owners
+			a.Note = "no host owns it: " + why
+		}
+		all = append(all, a)
 	}
 	for _, vip := range v.resting() {
 		all = append(all, api.Address{Address: vip.String(), Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"})
