@@ -90,6 +90,28 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 	}
 }
 
+// TestAStopDuringATrial: a trial that the end of vipd cuts short says nothing of the mode, and alarms nobody.
+func TestAStopDuringATrial(t *testing.T) {
+	tried := make(chan struct{})
+	slow := noRoot()[0]
+	slow.Name = config.IPTablesMode
+	slow.New = func(ctx context.Context, _ config.Config, _ *slog.Logger) (dataplane.Dataplane, error) {
+		close(tried)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	log := &lines{Handler: slog.DiscardHandler}
+	n := &node{t: t, dir: t.TempDir(), log: log, modes: []modes.Mode{slow, noRoot()[0]}}
+	n.write(web)
+	n.start()
+	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
+	<-tried
+	n.stop()
+	if got := strings.Join(log.all, "\n"); strings.Contains(got, "not usable") {
+		t.Errorf("the log has:\n%s", got)
+	}
+}
+
 // TestStrictModeWhileRunning: a mode that is not usable here changes nothing, and is a problem.
 func TestStrictModeWhileRunning(t *testing.T) {
 	n := startNode(t, web)

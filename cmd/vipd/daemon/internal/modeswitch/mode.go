@@ -55,6 +55,9 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	wanted := conf.Mode
 	for _, name := range order(c.Modes, wanted) {
 		m, dp, err := c.try(ctx, name, conf)
+		if err != nil && ctx.Err() != nil { // vipd ends: a trial that was cut short says nothing of the mode
+			return nil, ctx.Err()
+		}
 		if err != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
 			if wanted != config.AutoMode && conf.StrictMode {
