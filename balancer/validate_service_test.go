@@ -11,8 +11,9 @@ func TestWrongService(t *testing.T) {
 		}},
 		{name: "Web_1", fields: web, want: []string{`the name "Web_1" is not possible: names are DNS labels, ` + label}},
 		{name: "-web", fields: web, want: []string{`the name "-web" is not possible: names are DNS labels, ` + label}},
-		{fields: web + `, "endpoint": [], "zzz": 1`, want: []string{
+		{fields: web + `, "endpoint": [], "node_port": 30080, "zzz": 1`, want: []string{
 			`endpoint: unknown field; did you mean "endpoints"?`,
+			`node_port: unknown field; it is a field of ports`,
 			`zzz: unknown field`,
 		}},
 		{fields: `"vips": "10.0.0.1", "ports": {"port": 80}`, want: []string{

@@ -157,12 +157,12 @@ func (d *decoder) table(v reflect.Value, tree map[string]any) {
 		d.leave(back)
 	}
 	if found < len(tree) {
-		d.unknown(plan, tree)
+		d.unknown(v.Type(), plan, tree)
 	}
 }
 
-// unknown notes the keys of tree that are not in plan.
-func (d *decoder) unknown(plan []field, tree map[string]any) {
+// unknown notes the keys of tree that are not in plan, the one of t.
+func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 	names := make([]string, len(plan))
 	for i := range plan {
 		names[i] = plan[i].name
@@ -172,10 +172,28 @@ func (d *decoder) unknown(plan []field, tree map[string]any) {
 			continue
 		}
 		back := d.enter(key)
-		d.problem("unknown field%s", DidYouMean(key, names))
+		hint := DidYouMean(key, names)
+		if at := d.inside(t, plan, key); at != "" {
+			hint = "; it is a field of " + at
+		}
+		d.problem("unknown field%s", hint)
 		d.problems[len(d.problems)-1].Unknown = true
 		d.leave(back)
 	}
+}
+
+// inside returns the first field of t that is a table, or a list of tables, with the key.
+func (d *decoder) inside(t reflect.Type, plan []field, key string) string {
+	for i := range plan {
+		table := t.FieldByIndex(plan[i].index).Type
+		for table.Kind() == reflect.Pointer || table.Kind() == reflect.Slice {
+			table = table.Elem()
+		}
+		if table.Kind() == reflect.Struct && slices.ContainsFunc(d.fields(table), func(f field) bool { return f.name == key }) {
+			return plan[i].name
+		}
+	}
+	return ""
 }
 
 // value reads raw into v. The types with a special meaning come first, then those of which only the kind

@@ -219,6 +219,7 @@ func TestProblems(t *testing.T) {
 		{`items = { name = "a" }`, `items: needs a list of tables, not one table: write [[...]] for its heading, or [{ ... }]`},
 		{`items = [{ weight = 65536 }, { nam = "a" }]`, `items[0].weight: 65536 is out of range; 0 to 65535 are possible` + "\n" +
 			`unknown: items[1].nam: unknown field; did you mean "name"?`},
+		{`weight = 2`, `unknown: weight: unknown field; it is a field of item`},
 		{`shout = "hey"`, `shout: "hey" is too quiet`},
 		{`shouts = ["A", "b"]`, `shouts[1]: "b" is too quiet`},
 		{"Hidden = 1\nSkipped = 2\nlevle = 1\n" + `"a b" = 3`, `unknown: Hidden: unknown field` + "\n" + `unknown: Skipped: unknown field` + "\n" +
