@@ -72,6 +72,8 @@ type Interface struct {
 	Name string
 	// Bridge: it is a switch that the kernel makes.
 	Bridge bool
+	// OneWay are the ports of a bridge that send nothing back by the way it came: hairpin mode is off.
+	OneWay []string
 	Addrs  []netip.Addr
 	// Networks are those that it leads to.
 	Networks []netip.Prefix

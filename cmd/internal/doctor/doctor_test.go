@@ -335,6 +335,16 @@ func TestFindings(t *testing.T) {
 				return []Interface{{Name: "br0", Bridge: true, Addrs: []netip.Addr{netip.MustParseAddr("172.17.0.1")}}, {Name: "br1", Bridge: true}}, nil
 			}
 		}, []string{"sysctls: note: packets inside of bridges bypass iptables: br0"}},
+		{"a bridge whose packets are translated", func(m *made) {
+			m.files["/proc/sys/net/bridge/bridge-nf-call-iptables"] = "1"
+			m.Frontends = []Frontend{{Service: "web", Backends: []netip.AddrPort{netip.MustParseAddrPort("172.17.0.2:8080")}}}
+			m.Interfaces = func() ([]Interface, error) {
+				here, other := []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16")}
+				return []Interface{
+					{Name: "br0", OneWay: []string{"veth1", "veth2"}, Networks: here}, {Name: "br1", OneWay: []string{"veth3"}, Networks: other}, {Name: "br2", Networks: here},
+				}, nil
+			}
+		}, []string{"sysctls: note: ports of bridges send nothing back by the way it came (hairpin): br0 (veth1, veth2)"}},
 		{"kube-proxy, ufw and firewalld", func(m *made) {
 			m.prints["iptables-nft-save"] = "*nat\n:KUBE-SERVICES - [0:0]\n:ufw-user-input - [0:0]\nCOMMIT\n"
 			m.prints["systemctl is-active firewalld"] = "active\n"

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -152,11 +153,12 @@ func checkAccounting(v *visit) {
 
 // checkBridges is about clients and endpoints behind one bridge of this host, such as containers.
 func checkBridges(v *visit) {
-	if !v.mode().Forward || v.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
+	interfaces, err := v.Interfaces()
+	if err != nil || !v.mode().Forward {
 		return
 	}
-	interfaces, err := v.Interfaces()
-	if err != nil {
+	if v.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
+		checkHairpin(v, interfaces)
 		return
 	}
 	var bridges []string
@@ -172,4 +174,21 @@ func checkBridges(v *visit) {
 		fmt.Sprintf("an endpoint behind the same bridge as its client answers it directly, past this host, where snat is %q; auto "+
 			"replaces the client's address there", balancer.NeverSNAT),
 		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1"))
+}
+
+// checkHairpin is about endpoints behind a bridge inside of which packets are translated: what one of them sends to its own VIP has to
+// leave by the port by which it came.
+func checkHairpin(v *visit, interfaces []Interface) {
+	for _, i := range interfaces {
+		behind := func(to netip.AddrPort) bool {
+			return slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(to.Addr()) })
+		}
+		if len(i.OneWay) == 0 || !slices.ContainsFunc(v.Frontends, func(f Frontend) bool { return slices.ContainsFunc(f.Backends, behind) }) {
+			continue
+		}
+		v.add(note("ports of bridges send nothing back by the way it came (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
+			"an endpoint there that connects to its own VIP gets no answer when it is given itself, because packets inside of the bridge are "+
+				"translated (bridge-nf-call-iptables)",
+			"bridge link set dev "+i.OneWay[0]+" hairpin on"))
+	}
 }

@@ -36,6 +36,12 @@ func interfaces() ([]Interface, error) {
 	for _, d := range devices {
 		_, notBridge := os.Stat("/sys/class/net/" + d.Name + "/bridge")
 		i := Interface{Name: d.Name, Bridge: notBridge == nil}
+		ports, _ := filepath.Glob("/sys/class/net/" + d.Name + "/brif/*/hairpin_mode") // it fails for bad patterns only
+		for _, port := range ports {
+			if on, err := os.ReadFile(port); err == nil && strings.TrimSpace(string(on)) == "0" {
+				i.OneWay = append(i.OneWay, filepath.Base(filepath.Dir(port)))
+			}
+		}
 		addrs, err := d.Addrs()
 		if err != nil {
 			continue // it went away just now
