@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func run(ctx context.Context) (err error) {
 		fmt.Println("\nending vipd and the servers")
 		return nil
 	case <-daemon.Done():
-		return fmt.Errorf("vipd ended by itself: %w", daemon.Err())
+		return fmt.Errorf("vipd has ended: %w", cmp.Or(daemon.Err(), errors.New("with exit code 0")))
 	}
 }
 
