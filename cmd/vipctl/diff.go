@@ -69,7 +69,7 @@ func runDiff(c *call) error {
 		if d.Key != (balancer.Key{}) {
 			key = d.Key.String()
 		}
-		t.Row(key, string(d.Service), d.What, d.Why)
+		t.Row(key, string(d.Service), d.What, oneLine(d.Why))
 	}
 	err = c.printRows(list(differences), t, "no differences: everything runs as wanted")
 	switch {

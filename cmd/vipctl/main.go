@@ -100,9 +100,9 @@ func wrongUse(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
 }
 
-// oneLine puts the lines of an error behind one another: errors are one line each, for scripts and logs.
+// oneLine puts the lines of an error behind one another, each once: errors are one line each, for scripts and logs.
 func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return strings.Join(slices.Compact(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })), "; ")
 }
 
 // choices writes a list as "a, b or c".

@@ -181,7 +181,7 @@ func changes(d *fakeDaemon) map[string]func() {
 		"differences": func() {
 			k, _ := balancer.ParseKey("10.96.0.10:80/tcp")
 			d.diff = []api.Difference{
-				{Key: k, Service: "web", What: "missing", Why: "adding the address: no such device"},
+				{Key: k, Service: "web", What: "missing", Why: "adding the address: no such device\nwriting the ledger: no space\nwriting the ledger: no space"},
 				{Key: balancer.Key{Addr: k.Addr, Port: 81, Proto: balancer.TCP}, What: "extra"},
 			}
 		},
