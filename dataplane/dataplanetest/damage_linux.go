@@ -66,8 +66,7 @@ func (r *rig) mends(name string, damage func(t testing.TB)) {
 			return nil
 		}
 		if s.Repairs <= repairs || s.LastError != "" {
-			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q; VIPs held: %d", s.Repairs, repairs,
-				s.Last.Format(time.StampMilli), s.LastError, len(heldVIPs(r)))
+			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q", s.Repairs, repairs, s.Last.Format(time.StampMilli), s.LastError)
 		}
 		return nil
 	})
@@ -128,8 +127,7 @@ func (r *rig) repaired(before int) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "mending", func() error {
 		if s := r.engine.Status(); s.Repairs <= before || s.LastError != "" {
-			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q; VIPs held: %d", s.Repairs, before,
-				s.Last.Format(time.StampMilli), s.LastError, len(heldVIPs(r)))
+			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q", s.Repairs, before, s.Last.Format(time.StampMilli), s.LastError)
 		}
 		return nil
 	})

@@ -66,7 +66,7 @@ func Eventually(t testing.TB, within time.Duration, what string, check func() er
 	t.Helper()
 	within = wait.Bound(within)
 	deadline := time.Now().Add(within)
-	for {
+	for pause := time.Millisecond; ; pause = min(2*pause, 16*time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
@@ -74,6 +74,6 @@ func Eventually(t testing.TB, within time.Duration, what string, check func() er
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %v: %v", what, within, err)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
