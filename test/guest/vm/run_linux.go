@@ -3,6 +3,7 @@ package vm
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ func Run(ctx context.Context, o Options, command ...string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	m := machine{kernel: k, job: job, options: o}
+	m := machine{kernel: k, image: k.unpack(ctx, filepath.Join(job, "vmlinux")), job: job, options: o}
 	if err := os.WriteFile(m.initrd(), root, 0o644); err != nil {
 		return 0, err
 	}
@@ -99,6 +100,7 @@ func cacheDir() (string, error) {
 // machine is one guest. Its job folder holds what it starts from, and its console.
 type machine struct {
 	kernel  kernel
+	image   string // what is started, if not the kernel's vmlinuz
 	job     string
 	options Options
 	kvm     bool
@@ -159,7 +161,7 @@ func emulated(counted bool) (options []string, parameter string) {
 // base is what guests and trials have in common.
 func (m machine) base(parameter string) []string {
 	return []string{"-display", "none", "-vga", "none", "-no-reboot", "-nic", "none", "-monitor", "none",
-		"-serial", "file:" + comma(m.console()), "-kernel", m.kernel.image(), "-initrd", m.initrd(),
+		"-serial", "file:" + comma(m.console()), "-kernel", cmp.Or(m.image, m.kernel.packed()), "-initrd", m.initrd(),
 		"-append", "console=ttyS0 quiet panic=1 mitigations=off nokaslr audit=0 " + parameter}
 }
 
