@@ -28,12 +28,13 @@ const (
 	unanswered = 50 * time.Millisecond
 )
 
-// patience is within for the machine that this is. Where no answer is due, waiting longer than a second proves no more.
+// patience is within for the machine that this is, or as long as tests wait that are to fail. Where no answer is due, waiting
+// longer than a second proves no more.
 func patience(within time.Duration) time.Duration {
 	if within <= silence {
 		return min(wait.Scaled(within), time.Second)
 	}
-	return wait.Scaled(within)
+	return min(wait.Scaled(within), wait.Bound(within))
 }
 
 // ports deals out source ports for UDP, each once: by a port that was used before, a client would come back to the flow

@@ -36,6 +36,7 @@ func testMaxConnections(r *rig) {
 		r.hangUp(conns["s2"][0])
 		var a string
 		r.remembered(func() error {
+			r.pause(r.s.Remembers / 50)
 			got, err := r.ask(r.w.client, key)
 			a = got.Server
 			return err

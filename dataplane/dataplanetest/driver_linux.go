@@ -37,7 +37,7 @@ type driver struct {
 const settleTime = 30 * time.Second
 
 // driverProbe is how often the engine looks for damage, where a case does not say otherwise.
-const driverProbe = 100 * time.Millisecond
+const driverProbe = 500 * time.Millisecond
 
 // newDriver returns a driver of dp and host that does nothing until start.
 func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env, probe time.Duration) *driver {

@@ -102,7 +102,10 @@ func (r *rig) hashesClients(scheduler balancer.Scheduler, key balancer.Key, sink
 		if scheduler == balancer.Maglev && moved > len(clients)/8 {
 			r.Errorf("%s: when an endpoint %s, %d of %d clients of others move too", scheduler, name, moved, len(clients))
 		}
-		if back := meet(all); scheduler == balancer.Maglev && differing(before, back) > len(clients)/8 {
+		if scheduler != balancer.Maglev {
+			continue
+		}
+		if back := meet(all); differing(before, back) > len(clients)/8 {
 			r.Errorf("%s: when the endpoint is back, %d of %d clients meet another than before", scheduler, differing(before, back), len(clients))
 		}
 	}

@@ -100,15 +100,15 @@ func (r *rig) reachesEveryWay(lay layout) {
 	}
 }
 
-// reachesAll asks through two cycles of round robin from each of the kind's namespaces: every server answers, and sees
-// whom it should.
+// reachesAll asks through a cycle of round robin from each of the kind's namespaces: every server answers, and sees whom it
+// should.
 func (r *rig) reachesAll(lay layout, kind clientKind, key balancer.Key) {
 	if key.Port = kind.port; key.Port == nodePort {
 		key.Addr = r.w.node.of(key.Addr)
 	}
 	for _, from := range kind.from(r.w) {
 		met := map[string]int{}
-		for range 2 * len(r.w.servers) {
+		for range r.w.servers {
 			a := r.mustAsk(from, key)
 			met[a.Server]++
 			r.showsRightly(lay, kind, from, key, a)

@@ -43,7 +43,7 @@ func (r *rig) beating(key balancer.Key, c net.Conn, server string) *pulse {
 			select {
 			case <-p.stop:
 				return
-			case <-time.After(wait.Paced(2 * time.Millisecond)):
+			case <-time.After(wait.Paced(10 * time.Millisecond)):
 				p.beats++
 				p.note(p.beat())
 			}

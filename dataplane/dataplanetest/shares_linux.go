@@ -26,7 +26,7 @@ func shares() []share {
 	return []share{
 		{balancer.RoundRobin, equal, exactly, 30, false},
 		{balancer.WeightedRoundRobin, ramp, exactlyIfPromised, 240, false},
-		{balancer.WeightedRoundRobin, []int{100, 0, 1}, exactlyIfPromised, 303, false},
+		{balancer.WeightedRoundRobin, []int{20, 0, 1}, exactlyIfPromised, 210, false},
 		{balancer.Random, ramp, likely, 300, false},
 		{balancer.LeastConn, equal, exactly, 12, true},
 		{balancer.WeightedLeastConn, ramp, exactly, 12, true},
@@ -67,6 +67,9 @@ func (r *rig) hands(sh share, key balancer.Key) {
 		cycle := 0
 		for _, w := range sh.weights {
 			cycle += w
+		}
+		if r.s.ExactWeights {
+			n = min(n, 5*cycle) // of what is exact, a few cycles show all
 		}
 		n = max(wait.Load(n)/cycle, 1) * cycle
 	}

@@ -36,7 +36,7 @@ type spreadCase struct {
 	families  int // IPv4 alone, or IPv6 too
 }
 
-func spreadCases() []spreadCase {
+func (r *rig) spreadCases() []spreadCase {
 	var all []spreadCase
 	add := func(n int, scheduler balancer.Scheduler, mixed bool) {
 		families := 1
@@ -46,8 +46,11 @@ func spreadCases() []spreadCase {
 		all = append(all, spreadCase{n, scheduler, mixed, vipN(130 + len(all)), families})
 	}
 	sizes := []int{3, 7, 1000}
-	if wait.Soaking() {
+	switch {
+	case wait.Soaking():
 		sizes = []int{1, 2, 3, 7, 10, 100, 1000}
+	case r.s.Connections > 0: // each of which costs sockets
+		sizes = []int{3, 7, 100}
 	}
 	for _, n := range sizes {
 		if n > wait.Load(1000) {
@@ -101,7 +104,7 @@ func (c spreadCase) service() *balancer.Service {
 // datagrams, each from another port, to one server that has the addresses of all endpoints.
 func testSpread(r *rig) {
 	sinks := r.sinks()
-	for _, c := range spreadCases() {
+	for _, c := range r.spreadCases() {
 		r.step(c.String(), func(r *rig) {
 			r.apply(c.service()) // without those before: flows of userspace cost it a socket each
 			for family := range c.families {
@@ -130,7 +133,7 @@ func (r *rig) local(n *lab.NS, network string) {
 }
 
 func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
-	n := cmp.Or(r.s.Connections, wait.Load(10_000))
+	n := cmp.Or(r.s.Connections, wait.Load(min(10_000, 400*c.n)))
 	exact := c.scheduler == balancer.RoundRobin || r.s.ExactWeights
 	if exact {
 		n = min(n, wait.Load(2000))

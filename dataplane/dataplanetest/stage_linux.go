@@ -81,7 +81,9 @@ func testRouted(t *testing.T, s *Subject) {
 // onStage is a rig on the stage whose dataplane nothing drives yet.
 func onStage(t *testing.T, s *Subject) *rig {
 	t.Helper()
-	return equip(t, s, s.stage.w.during(t), s.stage.host)
+	r := equip(t, s, s.stage.w.during(t), s.stage.host)
+	s.leftNothing(t, r.dp)
+	return r
 }
 
 // driven makes a scene of a case that has an engine.

@@ -100,6 +100,11 @@ func Run(t *testing.T, s Subject) {
 	lab.Require(t)
 	s.ports, s.root = &ports{}, t.Name()
 	s.all(t, checks())
+	dp := s.New(t)
+	s.leftNothing(t, dp)
+	if err := dp.Close(context.Background(), false); err != nil {
+		t.Errorf("closing the last dataplane: %v", err)
+	}
 }
 
 // all runs cases as subtests.
@@ -141,10 +146,11 @@ type rig struct {
 }
 
 // newRig builds a layout around a host and starts the subject in it, with no services yet. When the test ends, the
-// subject is closed, and must have left nothing.
+// subject is closed, and must have left nothing: the next one looks for that, and Run in the end.
 func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
 	r := equip(t, s, lay.build(t, lab.New(t)), host)
+	s.leftNothing(t, r.dp)
 	r.drive()
 	return r
 }
@@ -161,10 +167,7 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host, explained: map[asked]bool{}}
 	r.caps = r.dp.Capabilities()
 	s.caps = &r.caps
-	t.Cleanup(func() {
-		r.close(r.dp)
-		r.leftNothing()
-	})
+	t.Cleanup(func() { r.close(r.dp) })
 	return r
 }
 
@@ -235,19 +238,17 @@ func (r *rig) close(dp dataplane.Dataplane) {
 }
 
 // leftNothing checks that a fresh dataplane finds nothing of those before it.
-func (r *rig) leftNothing() {
-	r.Helper()
-	dp := r.s.New(r.T)
-	defer r.close(dp)
+func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
+	t.Helper()
 	seen, err := dp.Observe(context.Background())
 	if err != nil {
-		r.Errorf("observing what was left: %v", err)
+		t.Errorf("observing what was left: %v", err)
 	}
 	if len(seen.Digests) > 0 {
-		r.Errorf("a closed dataplane left %v", seen.Digests)
+		t.Errorf("a dataplane that was closed before left %v", seen.Digests)
 	}
-	if left := r.s.leftServers(r.T); len(left) > len(r.s.foreign) {
-		r.Errorf("a closed dataplane left some of the virtual servers %q", left)
+	if left := s.leftServers(t); len(left) > len(s.foreign) {
+		t.Errorf("a dataplane that was closed before left some of the virtual servers %q", left)
 	}
 }
 

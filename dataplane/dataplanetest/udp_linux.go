@@ -71,7 +71,7 @@ func (r *rig) caller(key balancer.Key) *caller {
 			select {
 			case <-c.stop:
 				return
-			case <-time.After(wait.Paced(2 * time.Millisecond)):
+			case <-time.After(wait.Paced(5 * time.Millisecond)):
 			}
 			a, _ := lab.AskWithin(conn, patience(unanswered)) // no server without an answer
 			c.mu.Lock()

@@ -86,7 +86,7 @@ func sameServers(t testing.TB, when string, before map[string]string) {
 	after := virtualServers(t)
 	for name, was := range before {
 		if after[name] != was {
-			t.Errorf("%s the virtual server of others %s is\n%s\nwant\n%s", when, name, after[name], was)
+			t.Fatalf("%s the virtual server of others %s is\n%s\nwant\n%s", when, name, after[name], was)
 		}
 	}
 }
@@ -137,7 +137,8 @@ func testForeignServers(t *testing.T, s *Subject) {
 	r.apply(other)
 	r.besideContested(web, other, before)
 	h := newHistory(11, w.servers, 100, 6, other)
-	for i := 1; i <= 100; i++ {
+	changes := max(20, wait.Load(100))
+	for i := 1; i <= changes; i++ {
 		h.next()
 		if revision := r.set(h.wanted()...); i%5 == 0 {
 			if err := r.wait(revision); err != nil {
@@ -145,7 +146,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 			}
 		}
 	}
-	sameServers(t, "after 100 changes", before)
+	sameServers(t, "after changes", before)
 	r.undisturbed([]*pulse{theirs}, "changes beside it")
 	r.stop()
 	r.succeed(true)
