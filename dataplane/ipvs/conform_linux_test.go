@@ -60,19 +60,19 @@ func TestIPVSConformance(t *testing.T) {
 }
 
 // elsewhere are the cases that such a guest runs in make soak alone: those about compiled services, the guard and addresses,
-// which all other modes show, and those about shares, which the kernel's schedulers make of the weights that tests of this
-// package compare one by one.
+// which all other modes show (through policies DROP and with each snat, for virtual servers, TestIPVSGuard of dataplane/host);
+// those about shares, which the kernel's schedulers make of the weights that tests of this package compare one by one; and
+// kills beside rules of others: restart, drains and foreign-servers kill here too.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
 		return skip
 	}
 	for _, name := range []string{
-		"arrival", "foreign", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
+		"arrival", "foreign", "kills", "policy-drop", "snat", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
 		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
 		"damage/chain-filter", "damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
-		"routed/spread", "routed/hashes", "routed/undisturbed-many", "routed/source-ranges", "snat/never",
-		"snat/never-same-link", "damage/addresses",
+		"routed/spread", "routed/hashes", "routed/undisturbed-many", "routed/source-ranges", "damage/addresses",
 	} {
 		skip[name] = "make soak runs it here: other modes show the same"
 	}
@@ -93,7 +93,7 @@ func TestIPVSFaultsAreNoticed(t *testing.T) {
 	for fault, name := range noticed {
 		t.Run(strings.ReplaceAll(fault, " ", "-"), func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestIPVSConformance$/^"+strings.ReplaceAll(name, "/", "$/^")+"$")
-			cmd.Env = append(os.Environ(), faultVar+"="+fault)
+			cmd.Env = append(os.Environ(), faultVar+"="+fault, wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestIPVSConformance/"+name) {
 				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", name, fault, err, out)
