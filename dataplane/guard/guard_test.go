@@ -374,7 +374,7 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 // TestGuardHistories holds the sets to the specification over random histories of wanted and applied states, with
 // failing operations, restarts and damage, and what others have to what it was.
 func TestGuardHistories(t *testing.T) {
-	for seed := range uint64(testwait.Soak(40, 200)) {
+	for seed := range uint64(testwait.Soak(16, 200)) {
 		h := &history{
 			t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 3)), k: newKernel(t), want: map[balancer.Key]*balancer.Frontend{},
 			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{}, owned: map[netip.Addr]bool{},

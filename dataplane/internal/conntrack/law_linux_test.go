@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
+	"vipd/test/wait"
 )
 
 // For random tables and filters, those flows are found that a filter means, each of them once.
@@ -19,7 +20,7 @@ func TestFiltersFindWhatTheySay(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	for range 5 {
+	for range wait.Soak(2, 20) {
 		tab.flush(t)
 		flows := crowd(random, 100+random.IntN(300))
 		tab.create(t, whole, flows...)
@@ -72,7 +73,7 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 2))
-	for round := range 30 {
+	for round := range wait.Soak(10, 100) {
 		tab.flush(t)
 		flows := crowd(random, 100+random.IntN(500))
 		tab.create(t, whole, flows...)
