@@ -36,7 +36,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	if len(d.quiet) > 0 {
 		d.drains.Look()
 	}
-	d.flows.Applied(batch, failed)
+	d.carried.Applied(batch, failed)
 	return failed.Err()
 }
 

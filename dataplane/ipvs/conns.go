@@ -13,6 +13,9 @@ import (
 // Connections implements dataplane.Dataplane: what the kernel's table has of ours. The memory of where a client with
 // affinity belongs is no connection.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	if err := d.carried.Connections(ctx, q, visit); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	services := make(map[balancer.Key]balancer.Name, len(d.servers))
 	for k, s := range d.servers {
@@ -55,9 +58,10 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	return nil
 }
 
-// Kill implements dataplane.Dataplane: the kernel can't.
-func (d *Dataplane) Kill(context.Context, dataplane.ConnectionQuery) (int, error) {
-	return 0, errors.New("the kernel can't end single connections of IPVS: \"vipctl drain SERVICE ADDRESS --timeout 1s\" ends all of an endpoint")
+// Kill implements dataplane.Dataplane: the kernel can't end those of virtual servers.
+func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
+	n, err := d.carried.Kill(ctx, q)
+	return n, errors.Join(err, errors.New("the kernel can't end single connections of IPVS: \"vipctl drain SERVICE ADDRESS --timeout 1s\" ends all of an endpoint"))
 }
 
 // idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter.

@@ -27,7 +27,8 @@
 // not waited for: the next packet of a flow goes elsewhere. Clients with affinity are not sent on to what drains, with
 // net.ipv4.vs.expire_quiescent_template.
 //
-// Flows that conntrack would go on leading past a virtual server are dropped (flows.go). Connections that get no answer are
+// Flows that conntrack would go on leading past a virtual server are dropped, and connections of another mode that it carries on are
+// counted (dnat.Carried). Connections that get no answer are
 // told from conntrack (suspect_linux.go).
 //
 // # What the kernel's schedulers do

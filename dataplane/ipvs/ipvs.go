@@ -33,7 +33,7 @@ type Dataplane struct {
 	timeouts ipvsnl.Timeouts
 	counts   *counts
 	drains   *worker.Loop
-	flows    *dnat.Flows
+	carried  *dnat.Carried
 
 	mu     sync.Mutex // guards what follows
 	ledger *ledger
@@ -53,9 +53,9 @@ type Dataplane struct {
 var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
-func newDataplane(ctx context.Context, conn ipvsnl.Conn, tracked dnat.Cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
+func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
-		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: dnat.NewFlows(tracked, log), ledger: l,
+		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), carried: carried, ledger: l,
 		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{}, no: map[inet.Family]error{},
 	}
 	d.drains = worker.New(d.endDrains)
@@ -117,7 +117,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer cancel()
 	d.drains.Close()
 	d.counts.readNow(ctx, d.conn)
-	failed := d.flows.Close()
+	failed := d.carried.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !keep {

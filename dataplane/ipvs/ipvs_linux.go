@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer/atomicfile"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/ipvsnl"
 	"vipd/dataplane/internal/runfile"
 )
@@ -33,7 +34,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	d, err := newDataplane(ctx, conn, tracked, l, o.Log)
+	d, err := newDataplane(ctx, conn, dnat.NewCarried(dnat.NewFlows(tracked, o.Log), dnat.Opened), l, o.Log)
 	if err == nil {
 		d.timeouts = ipvsnl.Timeouts{TCP: o.TCPTimeout, TCPFin: o.TCPFinTimeout, UDP: o.UDPTimeout}
 		err = d.try(ctx)

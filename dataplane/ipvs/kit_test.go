@@ -16,6 +16,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/ipvsnl"
 )
 
@@ -125,7 +126,12 @@ type tracked struct{}
 func (tracked) Cut(context.Context, map[balancer.Key]bool, func(*conntrack.Flow) bool) (int, error) {
 	return 0, nil
 }
-func (tracked) Close() error { return nil }
+func (tracked) Each(context.Context, conntrack.Filter, func(*conntrack.Flow) error) error { return nil }
+func (tracked) Close() error                                                              { return nil }
+
+func carried() *dnat.Carried {
+	return dnat.NewCarried(dnat.NewFlows(tracked{}, slog.New(slog.DiscardHandler)), func() (dnat.Conn, error) { return tracked{}, nil })
+}
 
 // process is a dataplane over a kernel that outlives it.
 type process struct {
@@ -141,7 +147,7 @@ func start(t testing.TB, k *kernel, dir string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := newDataplane(context.Background(), k, tracked{}, l, slog.New(slog.DiscardHandler))
+	d, err := newDataplane(context.Background(), k, carried(), l, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +163,7 @@ func (p *process) restart(crash bool) {
 		}
 	} else {
 		p.drains.Close()
-		if err := p.flows.Close(); err != nil {
+		if err := p.carried.Close(); err != nil {
 			p.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 // it if applying it again would change nothing. What only leads the last connections of a removed frontend to their end
 // is not told while it is as it should be: it goes by itself.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
+	d.carried.Again()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}

@@ -103,7 +103,7 @@ func TestMissingSchedulers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return newDataplane(context.Background(), k, tracked{}, l, slog.New(slog.DiscardHandler))
+		return newDataplane(context.Background(), k, carried(), l, slog.New(slog.DiscardHandler))
 	}
 	d, err := open("rr", "lc", "sh")
 	if err != nil {

@@ -20,6 +20,9 @@ const yieldEvery = 3 * time.Second
 // and virtual servers stay as they are until their last connections have ended. Sockets stand behind IPVS: a virtual
 // server that still gets new connections is in its successor's way, and goes with what it has.
 func (d *Dataplane) Yield(ctx context.Context) error {
+	if err := d.carried.Close(); err != nil {
+		return err
+	}
 	tick := time.NewTicker(yieldEvery)
 	defer tick.Stop()
 	var before map[balancer.Key]ipvsnl.ServiceState

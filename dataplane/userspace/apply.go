@@ -23,6 +23,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		return err
 	}
 	maps.Copy(failed, each)
+	d.carried.Applied(batch, failed)
 	return failed.Err()
 }
 

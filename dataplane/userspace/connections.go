@@ -27,7 +27,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 			}
 		}
 	}
-	return nil
+	return d.carried.Connections(ctx, q, visit)
 }
 
 // begun lists what goes through f: what tells how each is, and whether it has not ended.

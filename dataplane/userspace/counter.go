@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,16 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 
 // Counters returns what was counted at every port of a service that is served, or was in the last hour.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
+	ctx, cancel := context.WithTimeout(context.Background(), countTime)
+	defer cancel()
+	return append(d.passed(), d.carried.Counters(ctx)...)
+}
+
+// countTime bounds one reading of what conntrack carries on.
+const countTime = 10 * time.Second
+
+// passed returns what has passed through this process.
+func (d *Dataplane) passed() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.forgetLocked(time.Now())

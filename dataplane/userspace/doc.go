@@ -55,6 +55,8 @@
 // or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed: but for
 // that of flows to a socket that stays open for them.
 //
+// Connections of another mode that conntrack carries on are counted, and cut with their endpoints (dnat.Carried).
+//
 // # Handing over
 //
 // HandOver sends everything to the process that takes this one's place, over a queue of package handover: listeners, UDP sockets and

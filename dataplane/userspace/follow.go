@@ -97,13 +97,14 @@ func (f *follower) report(lost func(ends uint64)) {
 }
 
 // Kill implements dataplane.Dataplane: both sides of a connection are reset.
-func (d *Dataplane) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int, err error) {
+func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
+	n, err = d.carried.Kill(ctx, q)
 	for _, f := range d.list() {
 		if q.Frontend == (balancer.Key{}) || q.Frontend == f.key {
 			n += f.kill(&q)
 		}
 	}
-	return n, nil
+	return n, err
 }
 
 func (f *frontend) kill(q *dataplane.ConnectionQuery) (n int) {

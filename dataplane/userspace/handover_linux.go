@@ -91,7 +91,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	if !d.end() {
 		return nil
 	}
-	frontends := d.list()
+	frontends, unwatched := d.list(), d.carried.Close()
 	d.heir = &heir{queue: to}
 	d.cancel() // also the janitor, and those that wait for descriptors
 	for _, f := range frontends {
@@ -101,7 +101,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		_ = ln.SetDeadline(longAgo)
 	}
 	d.tasks.Wait() // no socket is read any more
-	err := d.handOverSockets(frontends)
+	err := errors.Join(unwatched, d.handOverSockets(frontends))
 	d.refuseNew()
 	for _, f := range frontends {
 		f.pause()

@@ -14,6 +14,7 @@ import (
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
+	d.carried.Again()
 	frontends := d.list()
 	seen := dataplane.Observation{Digests: make(map[balancer.Key]dataplane.Digest, len(frontends))}
 	for _, f := range frontends {

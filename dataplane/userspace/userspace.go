@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -62,6 +63,7 @@ type Dataplane struct {
 	pipes   *pipes
 	chains  chains
 	tables  interception
+	carried *dnat.Carried
 	filters bool // sockets can be filtered
 	detail  string
 	// epoch is what instants are counted from.
@@ -122,6 +124,7 @@ func New(o Options) (*Dataplane, error) {
 		return nil, err
 	}
 	d.tables, d.detail = tables, detail
+	d.carried = dnat.NewProxied(o.Log, d.own.has)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d, nil
 }
@@ -176,7 +179,7 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
 	d.yielded = true
-	err := d.tables.close(ctx)
+	err := errors.Join(d.carried.Close(), d.tables.close(ctx))
 	select {
 	case <-time.After(underWay):
 	case <-ctx.Done():
@@ -199,9 +202,9 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		return nil
 	}
 	frontends := d.list()
-	var err error
+	err := d.carried.Close()
 	if !d.yielded {
-		err = d.tables.stop(ctx, frontends)
+		err = errors.Join(err, d.tables.stop(ctx, frontends))
 	}
 	d.refuseNew()
 	if left := d.drain(ctx, frontends); left > 0 {

@@ -7,6 +7,9 @@
 //   - counts live connections, and bytes where the kernel accounts for them (traffic_linux.go),
 //   - lists connections, and tells which backends leave new ones without an answer.
 //
+// After a switch, conntrack carries connections on that the rules of such a mode have begun: Carried does for them, in a mode that translates
+// nothing, what Tracker does.
+//
 // A mode calls Found with what an earlier process left, Applied after each batch, and Close at its end. How packets get to
 // backends, and how many there were first, the Tracker does not know: the mode's rules do.
 package dnat

@@ -30,6 +30,8 @@ type Flows struct {
 	conn Cutter
 	log  *slog.Logger
 	loop *worker.Loop
+	// own is set where this process ends connections: it tells this host's addresses, to which redirects lead.
+	own func(netip.Addr) bool
 
 	mu sync.Mutex // guards what follows
 	// wanted are the frontends that are applied.
@@ -257,8 +259,48 @@ func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 		fl.mu.Lock()
 		defer fl.mu.Unlock()
 		k := flow.Frontend()
-		return stale(flow, fl.wanted[k], fl.leaving[k].keeps(flow.Backend(), now), now)
+		f := fl.wanted[k]
+		switch {
+		case fl.own != nil && fl.isOwnLocked(flow):
+			return false
+		case fl.own != nil && f != nil && f.Serves() && k.Proto == balancer.UDP:
+			return true // its client, which goes on sending, belongs here
+		}
+		return stale(flow, f, fl.leaving[k].keeps(flow.Backend(), now), now)
 	}
+}
+
+// isOwnLocked reports whether a flow leads to a socket of this process.
+func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
+	if !flow.Status.Has(conntrack.DstNAT) {
+		return true
+	}
+	f := fl.wanted[flow.Frontend()]
+	return (f == nil || f.Backend(flow.Backend()) == nil) && fl.own(flow.Backend().Addr())
+}
+
+// leads reports whether conntrack leads a flow from a frontend that is or was applied to where a mode that translates addresses has.
+func (fl *Flows) leads(flow *conntrack.Flow) bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	k := flow.Frontend()
+	known := fl.wanted[k] != nil || fl.leaving[k] != nil
+	return known && flow.Status.Has(conntrack.DstNAT) && (fl.own == nil || !fl.isOwnLocked(flow))
+}
+
+// again has the flows of UDP be looked at, where they belong to this process.
+func (fl *Flows) again() {
+	if fl.own == nil {
+		return
+	}
+	fl.mu.Lock()
+	for k := range fl.wanted {
+		if k.Proto == balancer.UDP {
+			fl.due[k] = time.Now()
+		}
+	}
+	fl.mu.Unlock()
+	fl.loop.Look()
 }
 
 // stale reports whether a flow to a frontend has to go; f is nil where there is none any more. kept: it is an earlier

@@ -68,43 +68,17 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 // Connections implements dataplane.Dataplane: it calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
 // separate connection: a slow visit keeps no other reader waiting.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
-	conn, err := conntrack.Open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // nothing was written
-	wanted, idle := t.flows.frontends(), idle()
-	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
-	passed := 0
-	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
-		c, ours := t.flows.connection(wanted[flow.Frontend()], flow, idle)
-		if !ours || !q.Names(&c) {
-			if passed++; passed%dataplane.PassedOver == 1 {
-				return visit(nil)
-			}
-			return nil
-		}
-		return visit(&c)
-	})
+	return t.flows.connections(ctx, Opened, q, visit)
 }
 
 // Kill implements dataplane.Dataplane: it makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
 // chains), and a UDP client's next datagram begins a new flow.
 func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
-	conn, err := conntrack.Open()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = conn.Close() }() // what was asked for was answered
-	wanted, keys, idle := t.flows.frontends(), map[balancer.Key]bool{}, idle()
-	for k, f := range wanted {
-		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
-	}
-	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
-		c, ours := t.flows.connection(wanted[flow.Frontend()], flow, idle)
-		return ours && q.Names(&c)
-	})
+	return t.flows.kill(ctx, Opened, q)
 }
+
+// Opened opens a connection to conntrack.
+func Opened() (Conn, error) { return conntrack.Open() }
 
 // Follow implements dataplane.Dataplane.
 func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
@@ -117,21 +91,6 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 			tell(began, &c)
 		}
 	}, func() { lost(1) })
-}
-
-// connection is a flow to f; ours: it leads, or led, to a backend of it. f is nil where there is no such frontend.
-func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle func(*conntrack.Flow) bool) (c dataplane.Connection, ours bool) {
-	if f == nil || !flow.Status.Has(conntrack.DstNAT) || !fl.leadsTo(f, flow.Backend()) {
-		return c, false
-	}
-	c = dataplane.Connection{
-		Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
-		State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
-	}
-	if idle(flow) {
-		c.State = dataplane.Idle
-	}
-	return c, true
 }
 
 // Suspect implements dataplane.Dataplane, for TCP.

@@ -4,43 +4,14 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
 )
-
-// frontends returns those that are applied.
-func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	return maps.Clone(fl.wanted)
-}
-
-// frontend returns the one that is applied at k; nil means none.
-func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	return fl.wanted[k]
-}
-
-// leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target is not of these rules:
-// userspace mode, before a switch, has led it to its own port.
-func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
-	if f.Backend(backend) != nil {
-		return true
-	}
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	return fl.leaving[f.Key].counts(backend)
-}
 
 // volume is bytes from and to clients.
 type volume struct{ in, out uint64 }
@@ -113,24 +84,6 @@ func (t *traffic) end(flow *conntrack.Flow) {
 	t.ended[k] = volume{v.in + flow.In, v.out + flow.Out}
 }
 
-// portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now. What does not lead
-// to a backend was counted by the mode that led it.
-func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
-	if !flow.Status.Has(conntrack.DstNAT) {
-		return counters.Port{}, false
-	}
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	k := flow.Frontend()
-	if l := fl.leaving[k]; l.counts(flow.Backend()) {
-		return l.port, true
-	}
-	if f := fl.wanted[k]; f != nil && f.Backend(flow.Backend()) != nil {
-		return counters.Port{Service: f.Service, Name: f.Port}, true
-	}
-	return counters.Port{}, false
-}
-
 // look counts the flows there are, unless that was done just now, or is being done.
 func (t *traffic) look(ctx context.Context) error {
 	if !t.looking.TryLock() {
@@ -150,7 +103,7 @@ func (t *traffic) look(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
-		if flow.State != "time-wait" && flow.State != "close" && !idle(flow) {
+		if isLive(flow, idle) {
 			active[counters.Backend{Port: k, Addr: flow.Backend()}]++
 		}
 		v := live[k]
@@ -178,24 +131,6 @@ func (t *traffic) lookNow() {
 
 // lookTime bounds the last look of a process that ends.
 const lookTime = 2 * time.Second
-
-// idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter: by then so much has passed of the
-// time that each packet gives it (net.netfilter.nf_conntrack_udp_timeout, or with _stream if it is assured).
-func idle() func(*conntrack.Flow) bool {
-	read := func(name string) time.Duration {
-		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
-		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0, where it can't be read: no flow is idle
-		return time.Duration(n) * time.Second
-	}
-	short, long := read("nf_conntrack_udp_timeout"), read("nf_conntrack_udp_timeout_stream")
-	return func(f *conntrack.Flow) bool {
-		whole := short
-		if f.Status.Has(conntrack.Assured) {
-			whole = long
-		}
-		return f.Proto == balancer.UDP && whole-f.Left >= dataplane.IdleAfter
-	}
-}
 
 // bytes returns the bytes of a port when the flows were last counted, and of these those of flows that are there. Those of a flow
 // that ended meanwhile come with the next time: what was said once stays.

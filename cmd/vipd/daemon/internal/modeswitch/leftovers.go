@@ -67,6 +67,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 		c.o.Log.Error("removing what another mode left; it is tried again, and vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
 		return false
 	}
+	c.o.Engine.Resync() // as after a mode that has ended
 	for _, what := range removed {
 		c.o.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
 	}

@@ -56,7 +56,8 @@ func (c *Switch) retire(old *Chosen) {
 		close(r.done)
 		close(old.ended)
 		c.ended.Send()
-		if failed != nil { // nothing is looked for while it retires
+		c.o.Engine.Resync() // the mode in use looks at what conntrack carries on of this one
+		if failed != nil {  // nothing is looked for while it retires
 			c.left.Send()
 		}
 	}()

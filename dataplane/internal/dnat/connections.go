@@ -1,0 +1,142 @@
+package dnat
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/counters"
+	"vipd/dataplane/internal/conntrack"
+)
+
+// Conn is conntrack.Conn.
+type Conn interface {
+	Cutter
+	Each(ctx context.Context, f conntrack.Filter, visit func(*conntrack.Flow) error) error
+}
+
+// frontends returns those that are applied.
+func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return maps.Clone(fl.wanted)
+}
+
+// frontend returns the one that is applied at k; nil means none.
+func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.wanted[k]
+}
+
+// leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target is not of these rules:
+// userspace mode, before a switch, has led it to its own port.
+func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
+	if f.Backend(backend) != nil {
+		return true
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.leaving[f.Key].counts(backend)
+}
+
+// portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now. What does not lead
+// to a backend was counted by the mode that led it.
+func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
+	if !flow.Status.Has(conntrack.DstNAT) {
+		return counters.Port{}, false
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	k := flow.Frontend()
+	if l := fl.leaving[k]; l.counts(flow.Backend()) {
+		return l.port, true
+	}
+	if f := fl.wanted[k]; f != nil && f.Backend(flow.Backend()) != nil {
+		return counters.Port{Service: f.Service, Name: f.Port}, true
+	}
+	return counters.Port{}, false
+}
+
+// connection is a flow to f; ours: it leads, or led, to a backend of it. f is nil where there is no such frontend.
+func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle func(*conntrack.Flow) bool) (c dataplane.Connection, ours bool) {
+	if f == nil || !flow.Status.Has(conntrack.DstNAT) || !fl.leadsTo(f, flow.Backend()) {
+		return c, false
+	}
+	c = dataplane.Connection{
+		Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
+		State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
+	}
+	if idle(flow) {
+		c.State = dataplane.Idle
+	}
+	return c, true
+}
+
+// connections calls visit for the flows to frontends and their backends that conntrack knows and q names.
+func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	conn, err := open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	wanted, idle := fl.frontends(), idle()
+	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
+	passed := 0
+	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
+		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
+		if !ours || !q.Names(&c) {
+			if passed++; passed%dataplane.PassedOver == 1 {
+				return visit(nil)
+			}
+			return nil
+		}
+		return visit(&c)
+	})
+}
+
+// kill has conntrack forget the flows that q names, and returns how many there were.
+func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery) (int, error) {
+	conn, err := open()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }() // what was asked for was answered
+	wanted, keys, idle := fl.frontends(), map[balancer.Key]bool{}, idle()
+	for k, f := range wanted {
+		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
+	}
+	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
+		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
+		return ours && q.Names(&c)
+	})
+}
+
+// idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter: by then so much has passed of the
+// time that each packet gives it (net.netfilter.nf_conntrack_udp_timeout, or with _stream if it is assured).
+func idle() func(*conntrack.Flow) bool {
+	read := func(name string) time.Duration {
+		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0, where it can't be read: no flow is idle
+		return time.Duration(n) * time.Second
+	}
+	short, long := read("nf_conntrack_udp_timeout"), read("nf_conntrack_udp_timeout_stream")
+	return func(f *conntrack.Flow) bool {
+		whole := short
+		if f.Status.Has(conntrack.Assured) {
+			whole = long
+		}
+		return f.Proto == balancer.UDP && whole-f.Left >= dataplane.IdleAfter
+	}
+}
+
+// isLive reports whether a flow counts as a connection that has not ended.
+func isLive(flow *conntrack.Flow, idle func(*conntrack.Flow) bool) bool {
+	return flow.State != "time-wait" && flow.State != "close" && !idle(flow)
+}
