@@ -89,6 +89,8 @@ type Engine struct {
 	// moving is the switch that is going on, if any, and serving what the dataplane before it applied when it began.
 	moving  *succession
 	serving snap.Map[balancer.Key, *balancer.Frontend]
+	// gone are frontends that were removed, while connections to them have time.
+	gone map[balancer.Key]departure
 
 	alertDue   time.Time // until then alerts wait
 	probeDue   time.Time // when to look again after damage that was not mended
@@ -106,7 +108,7 @@ func NewEngine(o Options) *Engine {
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
-	e := &Engine{Options: o, wake: wake.New(), retries: map[balancer.Key]*retry{}, resync: true, addresses: true}
+	e := &Engine{Options: o, wake: wake.New(), retries: map[balancer.Key]*retry{}, gone: map[balancer.Key]departure{}, resync: true, addresses: true}
 	e.status.Store(&Status{})
 	changed := make(chan struct{})
 	e.changed.Store(&changed)

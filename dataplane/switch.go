@@ -1,6 +1,8 @@
 package dataplane
 
 import (
+	"time"
+
 	"vipd/balancer"
 	"vipd/balancer/snap"
 )
@@ -48,6 +50,28 @@ func (e *Engine) succeed(next *succession) {
 	e.done = snap.Map[balancer.Key, *balancer.Frontend]{}
 	clear(e.retries)
 	e.resync, e.addresses, e.repair, e.damage = true, true, false, ""
+}
+
+// departure is a frontend that was removed, and until when its connections have time.
+type departure struct {
+	frontend *balancer.Frontend
+	until    time.Time
+}
+
+// withGone adds to done, which the next dataplane of a switch has, what is to be removed there: frontends that go with the
+// dataplane before, and those that went shortly before. Connections to them may outlive it, and the next one ends them.
+func (e *Engine) withGone(done snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
+	for key, f := range e.serving.All() {
+		if !want.Frontends.Has(key) {
+			done = done.Set(key, f)
+		}
+	}
+	for key, d := range e.gone {
+		if !want.Frontends.Has(key) && d.until.After(time.Now()) {
+			done = done.Set(key, d.frontend)
+		}
+	}
+	return done
 }
 
 // switchTries is how often the next dataplane has to fail at a frontend that is served before the switch goes on without

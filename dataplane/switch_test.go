@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -144,6 +145,60 @@ func TestSwitchToNothing(t *testing.T) {
 			t.Errorf("moved %d times; status %+v; %d of %d frontends are served", p.moved, s, len(p.kernel.Frontends()), served)
 		}
 		p.stop()
+	})
+}
+
+// gone notes which frontends it was told to remove, as they were.
+type gone struct {
+	dataplane.Dataplane
+	was []*balancer.Frontend
+}
+
+func (g *gone) Apply(ctx context.Context, batch []dataplane.Change) error {
+	for _, c := range batch {
+		if c.New == nil {
+			g.was = append(g.was, c.Old)
+		}
+	}
+	return g.Dataplane.Apply(ctx, batch)
+}
+
+// TestSwitchTellsWhatGoes checks that the next dataplane is told of a frontend that goes with the switch, or went while its connections
+// still have time.
+func TestSwitchTellsWhatGoes(t *testing.T) {
+	for name, test := range map[string]struct {
+		before time.Duration // how long before the switch it goes
+		told   bool
+	}{"with it": {0, true}, "before": {20 * time.Second, true}, "long before": {40 * time.Second, false}} {
+		t.Run(name, func(t *testing.T) { tellsWhatGoes(t, test.before, test.told) })
+	}
+}
+
+func tellsWhatGoes(t *testing.T, before time.Duration, told bool) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := fake.NewKernel()
+		e := dataplane.NewEngine(dataplane.Options{Dataplane: fake.New(kernel), Host: fake.NewHost(kernel), Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- e.Run(ctx) }()
+		goes := &balancer.Frontend{Key: balancer.Key{Addr: netip.MustParseAddr("10.1.0.1"), Port: 80, Proto: balancer.TCP}, Service: "web"}
+		goes.DrainTimeout = 30 * time.Second
+		var want balancer.Desired
+		want.Frontends, want.Addresses = want.Frontends.Set(goes.Key, goes), want.Addresses.Set(goes.Addr, 1)
+		e.Set(want)
+		time.Sleep(time.Second)
+		if before > 0 {
+			e.Set(balancer.Desired{})
+			time.Sleep(before)
+		}
+		next, moved := &gone{Dataplane: fake.New(kernel.Beside())}, make(chan bool, 1)
+		e.Switch(next, balancer.Desired{}, func() { moved <- true })
+		<-moved
+		if slices.Contains(next.was, goes) != told || len(next.was) > 1 {
+			t.Errorf("the next dataplane was told of %v, want %t", next.was, told)
+		}
+		cancel()
+		<-ended
 	})
 }
 

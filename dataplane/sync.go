@@ -139,6 +139,9 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		}
 		done = done.Set(key, f)
 	}
+	if e.moving != nil {
+		done = e.withGone(done, want)
+	}
 	var keys []balancer.Key
 	for key, change := range snap.Diff(e.done, done) {
 		if change.HadOld && want.Frontends.At(key) == change.Old {
@@ -189,6 +192,7 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 			fresh = append(fresh, c)
 		}
 	}
+	maps.DeleteFunc(e.gone, func(_ balancer.Key, d departure) bool { return d.until.Before(now) })
 	maps.DeleteFunc(e.retries, func(k balancer.Key, _ *retry) bool { // what is as wanted after all
 		return want.Frontends.At(k) == e.done.At(k)
 	})
@@ -210,7 +214,11 @@ func (e *Engine) known(f *balancer.Frontend) bool { return f.Service != "" }
 // settled notes that key is as wanted.
 func (e *Engine) settled(key balancer.Key, f *balancer.Frontend) {
 	delete(e.retries, key)
+	delete(e.gone, key)
 	if f == nil {
+		if was := e.done.At(key); was != nil && e.known(was) {
+			e.gone[key] = departure{was, time.Now().Add(was.DrainTimeout)}
+		}
 		e.done = e.done.Delete(key)
 		return
 	}
