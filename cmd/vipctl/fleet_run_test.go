@@ -391,7 +391,7 @@ func TestFleetAccess(t *testing.T) {
 		want  string
 	}{
 		{"no certificate", plain, []string{"apply", "-f", services}, exitFailed, "certificate"},
-		{"nobody", append(tls, plain...), []string{"apply", "-f", services}, exitFailed, "who has no username may not do that"},
+		{"nobody", append(tls, plain...), []string{"apply", "-f", services}, exitFailed, "a client without username may not do that"},
 		{"wrong password", append(as("ana", "wrong"), plain...), []string{"apply", "-f", services}, exitFailed, "invalid user ID or password"},
 		{"no password", append(as("ana", "empty"), plain...), []string{"apply", "-f", services}, exitFailed, "is empty"},
 		{"absent password", append(as("ana", "absent"), plain...), []string{"apply", "-f", services}, exitFailed, "reading password_file: open "},

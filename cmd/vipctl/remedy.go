@@ -13,6 +13,8 @@ import (
 // remedy says what to do about an error of the system, which itself says no more than what is so; "" for other errors.
 func remedy(err error) string {
 	switch {
+	case etcd.Untrusted(err):
+		return "; look at the certificates of both ends, and at ca_file and cert_file: openssl x509 -noout -issuer -dates -ext subjectAltName -in FILE"
 	case etcd.Unreachable(err):
 		return "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
 	case etcd.Full(err):

@@ -28,9 +28,8 @@ func TestReader(t *testing.T) {
 	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config := p.config
-	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
-	config.Username, config.PasswordFile = "vipd", file
+	config := overTLS(c)
+	config.Endpoints, config.Username, config.PasswordFile = p.config.Endpoints, "vipd", file
 	var log strings.Builder
 	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))
 	f.wait("the first state", connected)
@@ -51,6 +50,39 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// overTLS is how a cluster with TLS is reached.
+func overTLS(c *etcdkit.Cluster) etcd.Config {
+	config := configAt(c, 0)
+	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
+	return config
+}
+
+// TestUntrusted: of certificates that one end does not take it is told which, and why.
+func TestUntrusted(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
+	c.Kill()
+	former := c.Reissue()
+	c.Start()
+	for want, edit := range map[string]func(*etcd.Config){
+		": tls: failed to verify certificate: x509: certificate signed by unknown authority": func(o *etcd.Config) { o.CAFile = former.CA },
+		": etcd would refuse cert_file " + former.ClientCert + ": ": func(o *etcd.Config) {
+			o.CertFile, o.KeyFile = former.ClientCert, former.ClientKey
+		},
+		".crt expired on ": func(o *etcd.Config) { o.CertFile, o.KeyFile = c.Files.ClientUntil(t, time.Now().Add(-time.Minute)) },
+	} {
+		config := overTLS(c)
+		edit(&config)
+		_, err := newWriter(t, config).Statuses(t.Context())
+		if !etcd.Untrusted(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if _, err := newWriter(t, overTLS(c)).Statuses(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNoAccess: who gets in, and who not, is told.
 func TestNoAccess(t *testing.T) {
 	t.Parallel()
@@ -66,11 +98,11 @@ func TestNoAccess(t *testing.T) {
 	}
 	right, wrong := file("right", "secret"), file("wrong", "guess")
 	for want, config := range map[string]etcd.Config{
-		"who has no username may not read /vipda/services/":  {},
-		"the user half may not read /vipda/endpoints/":       {Username: "half", PasswordFile: right},
-		"authentication failed, invalid user ID or password": {Username: "half", PasswordFile: wrong},
-		"reading password_file":                              {Username: "half", PasswordFile: dir + "/none"},
-		"is empty":                                           {Username: "half", PasswordFile: file("empty", "\n")},
+		"a client without username may not read /vipda/services/": {},
+		"the user half may not read /vipda/endpoints/":            {Username: "half", PasswordFile: right},
+		"authentication failed, invalid user ID or password":      {Username: "half", PasswordFile: wrong},
+		"reading password_file":                                   {Username: "half", PasswordFile: dir + "/none"},
+		"is empty":                                                {Username: "half", PasswordFile: file("empty", "\n")},
 	} {
 		config.Endpoints, config.Prefix = p.config.Endpoints, p.config.Prefix
 		f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))

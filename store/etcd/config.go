@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 )
 
 // Config is how etcd is reached: [etcd] of the daemon's configuration.
@@ -104,8 +106,8 @@ func connecting() grpc.ConnectParams {
 	return grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}
 }
 
-// open returns a client, which connects by and by, and outlives ctx. Files are read each time, so that what was exchanged
-// counts.
+// open returns a client, which connects by and by, and outlives ctx. The password is read each time, and certificates for each
+// connection, so that what was exchanged counts.
 //
 // A user's token is got here and given to the client, which does not renew it then: once it has ended, questions fail
 // and a new client is due. Left to itself the client asks for the new token in the name of the old one, which servers
@@ -124,6 +126,7 @@ func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 		if config.TLS, err = c.tls(); err != nil {
 			return nil, err
 		}
+		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(handshakes{credentials.NewTLS(config.TLS), c}))
 	}
 	if c.Username != "" {
 		if config.Token, err = c.token(ctx, config); err != nil {
@@ -160,7 +163,26 @@ func (c Config) token(ctx context.Context, config clientv3.Config) (string, erro
 	return answer.GetToken(), plain(err)
 }
 
-// tls reads the authorities, and lets each handshake read the certificate.
+// handshakes are those of TLS, each of which reads the files again: a client lives for as long as the daemon, and authorities and
+// certificates do not.
+type handshakes struct {
+	credentials.TransportCredentials
+	config Config
+}
+
+// ClientHandshake makes one.
+func (h handshakes) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	fresh, err := h.config.tls()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(fresh).ClientHandshake(ctx, name, conn)
+}
+
+// Clone returns h, of which nothing changes.
+func (h handshakes) Clone() credentials.TransportCredentials { return h }
+
+// tls reads the authorities and the client's certificate.
 func (c Config) tls() (*tls.Config, error) {
 	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
@@ -174,17 +196,25 @@ func (c Config) tls() (*tls.Config, error) {
 		}
 	}
 	if c.CertFile != "" {
-		load := func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("reading cert_file and key_file: %w", err)
-			}
-			return &pair, nil
+		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading cert_file and key_file: %w", err)
 		}
-		if _, err := load(); err != nil {
-			return nil, err
+		out.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &pair, c.unfit(&pair, asked)
 		}
-		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
 	return out, nil
+}
+
+// unfit says why a member that asks for the client's certificate would refuse it. It would hang up after the handshake, as a rule
+// before its reason is read.
+func (c Config) unfit(pair *tls.Certificate, asked *tls.CertificateRequestInfo) error {
+	if until := pair.Leaf.NotAfter; time.Now().After(until) {
+		return fmt.Errorf("cert_file %s expired on %s", c.CertFile, until.Format(time.RFC3339))
+	}
+	if err := asked.SupportsCertificate(pair); err != nil {
+		return fmt.Errorf("etcd would refuse cert_file %s: %w", c.CertFile, err)
+	}
+	return nil
 }

@@ -35,6 +35,7 @@ func plain(err error) error {
 		text, _, _ = strings.Cut(strings.TrimSuffix(inner, `"`), `", received`)
 	}
 	text = strings.TrimPrefix(text, "transport: Error while dialing: ")
+	text = strings.TrimPrefix(text, handshakeFailed+": ")
 	text = strings.TrimPrefix(text, "etcdserver: ")
 	// A member that takes the connection and says nothing: gRPC hangs up on it, and reports its own closed socket.
 	silent := strings.Contains(text, "error reading server preface") && strings.HasSuffix(text, net.ErrClosed.Error())
@@ -42,6 +43,18 @@ func plain(err error) error {
 		text = "no answer in time"
 	}
 	return &plainError{text, err}
+}
+
+// handshakeFailed begins what gRPC says where TLS has failed, and tlsRefused what TLS says where the other end has ended it.
+const (
+	handshakeFailed = "transport: authentication handshake failed"
+	tlsRefused      = "remote error: tls"
+)
+
+// Untrusted reports whether err says that one end of a connection does not take the other's certificate.
+func Untrusted(err error) bool {
+	text := fmt.Sprint(unwrapped(err))
+	return strings.Contains(text, handshakeFailed) || strings.Contains(text, tlsRefused)
 }
 
 // is reports whether err is the server's error want.
@@ -92,7 +105,7 @@ func (c Config) denied(err error, right, folder string) error {
 // who is the user that etcd knows us as.
 func (c Config) who() string {
 	if c.Username == "" {
-		return "who has no username"
+		return "a client without username"
 	}
 	return "the user " + c.Username
 }

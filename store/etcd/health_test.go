@@ -383,7 +383,7 @@ func TestHealthRights(t *testing.T) {
 	b.wait("the votes", has("n1", ups(3)))
 	other := vote(t, as("node-n1", "one"), "n2")
 	wait.For(t, within, "who votes as another to be told", func() bool {
-		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no right to /vipda/health/n2/live")
+		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no right to /vipda/health/n2/")
 	})
 	denied := readBoard(t, etcd.BoardOptions{Config: as("none", "two"), Patience: time.Millisecond})
 	wait.For(t, within, "who may not read to be told", func() bool {

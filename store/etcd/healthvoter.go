@@ -63,6 +63,7 @@ func (w *Writer) HealthVoter(node string, live quorum.Checker, ttl time.Duration
 	if err != nil {
 		return nil, err
 	}
+	lease.what = w.keys.healthOf(node)
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 

@@ -21,9 +21,9 @@ const MinTTL = 2 * time.Second
 // goroutine.
 type lease struct {
 	writer *Writer
-	// key is the first of the keys.
-	key string
-	ttl time.Duration
+	// key is the first of the keys, and what names all of them.
+	key, what string
+	ttl       time.Duration
 	// id is 0 while there is no lease.
 	id int64
 	// revision is that of the last write of keys by write; 0 means there was none.
@@ -42,7 +42,7 @@ func (w *Writer) newLease(key string, ttl time.Duration) (*lease, error) {
 	if ttl < MinTTL {
 		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
 	}
-	return &lease{writer: w, key: key, ttl: ttl}, nil
+	return &lease{writer: w, key: key, what: key, ttl: ttl}, nil
 }
 
 // granted returns a lease that etcd has granted.
@@ -272,7 +272,7 @@ func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare,
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	answer, err := l.writer.transact(ctx, l.key, request)
+	answer, err := l.writer.transact(ctx, l.what, request)
 	if err == nil && answer.Succeeded && len(ops) > 0 {
 		l.revision = answer.Header.Revision
 	}

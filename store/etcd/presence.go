@@ -56,7 +56,9 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	if err != nil {
 		return nil, err
 	}
-	return &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: wake.New()}, nil
+	p := &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: wake.New()}
+	lease.what += " or " + p.statusKey
+	return p, nil
 }
 
 // Tell says how the node is: the newest status is written, at most once a second and less often where etcd is slow, if

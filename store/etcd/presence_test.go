@@ -146,6 +146,22 @@ func TestPresence(t *testing.T) {
 	}
 }
 
+// TestReissued: what a daemon keeps in etcd is there again once certificates of another authority have replaced those that it began
+// with, in the same files.
+func TestReissued(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
+	p := &place{t: t, config: overTLS(c)}
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", 3*time.Second)
+	n.Tell(etcd.NodeStatus{Revision: 7})
+	p.node("n1", "its status", says(7))
+	c.Kill()
+	c.Reissue()
+	c.Start()
+	n.Tell(etcd.NodeStatus{Revision: 8})
+	p.node("n1", "its next status", says(8))
+}
+
 // TestStatusRate: the newest status is written soon, not more than once a second, and not at all if it says the same.
 func TestStatusRate(t *testing.T) {
 	t.Parallel()

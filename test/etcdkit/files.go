@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -22,6 +23,8 @@ type Files struct {
 
 	pool   *x509.CertPool
 	client tls.Certificate
+	ca     *x509.Certificate
+	key    *ecdsa.PrivateKey // of ca
 }
 
 // newFiles makes an authority, and certificates of it for the server at host and for clients.
@@ -30,10 +33,11 @@ func newFiles(t testing.TB, host string) Files {
 	dir := t.TempDir()
 	f := Files{pool: x509.NewCertPool()}
 	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority of " + dir}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
 	key := newKey(t)
+	f.ca, f.key = ca, key
 	f.CA, _ = write(t, dir, "ca", ca, ca, key, key)
 	server := leaf(2, "server")
 	server.IPAddresses = []net.IP{net.ParseIP(host)}
@@ -49,6 +53,35 @@ func newFiles(t testing.TB, host string) Files {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// ClientUntil makes a client's certificate that is good until then.
+func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile string) {
+	t.Helper()
+	client := leaf(4, "")
+	client.NotAfter = until
+	return write(t, t.TempDir(), "client", client, f.ca, newKey(t), f.key)
+}
+
+// Reissue replaces all certificates, in the same files, by those of another authority, and returns copies of the former ones. A member
+// takes the new ones when it starts again.
+func (c *Cluster) Reissue() (former Files) {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	f := newFiles(c.t, c.host)
+	former = c.Files
+	for _, move := range []struct{ file, fresh, kept *string }{
+		{&c.Files.CA, &f.CA, &former.CA}, {&c.Files.ServerCert, &f.ServerCert, &former.ServerCert}, {&c.Files.ServerKey, &f.ServerKey, &former.ServerKey},
+		{&c.Files.ClientCert, &f.ClientCert, &former.ClientCert}, {&c.Files.ClientKey, &f.ClientKey, &former.ClientKey},
+	} {
+		*move.kept = filepath.Join(dir, filepath.Base(*move.file))
+		if err := errors.Join(os.Rename(*move.file, *move.kept), os.Rename(*move.fresh, *move.file)); err != nil {
+			c.t.Fatal(err)
+		}
+		*move.fresh = *move.file
+	}
+	c.Files = f
+	return former
 }
 
 // leaf is a certificate. One without a name is nobody to etcd: with a name, etcd would take it for a user's.
