@@ -54,6 +54,9 @@ type Unbind struct {
 // Probe asks whether hosts outside of the fleet have addresses that no node of the fleet has; the answer goes to Node.Probed.
 type Probe struct{ Addrs []netip.Addr }
 
+// Register has this node registered as another run (Member.Boot): what the run before has voted counts no more.
+type Register struct{ Boot ID }
+
 // Note is an event for people.
 type Note struct {
 	Kind Noted
@@ -89,6 +92,7 @@ func (OpenGate) action()  {}
 func (Bind) action()      {}
 func (Unbind) action()    {}
 func (Probe) action()     {}
+func (Register) action()  {}
 func (Note) action()      {}
 
 // Outcome is what became of a Write.

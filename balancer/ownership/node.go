@@ -80,9 +80,12 @@ type Node struct {
 	// reached is when something to be within reach of an address answered; 0 means never, or nothing is to be.
 	reached [16]Time
 	jurors  map[string]*Juror
-	votes   map[ID]map[string]ID // boots of those who voted a session dead
-	asked   Time
-	beat    Time
+	// nextBoot is the run as which etcd is to have this node; 0 means the present one. renewed is when that was last asked for.
+	nextBoot ID
+	renewed  Time
+	votes    map[ID]map[string]ID // boots of those who voted a session dead
+	asked    Time
+	beat     Time
 
 	writes   map[int]func(Outcome, int64)
 	unbinds  map[int]func()
@@ -248,6 +251,9 @@ func (n *Node) learn(c Change) {
 	case Nodes:
 		n.members.take(n.now, c)
 		n.locate(c.Name)
+		if c.Name == n.o.Name {
+			n.registeredAgain()
+		}
 	case Sessions:
 		n.sessions.take(n.now, c)
 		n.locate(c.Name)
@@ -336,6 +342,7 @@ func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
 // SetMember says what others read of this node from now on; the caller has written it to etcd, or is about to.
 func (n *Node) SetMember(now Time, m Member) []Action {
 	n.now = now
+	m.Boot = n.o.Member.Boot // until etcd has another
 	n.o.Member, n.look = m, true
 	n.step()
 	return n.flush()

@@ -17,6 +17,8 @@ type peer struct {
 	ready bool
 	well  uint16
 	sent  Time
+	// alive is since when its session goes on though this node has voted it dead; 0 means it does not.
+	alive Time
 }
 
 // recent is how many heartbeats may be lost before a peer counts as silent for the choice among hosts.
@@ -124,8 +126,35 @@ func (n *Node) heardBeat(p *peer, on int, m Message) {
 	n.look = n.look || p.ready != m.Ready || p.well != m.Well
 	p.sent, p.ready, p.well = m.Sent, m.Ready, m.Well
 	j := n.juror(m.From, m.Session)
-	if j != nil && len(n.at[m.From]) > 0 && j.Confirm(n.now, m.Session) {
+	switch {
+	case j == nil || len(n.at[m.From]) == 0:
+	case j.Confirm(n.now, m.Session):
+		p.alive = 0
 		n.do(Send{m.From, on, Message{Kind: Answer, From: n.o.Name, Boot: n.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
+	case p.alive == 0:
+		p.alive = n.now
+	case n.now.Since(max(p.alive, n.renewed)) >= alive:
+		n.renewed, n.nextBoot = n.now, n.o.NewID()
+		n.do(Register{n.nextBoot})
+	}
+}
+
+// alive is how long a session that this node has voted dead must go on until it takes the vote back: as a rule the node itself was cut off.
+// Until then etcd alone may confirm the session.
+const alive = 3 * time.Second
+
+// registeredAgain takes in that etcd has another run of this node: no vote of the one before counts, and sessions are confirmed again
+// that it has voted dead. What it has confirmed stays known.
+func (n *Node) registeredAgain() {
+	m := n.members[n.o.Name]
+	if m == nil || n.nextBoot == 0 || m.value.Boot != n.nextBoot {
+		return
+	}
+	n.o.Member.Boot, n.nextBoot = n.nextBoot, 0
+	for _, j := range n.jurors {
+		if j.Dead {
+			j.Dead, j.Answered = false, n.now
+		}
 	}
 }
 

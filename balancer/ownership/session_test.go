@@ -21,6 +21,30 @@ func TestAfterPowerLoss(t *testing.T) {
 	}
 }
 
+// TestCutOffJuror: a host that was cut off and has found the owner's session dead confirms it again: the owner outlives a failure of etcd.
+func TestCutOffJuror(t *testing.T) {
+	for hosts := 2; hosts <= 3; hosts++ {
+		w, vip, owner := owned(t, hosts)
+		cut := w.hosts[(owner.index+1)%hosts]
+		for i := -1; i < hosts; i++ {
+			w.cut[[2]int{cut.index, i}] = true
+		}
+		w.run(6 * time.Second)
+		clear(w.cut)
+		w.run(10 * time.Second)
+		w.etcd.down = true
+		for range 100 {
+			w.run(100 * time.Millisecond)
+			if w.owner(vip) != owner {
+				t.Fatalf("%d hosts: the owner rests without etcd, though %s is back", hosts, cut.name)
+			}
+		}
+		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
+			t.Errorf("%d hosts: %s is back, and has last confirmed the owner %s ago", hosts, cut.name, age)
+		}
+	}
+}
+
 // TestFenceWithoutSession: what a person says of machines that are off counts for hosts that have no session, and for those that replace one
 // of them.
 func TestFenceWithoutSession(t *testing.T) {

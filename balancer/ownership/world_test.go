@@ -425,6 +425,8 @@ func (h *host) act(a Action) {
 		if a.ID != 0 {
 			h.input(func(now Time) []Action { return h.node.Unbound(now, a.ID) })
 		}
+	case Register:
+		h.change(func(m *Member) { m.Boot = a.Boot })
 	case Probe:
 		found := map[netip.Addr]string{}
 		if h.w.wide && !h.w.calm && h.w.IntN(10) == 0 {

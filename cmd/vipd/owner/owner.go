@@ -159,11 +159,15 @@ func (c *core) tell(f func(ownership.Time) []ownership.Action) {
 
 // change changes what others read of this node.
 func (c *core) change(f func(*ownership.Member)) {
-	m := *c.member.Load()
-	f(&m)
-	c.member.Store(&m)
+	for {
+		before := c.member.Load()
+		m := *before
+		if f(&m); c.member.CompareAndSwap(before, &m) {
+			break
+		}
+	}
 	c.store.MemberChanged()
-	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetMember(now, m) })
+	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetMember(now, *c.member.Load()) })
 }
 
 func (c *core) standby(on bool, by ownership.Request) {
@@ -262,6 +266,8 @@ func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Ac
 			})
 		case ownership.Probe:
 			c.writes.Go(func() { c.probe(ctx, a.Addrs) })
+		case ownership.Register:
+			c.writes.Go(func() { c.change(func(m *ownership.Member) { m.Boot = a.Boot }) })
 		case ownership.Note:
 			c.notes(a)
 		default:
