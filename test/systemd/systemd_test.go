@@ -12,18 +12,20 @@ import (
 	"vipd/test/program"
 )
 
-// TestUnit lets systemd look at the unit, with the programs where the unit expects them.
+// TestUnit lets systemd look at the units, with the programs where they expect them.
 func TestUnit(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	folder := t.TempDir()
-	unit := strings.ReplaceAll(read(t, "../../systemd/vipd.service"), "/usr/local/bin/", program.Bin(t)+"/")
-	file := filepath.Join(folder, "vipd.service")
-	if err := os.WriteFile(file, []byte(unit), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
-	if err != nil || len(out) > 0 {
-		t.Errorf("systemd-analyze verify: got %v and\n%s\nwant no complaint", err, out)
+	for _, name := range []string{"vipd.service", "vipd-owner.service"} {
+		unit := strings.ReplaceAll(read(t, "../../systemd/"+name), "/usr/local/bin/", program.Bin(t)+"/")
+		file := filepath.Join(folder, name)
+		if err := os.WriteFile(file, []byte(unit), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
+		if err != nil || len(out) > 0 {
+			t.Errorf("systemd-analyze verify %s: got %v and\n%s\nwant no complaint", name, err, out)
+		}
 	}
 }
 
@@ -102,12 +104,14 @@ func TestExampleUnit(t *testing.T) {
 	}
 }
 
-// TestExposure holds the unit to what "systemd-analyze security" makes of it: 10 is no sandbox at all.
+// TestExposure holds the units to what "systemd-analyze security" makes of it: 10 is no sandbox at all.
 func TestExposure(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
-	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", "../../systemd/vipd.service").CombinedOutput()
-	if err != nil {
-		t.Errorf("systemd-analyze security: %v\n%s\nwant at most 3.0", err, out)
+	for _, unit := range []string{"vipd.service", "vipd-owner.service"} {
+		out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", "../../systemd/"+unit).CombinedOutput()
+		if err != nil {
+			t.Errorf("systemd-analyze security %s: %v\n%s\nwant at most 3.0", unit, err, out)
+		}
 	}
 }
 
