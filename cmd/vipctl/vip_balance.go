@@ -103,7 +103,7 @@ func (c *call) balanceVIPs() error {
 	}
 	return c.show(list(moves), func() string {
 		if len(weights) == 0 {
-			return "no host takes part: [ownership] enabled = true and \"vipd owner\" let one own VIPs\n"
+			return noHost + "\n"
 		}
 		var b strings.Builder
 		for _, m := range moves {

@@ -237,9 +237,12 @@ func vips() *kind[ownedVIP] {
 	}
 }
 
+// noHost is said where no vipd owner is registered.
+const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\" (systemctl start vipd-owner) let one own VIPs"
+
 // readVIPs hands them to show. One of those that are asked for that has no owner is an error at the end.
 func readVIPs(c *call, show func([]ownedVIP) error) error {
-	all, _, err := c.ownedVIPs()
+	all, weights, err := c.ownedVIPs()
 	if err == nil {
 		err = show(all)
 	}
@@ -253,7 +256,11 @@ func readVIPs(c *call, show func([]ownedVIP) error) error {
 		}
 	}
 	if len(without) > 0 {
-		return fmt.Errorf("no node owns %s: vipctl get vips -o json says why each node can't", strings.Join(without, ", "))
+		why := "vipctl get vips -o json says why each node can't"
+		if len(weights) == 0 {
+			why = noHost
+		}
+		return fmt.Errorf("no node owns %s: %s", strings.Join(without, ", "), why)
 	}
 	return nil
 }

@@ -154,8 +154,9 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists those that have", a)
 	}
 	member, there := r.members[m.To]
+	session, alive := r.sessions[owner.Node]
 	switch {
-	case m.To == owner.Node:
+	case m.To == owner.Node && alive && session.ID == owner.Session:
 		return m.To, nil
 	case m.To != "" && !there:
 		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd; start it, or name another node", m.To)

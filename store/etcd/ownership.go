@@ -165,6 +165,9 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 	both, err := client.Txn(ctx).Then(clientv3.OpGet(o.keys.prefix+ownershipFolder, clientv3.WithPrefix()),
 		clientv3.OpGet(o.keys.NodeConfig(o.node))).Commit()
 	if err != nil {
+		if _, own := client.Get(ctx, o.keys.NodeConfig(o.node)); Forbidden(own) {
+			return 0, fmt.Errorf("%s may not read %s: give its role that right", o.writer.config.who(), o.keys.NodeConfig(o.node))
+		}
 		return 0, err
 	}
 	records, config := both.Responses[0].GetResponseRange().Kvs, both.Responses[1].GetResponseRange().Kvs

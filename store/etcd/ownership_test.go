@@ -18,13 +18,20 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnershipWithoutRights: a host that may not write what it owns takes part in nothing, and says which right it lacks.
+// TestOwnershipWithoutRights: a host that may not write what it owns, or not read whether it is on standby, takes part in nothing, and says
+// which right it lacks.
 func TestOwnershipWithoutRights(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
-	c.EnableAuth(etcdkit.User{Name: "half", Password: "secret", Read: []string{"/vipda/"}})
-	config := p.config
-	config.Username, config.PasswordFile = "half", filepath.Join(t.TempDir(), "password")
+	c.EnableAuth(etcdkit.User{Name: "half", Password: "secret", Read: []string{"/vipda/"}},
+		etcdkit.User{Name: "blind", Password: "secret", Write: []string{"/vipda/ownership/"}})
+	withoutRight(t, p.config, "half", "the user half may not read and write /vipda/ownership/")
+	withoutRight(t, p.config, "blind", "the user blind may not read /vipda/nodes/gw1/config")
+}
+
+func withoutRight(t *testing.T, config etcd.Config, user, want string) {
+	t.Helper()
+	config.Username, config.PasswordFile = user, filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +59,7 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	wait.For(t, wait.Patience, "the right that is missing", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return strings.Contains(reported, "the user half may not read and write /vipda/ownership/")
+		return strings.Contains(reported, want)
 	})
 	if outcome, _, err := o.Write(ctx, ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != ownership.Unsent {
 		t.Errorf("writing comes to %v", outcome)
