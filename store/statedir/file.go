@@ -187,7 +187,7 @@ func (f *File) work() {
 		}
 		switch {
 		case f.size == Large:
-			f.rest(max(pause, share*time.Since(began)), nil)
+			f.rest(min(max(pause, share*time.Since(began)), longest), nil)
 		case failed != nil:
 			f.rest(pause, f.newer)
 		}

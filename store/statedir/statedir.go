@@ -16,9 +16,10 @@ const (
 	patience = 5 * time.Second
 	parting  = 5 * time.Second
 	// pause is the time until what could not be written is tried again, and the least between two writes of a Large file. To write one
-	// takes at most one part in share of the time: 100,000 checks are 25 MB.
-	pause = 5 * time.Second
-	share = 20
+	// takes at most one part in share of the time: 100,000 checks are 25 MB. After a disk that hung, that is longest.
+	pause   = 5 * time.Second
+	share   = 20
+	longest = 5 * time.Minute
 )
 
 // Dir is the folder state_dir. A nil Dir keeps nothing. All methods may be called by any goroutine.

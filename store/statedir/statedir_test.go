@@ -179,6 +179,13 @@ func TestLargeFiles(t *testing.T) {
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
 			t.Errorf("it was written %d times, want %d", writes, want)
 		}
+		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and then all goes on soon
+		time.Sleep(longest + time.Hour)
+		f.Keep(text("after"))
+		time.Sleep(longest)
+		synctest.Wait()
+		has(t, f, "after")
+		f.Keep(slow)
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
