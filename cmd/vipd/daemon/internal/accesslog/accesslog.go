@@ -255,9 +255,9 @@ type file struct {
 // its room on the disk until then.
 const idleTime = 10 * time.Second
 
-// rest closes the file if nothing was written for long.
+// rest closes the file if nothing was written for long. One that ends within a line has to stay known as that.
 func (f *file) rest() {
-	if time.Since(f.looked) >= idleTime {
+	if !f.torn && time.Since(f.looked) >= idleTime {
 		f.close()
 	}
 }

@@ -53,6 +53,24 @@ func TestIdleFileIsClosed(t *testing.T) {
 	})
 }
 
+// TestTornLineRests: a line that was torn before a time without lines ends alone, too.
+func TestTornLineRests(t *testing.T) {
+	f := &file{path: filepath.Join(t.TempDir(), "log")}
+	defer f.close()
+	write := func(s string) {
+		if _, err := f.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("torn")
+	f.torn, f.looked = f.half, time.Time{} // as where the disk was full, long ago
+	f.rest()
+	write("next\n")
+	if text, err := os.ReadFile(f.path); err != nil || string(text) != "torn\nnext\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // isOpen reports whether this process has a file open.
 func isOpen(t *testing.T, path string) bool {
 	t.Helper()
