@@ -12,7 +12,7 @@ import (
 )
 
 // ByHand returns the events of a change of the override of a target, from was to is: one for each thing that is set or taken
-// back, signed as is was. It returns none if nothing has changed.
+// back, signed as that was. It returns none if nothing has changed.
 func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
 	var old, next balancer.Override
 	if was != nil {
@@ -21,28 +21,29 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 	if is != nil {
 		next = *is
 	}
-	add := func(text string) {
+	add := func(text string, by balancer.Signature) {
 		out = append(out, events.Event{
-			Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + signature(next.By), Cause: next.Reason,
+			Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + signature(by.By), Cause: by.Reason,
 		})
 	}
 	weight, draining := next.Ends()
+	weigher, drainer := next.Signed()
 	if w, o := next.Weight, old.Weight; w != nil && (o == nil || *o != *w) {
-		add(fmt.Sprintf("weight set to %d", *w) + lasting(weight, now))
+		add(fmt.Sprintf("weight set to %d", *w)+lasting(weight, now), weigher)
 	} else if w == nil && o != nil {
-		add(fmt.Sprintf("weight %d taken back", *o))
+		add(fmt.Sprintf("weight %d taken back", *o), weigher)
 	}
 	drains, drained := next.Draining, old.Draining
 	switch {
 	case drains != nil && *drains && (drained == nil || !*drained):
-		add("drained" + lasting(draining, now))
+		add("drained"+lasting(draining, now), drainer)
 	case drained != nil && *drained && (drains == nil || !*drains), drains != nil && drained == nil:
-		add("undrained" + lasting(draining, now))
+		add("undrained"+lasting(draining, now), drainer)
 	case drained != nil && drains == nil:
-		add("undrain taken back")
+		add("undrain taken back", drainer)
 	}
 	if end, yes := renewed(old, next); yes && len(out) == 0 && is.Says() {
-		add("override renewed" + lasting(end, now))
+		add("override renewed"+lasting(end, now), balancer.Signature{By: next.By, Reason: next.Reason})
 	}
 	return out
 }

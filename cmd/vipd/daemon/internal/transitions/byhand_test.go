@@ -36,6 +36,16 @@ func TestExpired(t *testing.T) {
 	}
 }
 
+// TestSignedInEvents: each of two things that are heard of at once, as after an outage of etcd, has its own name and reason.
+func TestSignedInEvents(t *testing.T) {
+	yes, five, now := true, 5, time.Unix(3600, 0)
+	got := ByHand(balancer.Target{Service: "web"}, nil,
+		&balancer.Override{Weight: &five, WeightBy: "ana", WeightReason: "slow", Draining: &yes, By: "ben", Reason: "kernel"}, now)
+	if len(got) != 2 || got[0].Text != "weight set to 5 by ana" || got[0].Cause != "slow" || got[1].Text != "drained by ben" || got[1].Cause != "kernel" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestEndsInEvents: an event tells the end of the part that it is about.
 func TestEndsInEvents(t *testing.T) {
 	yes, five, now := true, 5, time.Unix(3600, 0)
