@@ -158,7 +158,9 @@ func checkBridges(v *visit) {
 		return
 	}
 	if v.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
-		checkHairpin(v, interfaces)
+		if v.translates() { // virtual servers take packets on this host, not inside of the bridge
+			checkHairpin(v, interfaces)
+		}
 		return
 	}
 	var bridges []string
