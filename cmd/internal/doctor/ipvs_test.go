@@ -83,6 +83,13 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			"ipvs: note: keepalived is running", "ipvs: note: ldirectord is running",
 			"ipvs: warning: kube-proxy is or was here in ipvs mode (kube-ipvs0)",
 		}},
+		{"a bridge whose packets come to virtual servers", func(m *made) {
+			m.files["/proc/sys/net/bridge/bridge-nf-call-iptables"] = "1"
+			m.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("172.17.0.2:8080")}
+			m.Interfaces = func() ([]Interface, error) {
+				return []Interface{{Name: "br0", OneWay: []string{"veth1"}, Networks: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}}}, nil
+			}
+		}, nil},
 		{"ipvs works again", func(m *made) { m.Status.Mode = api.Mode{InUse: "iptables", Wanted: "auto"} },
 			[]string{"modes: note: auto would take ipvs mode now, and vipd uses iptables"}},
 		{"somebody wants iptables", func(m *made) {
@@ -142,12 +149,27 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				"-A OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A OUTPUT -o lo -j ACCEPT\n-A OUTPUT -d 192.168.1.12/32 -p tcp -m tcp --dport 8000:8100 -j ACCEPT\n" +
 				"-A OUTPUT -d 192.168.2.0/24 -p udp -j ACCEPT\n-A OUTPUT -d 192.168.3.0/24 -m owner --uid-owner 0 -j ACCEPT\n-A OUTPUT -p tcp -m owner --uid-owner 7 -j REJECT\n" +
 				"-A OUTPUT -m comment --comment \"all -j DROP\" -j fw\n-A OUTPUT -d 192.168.5.0/24 -j ACCEPT\n" +
-				"-A fw ! -d 192.168.0.0/16 -j ACCEPT\n-A fw -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset\n-A fw -d 192.168.4.0/24 -m limit --limit 3/min -j DROP\nCOMMIT\n"
+				"-A fw ! -d 192.168.0.0/16 -j ACCEPT\n-A fw -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset\n-A fw -d 192.168.4.0/24 -j DROP\nCOMMIT\n"
 		}, []string{
 			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.1.11:8080 of web: -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset",
-			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.4.11:8080 of web: -d 192.168.4.0/24 -m limit --limit 3/min -j DROP",
+			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.4.11:8080 of web: -d 192.168.4.0/24 -j DROP",
 			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.2.11:8080 of web: its policy is DROP, and no rule accepts it",
 		}},
+		{"OUTPUT that drops what others send", func(m *made) {
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+			m.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.11:8080")}
+			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:fw - [0:0]\n" +
+				"-A OUTPUT -d 192.168.0.0/16 -m owner --uid-owner 7 -j REJECT\n-A OUTPUT -d 192.168.0.0/16 ! -o wg0 -j REJECT\n-A OUTPUT -j fw\n" +
+				"-A fw -m owner --uid-owner 0 -j RETURN\n-A fw -j REJECT\nCOMMIT\n"
+		}, nil},
+		{"endpoints on this host are reached by lo", func(m *made) {
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+			m.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.11:8080")}
+			m.Interfaces = func() ([]Interface, error) {
+				return []Interface{{Name: "eth0", Addrs: []netip.Addr{m.Frontends[0].Backends[0].Addr()}}}, nil
+			}
+			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\n-A OUTPUT -o lo -j ACCEPT\nCOMMIT\n"
+		}, nil},
 		{"conntrack does not tell", func(m *made) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"ct": {"key": "status"}}, "right": "dnat"}}, {"accept": null}]}}]}`

@@ -14,16 +14,26 @@ import (
 // outward looks for what of OUTPUT drops that this host itself sends to endpoints: health checks, what userspace mode sends on, and
 // connections of local programs. vipd's own rules accept none of that but the last.
 func (v *visit) outward(b *backend) {
+	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && v.judge(b, c.rules, 0).drops == nothing {
+		return
+	}
+	here := map[netip.Addr]bool{}
+	interfaces, _ := v.Interfaces() // an error leaves loopback addresses
+	for _, i := range interfaces {
+		for _, addr := range i.Addrs {
+			here[addr] = true
+		}
+	}
 	lost := map[string][]string{}
-	seen := map[balancer.Key]bool{}
+	seen := map[packet]bool{}
 	for _, f := range v.Frontends {
 		for _, e := range f.Backends {
-			to := balancer.Key{Addr: e.Addr(), Port: e.Port(), Proto: f.Proto}
+			to := packet{balancer.Key{Addr: e.Addr(), Port: e.Port(), Proto: f.Proto}, e.Addr().IsLoopback() || here[e.Addr()]}
 			if seen[to] || e.Addr().Is4() != (b.family == "iptables") {
 				continue
 			}
 			seen[to] = true
-			if fate, by := v.fateOf(b, to, "OUTPUT", 0); fate == dropped {
+			if _, by := b.fate(to, "OUTPUT", 0); by != "" {
 				lost[by] = append(lost[by], fmt.Sprintf("%s of %s", e, f.Service))
 			}
 		}
@@ -34,87 +44,62 @@ func (v *visit) outward(b *backend) {
 	}
 }
 
-// fate is what becomes of a packet in a chain.
-type fate int
+// packet is the first one to an endpoint. What is sent to an address of this host leaves by lo.
+type packet struct {
+	balancer.Key
+	here bool
+}
 
-const (
-	undecided fate = iota
-	accepted
-	dropped
-)
-
-// fateOf is what a chain of the table filter does with the first packet to an endpoint, and the rule that drops it. A rule that may match
-// for reasons that are not known here accepts, and drops only where it names the endpoint's address.
-func (v *visit) fateOf(b *backend, to balancer.Key, name string, depth int) (fate, string) {
+// fate is what a chain of the table filter does with a packet: it is accepted, or dropped by a rule. A rule that may match for reasons
+// that are not known here, as for one user of the host, accepts, and drops nothing.
+func (b *backend) fate(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
+	stays := true
 	for _, rule := range c.rules {
-		is := matching(rule, to)
-		jump := target(rule)
-		switch {
-		case is == never:
-		case jump == "ACCEPT":
-			return accepted, ""
+		may, sure := to.matches(rule)
+		if !may {
+			continue
+		}
+		sure = sure && stays
+		switch jump := target(rule); {
+		case jump == "ACCEPT" || jump == "NFQUEUE": // the program behind a queue is not known either
+			return true, ""
+		case jump == "RETURN" && sure:
+			return false, ""
+		case jump == "RETURN":
+			stays = false
 		case jump == "DROP" || jump == "REJECT":
-			if is == always || is == perhapsNamed {
-				return dropped, rule
+			if sure {
+				return false, rule
 			}
-		case jump == "RETURN" && is == always:
-			return undecided, ""
 		case depth < deepest && b.tables["filter"][jump] != nil && !strings.HasPrefix(jump, "VIPD-"):
-			if fate, by := v.fateOf(b, to, jump, depth+1); fate == accepted || fate == dropped && is != perhaps {
-				return fate, by
+			if accepted, by := b.fate(to, jump, depth+1); accepted || by != "" && sure {
+				return accepted, by
 			}
 		}
 	}
 	if c.policy == "DROP" {
-		return dropped, "its policy is DROP, and no rule accepts it"
+		return false, "its policy is DROP, and no rule accepts it"
 	}
-	return undecided, ""
+	return false, ""
 }
 
-// match is whether a rule matches a packet.
-type match int
-
-const (
-	never match = iota
-	perhaps
-	perhapsNamed // for it names the address of the endpoint
-	always
-)
-
-// matching reports whether a rule of iptables-save matches the first packet to an endpoint, as far as its conditions tell.
-func matching(rule string, to balancer.Key) match {
+// matches reports whether a rule of iptables-save may match the packet, and whether that is sure.
+func (to packet) matches(rule string) (may, sure bool) {
 	conditions, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
-	words := strings.Fields(conditions)
-	is, not := always, false
-	named := slices.Contains(words, "-d")
-	for i := 0; i < len(words); i++ {
-		value := ""
-		if i+1 < len(words) {
-			value = words[i+1]
+	words := append(strings.Fields(conditions), "")
+	sure = true
+	for i, option := range words {
+		if !strings.HasPrefix(option, "-") || option == "-m" {
+			continue // a value, "!", or the module of the options that come
 		}
-		if words[i] == "-m" {
-			i++
-			continue
+		fits, known := to.fulfils(option, words[i+1])
+		if known && fits == (i > 0 && words[i-1] == "!") {
+			return false, false
 		}
-		if words[i] == "!" {
-			not = true
-			continue
-		}
-		fits, known := condition(words[i], value, to)
-		switch {
-		case known && fits == not:
-			return never
-		case known:
-			i++
-		case named:
-			is = perhapsNamed
-		default:
-			is = perhaps
-		}
-		not = false
+		sure = sure && known
 	}
-	return is
+	return true, sure
 }
 
 // withoutComment is a rule without what was noted in it.
@@ -130,8 +115,8 @@ func withoutComment(rule string) string {
 	return before + after
 }
 
-// condition reports whether the first packet to an endpoint fulfils a condition, and whether that is known.
-func condition(option, value string, to balancer.Key) (fits, known bool) {
+// fulfils reports whether the packet fulfils a condition, and whether that is known.
+func (to packet) fulfils(option, value string) (fits, known bool) {
 	switch option {
 	case "-d":
 		network, err := netip.ParsePrefix(value)
@@ -139,22 +124,17 @@ func condition(option, value string, to balancer.Key) (fits, known bool) {
 	case "-p":
 		return value == string(to.Proto), true
 	case "--dport":
-		return portIn(value, to.Port), true
+		low, high, isRange := strings.Cut(value, ":")
+		if !isRange {
+			high = low
+		}
+		first, err := strconv.Atoi(low)
+		last, err2 := strconv.Atoi(high)
+		return first <= int(to.Port) && int(to.Port) <= last, err == nil && err2 == nil
 	case "--ctstate", "--state":
 		return slices.Contains(strings.Split(value, ","), "NEW"), true
 	case "-o":
-		return to.Addr.IsLoopback(), value == "lo"
+		return to.here && value == "lo", to.here || value == "lo"
 	}
 	return false, false
-}
-
-// portIn reports whether a port is one of FIRST:LAST, or the one that is named.
-func portIn(ports string, port uint16) bool {
-	low, high, isRange := strings.Cut(ports, ":")
-	first, err := strconv.ParseUint(low, 10, 16)
-	last := first
-	if isRange && err == nil {
-		last, err = strconv.ParseUint(high, 10, 16)
-	}
-	return err == nil && uint64(port) >= first && uint64(port) <= last
 }
