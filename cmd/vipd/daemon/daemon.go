@@ -259,6 +259,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	<-ctx.Done()
 	d.notify.stopping()
 	running.Wait()
+	if err := d.stateDir.Close(); err != nil { // the dataplane serves on meanwhile
+		d.Log.Error("stopping all the same", "err", err)
+	}
 	err := d.handOver()
 	if d.engine.Status().Ready { // else nothing was counted yet
 		d.counters.Last()
@@ -281,13 +284,7 @@ func (d *Daemon) startWriting() (written func()) {
 		writing.Go(func() { d.tracing.Run(ctx) })
 	}
 	writing.Go(func() { d.access.Run(ctx) })
-	return func() {
-		if err := d.stateDir.Close(); err != nil {
-			d.Log.Error("stopping all the same", "err", err)
-		}
-		cancel()
-		writing.Wait()
-	}
+	return func() { cancel(); writing.Wait() }
 }
 
 // parts are what runs side by side until the daemon ends. The error of one that can't go on ends all of them.

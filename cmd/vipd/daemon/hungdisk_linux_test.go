@@ -1,6 +1,9 @@
 package daemon_test
 
 import (
+	"context"
+	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,13 +15,23 @@ import (
 	"vipd/test/wait"
 )
 
+// heard is a log that calls a function with each text of vipd itself.
+type heard func(text string)
+
+func (heard) Enabled(context.Context, slog.Level) bool        { return true }
+func (h heard) Handle(_ context.Context, r slog.Record) error { h(r.Message); return nil }
+func (heard) WithAttrs([]slog.Attr) slog.Handler              { return slog.DiscardHandler }
+func (heard) WithGroup(string) slog.Handler                   { return slog.DiscardHandler }
+
 // TestStateDirHangs: while the disk of state_dir does not answer, changes are applied, /healthz says that all is well, and status what is
-// not kept. A drain by hand is refused then, and made when the disk answers. vipd ends, whether it does or not.
+// not kept. A drain by hand is refused then, and made when the disk answers. vipd ends, whether it does or not, and
+// serves while it waits for that.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
 	web := web + "drain_timeout = \"1s\"\n"
 	n := startNode(t, web)
+	accepts := make(chan error, 1)
 	const both, one = "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1", "127.40.1.1:9001:active/1"
 	serves := func(want string) {
 		t.Helper()
@@ -47,6 +60,15 @@ func TestStateDirHangs(t *testing.T) {
 	release()
 	wait.For(t, wait.Patience, "the end of the problems", func() bool { return n.problems() == "" })
 	n.stop()
+	n.log = heard(func(text string) {
+		if text == "stopping all the same" {
+			c, err := net.Dial("tcp", "127.40.0.1:8080")
+			if err == nil {
+				err = c.Close()
+			}
+			accepts <- err
+		}
+	})
 	n.start()
 	serves(both) // what was refused has not been kept
 	if err := drain(); err != nil {
@@ -57,6 +79,14 @@ func TestStateDirHangs(t *testing.T) {
 	n.write(strings.Replace(web, "9002", "9003", 1))
 	serves("127.40.1.1:9001:draining/0 127.40.1.1:9003:active/1")
 	n.stop()
+	select {
+	case err := <-accepts:
+		if err != nil {
+			t.Error("while its end waited for the disk, nothing was served:", err)
+		}
+	default:
+		t.Error("its end did not wait for the disk")
+	}
 	release()
 	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they make no folder
 }
