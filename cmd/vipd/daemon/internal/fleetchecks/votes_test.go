@@ -102,7 +102,7 @@ func TestFleetNeedsRights(t *testing.T) {
 	}{
 		{1, "this node checks the fleet's endpoints itself", []string{"may not read /vipd/health/"}},
 		{1, "are shared again", []string{""}},
-		{2, "does not hear of this node's health checks", []string{"has no right to /vipd/health/host3/live"}},
+		{2, "does not hear of this node's health checks", []string{"has no right to /vipd/health/host3/"}},
 		{2, "hears of this node's health checks again", []string{""}},
 	} {
 		events := w.hosts[c.host].told(c.told)
