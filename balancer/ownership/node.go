@@ -80,9 +80,8 @@ type Node struct {
 	// reached is when something to be within reach of an address answered; 0 means never, or nothing is to be.
 	reached [16]Time
 	jurors  map[string]*Juror
-	// nextBoot is the run as which etcd is to have this node; 0 means the present one. renewed is when that was last asked for.
+	// nextBoot is the run as which etcd is to have this node; 0 means the present one.
 	nextBoot ID
-	renewed  Time
 	votes    map[ID]map[string]ID // boots of those who voted a session dead
 	asked    Time
 	beat     Time
@@ -251,6 +250,9 @@ func (n *Node) learn(c Change) {
 	case Nodes:
 		n.members.take(n.now, c)
 		n.locate(c.Name)
+		for _, votes := range n.votes { // it is asked again: a write that was long on its way can bring back a run whose votes count no more
+			delete(votes, c.Name)
+		}
 		if c.Name == n.o.Name {
 			n.registeredAgain()
 		}

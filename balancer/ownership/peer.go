@@ -93,8 +93,8 @@ func (n *Node) Heard(now Time, on int, m Message) []Action {
 		p = &peer{}
 		n.peers[m.From] = p
 	}
-	if p.boot != m.Boot {
-		*p = peer{boot: m.Boot}
+	if p.boot != m.Boot { // its clock may begin anew; where it was heard, and how it is, goes on
+		p.boot, p.sent, p.alive = m.Boot, 0, 0
 	}
 	n.look = n.look || !n.recently(p.heard)
 	p.heard, p.on[on] = now, now
@@ -133,8 +133,8 @@ func (n *Node) heardBeat(p *peer, on int, m Message) {
 		n.do(Send{m.From, on, Message{Kind: Answer, From: n.o.Name, Boot: n.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	case p.alive == 0:
 		p.alive = n.now
-	case n.now.Since(max(p.alive, n.renewed)) >= alive:
-		n.renewed, n.nextBoot = n.now, n.o.NewID()
+	case n.now.Since(p.alive) >= alive && n.nextBoot == 0: // who asks for another run before etcd has one would be neither for a while
+		n.nextBoot = n.o.NewID()
 		n.do(Register{n.nextBoot})
 	}
 }

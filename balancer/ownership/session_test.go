@@ -45,6 +45,82 @@ func TestCutOffJuror(t *testing.T) {
 	}
 }
 
+// TestRegisteredOnce: a host that takes its votes back while etcd is away asks for one other run, however long that takes.
+func TestRegisteredOnce(t *testing.T) {
+	w, _, owner := owned(t, 2)
+	other := w.hosts[1-owner.index]
+	w.cut[[2]int{0, 1}], w.cut[[2]int{other.index, -1}] = true, true
+	w.run(6 * time.Second)
+	delete(w.cut, [2]int{0, 1})
+	runs := map[ID]bool{}
+	for range 200 {
+		w.run(100 * time.Millisecond)
+		runs[other.member.Boot] = true
+	}
+	if len(runs) != 2 {
+		t.Errorf("it was %d runs, want that before and another", len(runs))
+	}
+}
+
+// TestOtherRunOnTwoNetworks: a host that is heard as another run, on one of two networks so far, is not taken for one that the other network
+// has lost: no VIP moves.
+func TestOtherRunOnTwoNetworks(t *testing.T) {
+	w := newWorld(t, 1, 2, addresses(1))
+	w.calm = true
+	for i, h := range w.hosts {
+		h.member.At = append(h.member.At, Address{Addr: netip.AddrFrom4([4]byte{172, 16, 0, byte(i + 1)}), Networks: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}})
+	}
+	w.run(5 * time.Second)
+	owner := w.owner(netip.MustParseAddr("10.1.0.1"))
+	other := w.hosts[1-owner.index]
+	for on := range 2 {
+		owner.node.Heard(owner.clock(), on, Message{
+			Kind: Beat, From: other.name, Boot: ID(on + 1), Session: other.node.my.id, Sent: other.clock(), Ready: true, Well: 3,
+		})
+		for _, a := range owner.node.Tick(owner.clock()) {
+			if u, is := a.(Unbind); is {
+				t.Errorf("heard on network %d, the owner gives %v away", on, u.Addrs)
+			}
+		}
+	}
+}
+
+// TestEarlierRunComesBack: a write of an earlier run that was long on its way to etcd does not bring back what that run has voted, which the run
+// after it has taken back.
+func TestEarlierRunComesBack(t *testing.T) {
+	w, vip, owner := owned(t, 3)
+	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
+	if taker.node.turn(owner.name, owner.node.my.id) > juror.node.turn(owner.name, owner.node.my.id) {
+		taker, juror = juror, taker
+	}
+	late := text(juror.member)
+	for i := -1; i < 3; i++ {
+		w.cut[[2]int{owner.index, i}] = true
+	}
+	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{taker.index, -1}] = true, true
+	for i := 0; taker.node.votes[owner.node.my.id][juror.name] == 0; i++ {
+		if w.run(time.Millisecond); i == 10_000 {
+			t.Fatal("the juror does not vote")
+		}
+	}
+	w.cut[[2]int{juror.index, taker.index}] = true
+	for _, i := range []int{juror.index, owner.index} {
+		delete(w.cut, [2]int{owner.index, i})
+	}
+	delete(w.cut, [2]int{juror.index, -1})
+	w.run(10 * time.Second)
+	if w.owner(vip) != owner {
+		t.Fatalf("the VIP is on %v, want it on %s, which %s confirms", w.owners(), owner.name, juror.name)
+	}
+	w.cut[[2]int{juror.index, -1}] = true
+	w.commit(Write{Put: []Put{{Key{Nodes, juror.name}, late}}})
+	delete(w.cut, [2]int{taker.index, -1})
+	w.run(10 * time.Second)
+	if w.dual != "" {
+		t.Error(w.dual)
+	}
+}
+
 // TestFenceWithoutSession: what a person says of machines that are off counts for hosts that have no session, and for those that replace one
 // of them.
 func TestFenceWithoutSession(t *testing.T) {
