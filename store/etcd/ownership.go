@@ -139,12 +139,25 @@ func (o *Ownership) register(ctx context.Context) (*lease, error) {
 	return l, err
 }
 
+// putMember writes nodes/NODE, unless that has changed meanwhile: a write that comes to etcd late must not bring back a run of the past.
 func (o *Ownership) putMember(ctx context.Context, l *lease) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
+	before, err := o.writer.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(l.key), KeysOnly: true})
+	if err != nil {
+		return err
+	}
 	text, err := json.Marshal(o.Member())
-	if err == nil {
-		_, _, err = o.writer.commit(ctx, l.key, nil, []*etcdserverpb.RequestOp{l.put(l.key, text)})
+	if err != nil {
+		return err
+	}
+	was := int64(0)
+	if len(before.Kvs) > 0 {
+		was = before.Kvs[0].ModRevision
+	}
+	_, ok, err := o.writer.commit(ctx, l.key, []*etcdserverpb.Compare{unchanged(l.key, was)}, []*etcdserverpb.RequestOp{l.put(l.key, text)})
+	if err == nil && !ok {
+		err = errors.New(l.key + " has changed meanwhile")
 	}
 	return err
 }

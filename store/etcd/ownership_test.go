@@ -2,11 +2,13 @@ package etcd_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,4 +157,35 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "the move in etcd", asked)
 	relay.Cut()
 	wait.For(t, wait.Patience, "etcd to forget the move", func() bool { return !asked() })
+}
+
+// TestLateRegistration: a registration that comes to etcd after a newer one is not carried out; the host registers again.
+func TestLateRegistration(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	o, err := etcd.NewOwnership(p.config, "gw1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	o.Member = func() ownership.Member {
+		n := calls.Add(1)
+		if n == 1 { // what it returns is late
+			p.put("/ownership/nodes/gw1", `{"boot":"00000000000000ff"}`)
+		}
+		return ownership.Member{Boot: ownership.ID(n)}
+	}
+	loaded := make(chan []ownership.Change, 10)
+	o.Tell = func(changes []ownership.Change, _ int64, all bool) {
+		if all {
+			loaded <- changes
+		}
+	}
+	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, ownership.Request) {}, func(error) {}
+	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
+	var there ownership.Member
+	all := <-loaded
+	if err := json.Unmarshal(all[0].Text, &there); err != nil || len(all) > 1 || there.Boot != 2 {
+		t.Errorf("etcd has %+v, %v, want the second run", there, err)
+	}
 }
