@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,6 +81,21 @@ func TestUntrusted(t *testing.T) {
 	}
 	if _, err := newWriter(t, overTLS(c)).Statuses(t.Context()); err != nil {
 		t.Error(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
+			_ = conn.Close() // as what stands before members does when all are away
+		}
+	}()
+	config := overTLS(c)
+	config.Endpoints = []string{"https://" + ln.Addr().String()}
+	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || etcd.Untrusted(err) || !etcd.Unreachable(err) {
+		t.Errorf("who hangs up says nothing of certificates: %v", err)
 	}
 }
 

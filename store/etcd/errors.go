@@ -54,7 +54,8 @@ const (
 // Untrusted reports whether err says that one end of a connection does not take the other's certificate.
 func Untrusted(err error) bool {
 	text := fmt.Sprint(unwrapped(err))
-	return strings.Contains(text, handshakeFailed) || strings.Contains(text, tlsRefused)
+	failed := strings.Contains(text, handshakeFailed) || strings.Contains(text, tlsRefused)
+	return failed && strings.Contains(text, "cert") // else the other end said nothing, or does not speak TLS
 }
 
 // is reports whether err is the server's error want.
