@@ -20,11 +20,14 @@ type Carried struct {
 	flows *Flows
 	open  func() (Conn, error)
 
-	looking sync.Mutex // held by who looks; guards what follows
-	some    bool       // there may be such connections
-	closed  bool
-	active  map[counters.Backend]uint64
-	next    time.Time // when conntrack may be read again
+	looking sync.Mutex // held by who reads conntrack, which takes long where it has much
+
+	mu     sync.Mutex // guards what follows; never held for long, because changes do not wait
+	some   bool       // there may be such connections
+	again  bool       // since conntrack was last begun to be read, more may have come
+	closed bool
+	active map[counters.Backend]uint64
+	next   time.Time // when conntrack may be read again
 }
 
 // NewCarried returns a Carried for a mode whose connections the kernel tracks by itself: flows drop theirs as well.
@@ -77,9 +80,9 @@ func (c *Carried) Again() {
 }
 
 func (c *Carried) expect() {
-	c.looking.Lock()
-	defer c.looking.Unlock()
-	c.some, c.next = !c.closed, time.Time{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.some, c.again = !c.closed, true
 }
 
 // Close ends all work: the next mode has the connections that are left.
@@ -87,10 +90,10 @@ func (c *Carried) Close() error {
 	if c == nil {
 		return nil
 	}
-	c.looking.Lock()
+	c.mu.Lock()
 	was := c.closed
 	c.some, c.closed, c.active = false, true, nil
-	c.looking.Unlock()
+	c.mu.Unlock()
 	if was {
 		return nil
 	}
@@ -102,16 +105,33 @@ func (c *Carried) look(ctx context.Context) bool {
 	c.looking.Lock()
 	defer c.looking.Unlock()
 	began := time.Now()
-	if !c.some || began.Before(c.next) {
-		return c.some
+	c.mu.Lock()
+	some := c.some
+	due := some && !began.Before(c.next)
+	c.again = c.again && !due
+	c.mu.Unlock()
+	if !due {
+		return some
 	}
+	some, active, err := c.count(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil && !c.closed {
+		c.some, c.active = some || c.again, active
+	}
+	c.next = counters.NextReading(began)
+	return c.some
+}
+
+// count reads conntrack.
+func (c *Carried) count(ctx context.Context) (some bool, active map[counters.Backend]uint64, err error) {
 	conn, err := c.open()
 	if err != nil { // without privilege, or conntrack, nothing can have been translated
-		c.some = false
-		return false
+		return false, nil, nil
 	}
 	defer func() { _ = conn.Close() }() // nothing was written
-	some, active, idle := false, map[counters.Backend]uint64{}, idle()
+	active = map[counters.Backend]uint64{}
+	idle := idle()
 	err = conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := c.flows.portOf(flow)
 		if ok && isLive(flow, idle) {
@@ -120,11 +140,7 @@ func (c *Carried) look(ctx context.Context) bool {
 		some = some || c.flows.leads(flow)
 		return nil
 	})
-	if err == nil {
-		c.some, c.active = some, active
-	}
-	c.next = counters.NextReading(began)
-	return c.some
+	return some, active, err
 }
 
 // Counters returns the live connections: what else there is of them was counted by the mode that they began in.
@@ -132,8 +148,8 @@ func (c *Carried) Counters(ctx context.Context) (all []dataplane.FrontendCount) 
 	if c == nil || !c.look(ctx) {
 		return nil
 	}
-	c.looking.Lock()
-	defer c.looking.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for k, n := range c.active {
 		all = append(all, dataplane.FrontendCount{
 			Service: k.Service, Port: k.Name, BytesOnly: true, Backends: []dataplane.BackendCount{{Backend: k.Addr, Active: n}},
