@@ -109,8 +109,10 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 	g := &checkedGateway{gateway: newPlainGateway(t)}
 	certs := newCertificates(t)
 	var text strings.Builder
-	// A proxy goes on to the next endpoint in time, unless its patience is greater than clients'.
-	fmt.Fprintf(&text, "%s[defaults]\nconnect_timeout = %q\ndrain_timeout = %q\n", settings(mode, "nft"), scaled(3*patience), scaled(time.Second))
+	fmt.Fprintf(&text, "%s[defaults]\ndrain_timeout = %q\n", settings(mode, "nft"), scaled(time.Second))
+	if mode == "userspace" { // a proxy goes on to the next endpoint in time, unless its patience is greater than clients'
+		fmt.Fprintf(&text, "connect_timeout = %q\n", scaled(3*patience))
+	}
 	check := func(of balancer.HealthType, more string) string {
 		return fmt.Sprintf("health = { type = %q, interval = %q, timeout = %q, fall = %d, rise = 2, %s }\n", of, scaled(checkInterval), scaled(checkTimeout), checkFall, more)
 	}

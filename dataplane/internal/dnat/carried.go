@@ -2,6 +2,8 @@ package dnat
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -116,8 +118,11 @@ func (c *Carried) look(ctx context.Context) bool {
 	some, active, err := c.count(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil && !c.closed {
+	switch {
+	case err == nil && !c.closed:
 		c.some, c.active = some || c.again, active
+	case errors.Is(err, fs.ErrPermission): // anybody may open a connection, and nobody without privilege has made a mode that translates
+		c.some = false
 	}
 	c.next = counters.NextReading(began)
 	return c.some

@@ -3,6 +3,7 @@ package dnat
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ type readTable struct {
 	reads int
 	// reading is called when a reading has met all flows; nil means nothing is.
 	reading func()
+	refused error
 }
 
 func (r *readTable) Each(_ context.Context, _ conntrack.Filter, visit func(*conntrack.Flow) error) (err error) {
@@ -32,7 +34,7 @@ func (r *readTable) Each(_ context.Context, _ conntrack.Filter, visit func(*conn
 	if r.reading != nil {
 		r.reading()
 	}
-	return err
+	return errors.Join(err, r.refused)
 }
 
 // carry returns what carries on the flows of a table, with a frontend.
@@ -88,4 +90,14 @@ func TestReadingsAreFew(t *testing.T) {
 			t.Errorf("conntrack was read %d times at once", table.reads)
 		}
 	})
+}
+
+// TestNoPrivilege: where conntrack tells this process nothing, no connection is carried on, and nothing fails.
+func TestNoPrivilege(t *testing.T) {
+	table := &readTable{refused: fs.ErrPermission}
+	c := carry(t, table)
+	err := c.Connections(t.Context(), dataplane.ConnectionQuery{}, func(*dataplane.Connection) error { return nil })
+	if n := c.Counters(t.Context()); err != nil || len(n) > 0 || table.reads != 1 {
+		t.Errorf("got %v and %v after %d readings, want nothing after one", n, err, table.reads)
+	}
 }
