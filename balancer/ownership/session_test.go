@@ -159,3 +159,25 @@ func TestCopiedMachine(t *testing.T) {
 		t.Errorf("a copy was started: %s; the VIP is on %v", w.dual, w.owners())
 	}
 }
+
+// TestBallotEndsWithItsVoters: etcd refuses a burial by the vote of a host that has another run by then, which counts no more either.
+func TestBallotEndsWithItsVoters(t *testing.T) {
+	w, _, owner := owned(t, 3)
+	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
+	votes := map[string]ID{taker.name: taker.node.o.Member.Boot, voter.name: voter.node.o.Member.Boot}
+	ballot := func() (Write, []string) {
+		return taker.node.ballot(owner.name, taker.node.sessions[owner.name], votes)
+	}
+	write, voters := ballot()
+	if len(voters) != 2 {
+		t.Fatalf("the votes of %q count, want two", voters)
+	}
+	voter.change(func(m *Member) { m.Boot++ })
+	w.run(time.Second)
+	if _, voters := ballot(); len(voters) != 1 || voters[0] != taker.name {
+		t.Errorf("the votes of %q count, want that of %s", voters, taker.name)
+	}
+	if outcome, _ := w.etcd.commit(write); outcome != Refused {
+		t.Errorf("the burial is %v, want %v", outcome, Refused)
+	}
+}
