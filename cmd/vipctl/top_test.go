@@ -89,8 +89,9 @@ func (m *tmux) shows(name string) {
 	wait.For(m.t, 0, "the screen "+name, func() bool { return m.run("capture-pane", "-p") == string(want) })
 }
 
-// TestTopOnATerminal types into top, in a real terminal, and compares its screens.
-func TestTopOnATerminal(t *testing.T) {
+// busyDaemon is a fake daemon with traffic, on d.sock in a folder, until stop.
+func busyDaemon(t *testing.T) (dir string, stop func()) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "top") // a short path, for sockets
 	if err != nil {
 		t.Fatal(err)
@@ -100,8 +101,14 @@ func TestTopOnATerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stop()
+	t.Cleanup(stop)
 	d.change(func() { d.traffic = busy() })
+	return dir, stop
+}
+
+// TestTopOnATerminal types into top, in a real terminal, and compares its screens.
+func TestTopOnATerminal(t *testing.T) {
+	dir, stop := busyDaemon(t)
 	m := startTmux(t, dir, "vipctl top --interval 100ms --socket d.sock; echo exits with $?; cat")
 	m.shows("services")
 	for _, step := range []struct{ keys, screen string }{
@@ -122,20 +129,10 @@ func TestTopOnATerminal(t *testing.T) {
 // TestTopWithoutKeys: where nothing can be typed, top shows the same until it is interrupted. It asks the terminal for nothing, as an answer
 // that comes late is taken for what is typed into the shell.
 func TestTopWithoutKeys(t *testing.T) {
-	dir, err := os.MkdirTemp("", "top")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	d, stop, err := serveFake(filepath.Join(dir, "d.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	dir, _ := busyDaemon(t)
 	if _, err := exec.LookPath("script"); err != nil {
 		t.Skip("needs script, of util-linux")
 	}
-	d.change(func() { d.traffic = busy() })
 	for _, from := range []string{"", " </dev/null"} {
 		folder, err := os.MkdirTemp(dir, "")
 		if err != nil {

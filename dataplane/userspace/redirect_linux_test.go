@@ -454,6 +454,20 @@ func TestRedirectWhereLinksHaveNoAddresses(t *testing.T) {
 	}
 }
 
+// flow is a client of a UDP frontend that has its first answer.
+func (w *town) flow(t *testing.T, f *balancer.Frontend) net.Conn {
+	t.Helper()
+	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err := lab.Ask(c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // TestRedirectedFlowsDrain: clients of UDP stay at an endpoint that drains, also where it was the last.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTown(t)
@@ -464,14 +478,7 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 			continue
 		}
 		d.apply(f)
-		c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := lab.Ask(c); err != nil {
-			t.Fatal(err)
-		}
+		c := w.flow(t, f)
 		d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
 		if _, err := lab.Ask(c); err != nil {
 			t.Errorf("%s: a flow to an endpoint that drains: %v", f.Key, err)
@@ -490,14 +497,7 @@ func TestNothingLeadsToClosedPorts(t *testing.T) {
 			continue
 		}
 		d.apply(f)
-		c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := lab.Ask(c); err != nil {
-			t.Fatal(err)
-		}
+		c := w.flow(t, f)
 		port := func() int {
 			of := d.frontends[f.Key]
 			of.mu.Lock()

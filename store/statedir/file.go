@@ -16,8 +16,8 @@ import (
 // Version is what files are written with that Read reads. It is raised when an old program would misread them.
 const Version = 1
 
-// File is a file in state_dir. A nil File keeps nothing. Its methods may be called by any goroutine, and don't wait for the disk, but
-// for those that read.
+// File is a file in state_dir. Keep, Read, Load and Held of a nil File do nothing. Its methods may be called by any goroutine, and
+// don't wait for the disk, but for those that read.
 type File struct {
 	dir          *Dir
 	name, unkept string
@@ -29,6 +29,7 @@ type File struct {
 	busy  bool      // a goroutine works, or rests after that
 	since time.Time // when the job began that is being done; zero means none is
 	wrong error     // of the last write, or of the first read
+	lost  error     // of a write after Close, which nothing follows
 }
 
 // job is what is to be done with a file.
@@ -128,7 +129,7 @@ func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 		}
 	}
 	f.put(&job{do: func() error { return f.replace(write) }, done: tell})
-	time.AfterFunc(patience, func() { tell(f.silence()) })
+	time.AfterFunc(f.size.patience(), func() { tell(f.silence()) })
 	return outcome
 }
 
@@ -149,7 +150,7 @@ func (f *File) replace(write func(*bufio.Writer) error) error {
 
 // silence is the error of a disk that does not answer.
 func (f *File) silence() error {
-	return fmt.Errorf("keeping %s in state_dir: the disk has not answered for %s", f.name, patience)
+	return fmt.Errorf("keeping %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
 }
 
 // put makes j what is done next.
@@ -178,7 +179,7 @@ func (f *File) work() {
 		if j == nil {
 			return
 		}
-		late := time.AfterFunc(patience, func() { f.late(began) })
+		late := time.AfterFunc(f.size.patience(), func() { f.late(began) })
 		err := j.do()
 		late.Stop()
 		f.ended(j, err)
@@ -224,6 +225,9 @@ func (f *File) ended(j *job, err error) {
 	f.dir.mu.Lock()
 	f.since = time.Time{}
 	f.noteLocked(f.failure(err))
+	if f.dir.isClosing() {
+		f.lost = err
+	}
 	f.dir.mu.Unlock()
 	if j.done != nil {
 		j.done(err)

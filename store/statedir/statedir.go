@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,10 +12,8 @@ import (
 )
 
 const (
-	// patience is how long the disk may take for a file before that is a problem, and parting how long for the last of all
-	// files when vipd ends.
-	patience = 5 * time.Second
-	parting  = 5 * time.Second
+	// parting is how long the disk may take for the last of all files when vipd ends.
+	parting = 5 * time.Second
 	// pause is the time until what could not be written is tried again, and the least between two writes of a Large file. To write one
 	// takes at most one part in share of the time: 100,000 checks are 25 MB. After a disk that hung, that is longest.
 	pause   = 5 * time.Second
@@ -47,6 +46,14 @@ const (
 	Large Size = true
 )
 
+// patience is how long a file may take before that is a problem. To encode a Large one takes seconds, and nobody waits for it.
+func (s Size) patience() time.Duration {
+	if s == Large {
+		return time.Minute
+	}
+	return 5 * time.Second
+}
+
 // File returns the file of a name. Unkept says what it means that it can't be written. It has one user, who reads it first.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
@@ -76,14 +83,14 @@ func (d *Dir) Problems() (problems []balancer.Problem) {
 }
 
 // Close has all that waits be written at once, and returns when it is: what is kept later may be lost. It waits for a disk that hangs for
-// some seconds only; the error says what is not written then. It is called once.
+// some seconds only; the error says what is not written. It is called once.
 func (d *Dir) Close() error {
 	close(d.closing)
 	written := make(chan struct{})
 	go func() { defer close(written); d.writing.Wait() }() // ends with the writers; a disk that hangs is not waited for
 	select {
 	case <-written:
-		return nil
+		return d.lost()
 	case <-time.After(parting):
 	}
 	d.mu.Lock()
@@ -95,6 +102,16 @@ func (d *Dir) Close() error {
 		}
 	}
 	return fmt.Errorf("state_dir does not answer: what vipd knew last is not in %s", strings.Join(names, ", "))
+}
+
+// lost is why the last state of a file could not be written; nil means that of all was.
+func (d *Dir) lost() (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.files {
+		err = errors.Join(err, f.lost)
+	}
+	return err
 }
 
 func (d *Dir) isClosing() bool {

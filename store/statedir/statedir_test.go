@@ -2,6 +2,7 @@ package statedir
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,7 +99,7 @@ func TestDiskHangs(t *testing.T) {
 		f.Keep(hanging("one"))
 		synctest.Wait()
 		f.Keep(text("two"))
-		time.Sleep(patience - 1)
+		time.Sleep(Small.patience() - 1)
 		synctest.Wait()
 		told(t, d, "")
 		time.Sleep(time.Nanosecond)
@@ -106,7 +107,7 @@ func TestDiskHangs(t *testing.T) {
 		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
 		told(t, d, silent)
 		began := time.Now()
-		if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != patience {
+		if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != Small.patience() {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 		f.Keep(text("three"))
@@ -192,6 +193,20 @@ func TestLargeFiles(t *testing.T) {
 		has(t, f, fmt.Sprint("as at ", writes))
 		if f.Held().IsZero() {
 			t.Error("nobody knows since when")
+		}
+	})
+}
+
+// TestLastWriteFails: what can't be written at the end is told there, as nobody asks for Problems any more.
+func TestLastWriteFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(t.TempDir(), func() {})
+		f := d.File("a.json", "it is lost", Small)
+		full := errors.New("the disk is full")
+		f.Keep(func(*bufio.Writer) error { return full })
+		synctest.Wait() // and it is tried again
+		if err := d.Close(); !errors.Is(err, full) {
+			t.Errorf("the end says %v", err)
 		}
 	})
 }
