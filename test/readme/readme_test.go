@@ -112,7 +112,7 @@ func newReader(t *testing.T) *reader {
 		t.Fatalf("copying the tree: %v\n%s", err, copied)
 	}
 	r.env = append(os.Environ(),
-		"DESTDIR="+r.destination,
+		"DESTDIR="+r.destination, "PREFIX=/usr/local", // whatever the caller's own PREFIX is
 		"PATH="+filepath.Join(r.destination, "usr/local/bin")+":"+os.Getenv("PATH"),
 		"VIPCTL_CONFIG="+r.config())
 	return r

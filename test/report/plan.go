@@ -83,9 +83,9 @@ func newPlan(args []string) (plan, error) {
 // wait for one alone.
 func longestFirst(packages []string) []string {
 	long := []string{
-		"vipd/dataplane/iptables", "vipd/dataplane/userspace", "vipd/cmd/vipctl", "vipd/cmd/vipd", "vipd/dataplane/host", "vipd/dataplane/nftables",
-		"vipd/test/examples", "vipd/test/bench/kernel", "vipd/test/fleet", "vipd/cmd/vipd/daemon", "vipd/store/etcd", "vipd/dataplane/dataplanetest",
-		"vipd/cmd/vipd/daemon/internal/fleetchecks", "vipd/balancer/health/probe", "vipd/test/guest/vm", "vipd/store/tomlfile",
+		"vipd/dataplane/iptables", "vipd/cmd/vipd/daemon", "vipd/cmd/vipctl", "vipd/dataplane/userspace", "vipd/cmd/vipd", "vipd/cmd/vipd/owner",
+		"vipd/test/examples", "vipd/dataplane/host", "vipd/store/etcd", "vipd/dataplane/nftables", "vipd/test/fleet", "vipd/test/bench/kernel",
+		"vipd/store/tomlfile", "vipd/cmd/vipd/daemon/internal/fleetchecks", "vipd/dataplane/dataplanetest", "vipd/balancer/health/probe", "vipd/test/guest/vm",
 	}
 	place := func(path string) int {
 		if i := slices.Index(long, path); i >= 0 {

@@ -102,7 +102,7 @@ func fromTree(t *testing.T, to string) {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("make", "-C", tree, "install", "DESTDIR="+to).CombinedOutput(); err != nil {
+	if out, err := exec.Command("make", "-C", tree, "install", "DESTDIR="+to, "PREFIX=/usr/local").CombinedOutput(); err != nil {
 		t.Fatalf("make install: %v\n%s", err, out)
 	}
 }

@@ -29,6 +29,7 @@ func (heard) WithGroup(string) slog.Handler                   { return slog.Disc
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
+	server(t, "127.40.1.1:9003", "three")
 	web := web + "drain_timeout = \"1s\"\n"
 	n := startNode(t, web)
 	accepts := make(chan error, 1)
