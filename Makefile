@@ -49,7 +49,7 @@ check: ## before each commit, about a minute, without root, race detector or net
 		packages=$$(dirname $$files | sort -u | sed 's,^,./,'); $(GO) vet $$packages && $(STATICCHECK) $$packages; }
 	@$(GO) test -short -timeout=20m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
 
-test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
+test: needs ## every test, under the race detector; skips are listed with their reasons
 	@$(REPORT) -race -vet=off -timeout=60m ./...
 
 soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
@@ -83,8 +83,8 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 	$(GO) run -buildvcs=false ./test/bench/kernel
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
-# With the race detector, so that what is compiled for vet and staticcheck, which is all with its tests, serves the tests too; and with
-# rarer garbage collections, as they end soon.
+# With the race detector, so that what is compiled for vet and staticcheck, which is all with its tests, serves "make lint test" once;
+# and with rarer garbage collections, as they end soon.
 lint: ## gofmt, go vet, staticcheck, and the types of the programs for Windows and macOS
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	GOGC=400 $(GO) vet -race ./...
