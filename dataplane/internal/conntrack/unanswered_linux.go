@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -23,8 +24,8 @@ import (
 //     only flows without a reply are listed.
 //
 // of says which backend a flow is to; false: it is of no interest. tell is called for each flow once, by one goroutine at a
-// time. Looks take at most half a hundredth of the time, and are the rarer for it where the table is large; while another reader
-// listens to ends, each costs the kernel 1.4 us more. Run ends with ctx, and returns nil then.
+// time. Looks take at most half a hundredth of a core, and are the rarer for it where the table is large, not where the host is busy;
+// while another reader listens to ends, each costs the kernel 1.4 us more. Run ends with ctx, and returns nil then.
 type Unanswered struct {
 	conn *Conn
 	ends *Ends
@@ -45,7 +46,7 @@ const (
 	// lookPause is the least time between two looks, and so what a connection has to wait to be told: a backend on the way
 	// of which one packet was lost answers the second SYN, which comes after a second.
 	lookPause = 1200 * time.Millisecond
-	// lookShare: looks take at most one part in so many of the time.
+	// lookShare: looks take at most one part in so many of a core.
 	lookShare = 200
 	// mostSilences is how many flows to one backend are kept from one look to the next.
 	mostSilences = 64
@@ -96,15 +97,24 @@ func (u *Unanswered) suspect(t balancer.Target) {
 }
 
 func (u *Unanswered) looks(ctx context.Context) error {
+	runtime.LockOSThread() // whose time on a core is read
+	defer runtime.UnlockOSThread()
 	pause := lookPause
 	for wake.Sleep(ctx, pause) {
-		began := time.Now()
+		before := threadTime()
 		if err := u.look(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errDisturbed) {
 			return fmt.Errorf("looking for connections without an answer: %w", err)
 		}
-		pause = max(lookPause, lookShare*time.Since(began))
+		pause = max(lookPause, lookShare*(threadTime()-before))
 	}
 	return nil
+}
+
+// threadTime is for how long the calling thread has had a core, in the kernel and outside.
+func threadTime() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // which fails for wrong arguments only (getrusage(2))
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // look tells of the flows that waited for an answer at the last look already, once each.
