@@ -13,7 +13,7 @@
 //
 // # How it is asked
 //
-// The trial and the timeouts are github.com/moby/ipvs's. The rest is our own messages, for what that library has not:
+// The timeouts are github.com/moby/ipvs's. The rest is our own messages, for what that library has not:
 //
 //   - Changes go 128 at once. The kernel answers the last, and what it refuses; so each has its own error, and one costs
 //     a twentieth of what it costs alone.

@@ -5,50 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/moby/ipvs"
 )
-
-// Trial proves that virtual servers with this scheduler can be had: it makes one at an address for documentation that
-// none is at, reads it back and deletes it.
-func (k *Kernel) Trial(ctx context.Context, scheduler string) error {
-	_, err := withHandle(ctx, k, func(h *ipvs.Handle) (struct{}, error) { return struct{}{}, trial(h, scheduler) })
-	if err != nil {
-		return fmt.Errorf("trying whether IPVS works: %w", err)
-	}
-	return nil
-}
-
-// trials is the number of addresses that are tried: others may be trying, too.
-const trials = 8
-
-func trial(h *ipvs.Handle, scheduler string) error {
-	for i := range trials {
-		key := nobody
-		key.Port += uint16(i)
-		s := &ipvs.Service{
-			AddressFamily: syscall.AF_INET, Protocol: uint16(key.Proto.Number()), Address: key.Addr.AsSlice(), Port: key.Port,
-			SchedName: scheduler, Netmask: ^uint32(0),
-		}
-		op := Op{Verb: AddService, Service: Service{Key: key, Scheduler: scheduler}}
-		var errno syscall.Errno
-		if err := h.NewService(s); errors.As(err, &errno) {
-			if errno == syscall.EEXIST && i < trials-1 {
-				continue
-			}
-			return op.refused(errno)
-		} else if err != nil {
-			return fmt.Errorf("%s: %w", op, err)
-		}
-		got, err := h.GetService(s)
-		if err == nil && (got.SchedName != scheduler || !got.Address.Equal(s.Address) || got.Port != s.Port) {
-			err = fmt.Errorf("virtual server %s with scheduler %s was made, and is %s:%d with scheduler %s", key, scheduler, got.Address, got.Port, got.SchedName)
-		}
-		return errors.Join(err, h.DelService(s))
-	}
-	return nil
-}
 
 // Timeouts implements Conn.
 func (k *Kernel) Timeouts(ctx context.Context) (Timeouts, error) {

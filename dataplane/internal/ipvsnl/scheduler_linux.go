@@ -2,7 +2,6 @@ package ipvsnl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -35,7 +34,7 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 		s.End()
 	}, func(s *socket) ([]error, error) { return s.refusals(1) })
 	if err == nil {
-		has, err = k.foundScheduler(ctx, name, refusals[0])
+		has, err = k.foundScheduler(refusals[0])
 	}
 	if err != nil {
 		return false, fmt.Errorf("looking for scheduler %q: %w", name, err)
@@ -47,18 +46,12 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 }
 
 // foundScheduler says what it means that the kernel refused the virtual server that can't be.
-func (k *Kernel) foundScheduler(ctx context.Context, name string, refusal error) (bool, error) {
+func (k *Kernel) foundScheduler(refusal error) (bool, error) {
 	switch refusal {
-	case syscall.EINVAL:
+	case syscall.EINVAL, syscall.EAFNOSUPPORT: // the latter: without IPv6 only making one tells, and says ErrNoScheduler
 		return true, nil
 	case syscall.ENOENT:
 		return false, k.gone()
-	case syscall.EAFNOSUPPORT: // without IPv6: there is nothing for it but to make one
-		err := k.Trial(ctx, name)
-		if errors.Is(err, ErrNoScheduler) {
-			return false, nil
-		}
-		return err == nil, err
 	}
 	return false, refusal
 }
