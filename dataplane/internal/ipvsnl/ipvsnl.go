@@ -39,7 +39,7 @@ type Conn interface {
 	// Connections reads the table of connections, one by one as the kernel gives them. An error ends it.
 	Connections(ctx context.Context) iter.Seq2[Connection, error]
 	// HasScheduler reports whether the kernel has a scheduler, or a module of that name that it can load, which it then
-	// does. The first answer is remembered.
+	// does.
 	HasScheduler(ctx context.Context, name string) (bool, error)
 	// Close ends the connection with the kernel. What is there stays.
 	Close() error

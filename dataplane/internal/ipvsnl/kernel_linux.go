@@ -18,16 +18,13 @@ import (
 type Kernel struct {
 	// turn holds the socket for the next caller; nil means it is to be opened first.
 	turn chan *socket
-	// done is closed by Close.
+	// done is closed by Close, once.
 	done chan struct{}
+	once sync.Once
 	// open opens the socket.
 	open func(context.Context) (*socket, error)
 	// limit is the longest that one exchange of messages may take, however long the caller would wait.
 	limit time.Duration
-
-	mu         sync.Mutex
-	closed     bool
-	schedulers map[string]bool
 }
 
 var _ Conn = (*Kernel)(nil)
@@ -36,27 +33,20 @@ var _ Conn = (*Kernel)(nil)
 const patience = 10 * time.Second
 
 func newKernel(open func(context.Context) (*socket, error), limit time.Duration) *Kernel {
-	k := &Kernel{turn: make(chan *socket, 1), done: make(chan struct{}), open: open, limit: limit, schedulers: map[string]bool{}}
+	k := &Kernel{turn: make(chan *socket, 1), done: make(chan struct{}), open: open, limit: limit}
 	k.turn <- nil
 	return k
 }
 
 // Close ends the connection with the kernel, after the exchange that is going on.
-func (k *Kernel) Close() error {
-	k.mu.Lock()
-	first := !k.closed
-	if first {
-		k.closed = true
+func (k *Kernel) Close() (err error) {
+	k.once.Do(func() {
 		close(k.done)
-	}
-	k.mu.Unlock()
-	if !first {
-		return nil
-	}
-	if s := <-k.turn; s != nil {
-		return s.Close()
-	}
-	return nil
+		if s := <-k.turn; s != nil {
+			err = s.Close()
+		}
+	})
+	return err
 }
 
 // take waits for the socket.

@@ -18,12 +18,6 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 	if name == "" || len(name) >= schedulerSize {
 		return false, nil
 	}
-	k.mu.Lock()
-	has, known := k.schedulers[name]
-	k.mu.Unlock()
-	if known {
-		return has, nil
-	}
 	refusals, err := ask(ctx, k, func(s *socket) {
 		s.begin(byte(AddService), unix.NLM_F_ACK)
 		s.Nest(aboutService)
@@ -33,15 +27,13 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 		s.Unnest()
 		s.End()
 	}, func(s *socket) ([]error, error) { return s.refusals(1) })
+	has := false
 	if err == nil {
 		has, err = k.foundScheduler(refusals[0])
 	}
 	if err != nil {
 		return false, fmt.Errorf("looking for scheduler %q: %w", name, err)
 	}
-	k.mu.Lock()
-	k.schedulers[name] = has
-	k.mu.Unlock()
 	return has, nil
 }
 
