@@ -19,17 +19,17 @@ import (
 
 // The defaults of a gate.
 const (
-	DefaultTable   = "vipd-owner"
-	DefaultTimeout = 250 * time.Millisecond
-	// DefaultPort is that of 127.0.0.1 to which refreshes are sent. Nobody listens there.
-	DefaultPort = 9899
+	defaultTable   = "vipd-owner"
+	defaultTimeout = 250 * time.Millisecond
 )
+
+// beatPort is that of 127.0.0.1 to which refreshes are sent. Nobody listens there.
+const beatPort = 9899
 
 // GateOptions say what a Gate is made of. Empty fields have the defaults.
 type GateOptions struct {
 	Table   string
 	Timeout time.Duration
-	Port    uint16
 }
 
 // Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on its table can't be changed by other
@@ -53,7 +53,7 @@ type Gate struct {
 
 // NewGate opens what a gate needs. It changes nothing.
 func NewGate(o GateOptions) (*Gate, error) {
-	o.Table, o.Timeout, o.Port = cmp.Or(o.Table, DefaultTable), cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.Port, DefaultPort)
+	o.Table, o.Timeout = cmp.Or(o.Table, defaultTable), cmp.Or(o.Timeout, defaultTimeout)
 	conn, err := nft.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening the gate of owned VIPs: %w", err)
@@ -64,7 +64,7 @@ func NewGate(o GateOptions) (*Gate, error) {
 	}
 	g := &Gate{
 		o: o, table: nft.Table{Family: nft.Netdev, Name: o.Table}, conn: conn, beat: beat,
-		to: &unix.SockaddrInet4{Port: int(o.Port), Addr: [4]byte{127, 0, 0, 1}}, vips: map[netip.Addr]bool{},
+		to: &unix.SockaddrInet4{Port: beatPort, Addr: [4]byte{127, 0, 0, 1}}, vips: map[netip.Addr]bool{},
 	}
 	g.token.Store(new([8]byte))
 	return g, nil
@@ -139,7 +139,7 @@ func (g *Gate) install() *nft.Tx {
 	tx.AddChain(x, &nft.Chain{Name: beatChain, Hook: hook(nft.Egress, "lo")})
 	rule(beatChain, nft.EtherIPv4, nft.Is{Field: nft.L4proto, Value: unix.IPPROTO_UDP},
 		nft.Equal{Of: nft.Raw{Header: nft.NetworkHeader, Offset: 16, Size: 4}, Value: g.to.Addr[:]},
-		nft.Equal{Of: nft.Raw{Header: nft.TransportHeader, Offset: 2, Size: 2}, Value: binary.BigEndian.AppendUint16(nil, g.o.Port)},
+		nft.Equal{Of: nft.Raw{Header: nft.TransportHeader, Offset: 2, Size: 2}, Value: binary.BigEndian.AppendUint16(nil, beatPort)},
 		nft.Equal{Of: nft.Raw{Header: nft.TransportHeader, Offset: 8, Size: 8}, Value: g.token.Load()[:]},
 		isOpen, nft.Update{Map: alive, Key: nft.Constant{}, Timeout: g.o.Timeout}, nft.Drop)
 

@@ -61,7 +61,7 @@ func own(texts []string) error {
 		case <-told:
 			told, reopens = nil, false
 			fmt.Println("told")
-		case <-time.After(DefaultTimeout / 8): // time that really passes: the gate's
+		case <-time.After(defaultTimeout / 8): // time that really passes: the gate's
 		}
 		if !reopens {
 			continue
