@@ -117,27 +117,22 @@ func testIdempotent(b *bare) {
 // hints, end where one Apply does.
 func testOrder(b *bare) {
 	r := b.rig
-	random := rand.New(rand.NewPCG(1, 2))
-	var services []*balancer.Service
-	for i := range 6 {
-		services = append(services, newService(balancer.Name(fmt.Sprint("svc", i)), vipN(50+i), endpoints(r.w.servers...)...))
-	}
-	want := b.compile(services...)
+	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
+	want := b.compile(h.wanted()...)
 	for round := range 3 {
 		done := map[balancer.Key]*balancer.Frontend{}
 		var batches [][]dataplane.Change
 		for range 2 {
-			batches = append(batches, shuffled(random, done, adds(b.compile(someOf(random, services)...)))...)
+			for range 6 {
+				h.next()
+			}
+			batches = append(batches, shuffled(random, done, adds(b.compile(h.wanted()...)))...)
 		}
 		batches = append(batches, shuffled(random, done, adds(want))...)
 		b.carry(want, batches...)
 		b.holds(fmt.Sprintf("after history %d", round), want)
-		for _, s := range services {
-			for _, vip := range s.VIPs {
-				for _, p := range s.Ports {
-					r.mustAsk(r.w.client, keyOf(vip, p.Port, p.Protocol))
-				}
-			}
+		for key := range want.Frontends.Keys() {
+			r.mustAsk(r.w.client, key)
 		}
 		if round%2 == 0 { // the next history starts from nothing
 			for _, batch := range batches {
@@ -149,27 +144,6 @@ func testOrder(b *bare) {
 			b.holds("after removing everything", balancer.Desired{})
 		}
 	}
-}
-
-// someOf returns random versions of random services.
-func someOf(random *rand.Rand, services []*balancer.Service) []*balancer.Service {
-	var some []*balancer.Service
-	for _, s := range services {
-		if random.IntN(3) == 0 {
-			continue
-		}
-		some = append(some, edited(s, func(s *balancer.Service) {
-			random.Shuffle(len(s.Endpoints), func(i, j int) { s.Endpoints[i], s.Endpoints[j] = s.Endpoints[j], s.Endpoints[i] })
-			s.Endpoints = s.Endpoints[:random.IntN(len(s.Endpoints)+1)]
-			for i := range s.Endpoints {
-				s.Endpoints[i].Weight = random.IntN(4)
-			}
-			if random.IntN(2) == 0 {
-				s.Affinity, s.Scheduler = balancer.ClientIPAffinity, balancer.Random
-			}
-		}))
-	}
-	return some
 }
 
 // shuffled cuts the changes that lead from done to adds into random batches, and notes them in done.
@@ -202,29 +176,39 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose has a dataplane leave what the next one takes over, or nothing.
+// testClose has a dataplane leave what the next one takes over, or nothing. What it keeps serves on without it, and is taken over
+// without any loss: to open connections, and to those that come in between.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	want := b.compile(web)
+	web.Scheduler = balancer.RoundRobin
+	want := b.compile(web, newService("empty", vipN(40)))
+	asked := func() {
+		r.each(func(r *rig, key balancer.Key) {
+			r.meets(r.w.client, key, "s1", "s2", "s3")
+			r.mustAsk(r.w.host, key)
+			r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+		})
+	}
 	b.carry(want, adds(want))
-	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
-	if err := b.dp.Close(r.Context(), true); err != nil {
-		r.Errorf("closing and keeping: %v", err)
+	asked()
+	var pulses []*pulse
+	if r.s.Keeps {
+		pulses = r.pulses(r.w.vip)
 	}
-	b.dp = r.s.New(r.T)
-	seen, err := b.dp.Observe(r.Context())
-	if err != nil {
-		r.Fatal(err)
-	}
-	for k, d := range seen.Digests {
-		if f := want.Frontends.At(k); f == nil || d != 0 && d != b.dp.Digest(f) {
-			r.Errorf("the next one finds %s with digest %v, which nobody applied", k, d)
-		}
+	r.succeed(true)
+	if r.s.Keeps {
+		asked()
+		b.holds("after closing and keeping", want)
 	}
 	b.carry(want, adds(want))
 	b.holds("after the next one's Apply", want)
-	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
+	asked()
+	r.undisturbed(pulses, "closing and taking over")
+	next := b.compile(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) }))
+	b.carry(next, adds(next), gone(want, next))
+	b.holds("after the next one's change", next)
+	r.each(func(r *rig, key balancer.Key) { r.meets(r.w.client, key, "s1") })
 	b.closesCounted(keyOf(r.w.vip[0], vipPort, balancer.TCP))
 	b.dp = r.s.New(r.T)
 	b.holds("after closing and not keeping", balancer.Desired{})
@@ -233,6 +217,17 @@ func testClose(b *bare) {
 			r.Errorf("%s: %s answers through a closed dataplane", key, a.Server)
 		}
 	})
+}
+
+// gone are the changes that remove what is before and not after.
+func gone(before, after balancer.Desired) []dataplane.Change {
+	var batch []dataplane.Change
+	for k := range before.Frontends.Keys() {
+		if !after.Frontends.Has(k) {
+			batch = append(batch, dataplane.Change{Key: k})
+		}
+	}
+	return batch
 }
 
 // closesCounted closes the dataplane while clients ask without a pause: each answer that they get is counted.

@@ -17,46 +17,26 @@ import (
 
 // knocking has a client connect to a VIP all the time, over TCP.
 type knocking struct {
-	stop             chan struct{}
-	running          sync.WaitGroup
+	stop             func()
 	mu               sync.Mutex // guards the rest
 	served, refusals int
 }
 
 // knock begins to connect to a VIP that need not be there yet.
 func (r *rig) knock(vip netip.Addr) *knocking {
-	k := &knocking{stop: make(chan struct{})}
-	r.Cleanup(k.end)
-	k.running.Go(func() {
-		for {
-			select {
-			case <-k.stop:
-				return
-			case <-time.After(wait.Paced(time.Millisecond)):
-			}
-			c, err := r.open(r.w.client, netip.Addr{}, keyOf(vip, vipPort, balancer.TCP), unanswered)
-			if err == nil {
-				_ = c.Close()
-			}
-			k.mu.Lock()
-			if err == nil {
-				k.served++
-			} else if errors.Is(err, unix.ECONNREFUSED) {
-				k.refusals++
-			}
-			k.mu.Unlock()
+	k := &knocking{}
+	k.stop = r.often(time.Millisecond, func() {
+		c, err := r.open(r.w.client, netip.Addr{}, keyOf(vip, vipPort, balancer.TCP), unanswered)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if err == nil {
+			_ = c.Close()
+			k.served++
+		} else if errors.Is(err, unix.ECONNREFUSED) {
+			k.refusals++
 		}
 	})
 	return k
-}
-
-func (k *knocking) end() {
-	select {
-	case <-k.stop:
-	default:
-		close(k.stop)
-	}
-	k.running.Wait()
 }
 
 // letIn waits until the client has been served, and checks that it was never refused.
@@ -70,7 +50,7 @@ func (k *knocking) letIn(r *rig, when string) {
 		}
 		return nil
 	})
-	k.end()
+	k.stop()
 	if k.refusals > 0 {
 		r.Errorf("%s a client was refused %d times before it was served, want silence: clients try again after that", when, k.refusals)
 	}

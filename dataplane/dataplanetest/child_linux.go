@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"vipd/balancer"
 	"vipd/test/wait"
 )
@@ -134,12 +132,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 		t.Fatal(err)
 	}
 	kill := sync.OnceFunc(func() { cancel(); _ = cmd.Wait(); _ = in.Close() })
-	t.Cleanup(func() {
-		kill()
-		for _, h := range heldVIPs(t) { // no other takes back what one without a ledger had
-			_ = netlink.AddrDel(h.link, &h.Addr)
-		}
-	})
+	t.Cleanup(kill)
 	return &child{t, in, bufio.NewScanner(out), kill}
 }
 

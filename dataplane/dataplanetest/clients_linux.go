@@ -72,10 +72,7 @@ func testAffinityEnds(r *rig) {
 	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
 	r.apply(r.sticky(timeout, r.w.servers...))
 	r.resets = true
-	keys := []balancer.Key{
-		keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP),
-		keyOf(r.w.vip[0], vipPort, balancer.UDP), keyOf(r.w.vip[1], vipPort, balancer.UDP),
-	}
+	keys := keysOf(r.w.vip, balancer.TCP, balancer.UDP)
 	before := make([][]string, len(keys))
 	host, asked := make([]string, len(keys)), make([]time.Time, len(keys))
 	for i, k := range keys {

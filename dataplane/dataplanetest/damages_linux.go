@@ -18,21 +18,22 @@ import (
 // Damages are the ways to break what a dataplane and its Host keep in iptables of that backend (see Subject.Backend), in
 // ipsets, in the guard's tables of nf_tables, and on devices.
 func Damages(backend string) map[string]func(t testing.TB) {
+	s := &Subject{Backend: backend}
 	return map[string]func(t testing.TB){
 		"guard-deleted":  scriptGuard("delete table %s"),
 		"guard-flushed":  scriptGuard("flush table %s"),
 		"guard-bypassed": scriptGuard("insert rule %s prerouting accept\ninsert rule %[1]s output accept\ninsert rule %[1]s input accept"),
 		"guard-emptied":  scriptGuard("flush set %s special\nflush set %[1]s served\nflush set %[1]s held"),
 
-		"tables":       FlushTables(backend),
-		"chain-nat":    FlushChain(backend, "nat"),
-		"chain-filter": FlushChain(backend, "filter"),
-		"chain-mangle": FlushChain(backend, "mangle"),
-		"jumps":        RemoveJumps(backend),
-		"rules":        ReplaceRules(backend),
-		"entries":      FlushSets,
-		"sets":         DestroySets(backend),
-		"addresses":    RemoveAddresses,
+		"tables":       s.flushTables,
+		"chain-nat":    func(t testing.TB) { s.flushChain(t, "nat") },
+		"chain-filter": func(t testing.TB) { s.flushChain(t, "filter") },
+		"chain-mangle": func(t testing.TB) { s.flushChain(t, "mangle") },
+		"jumps":        s.removeJumps,
+		"rules":        s.replaceRules,
+		"entries":      flushSets,
+		"sets":         s.destroySets,
+		"addresses":    func(t testing.TB) { removeAddresses(t, nil) },
 	}
 }
 
@@ -95,110 +96,104 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Skipf("no ipset has an entry about %s", vip)
 }
 
-// FlushTables is a Damage: it empties every chain that iptables knows, as a firewall does that starts anew.
-func FlushTables(backend string) func(t testing.TB) {
-	return func(t testing.TB) {
-		t.Helper()
-		if len((&Subject{Backend: backend}).ourChains(t, "")) == 0 {
-			t.Skip("it has no chains in iptables")
-		}
-		for _, restore := range (&Subject{Backend: backend}).tools("-restore") { // one command: mending may come between two
-			pipe(t, "*nat\n-F\nCOMMIT\n*mangle\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", restore, "--noflush", "--wait")
-		}
+// flushTables empties every chain that iptables knows, as a firewall does that starts anew.
+func (s *Subject) flushTables(t testing.TB) {
+	t.Helper()
+	s.hasChains(t)
+	for _, restore := range s.tools("-restore") { // one command: mending may come between two
+		pipe(t, "*nat\n-F\nCOMMIT\n*mangle\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", restore, "--noflush", "--wait")
 	}
 }
 
-// FlushChain is a Damage: it empties one of our chains in a table, the last that is not empty.
-func FlushChain(backend, table string) func(t testing.TB) {
-	return func(t testing.TB) {
-		t.Helper()
-		s := &Subject{Backend: backend}
-		chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
-		if len(chains) == 0 {
-			t.Skipf("it has no chain in table %s", table)
-		}
-		last := chains[len(chains)-1]
-		run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
+// hasChains skips a test where nothing of ours is in iptables.
+func (s *Subject) hasChains(t testing.TB) {
+	t.Helper()
+	if len(s.ourChains(t, "")) == 0 {
+		t.Skip("it has no chains in iptables")
 	}
 }
 
-// ReplaceRules is a Damage: the first rule of each of our chains in iptables lets nothing pass, or leads nowhere, and there
-// are as many rules as before.
-func ReplaceRules(backend string) func(t testing.TB) {
-	return func(t testing.TB) {
-		t.Helper()
-		if len((&Subject{Backend: backend}).ourChains(t, "")) == 0 {
-			t.Skip("it has no chains in iptables")
-		}
-		s := &Subject{Backend: backend}
+// flushChain empties one of our chains in a table, the last that is not empty.
+func (s *Subject) flushChain(t testing.TB, table string) {
+	t.Helper()
+	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
+	if len(chains) == 0 {
+		t.Skipf("it has no chain in table %s", table)
+	}
+	last := chains[len(chains)-1]
+	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
+}
+
+// replaceRules has the first rule of each of our chains in iptables let nothing pass, or lead nowhere, and there are as many
+// rules as before.
+func (s *Subject) replaceRules(t testing.TB) {
+	t.Helper()
+	s.hasChains(t)
+	restores := s.tools("-restore")
+	for i, of := range s.tools("") { // one command each: mending may come between two
 		var lines strings.Builder
-		restores, tools := s.tools("-restore"), s.tools("")
-		for i := range tools { // one command each: mending may come between two
-			lines.Reset()
-			last := ""
-			s.saved(t, func(tool, table, line string) {
-				words := strings.Fields(line)
-				if tool != tools[i] || len(words) < 2 || words[0] != "-A" || !ownPrefix.MatchString(words[1]) || words[1] == last {
-					return
-				}
-				last = words[1]
-				target := map[bool]string{true: "DROP", false: "RETURN"}[table == "filter"]
-				fmt.Fprintf(&lines, "*%s\n-R %s 1 -j %s\nCOMMIT\n", table, last, target)
-			})
-			pipe(t, lines.String(), restores[i], "--noflush", "--wait")
-		}
-	}
-}
-
-// RemoveJumps is a Damage: nothing leads to our chains any more.
-func RemoveJumps(backend string) func(t testing.TB) {
-	return func(t testing.TB) {
-		t.Helper()
-		s := &Subject{Backend: backend}
-		jumps := s.ourJumps(t)
-		if len(jumps) == 0 {
-			t.Skip("no rule of iptables leads to chains of ours")
-		}
-		restores := s.tools("-restore")
-		for i, tool := range s.tools("") { // one command: mending may come between two
-			var lines strings.Builder
-			for _, j := range jumps {
-				if j.tool == tool {
-					fmt.Fprintf(&lines, "*%s\n-D %s %s\nCOMMIT\n", j.table, j.chain, j.rule)
-				}
+		last := ""
+		s.saved(t, func(tool, table, line string) {
+			words := strings.Fields(line)
+			if tool != of || len(words) < 2 || words[0] != "-A" || !ownPrefix.MatchString(words[1]) || words[1] == last {
+				return
 			}
-			pipe(t, lines.String(), restores[i], "--noflush", "--wait")
-		}
+			last = words[1]
+			target := map[bool]string{true: "DROP", false: "RETURN"}[table == "filter"]
+			fmt.Fprintf(&lines, "*%s\n-R %s 1 -j %s\nCOMMIT\n", table, last, target)
+		})
+		pipe(t, lines.String(), restores[i], "--noflush", "--wait")
 	}
 }
 
-// FlushSets is a Damage: it empties our ipsets.
-func FlushSets(t testing.TB) {
+// removeJumps has nothing lead to our chains any more.
+func (s *Subject) removeJumps(t testing.TB) {
+	t.Helper()
+	jumps := s.ourJumps(t)
+	if len(jumps) == 0 {
+		t.Skip("no rule of iptables leads to chains of ours")
+	}
+	restores := s.tools("-restore")
+	for i, tool := range s.tools("") { // one command: mending may come between two
+		var lines strings.Builder
+		for _, j := range jumps {
+			if j.tool == tool {
+				fmt.Fprintf(&lines, "*%s\n-D %s %s\nCOMMIT\n", j.table, j.chain, j.rule)
+			}
+		}
+		pipe(t, lines.String(), restores[i], "--noflush", "--wait")
+	}
+}
+
+// flushSets empties our ipsets.
+func flushSets(t testing.TB) {
+	t.Helper()
+	pipe(t, "flush "+strings.Join(someSets(t), "\nflush ")+"\n", "ipset", "restore")
+}
+
+// destroySets removes all ipsets, and all chains, which could not be without.
+func (s *Subject) destroySets(t testing.TB) {
+	t.Helper()
+	someSets(t)
+	lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
+		for _, restore := range s.tools("-restore") {
+			pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // which removes what it does not name
+		}
+		if out, err := exec.Command("ipset", "destroy").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// someSets are our ipsets; without any, a test is skipped.
+func someSets(t testing.TB) []string {
 	t.Helper()
 	sets := ourSets(t)
 	if len(sets) == 0 {
 		t.Skip("it has no ipsets")
 	}
-	pipe(t, "flush "+strings.Join(sets, "\nflush ")+"\n", "ipset", "restore")
-}
-
-// DestroySets is a Damage: it removes all ipsets, and all chains, which could not be without.
-func DestroySets(backend string) func(t testing.TB) {
-	return func(t testing.TB) {
-		t.Helper()
-		if len(ourSets(t)) == 0 {
-			t.Skip("it has no ipsets")
-		}
-		lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
-			for _, restore := range (&Subject{Backend: backend}).tools("-restore") {
-				pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // which removes what it does not name
-			}
-			if out, err := exec.Command("ipset", "destroy").CombinedOutput(); err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		})
-	}
+	return sets
 }
 
 func ourSets(t testing.TB) []string {
@@ -266,25 +261,25 @@ func (s *Subject) ourJumps(t testing.TB) []ourJump {
 // them.
 func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	t.Helper()
-	tools, savers := s.tools(""), s.tools("-save")
-	for i := range tools {
-		if _, err := exec.LookPath(savers[i]); err != nil {
-			continue
-		}
-		table := ""
-		for line := range strings.Lines(run(t, savers[i])) {
-			if name, ok := strings.CutPrefix(line, "*"); ok {
-				table = strings.TrimSpace(name)
-			}
-			f(tools[i], table, line)
-		}
+	savers := s.tools("-save")
+	for i, tool := range s.tools("") {
+		savedBy(t, savers[i], func(table, line string) { f(tool, table, line) })
 	}
 }
 
-// RemoveAddresses is a Damage: it takes every VIP from whatever device holds it.
-func RemoveAddresses(t testing.TB) {
+// savedBy is saved by one program, where that is there.
+func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	t.Helper()
-	removeAddresses(t, nil)
+	if !has(saver) {
+		return
+	}
+	table := ""
+	for line := range strings.Lines(run(t, saver)) {
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = strings.TrimSpace(name)
+		}
+		f(table, line)
+	}
 }
 
 // removeAddresses removes some VIPs, or all where none are named.

@@ -15,7 +15,7 @@
 // scaled by VIPD_SLOWNESS, loads by VIPD_COST, see test/wait.
 //
 // A Subject with a Host that keeps the guard is also damaged in the ways of Damages, killed within streams of changes,
-// and met by firewalls and rules of others, which have to stay byte for byte what they were: see Snapshot. When a host
+// and met by firewalls and rules of others, which have to stay byte for byte what they were: see snapshot. When a host
 // is given back nothing of ours may be left in netfilter. Where the kernel has IPVS, virtual servers of others have to
 // stay as well.
 //

@@ -21,7 +21,7 @@ func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()
 	r.apply(all)
-	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
+	keys := keysOf(r.w.vip, balancer.TCP)
 	var leaving, staying []net.Conn
 	for _, k := range keys {
 		leaving = append(leaving, r.openTo("s1", k))
@@ -97,28 +97,4 @@ func testServiceDrains(r *rig) {
 		}
 	}
 	r.endInTime("a removed service", keys, conns, removed)
-}
-
-// testDraining has connections of a draining endpoint live beyond drain_timeout, which is for removed ones.
-func testDraining(r *rig) {
-	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond
-	r.apply(all)
-	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
-	var conns []net.Conn
-	for _, k := range keys {
-		conns = append(conns, r.openTo("s1", k))
-	}
-	r.apply(edited(all, func(s *balancer.Service) {
-		for i := range s.Endpoints {
-			s.Endpoints[i].Draining = true
-		}
-	}))
-	r.pause(500 * time.Millisecond)
-	for i, k := range keys {
-		if err := alive(conns[i], atOnce); err != nil {
-			r.Errorf("%s: the connection of a draining endpoint: %v, want it to live on", k, err)
-		}
-		r.refused(r.w.client, k) // all of them drain
-	}
 }

@@ -34,7 +34,7 @@ type driver struct {
 }
 
 // settleTime bounds how long the engine may take for any one change, on a machine with dozens of others at work too.
-const settleTime = 30 * time.Second
+const settleTime = time.Minute
 
 // driverProbe is how often the engine looks for damage, where a case does not say otherwise.
 const driverProbe = 500 * time.Millisecond
@@ -132,11 +132,8 @@ func (d *driver) wanted() balancer.Desired {
 }
 
 // wait returns when the engine has carried out a revision, with nothing failing.
-func (d *driver) wait(revision int64) error { return d.waitFor(revision, settleTime) }
-
-// waitFor is wait with another bound.
-func (d *driver) waitFor(revision int64, within time.Duration) error {
-	within = wait.Scaled(within)
+func (d *driver) wait(revision int64) error {
+	within := wait.Scaled(settleTime)
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {
@@ -149,27 +146,12 @@ func (d *driver) waitFor(revision int64, within time.Duration) error {
 		case <-changed:
 		case <-deadline.C:
 			return fmt.Errorf("revision %d was not carried out within %v: applied %d, failing %v, last error %q",
-				revision, within, s.Applied.Store, failures(s), s.LastError)
+				revision, within, s.Applied.Store, s.Failing, s.LastError)
 		}
 	}
 }
 
-func failures(s *dataplane.Status) map[string]string {
-	all := map[string]string{}
-	for k, f := range s.Failing {
-		all[k.String()] = f.Error()
-	}
-	return all
-}
-
 // quiet is a logger that shows in a test's own output what an operator would be told.
 func quiet(t testing.TB) *slog.Logger {
-	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
-
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Logf("%s", p)
-	return len(p), nil
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -56,7 +56,7 @@ const foreignTable = `table inet other {
 `
 
 // putForeign gives the host rules, chains, sets and a table of others, until the test ends.
-func (s *Subject) putForeign(t testing.TB) Snapshot {
+func (s *Subject) putForeign(t testing.TB) snapshot {
 	t.Helper()
 	families := []struct{ family, net, host, set string }{
 		{"inet", "198.51.100.0/24", "198.51.100.7", "other4"},
@@ -79,7 +79,7 @@ func (s *Subject) putForeign(t testing.TB) Snapshot {
 			run(t, "ipset", "destroy", f.set)
 		}
 	})
-	return TakeSnapshot(t)
+	return takeSnapshot(t)
 }
 
 // pipe runs a command with that input.
@@ -95,7 +95,6 @@ func pipe(t testing.TB, input, name string, args ...string) {
 // testForeign has what others have on the host stay as it is through a dataplane's whole life: start, changes, damage
 // and its mending, being closed in both ways, and a cleanup.
 func testForeign(t *testing.T, s *Subject) {
-	const atATime = 5
 	changes := wait.Soak(30, 100)
 	w := layouts()[0].build(t, lab.New(t))
 	before := s.putForeign(t)
@@ -106,14 +105,7 @@ func testForeign(t *testing.T, s *Subject) {
 	r.apply(web, newService("empty", vipN(40)))
 	sameForeign(t, "after the start", before)
 	h := newHistory(8, w.servers, 100, 6, web)
-	for i := 1; i <= changes; i++ {
-		h.next()
-		if revision := r.set(h.wanted()...); i%atATime == 0 {
-			if err := r.wait(revision); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	r.lives(h, changes)
 	sameForeign(t, fmt.Sprintf("after %d changes", changes), before)
 	if chains := s.ourChains(t, ""); len(chains) > 0 {
 		repairs := r.engine.Status().Repairs

@@ -164,21 +164,11 @@ func differing(a, b []netip.Addr) (n int) {
 
 // sharedByWeight checks which endpoints of a hashService the clients met: as if each had chosen by weight.
 func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
-	counts := countOf(met)
-	weights := 0
+	weights := map[netip.Addr]int{}
 	for i := range hashEndpoints {
-		weights += 1 + i%3
+		weights[manyAddrs(i).of(vip)] = 1 + i%3
 	}
-	chi := 0.0
-	for i := range hashEndpoints {
-		want := float64(len(met)) * float64(1+i%3) / float64(weights)
-		d := float64(counts[manyAddrs(i).of(vip)]) - want
-		chi += d * d / want
-	}
-	if limit := chiLimit(hashEndpoints - 1); chi > limit {
-		return fmt.Errorf("the endpoints meet %v of %d clients, weights 1, 2, 3, ...: chi-square %.1f, want at most %.1f", counts, len(met), chi, limit)
-	}
-	return nil
+	return fair(countOf(met), weights, byChance)
 }
 
 // meetings has each client send one datagram to a VIP, all from one port that is new, and returns the endpoints that

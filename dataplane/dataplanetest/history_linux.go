@@ -10,7 +10,7 @@ import (
 )
 
 // history is a random sequence of changes to services, the same for the same seed. Services of it come and go; those
-// that it was told to mind keep their first endpoint as it is.
+// that it was told to mind keep their first endpoint, with some weight.
 type history struct {
 	random   *rand.Rand
 	servers  []*server
@@ -19,8 +19,8 @@ type history struct {
 	minded   []*balancer.Service
 }
 
-// newHistory begins a history of n services at VIPs from vipN(first) up, and of changes to minded ones that don't touch
-// their first endpoint.
+// newHistory begins a history of n services at VIPs from vipN(first) up, and of changes to minded ones that keep their
+// first endpoint.
 func newHistory(seed uint64, servers []*server, first, n int, minded ...*balancer.Service) *history {
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
@@ -59,6 +59,20 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
+// lives has so many changes of a history carried out, a few at a time.
+func (r *rig) lives(h *history, changes int) {
+	r.Helper()
+	const atATime = 5
+	for i := 1; i <= changes; i++ {
+		h.next()
+		if revision := r.set(h.wanted()...); i%atATime == 0 {
+			if err := r.wait(revision); err != nil {
+				r.Fatalf("after %d changes: %v", i, err)
+			}
+		}
+	}
+}
+
 // change is any change to a service.
 func (h *history) change(s *balancer.Service) {
 	switch h.random.IntN(6) {
@@ -77,13 +91,16 @@ func (h *history) change(s *balancer.Service) {
 	}
 }
 
-// mind changes what a service is to clients of other endpoints than its first, which is there in both families.
+// mind changes what a service is to clients of other endpoints than its first, which is there in both families, and weights.
 func (h *history) mind(s *balancer.Service) {
 	switch h.random.IntN(4) {
 	case 0:
 		rest := h.servers[1:][:h.random.IntN(len(h.servers))]
 		s.Endpoints = append(s.Endpoints[:2:2], endpoints(rest...)...)
 	case 1:
+		for i := range s.Endpoints[:2] {
+			s.Endpoints[i].Weight = 1 + h.random.IntN(3)
+		}
 		h.shake(s.Endpoints[2:])
 	case 2:
 		s.Scheduler = []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.Random}[h.random.IntN(3)]

@@ -20,14 +20,14 @@ func testMany(r *rig) {
 	}
 	for _, some := range [][]*balancer.Service{all, all[:max(services/10, 1)]} {
 		began := time.Now()
-		if err := r.waitFor(r.set(some...), time.Minute); err != nil {
+		if err := r.wait(r.set(some...)); err != nil {
 			r.Fatal(err)
 		}
 		r.Logf("%d services came in %v", len(some), time.Since(began).Round(time.Millisecond))
 		r.servesWanted(wait.Load(37))
 		r.asWanted("with many services")
 		began = time.Now()
-		if err := r.waitFor(r.set(), time.Minute); err != nil {
+		if err := r.wait(r.set()); err != nil {
 			r.Fatal(err)
 		}
 		r.Logf("they went in %v", time.Since(began).Round(time.Millisecond))

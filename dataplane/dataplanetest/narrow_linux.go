@@ -26,15 +26,10 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	router.Sysctl("net.ipv4.ip_forward", "1")
 	router.Sysctl("net.ipv6.conf.all.forwarding", "1")
 	for i := 1; i <= serverCount; i++ {
-		name := fmt.Sprint("s", i)
-		ns := l.Add(name)
-		gateway := parseAddrs(fmt.Sprintf("10.2.%d.1", i), fmt.Sprintf("fd02:%d::1", i))
-		at := parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))
-		l.Link(router, ns, gateway[0].String()+"/24", at[0].String()+"/24", gateway[1].String()+"/64", at[1].String()+"/64")
-		ns.Default(gateway[0].String(), gateway[1].String())
+		s, _ := linked(l, router, i)
 		w.host.Route(fmt.Sprintf("10.2.%d.0/24", i), "10.4.0.2")
 		w.host.Route(fmt.Sprintf("fd02:%d::/64", i), "fd04::2")
-		w.serve(name, ns, at)
+		w.serve(s)
 	}
 	for ns, chain := range map[*lab.NS]string{router: "OUTPUT", w.client: "INPUT"} {
 		ns.Exec("iptables", "-A", chain, "-p", "icmp", "--icmp-type", "fragmentation-needed", "-j", "DROP")

@@ -58,18 +58,15 @@ func testOnFailure(r *rig) {
 	}
 	var all []visit
 	for _, c := range consequences() {
-		for _, vip := range c.vip {
-			for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-				key := keyOf(vip, vipPort, proto)
-				v := visit{of: c, key: key}
-				if proto == balancer.TCP {
-					v.first, v.local = r.openAgain(r.w.client, "s1", key), r.openAgain(r.w.host, "s1", key)
-				} else {
-					v.first = r.openTo("s1", key)
-				}
-				v.own = r.openTo("s2", key)
-				all = append(all, v)
+		for _, key := range keysOf(c.vip, balancer.TCP, balancer.UDP) {
+			v := visit{of: c, key: key}
+			if key.Proto == balancer.TCP {
+				v.first, v.local = r.openAgain(r.w.client, "s1", key), r.openAgain(r.w.host, "s1", key)
+			} else {
+				v.first = r.openTo("s1", key)
 			}
+			v.own = r.openTo("s2", key)
+			all = append(all, v)
 		}
 	}
 	r.judge(balancer.HealthDown, failed...)

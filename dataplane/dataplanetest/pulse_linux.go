@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,22 +11,38 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
 
+// often calls do again and again, with pauses, until stop is called or the test ends.
+func (r *rig) often(pause time.Duration, do func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for wake.Sleep(ctx, wait.Paced(pause)) {
+			do()
+		}
+	})
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	r.Cleanup(stop)
+	return stop
+}
+
 // pulse is a connection or flow on which something is sent all the time, each time to be answered by the same server
 // with the same bytes.
 type pulse struct {
-	key     balancer.Key
-	conn    net.Conn
-	server  string
-	stop    chan struct{}
-	once    sync.Once
-	running sync.WaitGroup
-	beats   int
-	mu      sync.Mutex // guards err
-	err     error      // the first
+	key    balancer.Key
+	conn   net.Conn
+	server string
+	stop   func()
+	beats  int
+	mu     sync.Mutex // guards err
+	err    error      // the first
 }
 
 // pulse opens a connection to a frontend from the client, and keeps it busy until end, or the end of the test.
@@ -37,19 +54,13 @@ func (r *rig) pulse(key balancer.Key) *pulse {
 
 // beating keeps a connection busy that is answered by a server.
 func (r *rig) beating(key balancer.Key, c net.Conn, server string) *pulse {
-	p := &pulse{key: key, conn: c, server: server, stop: make(chan struct{})}
-	p.running.Go(func() {
-		for p.sofar() == nil {
-			select {
-			case <-p.stop:
-				return
-			case <-time.After(wait.Paced(10 * time.Millisecond)):
-				p.beats++
-				p.note(p.beat())
-			}
+	p := &pulse{key: key, conn: c, server: server}
+	p.stop = r.often(10*time.Millisecond, func() {
+		if p.sofar() == nil {
+			p.beats++
+			p.note(p.beat())
 		}
 	})
-	r.Cleanup(p.halt)
 	return p
 }
 
@@ -78,11 +89,6 @@ func (p *pulse) beat() error {
 	return nil
 }
 
-func (p *pulse) halt() {
-	p.once.Do(func() { close(p.stop) })
-	p.running.Wait()
-}
-
 func (p *pulse) note(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +106,7 @@ func (p *pulse) sofar() error {
 
 // end stops the pulse, and says what went wrong in its life.
 func (p *pulse) end() error {
-	p.halt()
+	p.stop()
 	return p.sofar()
 }
 
@@ -108,10 +114,8 @@ func (p *pulse) end() error {
 func (r *rig) pulses(vip addrs) []*pulse {
 	r.Helper()
 	var all []*pulse
-	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-		for _, a := range vip {
-			all = append(all, r.pulse(keyOf(a, vipPort, proto)))
-		}
+	for _, k := range keysOf(vip, balancer.TCP, balancer.UDP) {
+		all = append(all, r.pulse(k))
 	}
 	return all
 }

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/pick"
+	"vipd/dataplane/host"
 )
 
 // choose picks a backend for a client; the lock is held.
@@ -61,8 +62,8 @@ func (e *front) active(to netip.AddrPort) bool {
 }
 
 func isHosts(a netip.Addr) bool {
-	local, err := localAddrs()
-	return local[a] && err == nil
+	to, err := host.RouteTo(a)
+	return to.Local && err == nil
 }
 
 // dial opens the way to a backend.

@@ -80,7 +80,7 @@ func (r *rig) associates(web *balancer.Service) {
 		r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.meets(from, key, "s1", "s2", "s3") })
 	})
 	r.asWanted("with SCTP")
-	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.SCTP), keyOf(r.w.vip[1], vipPort, balancer.SCTP)}
+	keys := keysOf(r.w.vip, balancer.SCTP)
 	var leaving, staying []net.Conn
 	for _, k := range keys {
 		leaving, staying = append(leaving, r.openTo("s1", k)), append(staying, r.openTo("s2", k))

@@ -57,6 +57,14 @@ func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: a, Port: port, Proto: proto}
 }
 
+// keysOf are the keys of a service at its VIP in both families, for each of the protocols.
+func keysOf(vip addrs, protos ...balancer.Protocol) (keys []balancer.Key) {
+	for _, proto := range protos {
+		keys = append(keys, keyOf(vip[0], vipPort, proto), keyOf(vip[1], vipPort, proto))
+	}
+	return keys
+}
+
 func prefixes(all ...string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {

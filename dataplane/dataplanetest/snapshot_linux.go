@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// Snapshot is what netfilter holds on the host.
-type Snapshot struct {
-	// Ours are the lines about what carries vipd's prefix, Foreign all others, in order. Counters are left out, and so are
+// snapshot is what netfilter holds on the host.
+type snapshot struct {
+	// ours are the lines about what carries vipd's prefix, foreign all others, in order. Counters are left out, and so are
 	// the kernel's own chains while their policy is ACCEPT: they come with the first rule.
-	Ours, Foreign []string
+	ours, foreign []string
 }
 
 // The expressions are constants that the compiler can't make.
@@ -21,14 +21,17 @@ var (
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)
 )
 
-// TakeSnapshot reads the rules of both backends of iptables, ipsets with their entries, and nftables' tables.
-func TakeSnapshot(t testing.TB) Snapshot {
+// takeSnapshot reads the rules of both backends of iptables, ipsets with their entries, and nftables' tables.
+func takeSnapshot(t testing.TB) snapshot {
 	t.Helper()
-	var s Snapshot
+	var s snapshot
 	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
-		if has(tool) {
-			s.rules(tool, run(t, tool))
-		}
+		savedBy(t, tool, func(table, line string) {
+			passing := strings.HasPrefix(line, "*") || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "COMMIT")
+			if !passing && !strings.Contains(line, " ACCEPT [") {
+				s.add(tool + " " + table + " " + counters.ReplaceAllString(line, ""))
+			}
+		})
 	}
 	if has("ipset") {
 		for line := range strings.Lines(run(t, "ipset", "save")) {
@@ -46,31 +49,17 @@ func has(tool string) bool {
 	return err == nil
 }
 
-func (s *Snapshot) add(line string) {
+func (s *snapshot) add(line string) {
 	line = strings.TrimRight(line, "\n")
 	if ownPrefix.MatchString(line) {
-		s.Ours = append(s.Ours, line)
+		s.ours = append(s.ours, line)
 	} else {
-		s.Foreign = append(s.Foreign, line)
-	}
-}
-
-// rules adds what a save prints, each line with its tool and table.
-func (s *Snapshot) rules(tool, saved string) {
-	table := ""
-	for line := range strings.Lines(saved) {
-		switch {
-		case strings.HasPrefix(line, "*"):
-			table = strings.TrimSpace(line[1:])
-		case strings.HasPrefix(line, "#"), strings.HasPrefix(line, "COMMIT"), strings.Contains(line, " ACCEPT ["):
-		default:
-			s.add(tool + " " + table + " " + counters.ReplaceAllString(line, ""))
-		}
+		s.foreign = append(s.foreign, line)
 	}
 }
 
 // nftables adds the tables that are none of iptables'.
-func (s *Snapshot) nftables(t testing.TB) {
+func (s *snapshot) nftables(t testing.TB) {
 	t.Helper()
 	ofIptables := regexp.MustCompile(`^table (ip|ip6) (filter|nat|mangle|raw|security)$`)
 	ours := regexp.MustCompile(`^table (ip|ip6) vipd(-guard|-redirect)?$`)
@@ -79,7 +68,7 @@ func (s *Snapshot) nftables(t testing.TB) {
 			continue
 		}
 		if ours.MatchString(table) {
-			s.Ours = append(s.Ours, table)
+			s.ours = append(s.ours, table)
 			continue
 		}
 		for line := range strings.Lines(run(t, "nft", append([]string{"-s", "list"}, strings.Fields(table)...)...)) {
@@ -89,17 +78,17 @@ func (s *Snapshot) nftables(t testing.TB) {
 }
 
 // sameForeign checks that what is not ours is byte for byte what it was.
-func sameForeign(t testing.TB, when string, before Snapshot) {
+func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
-	if after := TakeSnapshot(t); !slices.Equal(after.Foreign, before.Foreign) {
-		t.Errorf("%s others have\n%s\nwant\n%s", when, strings.Join(after.Foreign, "\n"), strings.Join(before.Foreign, "\n"))
+	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {
+		t.Errorf("%s others have\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
 	}
 }
 
 // nothingOfOurs checks that netfilter holds nothing that carries our prefix.
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
-	if s := TakeSnapshot(t); len(s.Ours) > 0 {
-		t.Errorf("%s there is\n%s\nwant nothing of ours", when, strings.Join(s.Ours, "\n"))
+	if s := takeSnapshot(t); len(s.ours) > 0 {
+		t.Errorf("%s there is\n%s\nwant nothing of ours", when, strings.Join(s.ours, "\n"))
 	}
 }

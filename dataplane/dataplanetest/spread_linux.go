@@ -80,13 +80,6 @@ func (c spreadCase) weight(i int) int {
 	return 1
 }
 
-func (c spreadCase) weights() (sum int) {
-	for i := range c.n {
-		sum += c.weight(i)
-	}
-	return sum
-}
-
 func (c spreadCase) service() *balancer.Service {
 	s := newService(balancer.Name("spread-"+strings.ToLower(c.String())), c.vip)
 	s.VIPs = s.VIPs[:c.families]
@@ -133,31 +126,17 @@ func (r *rig) local(n *lab.NS, network string) {
 }
 
 func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
-	n := cmp.Or(r.s.Connections, wait.Load(min(10_000, 400*c.n)))
-	exact := c.scheduler == balancer.RoundRobin || r.s.ExactWeights
-	if exact {
-		n = min(n, wait.Load(2000))
-		n = c.weights() * max(1, n/c.weights()) // whole cycles
-	}
-	got := r.spray(vip, s, n)
-	chi, off := 0.0, 0
+	weights, sum := map[netip.Addr]int{}, 0
 	for i := range c.n {
-		a := manyAddrs(i).of(vip)
-		want := float64(n) * float64(c.weight(i)) / float64(c.weights())
-		d := float64(got[a]) - want
-		if chi += d * d / want; d != 0 {
-			off++
-		}
-		delete(got, a)
+		weights[manyAddrs(i).of(vip)] = c.weight(i)
+		sum += c.weight(i)
 	}
-	if len(got) > 0 {
-		r.Errorf("%s: others than the endpoints got connections: %v", vip, got)
+	n, slack := cmp.Or(r.s.Connections, wait.Load(min(10_000, 400*c.n))), float64(byChance)
+	if c.scheduler == balancer.RoundRobin || r.s.ExactWeights {
+		n, slack = max(1, min(n, wait.Load(2000))/sum)*sum, exact // whole cycles
 	}
-	if limit := chiLimit(c.n - 1); !exact && chi > limit {
-		r.Errorf("%s: the shares of %d connections have chi-square %.1f, want at most %.1f", vip, n, chi, limit)
-	}
-	if exact && off > 0 {
-		r.Errorf("%s: of %d connections, %d of %d endpoints got more or less than their share", vip, n, off, c.n)
+	if err := fair(r.spray(vip, s, n), weights, slack); err != nil {
+		r.Errorf("%s: %v", vip, err)
 	}
 	// Nothing asks for these flows any more, and the next ones need the room. Without conntrack there are none.
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)

@@ -34,17 +34,12 @@ func scenes() []check {
 		{name: "source-ranges", run: driven(testSourceRanges)},
 		{name: "no-endpoints", run: driven(testNoEndpoints)},
 		{name: "no-endpoints-drop", run: driven(testNoEndpointsDrop)},
-		{name: "endpoint-removed", run: driven(testEndpointRemoved)},
 		{name: "drain-timeout", run: driven(testDrainTimeout)},
-		{name: "draining", run: driven(testDraining)},
 		{name: "service-drains", run: driven(testServiceDrains)},
 		{name: "on-failure", run: driven(testOnFailure)},
 		{name: "killed", run: driven(testKilled)},
 		{name: "undisturbed", run: driven(testUndisturbed)},
-		{name: "undisturbed-many", run: driven(testUndisturbedMany)},
-		{name: "udp-moves", run: driven(testUDPMoves)},
 		{name: "udp-follows", run: driven(testUDPFollows)},
-		{name: "service-removed", run: driven(testServiceRemoved)},
 		{name: "streams", run: driven(testStreams)},
 		{name: "strays", run: driven(testStrays)},
 		{name: "connections", run: driven(testConnections)},
@@ -52,7 +47,6 @@ func scenes() []check {
 		{name: "idempotent", run: bared(testIdempotent)},
 		{name: "order", run: bared(testOrder)},
 		{name: "close", run: bared(testClose)},
-		{name: "keep", run: bared(testKeep)},
 	}
 }
 

@@ -1,7 +1,6 @@
 package dataplanetest
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -33,9 +32,8 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	router.Sysctl("net.ipv4.ip_forward", "1")
 	router.Sysctl("net.ipv6.conf.all.forwarding", "1")
 	for i := 1; i <= serverCount; i++ {
-		name, at := fmt.Sprint("s", i), parseAddrs(fmt.Sprint("10.4.0.", 20+i), fmt.Sprint("fd04::", 20+i))
-		ns := l.Add(name)
-		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
+		s := joined(l, lan, "10.4.0.", "fd04::", i)
+		ns := s.ns
 		ns.Default("10.4.0.254", "fd04::254")
 		dev := "lo"
 		if forward == balancer.TunnelForward {
@@ -48,10 +46,10 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 		ns.AddAddr("lo", w.vip[1].String()+"/128")
 		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 			for _, vip := range w.vip {
-				ns.Echo(string(proto), name, netip.AddrPortFrom(vip, vipPort))
+				ns.Echo(string(proto), s.name, netip.AddrPortFrom(vip, vipPort))
 			}
 		}
-		w.servers = append(w.servers, &server{name: name, ns: ns, addr: at})
+		w.servers = append(w.servers, s)
 	}
 	return w
 }

@@ -19,7 +19,7 @@ type Subject struct {
 	Name string
 	// New returns a dataplane over whatever an earlier one left on the host. The suite closes it.
 	New func(t testing.TB) dataplane.Dataplane
-	// Host returns what keeps addresses and the guard. Nil: one that only adds VIPs to lo, which is enough for
+	// Host returns what keeps addresses and the guard. Nil: there is none, and all VIPs are local, which is enough for
 	// dataplanes that end connections themselves; the cases that ask for the guard are skipped.
 	Host func(t testing.TB) dataplane.Host
 	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as random shares. Round
@@ -222,7 +222,7 @@ func (s *Subject) newHost(t testing.TB) dataplane.Host {
 		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
 		return s.Host(t)
 	}
-	return newPlainHost(t)
+	return bareHost(t)
 }
 
 // closeTime bounds the end of a dataplane.

@@ -11,29 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
-	"vipd/test/wait"
 )
-
-// testUDPMoves has a UDP client that keeps its port move when its endpoint goes, and find the first one that comes.
-func testUDPMoves(r *rig) {
-	r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) {
-		all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-		r.apply(all)
-		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
-		for range 2 { // moves, and moves on
-			rest := slices.DeleteFunc(slices.Clone(r.w.servers), func(s *server) bool { return s.name == a.Server })
-			r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(rest...) }))
-			a = r.movesFrom(c, key, a.Server)
-			r.apply(all)
-		}
-		r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = nil }))
-		if a, err := lab.AskWithin(c, patience(silence)); err == nil {
-			r.Errorf("%s: without endpoints, %s answers", key, a.Server)
-		}
-		r.apply(all)
-		r.movesFrom(c, key, "")
-	})
-}
 
 // movesFrom asks on a UDP flow until another server than name answers, and checks that name does not.
 func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer) {
@@ -50,12 +28,9 @@ func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer
 
 // caller is a UDP client that asks on and on from one port, whatever it hears.
 type caller struct {
-	key  balancer.Key
-	stop chan struct{}
-
-	running sync.WaitGroup
-	mu      sync.Mutex
-	heard   []string // who answered, question by question; "" means none
+	key   balancer.Key
+	mu    sync.Mutex
+	heard []string // who answered, question by question; "" means none
 }
 
 // caller begins to ask a frontend that may not be there yet.
@@ -65,24 +40,13 @@ func (r *rig) caller(key balancer.Key) *caller {
 	if err != nil {
 		r.Fatal(err)
 	}
-	c := &caller{key: key, stop: make(chan struct{})}
-	c.running.Go(func() {
-		for {
-			select {
-			case <-c.stop:
-				return
-			case <-time.After(wait.Paced(5 * time.Millisecond)):
-			}
-			a, _ := lab.AskWithin(conn, patience(unanswered)) // no server without an answer
-			c.mu.Lock()
-			c.heard = append(c.heard, a.Server)
-			c.mu.Unlock()
-		}
-	})
-	r.Cleanup(func() {
-		close(c.stop)
-		c.running.Wait()
-		_ = conn.Close()
+	r.Cleanup(func() { _ = conn.Close() })
+	c := &caller{key: key}
+	r.often(5*time.Millisecond, func() {
+		a, _ := lab.AskWithin(conn, patience(unanswered)) // no server without an answer
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.heard = append(c.heard, a.Server)
 	})
 	return c
 }

@@ -138,14 +138,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 	r.besideContested(web, other, before)
 	h := newHistory(11, w.servers, 100, 6, other)
 	changes := max(20, wait.Load(100))
-	for i := 1; i <= changes; i++ {
-		h.next()
-		if revision := r.set(h.wanted()...); i%5 == 0 {
-			if err := r.wait(revision); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	r.lives(h, changes)
 	sameServers(t, "after changes", before)
 	r.undisturbed([]*pulse{theirs}, "changes beside it")
 	r.stop()
@@ -171,7 +164,7 @@ func (r *rig) besideContested(web, other *balancer.Service, before map[string]st
 		return
 	}
 	r.set(web, other)
-	contested := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.UDP), keyOf(r.w.vip[1], vipPort, balancer.UDP)}
+	contested := keysOf(r.w.vip, balancer.UDP)
 	r.Eventually("failing where others have a virtual server, and nowhere else", func() error {
 		failing := r.engine.Status().Failing
 		for _, k := range contested {
@@ -180,12 +173,12 @@ func (r *rig) besideContested(web, other *balancer.Service, before map[string]st
 			}
 		}
 		if len(failing) > len(contested) {
-			return fmt.Errorf("%d frontends fail: %v", len(failing), failures(r.engine.Status()))
+			return fmt.Errorf("%d frontends fail: %v", len(failing), failing)
 		}
 		return nil
 	})
-	for _, vip := range r.w.vip {
-		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, keyOf(vip, vipPort, balancer.TCP)); return err })
+	for _, k := range keysOf(r.w.vip, balancer.TCP) {
+		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, k); return err })
 	}
 	sameServers(r, "after the start", before)
 	revision := r.set(other) // what is not ours must not go with what is

@@ -116,29 +116,42 @@ func (w *world) addClients(dev, net4, net6 string) {
 // forwards lets the host forward IPv6, which is up to its owner; IPv4 is up to what is tested.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
-// serve adds a server in ns at a, with an echo server for each protocol.
-func (w *world) serve(name string, ns *lab.NS, a addrs) {
-	s := &server{name: name, ns: ns, addr: a, echo: map[balancer.Key]*lab.Server{}}
-	for _, addr := range a {
+// serve adds a server, with an echo server for each protocol.
+func (w *world) serve(s *server) {
+	s.echo = map[balancer.Key]*lab.Server{}
+	for _, addr := range s.addr {
 		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 			k := balancer.Key{Addr: addr, Port: targetPort, Proto: proto}
-			s.echo[k] = ns.Echo(string(proto), name, k.AddrPort())
+			s.echo[k] = s.ns.Echo(string(proto), s.name, k.AddrPort())
 		}
 	}
 	w.servers = append(w.servers, s)
 }
 
+// linked is the i-th server, with a link of its own to its gateway, which has the address that is returned there.
+func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
+	s = &server{name: fmt.Sprint("s", i), addr: parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))}
+	s.ns = l.Add(s.name)
+	gateway = parseAddrs(fmt.Sprintf("10.2.%d.1", i), fmt.Sprintf("fd02:%d::1", i))
+	l.Link(to, s.ns, gateway[0].String()+"/24", s.addr[0].String()+"/24", gateway[1].String()+"/64", s.addr[1].String()+"/64")
+	s.ns.Default(gateway[0].String(), gateway[1].String())
+	return s, gateway
+}
+
+// joined is the i-th server, on a switch with networks that begin so.
+func joined(l *lab.Lab, lan *lab.Bridge, net4, net6 string, i int) *server {
+	s := &server{name: fmt.Sprint("s", i), addr: parseAddrs(net4+fmt.Sprint(20+i), net6+fmt.Sprint(20+i))}
+	s.ns = l.Add(s.name)
+	lan.Join(s.ns, s.addr[0].String()+"/24", s.addr[1].String()+"/64")
+	return s
+}
+
 func routed(_ testing.TB, l *lab.Lab) *world {
 	w := newWorld(l)
 	for i := 1; i <= serverCount; i++ {
-		name := fmt.Sprint("s", i)
-		ns := l.Add(name)
-		gateway := parseAddrs(fmt.Sprintf("10.2.%d.1", i), fmt.Sprintf("fd02:%d::1", i))
-		at := parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))
-		l.Link(w.host, ns, gateway[0].String()+"/24", at[0].String()+"/24", gateway[1].String()+"/64", at[1].String()+"/64")
-		ns.Default(gateway[0].String(), gateway[1].String())
+		s, gateway := linked(l, w.host, i)
 		w.own = append(w.own, gateway[:]...)
-		w.serve(name, ns, at)
+		w.serve(s)
 	}
 	return w
 }
@@ -152,11 +165,9 @@ func oneArm(_ testing.TB, l *lab.Lab) *world {
 	w.addClients("lan", "10.3.0.", "fd03::")
 	w.routeVIPs(w.client, "10.3.0.1", "fd03::1")
 	for i := 1; i <= serverCount; i++ {
-		name, at := fmt.Sprint("s", i), parseAddrs(fmt.Sprint("10.3.0.", 20+i), fmt.Sprint("fd03::", 20+i))
-		ns := l.Add(name)
-		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
-		w.routeVIPs(ns, "10.3.0.1", "fd03::1")
-		w.serve(name, ns, at)
+		s := joined(l, lan, "10.3.0.", "fd03::", i)
+		w.routeVIPs(s.ns, "10.3.0.1", "fd03::1")
+		w.serve(s)
 	}
 	w.forwards()
 	return w
@@ -175,12 +186,10 @@ func astray(_ testing.TB, l *lab.Lab) *world {
 	w.own = append(w.own, netip.MustParseAddr("10.4.0.1"), netip.MustParseAddr("fd04::1"))
 	lan.Join(router, "10.4.0.254/24", "fd04::254/64")
 	for i := 1; i <= serverCount; i++ {
-		name, at := fmt.Sprint("s", i), parseAddrs(fmt.Sprint("10.4.0.", 20+i), fmt.Sprint("fd04::", 20+i))
-		ns := l.Add(name)
-		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
-		ns.Default("10.4.0.254", "fd04::254")
-		w.routeVIPs(ns, "10.4.0.1", "fd04::1")
-		w.serve(name, ns, at)
+		s := joined(l, lan, "10.4.0.", "fd04::", i)
+		s.ns.Default("10.4.0.254", "fd04::254")
+		w.routeVIPs(s.ns, "10.4.0.1", "fd04::1")
+		w.serve(s)
 	}
 	return w
 }

@@ -59,7 +59,7 @@ func elsewhere(backend xtables.Variant) map[string]string {
 	}
 	const why = "make soak runs it: the text of the rules is that of the legacy backend"
 	for _, name := range dataplanetest.Scenes() {
-		if !slices.Contains([]string{"many", "order", "idempotent", "keep", "service-drains", "killed"}, name) {
+		if !slices.Contains([]string{"many", "order", "idempotent", "close", "service-drains", "killed"}, name) {
 			skip["routed/"+name] = why
 		}
 	}

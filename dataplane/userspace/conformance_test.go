@@ -56,7 +56,7 @@ func shownByBind() map[string]string {
 	}
 	for _, name := range []string{
 		"spread", "shares", "sticky-schedulers", "hashes", "max-connections", "affinity", "affinity-ends", "source-ranges", "drain-timeout",
-		"draining", "on-failure", "undisturbed-many", "streams", "service-drains",
+		"on-failure", "streams", "service-drains",
 	} {
 		skip["routed/"+name] = "make soak runs it: it is about what bind shows"
 	}

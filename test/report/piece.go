@@ -18,7 +18,7 @@ func long() []piece {
 	const ipvs, suite = "vipd/dataplane/ipvs", "^TestIPVSConformance$"
 	return []piece{
 		{Path: ipvs, Run: suite + "/^routed$/^(sctp|many|spread|shares|hashes|max-connections|affinity-ends)$"},
-		{Path: ipvs, Run: suite + "/^routed$/^(udp-moves|udp-follows|service-removed|streams|connections|held-vip|idempotent|order|close|keep)$"},
+		{Path: ipvs, Run: suite + "/^routed$/^(undisturbed|udp-follows|streams|connections|held-vip|idempotent|order|close)$"},
 		{Path: ipvs, Run: suite + "/^routed$"},
 		{Path: ipvs, Run: suite + "/^damage$"},
 		{Path: ipvs, Run: suite + "/^(foreign|foreign-servers|restart|drains|kills)$"},
