@@ -53,12 +53,8 @@ type Flags uint32
 const (
 	// Persistent: clients stay with their destination for Service.Timeout.
 	Persistent Flags = 1 << 0
-	// OnePacket: each UDP packet is scheduled for itself.
-	OnePacket Flags = 1 << 2
 	// Fallback: sh and mh look for another destination where the one that they find has weight 0 or is overloaded.
 	Fallback Flags = 1 << 3
-	// PortHash: sh and mh look at the client's port too.
-	PortHash Flags = 1 << 4
 
 	// hashed is the kernel's own mark that a virtual server is in its table; it is in all that one reads.
 	hashed Flags = 1 << 1

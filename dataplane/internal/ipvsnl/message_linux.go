@@ -29,7 +29,6 @@ const (
 	serviceProtocol  = 2
 	serviceAddr      = 3
 	servicePort      = 4
-	serviceMark      = 5
 	serviceScheduler = 6
 	serviceFlags     = 7
 	serviceTimeout   = 8
