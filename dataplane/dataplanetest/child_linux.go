@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is what makes Run be the daemon that the cases restart and kills kill.
+// childVar is what makes Run be the daemon that cases kill.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
 // errand is the value of childVar, as JSON.

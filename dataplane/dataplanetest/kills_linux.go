@@ -13,47 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// testRestart has a process that carries services out killed without warning. A new one over what is left comes to
-// what is wanted by then, with nothing left over.
-func testRestart(t *testing.T, s *Subject) {
-	root := strings.TrimSuffix(t.Name(), "/restart")
-	w := layouts()[0].build(t, lab.New(t))
-	stay := newService("stay", w.vip, endpoints(w.servers...)...)
-	gone := newService("gone", vipN(60), endpoints(w.servers...)...)
-	change := newService("change", vipN(61), endpoints(w.servers[0])...)
-	lose := newService("lose", vipN(62), endpoints(w.servers[0])...)
-	fresh := newService("fresh", vipN(63), endpoints(w.servers[1])...)
-
-	c := startChild(t, root, errand{Local: w.own, Services: []*balancer.Service{stay, gone, change, lose}})
-	c.awaitReady()
-	r := &rig{T: t, s: s, w: w}
-	r.mustAsk(w.client, keyOf(w.vip[0], vipPort, balancer.TCP))
-	c.kill()
-
-	r = newStill(t, s, w)
-	r.drive()
-	change = edited(change, func(s *balancer.Service) { s.Endpoints = endpoints(w.servers[1]) })
-	lose = edited(lose, func(s *balancer.Service) { s.Endpoints = nil })
-	r.apply(stay, change, lose, fresh)
-	r.each(func(r *rig, key balancer.Key) {
-		at := func(vip addrs) balancer.Key { return keyOf(vip.of(key.Addr), vipPort, key.Proto) }
-		r.mustAsk(w.client, key)
-		for _, vip := range []addrs{vipN(61), vipN(63)} {
-			if got := r.mustAsk(w.client, at(vip)).Server; got != "s2" {
-				r.Errorf("%s is answered by %s, want s2", at(vip), got)
-			}
-		}
-		r.refused(w.client, at(vipN(62)))
-		if a, err := r.askFrom(w.client, netip.Addr{}, at(vipN(60)), silence); err == nil {
-			r.Errorf("%s, which is wanted no more, is answered by %s", at(vipN(60)), a.Server)
-		}
-	})
-	r.asWanted("after a restart")
-}
-
 // testKills has processes killed, one after the other, at random moments: while they take over what the one before left,
-// and within a stream of changes. Each comes to what is wanted by then, clients are served, nothing is left over, and
-// what others have stays as it is.
+// and within a stream of changes. Each comes to what is wanted by then, as services have changed, lost their endpoints, gone and
+// come meanwhile, clients are served, nothing is left over, and what others have stays as it is.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
 	if !s.Keeps { // what dies with its process leaves little that could go wrong
@@ -64,6 +26,8 @@ func testKills(t *testing.T, s *Subject) {
 	before := s.putForeign(t)
 	random := rand.New(rand.NewPCG(9, 0))
 	stay := newService("stay", w.vip, endpoints(w.servers...)...)
+	change, lose := newService("change", vipN(61), endpoints(w.servers[0])...), newService("lose", vipN(62), endpoints(w.servers[0])...)
+	gone := newService("gone", vipN(60), endpoints(w.servers...)...)
 	e := errand{Local: w.own}
 	for _, server := range w.servers {
 		e.Servers = append(e.Servers, server.addr)
@@ -72,7 +36,7 @@ func testKills(t *testing.T, s *Subject) {
 	for i := range kills {
 		e.Seed = uint64(i)
 		once := newService("once", vipN(120+i), endpoints(w.servers[i%len(w.servers)])...)
-		e.Services = []*balancer.Service{stay, once}
+		e.Services = []*balancer.Service{stay, change, lose, gone, once}
 		c := startChild(t, root, e)
 		if i%3 == 2 {
 			r.pause(time.Duration(random.Int64N(int64(wait.Scaled(400 * time.Millisecond)))))
@@ -90,8 +54,15 @@ func testKills(t *testing.T, s *Subject) {
 	}
 	r = newStill(t, s, w)
 	r.drive()
-	r.apply(stay, newService("once", vipN(119), endpoints(w.servers[0])...))
+	change = edited(change, func(s *balancer.Service) { s.Endpoints = endpoints(w.servers[1]) })
+	lose = edited(lose, func(s *balancer.Service) { s.Endpoints = nil })
+	r.apply(stay, change, lose, newService("fresh", vipN(63), endpoints(w.servers[1])...))
 	r.servesWanted(1)
+	for _, key := range keysOf(vipN(60), balancer.TCP, balancer.UDP) {
+		if a, err := r.askFrom(w.client, netip.Addr{}, key, silence); err == nil {
+			t.Errorf("%s, which is wanted no more, is answered by %s", key, a.Server)
+		}
+	}
 	r.asWanted("after the last kill")
 	sameForeign(t, "after the last kill", before)
 }

@@ -51,7 +51,7 @@ type Subject struct {
 	Ends map[string]string
 	// VirtualServers: it makes virtual servers of IPVS, so that those of others can be in its way.
 	VirtualServers bool
-	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "restart" or
+	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "kills" or
 	// "layouts/one-arm/hairpin/udp6", with the reason.
 	Skip map[string]string
 
@@ -85,7 +85,6 @@ func checks() []check {
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},
 		{name: "foreign-servers", needs: []string{"ipvsadm"}, run: testForeignServers},
-		{name: "restart", run: testRestart},
 		{name: "drains", run: testDrains},
 		{name: "kills", needs: foreignTools(), run: testKills},
 	}

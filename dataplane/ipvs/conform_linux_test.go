@@ -61,15 +61,14 @@ func TestIPVSConformance(t *testing.T) {
 
 // elsewhere are the cases that such a guest runs in make soak alone: those about compiled services, the guard and addresses,
 // which all other modes show (through policies DROP and with each snat, for virtual servers, TestIPVSGuard of dataplane/host);
-// those about shares, which the kernel's schedulers make of the weights that tests of this package compare one by one; and
-// kills beside rules of others: restart, drains and foreign-servers kill here too.
+// and those about shares, which the kernel's schedulers make of the weights that tests of this package compare one by one.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
 		return skip
 	}
 	for _, name := range []string{
-		"arrival", "foreign", "kills", "policy-drop", "snat", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
+		"arrival", "foreign", "policy-drop", "snat", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
 		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
 		"damage/chain-filter", "damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
 		"routed/spread", "routed/hashes", "routed/source-ranges", "damage/addresses",

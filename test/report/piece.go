@@ -21,7 +21,7 @@ func long() []piece {
 		{Path: ipvs, Run: suite + "/^routed$/^(undisturbed|udp-follows|streams|connections|held-vip|idempotent|order|close)$"},
 		{Path: ipvs, Run: suite + "/^routed$"},
 		{Path: ipvs, Run: suite + "/^damage$"},
-		{Path: ipvs, Run: suite + "/^(foreign|foreign-servers|restart|drains|kills)$"},
+		{Path: ipvs, Run: suite + "/^(foreign|foreign-servers|drains|kills)$"},
 		{Path: "vipd/dataplane/host", Run: "^TestIPVSGuard$"},
 		{Path: ipvs, Run: "^TestIPVSFaultsAreNoticed$"},
 		{Path: "vipd/cmd/vipd", Run: "^TestIPVSDetection$"},
