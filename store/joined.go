@@ -21,61 +21,33 @@ type Joined struct {
 	Fleet Source
 }
 
-var (
-	_ Source   = (*Joined)(nil)
-	_ Reloader = (*Joined)(nil)
-)
+var _ Source = (*Joined)(nil)
 
 // Watch publishes what both hold, once both have published, until ctx ends. Revisions are the fleet's: they stay the
 // same where only the node's own services change. An error is that of one of the two, and ends the other.
 func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w := joining{publish: publish}
+	var mu sync.Mutex          // held while publish runs: it is never called twice at once
+	var local, fleet *Snapshot // what was last published; nil means nothing yet
+	var both joined
 	watch := func(s Source, last **Snapshot) error {
 		defer cancel() // one without the other is not complete
-		return s.Watch(ctx, func(s Snapshot) { w.take(last, s) })
-	}
-	var local error
-	var running sync.WaitGroup
-	running.Go(func() { local = watch(j.Local, &w.local) })
-	fleet := watch(j.Fleet, &w.fleet)
-	running.Wait()
-	return errors.Join(local, fleet)
-}
-
-// Reload has those of the two read everything anew that can be told to.
-func (j *Joined) Reload(ctx context.Context) ([]balancer.Problem, error) {
-	var problems []balancer.Problem
-	for _, s := range []Source{j.Local, j.Fleet} {
-		if r, ok := s.(Reloader); ok {
-			more, err := r.Reload(ctx)
-			if err != nil {
-				return nil, err
+		return s.Watch(ctx, func(s Snapshot) {
+			mu.Lock()
+			defer mu.Unlock()
+			*last = &s
+			if local != nil && fleet != nil {
+				publish(both.next(*local, *fleet))
 			}
-			problems = append(problems, more...)
-		}
+		})
 	}
-	return problems, nil
-}
-
-// joining is one run of Watch.
-type joining struct {
-	publish func(Snapshot)
-
-	mu           sync.Mutex // held while publish runs: it is never called twice at once
-	local, fleet *Snapshot  // what was last published; nil means nothing yet
-	joined       joined
-}
-
-// take takes in what one of the two has published.
-func (w *joining) take(last **Snapshot, s Snapshot) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	*last = &s
-	if w.local != nil && w.fleet != nil {
-		w.publish(w.joined.next(*w.local, *w.fleet))
-	}
+	var failed error
+	var running sync.WaitGroup
+	running.Go(func() { failed = watch(j.Local, &local) })
+	err := watch(j.Fleet, &fleet)
+	running.Wait()
+	return errors.Join(failed, err)
 }
 
 // joined is what two snapshots come to together. The zero value is that of two empty ones.
@@ -94,8 +66,12 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	if own != was {
 		for name, service := range own.All() {
 			j.out.Services = j.out.Services.Set(name, service)
-			j.out.Endpoints = leaveOut(j.out.Endpoints, balancer.EndpointID{Service: name}, func(id balancer.EndpointID) bool { return id.Service == name })
-			j.out.Overrides = leaveOut(j.out.Overrides, balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name })
+			for id := range fleet.Endpoints.While(balancer.EndpointID{Service: name}, func(id balancer.EndpointID) bool { return id.Service == name }) {
+				j.out.Endpoints = j.out.Endpoints.Delete(id)
+			}
+			for t := range fleet.Overrides.While(balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name }) {
+				j.out.Overrides = j.out.Overrides.Delete(t)
+			}
 		}
 	}
 	if local.VIPs != j.local.VIPs {
@@ -156,15 +132,4 @@ func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
 		}
 	}
 	return out
-}
-
-// leaveOut removes what is of one, from start on.
-func leaveOut[K snap.Ordered[K], V any](m snap.Map[K, *V], start K, is func(K) bool) snap.Map[K, *V] {
-	for key := range m.From(start) {
-		if !is(key) {
-			break
-		}
-		m = m.Delete(key)
-	}
-	return m
 }

@@ -26,7 +26,7 @@ func TestJoinedIsASource(t *testing.T) {
 type fleetPlace struct{ fleet *memory }
 
 func (p fleetPlace) Source() store.Source {
-	return struct{ store.Source }{&store.Joined{Local: newMemory(), Fleet: p.fleet}} // memory has nothing to reload
+	return &store.Joined{Local: newMemory(), Fleet: p.fleet}
 }
 func (p fleetPlace) Write(name balancer.Name, fields map[string]any) {
 	p.fleet.Define(name, fields, nil)

@@ -18,12 +18,6 @@ type Source interface {
 	Watch(ctx context.Context, publish func(Snapshot)) error
 }
 
-// Reloader is implemented by sources that can be told to look again at once.
-type Reloader interface {
-	// Reload reads everything anew and returns when the result has been published, with what it found wrong.
-	Reload(ctx context.Context) ([]balancer.Problem, error)
-}
-
 // Snapshot is the complete state of a source. Equal values keep their old pointer from one snapshot to the next.
 type Snapshot struct {
 	Services  snap.Map[balancer.Name, *balancer.Service]

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -210,7 +211,9 @@ func testBad(t *testing.T, p Place) {
 
 func testReload(t *testing.T, p Place) {
 	source := p.Source()
-	reloader, ok := source.(store.Reloader)
+	reloader, ok := source.(interface {
+		Reload(context.Context) ([]balancer.Problem, error)
+	})
 	if !ok {
 		t.Skipf("%T has nothing to reload", source)
 	}

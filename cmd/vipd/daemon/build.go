@@ -36,12 +36,6 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// source is what the daemon needs of a store.
-type source interface {
-	store.Source
-	store.Reloader
-}
-
 // build makes the parts, each after those that it needs.
 func (d *Daemon) build() (err error) {
 	if d.host, err = d.newHost(d.component("host")); err != nil {

@@ -81,7 +81,7 @@ type Daemon struct {
 	modeSwitch *modeswitch.Switch
 	counters   traffic.Counters // of what all modes have counted
 	engine     *dataplane.Engine
-	source     source
+	source     store.Source
 	files      *tomlfile.Source // the part of source that follows files
 	fleet      *fleet.Node      // nil means the store is not a fleet's
 	// reserved is nil where the store is not a fleet's.
@@ -353,7 +353,7 @@ func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, err
 func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	d.notify.reloading()
 	defer d.notify.reloaded()
-	if _, err := d.source.Reload(ctx); err != nil {
+	if _, err := d.files.Reload(ctx); err != nil {
 		return nil, err
 	}
 	if err := d.model.Update(ctx, nil); err != nil {
