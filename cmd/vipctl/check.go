@@ -63,8 +63,7 @@ func (c *call) readChecked(place string) (*definitions, error) {
 	if err != nil {
 		return nil, err
 	}
-	read, err := tomlfile.LoadText(place, text)
-	return definitionsOf(place, read), err
+	return definitionsOf(place, tomlfile.LoadText(place, text)), nil
 }
 
 // checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds

@@ -91,7 +91,9 @@ func BenchmarkChange(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			published, done := make(chan store.Snapshot, 1), make(chan error)
 			go func() {
-				done <- New(Options{Path: dir}).Watch(ctx, func(s store.Snapshot) { published <- s })
+				s := New(Options{})
+				s.loader = newLoader("", dir)
+				done <- s.Watch(ctx, func(s store.Snapshot) { published <- s })
 			}()
 			<-published
 			weight := 1

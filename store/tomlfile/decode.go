@@ -23,30 +23,27 @@ func decodeServices(doc *Document, defaults map[string]any, lines map[string]bal
 	var problems []balancer.Problem
 	in, folder := interner{}, doc.Folder()
 	for _, key := range slices.Sorted(maps.Keys(table)) {
-		name := balancer.Name(in.text(key))
-		d, found := decodeService(doc, folder, name, in.own(table[key]), defaults)
-		if d.value != nil {
-			d.value.Origin.Fields = lines[decode.Join("services", key)]
+		name, path := balancer.Name(in.text(key)), decode.Join("services", key)
+		fields, ok := in.own(table[key]).(map[string]any)
+		if !ok {
+			p := doc.noTable(path, table[key])
+			p.Service, p.Field = name, ""
+			services[name] = definition[balancer.Service]{origin: p.Origin}
+			problems = append(problems, p)
+			continue
+		}
+		service, found := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
+		problems = append(problems, found...)
+		d := definition[balancer.Service]{service, doc.Where(path), keysIn(fields)}
+		if service != nil {
+			service.Origin.Fields = lines[path]
 		}
 		if old != nil {
 			d.keep(old.services[name])
 		}
 		services[name] = d
-		problems = append(problems, found...)
 	}
 	return services, problems
-}
-
-func decodeService(doc *Document, folder string, name balancer.Name, raw any, defaults map[string]any) (definition[balancer.Service], []balancer.Problem) {
-	path := decode.Join("services", string(name))
-	fields, ok := raw.(map[string]any)
-	if ok {
-		service, problems := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
-		return definition[balancer.Service]{service, doc.Where(path), keysIn(fields)}, problems
-	}
-	p := doc.noTable(path, raw)
-	p.Service, p.Field = name, ""
-	return definition[balancer.Service]{origin: p.Origin}, []balancer.Problem{p}
 }
 
 // decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 )
 
 // maxSize is the size in bytes over which a file is not read.
@@ -16,8 +17,8 @@ const maxSize = 64 << 20
 // ReadFile reads a file that a Source would read: a regular one, at the end of whatever links, of 64 MiB at most. It
 // never waits for others, as reading a pipe does.
 func ReadFile(path string) ([]byte, error) {
-	text, _, _, err := readFile(path)
-	return text, err
+	t, err := readText(path)
+	return t.bytes, err
 }
 
 // writers says whether a process has a file open for writing.
@@ -29,23 +30,39 @@ const (
 	someWriters
 )
 
-func readFile(path string) ([]byte, fs.FileInfo, writers, error) {
+// text is a file as it was read.
+type text struct {
+	path  string
+	id    identity
+	began time.Time
+	bytes []byte
+	sum   uint64
+	// writers says whether the file was being written while it was read.
+	writers writers
+}
+
+// blank reports whether the text holds nothing at all.
+func (t *text) blank() bool { return len(bytes.TrimSpace(t.bytes)) == 0 }
+
+// readText reads a file, all but its sum.
+func readText(path string) (text, error) {
+	began := time.Now()
 	file, info, err := openRegular(path)
 	if err != nil {
-		return nil, nil, unknownWriters, err
+		return text{}, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	before := writersOf(file)
 	var buffer bytes.Buffer
 	buffer.Grow(int(info.Size()) + bytes.MinRead)
 	if _, err = buffer.ReadFrom(io.LimitReader(file, maxSize+1)); err != nil {
-		return nil, nil, unknownWriters, err
+		return text{}, err
 	}
 	if buffer.Len() > maxSize { // it has grown meanwhile
-		return nil, nil, unknownWriters, tooLarge(path)
+		return text{}, tooLarge(path)
 	}
 	// A writer that came or went during the reading may have left half of the new text in it.
-	return buffer.Bytes(), info, max(before, writersOf(file)), nil
+	return text{path: path, id: identityOf(info), began: began, bytes: buffer.Bytes(), writers: max(before, writersOf(file))}, nil
 }
 
 // openRegular opens a file without waiting. Opening a pipe waits for a writer, and opening a device may

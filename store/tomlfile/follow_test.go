@@ -233,11 +233,12 @@ func TestWithoutNotifications(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
 			var watcher *fsnotify.Watcher
-			o := tomlfile.Options{Main: w.path("vipd.toml"), Poll: time.Hour, Log: slog.New(slog.DiscardHandler)}
+			poll := time.Hour
 			if name == "nobody tells us" {
-				o.Poll = 50 * time.Millisecond
+				poll = 50 * time.Millisecond
 			}
-			w.followWith(o, func(s *tomlfile.Source) {
+			w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), Log: slog.New(slog.DiscardHandler)}, func(s *tomlfile.Source) {
+				s.SetPoll(poll)
 				s.SetOpen(func() (_ *fsnotify.Watcher, err error) {
 					if lose == nil {
 						return nil, errors.New("none left")

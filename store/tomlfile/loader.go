@@ -26,8 +26,8 @@ type loader struct {
 	// path of the main file; "" where there is only a place.
 	path string
 	main mainFile
-	// readFile is the function of that name, but where the text of the main file is at hand.
-	readFile func(path string) ([]byte, os.FileInfo, writers, error)
+	// readText is the function of that name, but where the text of the main file is at hand.
+	readText func(path string) (text, error)
 	// place is the file or folder of [store].path; "" means there is none. placeErr is why it can't be read.
 	place    string
 	placeErr error
@@ -41,7 +41,7 @@ type loader struct {
 	// grace is defaultGrace but in tests.
 	grace time.Duration
 
-	merge merge
+	merge *merge
 	state store.Snapshot
 }
 
@@ -58,7 +58,7 @@ type look struct {
 }
 
 func newLoader(main, place string) *loader {
-	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile, ahead: map[string]sighting{}}
+	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readText: readText, ahead: map[string]sighting{}}
 }
 
 // begin takes in the files and the defaults of an earlier process. What is not there any more goes with the first load.
@@ -243,14 +243,9 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	}
 	running.Wait()
 	for i, path := range paths {
-		l.take(path, fresh[i])
+		l.unsettled = l.unsettled || fresh[i].unsettled
+		l.merge.put(path, fresh[i])
 	}
-}
-
-// take merges what the file at path holds now.
-func (l *loader) take(path string, fresh *contents) {
-	l.unsettled = l.unsettled || fresh.unsettled
-	l.merge.put(path, fresh)
 }
 
 // read reads one file of the place. It changes nothing of the loader: several run at once.
@@ -270,6 +265,7 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 	if err != nil {
 		return old.broken(path, err, []balancer.Problem{unreadable(path, err)}), nil
 	}
+	t.sum = maphash.Bytes(l.seed, t.bytes)
 	if kept := l.reread(old, &t, what); kept != nil {
 		return kept, nil
 	}
@@ -316,14 +312,10 @@ func Load(path string) Result {
 }
 
 // LoadText is Load of a file whose text is at hand. Name stands for it in problems, and paths in it are relative to where name is.
-func LoadText(name string, text []byte) (Result, error) {
-	info, err := os.Stat(os.DevNull) // any will do that is no file of a folder: the text is read once
-	if err != nil {
-		return Result{}, err
-	}
+func LoadText(name string, bytes []byte) Result {
 	l := newLoader(name, "")
-	l.readFile = func(string) ([]byte, os.FileInfo, writers, error) { return text, info, noWriters, nil }
-	return l.once(), nil
+	l.readText = func(path string) (text, error) { return text{path: path, bytes: bytes, writers: noWriters}, nil }
+	return l.once()
 }
 
 func (l *loader) once() Result {

@@ -47,7 +47,8 @@ func (l *loader) loadMain(what look) {
 		fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
 	}
 	l.main.contents = fresh
-	l.take(l.path, fresh)
+	l.unsettled = l.unsettled || fresh.unsettled
+	l.merge.put(l.path, fresh)
 }
 
 // says reports whether the file defined anything or had a setting when it was last read.

@@ -25,9 +25,10 @@ type merge struct {
 	vips     merged[netip.Addr, balancer.VIP]
 }
 
-func newMerge(main string) merge {
-	m := merge{main: main, files: map[string]*contents{}, faulty: map[string]bool{}}
-	m.services, m.vips = newMerged[balancer.Name, balancer.Service](), newMerged[netip.Addr, balancer.VIP]()
+func newMerge(main string) *merge {
+	m := &merge{main: main, files: map[string]*contents{}, faulty: map[string]bool{}}
+	m.services = newMerged(m.compare, func(path string) map[balancer.Name]definition[balancer.Service] { return m.files[path].services })
+	m.vips = newMerged(m.compare, func(path string) map[netip.Addr]definition[balancer.VIP] { return m.files[path].vips })
 	return m
 }
 
@@ -59,14 +60,14 @@ func (m *merge) put(path string, fresh *contents) {
 	if delete(m.faulty, path); len(fresh.problems) > 0 {
 		m.faulty[path] = true
 	}
-	m.services.put(path, m.compare, old.services, fresh.services)
-	m.vips.put(path, m.compare, old.vips, fresh.vips)
+	m.services.put(path, old.services, fresh.services)
+	m.vips.put(path, old.vips, fresh.vips)
 }
 
-// settle does what follows from what was put. A table that went from one file to another is not gone in between.
+// settle does what follows from what was put.
 func (m *merge) settle() {
-	m.services.settle(func(path string) map[balancer.Name]definition[balancer.Service] { return m.files[path].services })
-	m.vips.settle(func(path string) map[netip.Addr]definition[balancer.VIP] { return m.files[path].vips })
+	m.services.settle()
+	m.vips.settle()
 }
 
 // problems are those of all files, and those between them, in no particular order.
@@ -75,25 +76,15 @@ func (m *merge) problems() []balancer.Problem {
 	for path := range m.faulty {
 		problems = append(problems, m.files[path].problems...)
 	}
-	for _, c := range m.services.contests() {
-		problems = append(problems, twice(balancer.Problem{Service: c.of}, c.holder, m.files[c.loser].services[c.of].origin, m.files[c.holder].services[c.of].origin))
-	}
-	for _, c := range m.vips.contests() {
-		field := decode.Join("vips", c.of.String())
-		problems = append(problems, twice(balancer.Problem{Field: field}, c.holder, m.files[c.loser].vips[c.of].origin, m.files[c.holder].vips[c.of].origin))
-	}
-	return problems
-}
-
-// twice is the problem of a table at origin that another file has too, from which it is taken.
-func twice(p balancer.Problem, holder string, origin, taken balancer.Origin) balancer.Problem {
-	p.Severity, p.Origin = balancer.SeverityError, origin
-	p.Text = fmt.Sprintf("is defined at %s:%d too, and taken from there; rename or remove one of the two", holder, taken.Line)
-	return p
+	problems = m.services.contests(problems, func(name balancer.Name) balancer.Problem { return balancer.Problem{Service: name} })
+	return m.vips.contests(problems, func(a netip.Addr) balancer.Problem { return balancer.Problem{Field: decode.Join("vips", a.String())} })
 }
 
 // merged is one kind of tables, of all files.
 type merged[K snap.Ordered[K], V any] struct {
+	// compare orders files, and tables are those of the file at a path.
+	compare func(a, b string) int
+	tables  func(path string) map[K]definition[V]
 	// claims are the files that define a table, in order; it has at least one.
 	claims map[K][]string
 	// holders says which of them it is taken from, and contested are the tables with several.
@@ -105,22 +96,26 @@ type merged[K snap.Ordered[K], V any] struct {
 	values snap.Map[K, *V]
 }
 
-func newMerged[K snap.Ordered[K], V any]() merged[K, V] {
-	return merged[K, V]{claims: map[K][]string{}, holders: map[K]string{}, contested: map[K]bool{}, changed: map[K]bool{}}
+func newMerged[K snap.Ordered[K], V any](compare func(a, b string) int, tables func(string) map[K]definition[V]) merged[K, V] {
+	return merged[K, V]{
+		compare: compare, tables: tables,
+		claims: map[K][]string{}, holders: map[K]string{}, contested: map[K]bool{}, changed: map[K]bool{},
+	}
 }
 
 // put takes in that the file at path defines fresh where it defined old.
-func (m *merged[K, V]) put(path string, compare func(a, b string) int, old, fresh map[K]definition[V]) {
+func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 	for key := range old {
 		if _, still := fresh[key]; !still {
-			m.unclaim(key, path)
+			m.claims[key] = slices.DeleteFunc(m.claims[key], func(p string) bool { return p == path })
 			m.changed[key] = true
 		}
 	}
 	for key, d := range fresh {
 		former, had := old[key]
 		if !had {
-			m.claim(key, path, compare)
+			i, _ := slices.BinarySearchFunc(m.claims[key], path, m.compare)
+			m.claims[key] = slices.Insert(m.claims[key], i, path)
 		}
 		if former != d || !had {
 			m.changed[key] = true
@@ -128,31 +123,15 @@ func (m *merged[K, V]) put(path string, compare func(a, b string) int, old, fres
 	}
 }
 
-func (m *merged[K, V]) claim(key K, path string, compare func(a, b string) int) {
-	claims := m.claims[key]
-	i, _ := slices.BinarySearchFunc(claims, path, compare)
-	m.claims[key] = slices.Insert(claims, i, path)
-	if len(claims) > 0 {
-		m.contested[key] = true
-	}
-}
-
-func (m *merged[K, V]) unclaim(key K, path string) {
-	claims := slices.DeleteFunc(m.claims[key], func(p string) bool { return p == path })
-	m.claims[key] = claims
-	if len(claims) < 2 {
-		delete(m.contested, key)
-	}
-	if len(claims) == 0 {
-		delete(m.claims, key)
-	}
-}
-
-// settle takes each changed table from the file that holds it. Tables returns those of a file.
-func (m *merged[K, V]) settle(tables func(path string) map[K]definition[V]) {
+// settle takes each changed table from the file that holds it. One that went from one file to another is not gone in between.
+func (m *merged[K, V]) settle() {
 	for key := range m.changed {
 		claims := m.claims[key]
+		if delete(m.contested, key); len(claims) > 1 {
+			m.contested[key] = true
+		}
 		if len(claims) == 0 {
+			delete(m.claims, key)
 			delete(m.holders, key)
 			m.values = m.values.Delete(key)
 			continue
@@ -160,7 +139,7 @@ func (m *merged[K, V]) settle(tables func(path string) map[K]definition[V]) {
 		if !slices.Contains(claims, m.holders[key]) {
 			m.holders[key] = claims[0]
 		}
-		value := tables(m.holders[key])[key].value
+		value := m.tables(m.holders[key])[key].value
 		if former := m.values.At(key); value != nil && !reflect.DeepEqual(former, value) {
 			m.values = m.values.Set(key, value)
 		}
@@ -168,19 +147,19 @@ func (m *merged[K, V]) settle(tables func(path string) map[K]definition[V]) {
 	m.changed = map[K]bool{}
 }
 
-// contest is a table that two files define.
-type contest[K any] struct {
-	of            K
-	holder, loser string
-}
-
-func (m *merged[K, V]) contests() (all []contest[K]) {
+// contests adds a problem for each table that another file has too, from which it is taken; about says which table that is.
+func (m *merged[K, V]) contests(problems []balancer.Problem, about func(K) balancer.Problem) []balancer.Problem {
 	for key := range m.contested {
+		holder := m.holders[key]
 		for _, path := range m.claims[key] {
-			if path != m.holders[key] {
-				all = append(all, contest[K]{key, m.holders[key], path})
+			if path == holder {
+				continue
 			}
+			p := about(key)
+			p.Severity, p.Origin = balancer.SeverityError, m.tables(path)[key].origin
+			p.Text = fmt.Sprintf("is defined at %s:%d too, and taken from there; rename or remove one of the two", holder, m.tables(holder)[key].origin.Line)
+			problems = append(problems, p)
 		}
 	}
-	return all
+	return problems
 }

@@ -1,9 +1,7 @@
 package tomlfile
 
 import (
-	"bytes"
 	"errors"
-	"hash/maphash"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -78,7 +76,7 @@ func (c *contents) seen(t *text, round int) *contents {
 	if c != nil {
 		out = *c
 	}
-	out.id, out.read = identityOf(t.info), t.began
+	out.id, out.read = t.id, t.began
 	out.sum, out.round, out.err, out.unsettled, out.kept = t.sum, round, nil, false, false
 	if out.writing {
 		out.problems, out.writing = out.problems[:len(out.problems)-1], false
@@ -102,12 +100,12 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 // recent reports whether the file has changed within the grace. Where its time is ahead, as that of a server whose clock is, this counts
 // from when the file was first seen so.
 func (l *loader) recent(t *text) bool {
-	age := time.Since(t.info.ModTime())
+	age := time.Since(time.Unix(0, t.id.modified))
 	if age > -l.grace {
 		return age < l.grace
 	}
-	if is := identityOf(t.info); l.ahead[t.path].id != is {
-		l.ahead[t.path] = sighting{is, t.began}
+	if l.ahead[t.path].id != t.id {
+		l.ahead[t.path] = sighting{t.id, t.began}
 	}
 	return time.Since(l.ahead[t.path].at) < l.grace
 }
@@ -134,7 +132,7 @@ func (c *contents) unchanged(told bool) *contents {
 // isCut reports whether doc, which was read from t, may lack tables, keys, endpoints or ports of c only because the file is being
 // written: a script that appends line by line closes the file after each, and leaves it where it is.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
-	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(identityOf(t.info)) {
+	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(t.id) {
 		return false
 	}
 	if c.path == l.path && l.main.settings != nil && lacks(doc.tree, l.main.settings.tree) {
@@ -211,28 +209,6 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 	out.path, out.err, out.problems, out.writing = path, err, problems, false
 	return &out
 }
-
-// text is a file as it was read.
-type text struct {
-	path  string
-	info  fs.FileInfo
-	began time.Time
-	bytes []byte
-	sum   uint64
-	// writers says whether the file was being written while it was read.
-	writers writers
-}
-
-func (l *loader) readText(path string) (t text, err error) {
-	t.path, t.began = path, time.Now()
-	if t.bytes, t.info, t.writers, err = l.readFile(path); err == nil {
-		t.sum = maphash.Bytes(l.seed, t.bytes)
-	}
-	return t, err
-}
-
-// blank reports whether the text holds nothing at all.
-func (t *text) blank() bool { return len(bytes.TrimSpace(t.bytes)) == 0 }
 
 // reason is err without what the problem says anyway: the path.
 func reason(err error) string {

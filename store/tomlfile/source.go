@@ -17,29 +17,25 @@ import (
 	"vipd/store/statedir"
 )
 
-// Options say what a Source reads. Main or Path is needed.
+// Options say what a Source reads. Main is needed.
 type Options struct {
 	// Main is the daemon's configuration file. Its [services.*], [defaults] and [store].path are read; its other
 	// sections are left to others.
 	Main string
-	// Path is a file or folder with services, for use without a main file: as [store].path, but relative to the working
-	// folder. It is not read where Main is set.
-	Path string
 	// StateDir is the folder that the last good state is kept in, for a start at which a file has a mistake; nil means it is not kept.
 	StateDir *statedir.Dir
 	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
 	// (warning). Default: nothing is logged.
 	Log *slog.Logger
-	// Poll is the time between looks at all files, for changes that nothing was heard of. Where the system gives no
-	// notifications it is a second, if that is less. Default 30s.
-	Poll time.Duration
 }
 
 const (
 	// debounce is how long files must be quiet before they are read, and patience how long they may go on changing before they
 	// are read anyway.
-	debounce    = 20 * time.Millisecond
-	patience    = 10 * debounce
+	debounce = 20 * time.Millisecond
+	patience = 10 * debounce
+	// defaultPoll is the time between looks at all files, for changes that nothing was heard of, and deafPoll where the system
+	// gives no notifications.
 	defaultPoll = 30 * time.Second
 	deafPoll    = time.Second
 	// unsettledPoll is the time between looks while a file is being written.
@@ -48,12 +44,13 @@ const (
 	pollShare = 20
 )
 
-// Source follows services in files. It implements store.Source and store.Reloader.
+// Source follows services in files. It implements store.Source.
 type Source struct {
 	options Options
 	file    *statedir.File
-	// open starts notifications; tests make it fail.
+	// open starts notifications, which tests make fail, and poll is defaultPoll but in tests.
 	open func() (*fsnotify.Watcher, error)
+	poll time.Duration
 	// reloads are requests to read everything anew, each answered with the problems once the result is published.
 	reloads chan chan<- []balancer.Problem
 	empty   atomic.Bool // see AllowEmpty
@@ -62,20 +59,13 @@ type Source struct {
 	loader *loader
 }
 
-var (
-	_ store.Source   = (*Source)(nil)
-	_ store.Reloader = (*Source)(nil)
-)
+var _ store.Source = (*Source)(nil)
 
 // New returns a source that reads nothing before Watch.
 func New(o Options) *Source {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Poll = cmp.Or(o.Poll, defaultPoll)
-	if o.Main != "" {
-		o.Path = ""
-	}
 	return &Source{
-		options: o, open: fsnotify.NewWatcher, reloads: make(chan chan<- []balancer.Problem), loader: newLoader(o.Main, o.Path),
+		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan chan<- []balancer.Problem), loader: newLoader(o.Main, ""),
 		file: o.StateDir.File(keepName, "the last good state of files is not kept", statedir.Large),
 	}
 }
@@ -100,26 +90,19 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	if err != nil {
 		s.options.Log.Error("the last good state of files can't be read", "err", err)
 	}
-	told := func() {
-		publish(s.loader.state)
-		good := goodState{s.loader.state, s.loader.defaults}
-		s.file.Keep(func(w *bufio.Writer) error { return encodeKept(w, good) })
-	}
 	w := &watching{Source: s, follower: f}
-	w.load(look{all: true})
-	told()
-	for {
-		what, answer, ok := w.next(ctx)
-		if !ok {
-			return nil
+	what, answer, ok := look{all: true}, chan<- []balancer.Problem(nil), true
+	for first := true; ok; what, answer, ok = w.next(ctx) {
+		if w.load(what) || first {
+			publish(s.loader.state)
+			good := goodState{s.loader.state, s.loader.defaults}
+			s.file.Keep(func(w *bufio.Writer) error { return encodeKept(w, good) })
 		}
-		if w.load(what) {
-			told()
-		}
-		if answer != nil {
+		if first = false; answer != nil {
 			answer <- s.loader.state.Problems
 		}
 	}
+	return nil
 }
 
 // Reload reads everything anew, also what seems unchanged, and returns when the result has been published, with all
@@ -152,7 +135,7 @@ func (w *watching) load(what look) bool {
 	changed := w.loader.load(what)
 	took := time.Since(began)
 	if what.all {
-		pause := w.options.Poll
+		pause := w.poll
 		if w.follower.deaf {
 			pause = min(pause, max(deafPoll, pollShare*took))
 		}

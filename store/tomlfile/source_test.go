@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/store/tomlfile"
 )
 
 func TestMainAndFolderTogether(t *testing.T) {
@@ -232,12 +231,4 @@ func TestAThousandFiles(t *testing.T) {
 		w.do(os.Remove(w.path(fmt.Sprintf("services.d/%d.toml", i))))
 	}
 	w.until("half", func(s snapshot) bool { return s.Services.Len() == n/2 && !s.Services.Has("s499") })
-}
-
-func TestPathAlone(t *testing.T) {
-	w := newWorld(t, map[string]string{"a.toml": service("a", 1), "b.toml": "mode = 1\n"})
-	w.followWith(tomlfile.Options{Path: w.dir}, nil)
-	w.is("the folder", "a=1 | DIR/b.toml:1: mode: only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file")
-	w.write("b.toml", service("b", 2))
-	w.is("a change", "a=1 b=2")
 }
