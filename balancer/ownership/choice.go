@@ -84,19 +84,14 @@ func (n *Node) cannotAlone(name string, u *unit, force bool) string {
 	if !ready {
 		return "its gate is closed"
 	}
-	for _, a := range u.addrs {
-		at := m.value.place(a)
-		switch {
-		case at < 0:
-			return "none of its devices has a network with " + a.String()
-		case well>>at&1 == 0 && n.someWell(a):
-			return "its network is cut off"
-		}
-		if why := m.value.Lacks(a, force); why != "" {
-			return why
-		}
+	at := m.value.place(u.addr)
+	switch {
+	case at < 0:
+		return "none of its devices has a network with " + u.name
+	case well>>at&1 == 0 && n.someWell(u.addr):
+		return "its network is cut off"
 	}
-	return ""
+	return m.value.Lacks(u.addr, force)
 }
 
 // movesTo says whether a unit is to be moved to a node: that goes for one with weight 0, too.

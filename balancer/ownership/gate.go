@@ -160,7 +160,7 @@ func (n *Node) adopt() {
 	n.each(func(u *unit) {
 		if n.owns(u) && !u.bound && u.giving == 0 {
 			u.bound = true
-			addrs = append(addrs, u.addrs...)
+			addrs = append(addrs, u.addr)
 		}
 	})
 	if len(addrs) > 0 {
@@ -178,8 +178,8 @@ func (n *Node) unbind(u *unit) {
 		return
 	}
 	u.bound = false
-	n.bound -= len(u.addrs)
-	n.do(Unbind{Addrs: u.addrs})
+	n.bound--
+	n.do(Unbind{Addrs: []netip.Addr{u.addr}})
 }
 
 // ownerChanged takes in that etcd names another owner, or another session of it.
@@ -210,7 +210,7 @@ func (n *Node) refresh() {
 	n.each(func(u *unit) {
 		o := n.owners[u.name]
 		if o != nil && (o.odd || n.alive(o.value)) {
-			n.counted[o.value.Node] += len(u.addrs)
+			n.counted[o.value.Node]++
 			u.since = 0
 			return
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -96,7 +95,7 @@ func (n *Node) destination(u *unit) (to, why string) {
 		return leader, "group" // however often it has moved: apart from its group it may be of no use
 	case n.flapping(u):
 		return "", ""
-	case n.unable(u):
+	case n.o.Member.Lacks(u.addr, n.byForce(u)) != "":
 		return n.best(u), "health"
 	case n.byForce(u):
 		return "", ""
@@ -147,16 +146,8 @@ func (n *Node) flapping(u *unit) bool {
 
 // cut says whether a unit's network is not well here, though it is elsewhere.
 func (n *Node) cut(u *unit) bool {
-	well := n.well()
-	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool {
-		at := n.o.Member.place(a)
-		return at >= 0 && well>>at&1 == 0 && n.someWell(a)
-	})
-}
-
-// unable says whether this node can't serve what the policy of a unit requires, or can't add it.
-func (n *Node) unable(u *unit) bool {
-	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool { return n.o.Member.Lacks(a, n.byForce(u)) != "" })
+	at := n.o.Member.place(u.addr)
+	return at >= 0 && n.well()>>at&1 == 0 && n.someWell(u.addr)
 }
 
 // preempt is a node that the policy prefers, once it has been well for long enough.
@@ -183,11 +174,11 @@ func (n *Node) give(gifts []gift, why string) {
 	var addrs []netip.Addr
 	for i, g := range gifts {
 		if g.unit.bound {
-			n.bound -= len(g.unit.addrs)
+			n.bound--
 		}
 		gifts[i].giving = n.last
 		g.unit.giving, g.unit.bound = n.last, false
-		addrs = append(addrs, g.unit.addrs...)
+		addrs = append(addrs, g.unit.addr)
 	}
 	id := n.my.id
 	n.unbinds[n.last] = func() {
@@ -247,7 +238,6 @@ func (n *Node) Unbound(now Time, id int) []Action {
 func (n *Node) hand(gifts []gift, why string) {
 	var w Write
 	var names []string
-	vips := 0
 	sessions := map[string]bool{}
 	for _, g := range gifts {
 		s := n.sessions[g.to]
@@ -267,7 +257,6 @@ func (n *Node) hand(gifts []gift, why string) {
 			w.Delete = append(w.Delete, Key{Moves, g.unit.name})
 		}
 		names = append(names, g.unit.name)
-		vips += len(g.unit.addrs)
 	}
 	if len(names) == 0 {
 		n.adopt()
@@ -283,7 +272,7 @@ func (n *Node) hand(gifts []gift, why string) {
 		default:
 			if o == Done {
 				n.wrote(&w, revision)
-				n.do(Note{Kind: NoteGave, Text: note, VIPs: vips, Why: why})
+				n.do(Note{Kind: NoteGave, Text: note, VIPs: len(names), Why: why})
 			}
 			n.keep(gifts)
 		}

@@ -103,7 +103,7 @@ type Node struct {
 // unit is a VIP. Those of a group move together, each with a record of its own.
 type unit struct {
 	name   string
-	addrs  []netip.Addr
+	addr   netip.Addr
 	policy Policy
 	bound  bool
 	// giving is the ID of the Unbind that began to give it away; 0 means it is not given away.
@@ -317,7 +317,7 @@ func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
 		p := policies[a]
 		u := n.unit(a.String())
 		if u == nil {
-			u = &unit{name: a.String(), addrs: []netip.Addr{a}}
+			u = &unit{name: a.String(), addr: a}
 		}
 		u.policy = p
 		next[u.name] = u

@@ -48,14 +48,14 @@ func (n *Node) Status(now Time) Status {
 		}
 	}
 	for _, u := range n.free {
-		s.Free = append(s.Free, u.addrs...)
+		s.Free = append(s.Free, u.addr)
 	}
 	for _, u := range n.order {
 		if u.stranger != "" && n.owners[u.name] == nil {
-			s.Strangers[u.addrs[0]] = u.stranger
+			s.Strangers[u.addr] = u.stranger
 		}
 		if u.bound {
-			s.Bound = append(s.Bound, u.addrs...)
+			s.Bound = append(s.Bound, u.addr)
 		}
 	}
 	n.waiting(&s)
@@ -99,7 +99,7 @@ func (n *Node) waiting(s *Status) {
 		slices.Sort(silent)
 		s.Waiting[node] = silent
 		for _, u := range owned {
-			s.Free = append(s.Free, u.addrs...)
+			s.Free = append(s.Free, u.addr)
 		}
 	}
 }

@@ -78,7 +78,7 @@ type turns struct {
 
 func (t *turns) add(u *unit, fresh bool) {
 	if fresh {
-		t.unknown = append(t.unknown, u.addrs...)
+		t.unknown = append(t.unknown, u.addr)
 	} else {
 		t.units = append(t.units, u)
 	}
@@ -135,7 +135,6 @@ func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 		w.If = append(w.If, n.ifMine().If...)
 	}
 	var names []string
-	vips := 0
 	for _, u := range units {
 		owner := Owner{Node: n.o.Name, Session: n.my.id, Why: why, Generation: 1, Since: n.o.Wall()}
 		if old := n.owners[u.name]; old != nil {
@@ -144,7 +143,6 @@ func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 		w.If = append(w.If, Condition{Key{VIPs, u.name}, n.owners.at(u.name)})
 		w.Put = append(w.Put, Put{Key{VIPs, u.name}, text(owner)})
 		names = append(names, u.name)
-		vips += len(u.addrs)
 	}
 	id := n.my.id
 	n.write(w, func(o Outcome, revision int64) {
@@ -155,14 +153,14 @@ func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 			return // what was carried out all the same is heard of from etcd
 		}
 		n.wrote(&w, revision)
-		if vips == 0 {
+		if len(names) == 0 {
 			return
 		}
 		whose := " from " + from
 		if from == "" {
 			whose = ", which had no owner"
 		}
-		note := Note{Kind: NoteTook, Text: "took " + some(names) + whose, VIPs: vips, Why: why}
+		note := Note{Kind: NoteTook, Text: "took " + some(names) + whose, VIPs: len(names), Why: why}
 		if since > 0 {
 			note.After = n.now.Since(since)
 		}
