@@ -59,14 +59,14 @@ func standingOf(a netip.Addr, env *Env, in *Inputs, out *Desired) Standing {
 	case p.Withdraw != WithdrawNoEndpoint || out.Addresses.At(a) == 0:
 		return ""
 	}
-	if away := in.Away.At(a); env.Standby || !served(a, out.Frontends) || away.Withdrawn && !away.Until.IsZero() {
+	if away := in.Away.At(a); env.Standby || !Served(a, out.Frontends) || away.Withdrawn && !away.Until.IsZero() {
 		return Withdrawn
 	}
 	return Serving
 }
 
-// served reports whether a frontend on the VIP a has a backend that gets new connections.
-func served(a netip.Addr, frontends snap.Map[Key, *Frontend]) bool {
+// Served reports whether a frontend on the VIP a has a backend that gets new connections.
+func Served(a netip.Addr, frontends snap.Map[Key, *Frontend]) bool {
 	for _, f := range On(frontends, a) {
 		if !f.NodePort && f.Serves() {
 			return true

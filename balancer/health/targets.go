@@ -62,10 +62,7 @@ func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && (t.allowExec || !asksForeignExec(s) || ByFleet(s)) {
 		wanted = subjects(t.allowed, s, in)
 	}
-	for target := range t.wanted.From(balancer.Target{Service: name}) {
-		if target.Service != name {
-			break
-		}
+	for target := range t.wanted.While(balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name }) {
 		if _, stays := wanted[target]; !stays {
 			t.wanted = t.wanted.Delete(target)
 		}

@@ -85,11 +85,6 @@ func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walk(yield) }
 }
 
-// From yields the entries whose key is start or sorts after it, in key order.
-func (m Map[K, V]) From(start K) iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) { m.root.walkFrom(start, yield) }
-}
-
 // While yields the entries from start on, in key order, up to the first whose key is not in.
 func (m Map[K, V]) While(start K, in func(K) bool) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {

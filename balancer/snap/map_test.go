@@ -58,7 +58,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	start := key(len(model) / 2)
 	var from []key
-	for k := range m.From(start) {
+	for k := range m.While(start, func(key) bool { return true }) {
 		from = append(from, k)
 	}
 	i, _ := slices.BinarySearch(got, start)

@@ -191,10 +191,8 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {
 	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was one
 	var said []*balancer.Override
-	for at, o := range f.Overrides.From(balancer.Target{Service: t.Service, Addr: t.Addr}) {
-		if at.Service != t.Service || at.Addr != t.Addr {
-			break
-		}
+	address := balancer.Target{Service: t.Service, Addr: t.Addr}
+	for at, o := range f.Overrides.While(address, func(at balancer.Target) bool { return at.Service == t.Service && at.Addr == t.Addr }) {
 		if at.Port == 0 || t.Port == 0 || at.Port == t.Port {
 			said = append(said, o)
 		}

@@ -69,24 +69,11 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 		return held, keep
 	case ours || len(h.ledger.Leaving[a]) > 0:
 		return held, move
-	case standing == balancer.Serving && !h.serves(a):
+	case standing == balancer.Serving && !balancer.Served(a, h.applied):
 		h.late[a] = true
 		return rests("is added once its frontends are applied")
 	}
 	return held, add
-}
-
-// serves reports whether an applied frontend on the address has an endpoint.
-func (h *Host) serves(a netip.Addr) bool {
-	for key, f := range h.applied.From(balancer.Key{Addr: a}) {
-		if key.Addr != a {
-			break
-		}
-		if !f.NodePort && f.Serves() {
-			return true
-		}
-	}
-	return false
 }
 
 // elsewhere reports whether the address is anywhere but where vipd has put it.

@@ -25,7 +25,7 @@ func (h *Host) holdLate(ctx context.Context) error {
 	for a := range h.late {
 		if !h.want.Has(a) || h.standings.At(a) != balancer.Serving {
 			delete(h.late, a)
-		} else if h.serves(a) {
+		} else if balancer.Served(a, h.applied) {
 			delete(h.late, a)
 			h.dirty[a], due = true, true
 		}

@@ -85,10 +85,8 @@ const (
 // notLocal is the problem with a wanted VIP that this host does not hold.
 func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
-	for key, f := range wanted.From(balancer.Key{Addr: held.Addr}) {
-		if key.Addr == held.Addr {
-			p.Service = f.Service
-		}
+	for _, f := range balancer.On(wanted, held.Addr) {
+		p.Service = f.Service
 		break
 	}
 	return p

@@ -25,14 +25,8 @@ func (h holding) Compare(other holding) int {
 }
 
 // holdings yields what a service holds, the oldest first.
-func (s *state) holdings(name balancer.Name) iter.Seq[holding] {
-	return func(yield func(holding) bool) {
-		for h := range s.held.From(holding{of: name}) {
-			if h.of != name || !yield(h) {
-				return
-			}
-		}
-	}
+func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
+	return s.held.While(holding{of: name}, func(h holding) bool { return h.of == name })
 }
 
 // hold notes that the address of a record is held by its holder, or no longer is.

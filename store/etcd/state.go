@@ -211,13 +211,7 @@ func notice(is bool, severity balancer.Severity, name balancer.Name, folder, tex
 
 // below yields the entries of a folder.
 func below[V comparable](m snap.Map[rawKey, V], folder string) iter.Seq2[rawKey, V] {
-	return func(yield func(rawKey, V) bool) {
-		for key, v := range m.From(rawKey(folder)) {
-			if !strings.HasPrefix(string(key), folder) || !yield(key, v) {
-				return
-			}
-		}
-	}
+	return m.While(rawKey(folder), func(key rawKey) bool { return strings.HasPrefix(string(key), folder) })
 }
 
 // mostProblems is how many problems are published: more do not help, and cost as much as they are.

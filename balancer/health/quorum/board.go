@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -52,12 +53,15 @@ type Board struct {
 	Votes snap.Map[Ballot, *Vote]
 }
 
+// about yields the votes about a target.
+func (b *Board) about(t balancer.Target) iter.Seq2[Ballot, *Vote] {
+	return b.Votes.While(Ballot{Target: t}, func(of Ballot) bool { return of.Target == t })
+}
+
 // votes splits the votes about a target into those of its checkers, and those of other nodes that are there.
 func (b *Board) votes(t balancer.Target, checkers []Node) (of, others []Vote) {
-	for ballot, v := range b.Votes.From(Ballot{Target: t}) {
+	for ballot, v := range b.about(t) {
 		switch {
-		case ballot.Target != t:
-			return of, others
 		case slices.Contains(checkers, ballot.Node):
 			of = append(of, *v)
 		case b.Nodes.Has(ballot.Node):

@@ -357,10 +357,7 @@ func (c *Coordinator) Standing(t balancer.Target) (Standing, bool) {
 		return Standing{}, false
 	}
 	out := Standing{Verdict: s.verdict, Since: s.since, Lasted: s.lasted, Alone: c.alone[t], Checkers: s.checkers, Mute: s.mute, Votes: map[Node]Vote{}}
-	for ballot, v := range c.round.Board.Votes.From(Ballot{Target: t}) {
-		if ballot.Target != t {
-			break
-		}
+	for ballot, v := range c.round.Board.about(t) {
 		out.Votes[ballot.Node] = *v
 	}
 	return out, true
