@@ -138,7 +138,7 @@ func (r *reading) checkRequest(h *Health) {
 	if !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, notInURL) {
 		r.errorf("health.path", "%q is not a path: it starts with / and has no spaces", h.Path)
 	}
-	if !validStatus(h.Status) {
+	if _, valid := StatusIn(h.Status, 0); !valid {
 		r.errorf("health.status", `%q is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`, h.Status)
 	}
 	if strings.Trim(h.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
@@ -188,9 +188,9 @@ func (r *reading) checkSource(s *Service) {
 	}
 }
 
-// validStatus reports whether text is a list of status codes and ranges of them.
-func validStatus(text string) bool {
-	for part := range strings.SplitSeq(text, ",") {
+// StatusIn reports whether a list of HTTP status codes and ranges, such as 200-299,404, has a code, and whether it is such a list.
+func StatusIn(list string, code int) (in, valid bool) {
+	for part := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(strings.TrimSpace(part), "-")
 		if !isRange {
 			high = low
@@ -198,10 +198,11 @@ func validStatus(text string) bool {
 		l, errLow := strconv.ParseUint(low, 10, 16)
 		h, errHigh := strconv.ParseUint(high, 10, 16)
 		if errLow != nil || errHigh != nil || l < 100 || h > 599 || l > h {
-			return false
+			return false, false
 		}
+		in = in || l <= uint64(code) && uint64(code) <= h
 	}
-	return true
+	return in, true
 }
 
 // isToken reports whether HTTP takes name as the name of a header.

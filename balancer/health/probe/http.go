@@ -81,7 +81,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 		return "", a.unread(err, counted)
 	}
 	status := strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode)
-	if !statusIn(a.health.Status, resp.StatusCode) {
+	if in, _ := balancer.StatusIn(a.health.Status, resp.StatusCode); !in {
 		return "", fmt.Errorf("answered %s, not %s", strings.TrimSpace(status), a.health.Status)
 	}
 	counted.left = 2 * maxAnswer // the chunks' own headers count too
@@ -124,22 +124,6 @@ func (a *attempt) cut(err error, status string, got int) error {
 		return fmt.Errorf("answered %s, but the body is truncated: the connection was closed after %s", status, size(got))
 	}
 	return fmt.Errorf("answered %s, but the body ended after %s: %w", status, size(got), bare(err))
-}
-
-// statusIn reports whether code is in a list of codes and ranges such as 200-299,404.
-func statusIn(list string, code int) bool {
-	for part := range strings.SplitSeq(list, ",") {
-		low, high, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		if !isRange {
-			high = low
-		}
-		l, errLow := strconv.Atoi(low)
-		h, errHigh := strconv.Atoi(high)
-		if errLow == nil && errHigh == nil && l <= code && code <= h {
-			return true
-		}
-	}
-	return false
 }
 
 var errTooMuch = errors.New("more than is read")
