@@ -29,10 +29,10 @@ type Options struct {
 	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
 	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block.
 	Configured func(NodeConfig)
-	// Connection, unless nil, hears when etcd is followed, with its revision, and, with the reason, when it is lost. It is
-	// called by the goroutine of Watch, and must not block.
+	// Connection hears when etcd is followed, with its revision, and, with the reason, when it is lost. It is called by the
+	// goroutine of Watch, and must not block.
 	Connection func(revision int64, err error)
-	// Log hears the same where Connection is nil, and what is wrong with what is kept.
+	// Log hears what is wrong with what is kept.
 	Log *slog.Logger
 	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
 	// Default 2s.
@@ -82,6 +82,9 @@ func New(o Options) (*Source, error) {
 	}
 	if o.Configured == nil {
 		o.Configured = func(NodeConfig) {}
+	}
+	if o.Connection == nil {
+		o.Connection = func(int64, error) {}
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
@@ -230,7 +233,7 @@ func (w *watching) take(m message) {
 
 func (w *watching) takeSteady() {
 	if !w.connected {
-		w.tellConnection(nil)
+		w.options.Connection(w.state.revision, nil)
 	}
 	w.connected, w.err = true, nil
 	w.changed()
@@ -239,7 +242,7 @@ func (w *watching) takeSteady() {
 func (w *watching) takeAway(err error) {
 	w.reading, w.met = nil, nil
 	if w.connected {
-		w.tellConnection(err)
+		w.options.Connection(w.state.revision, err)
 		w.connected, w.awaySince = false, w.timing.now()
 	}
 	if w.err == nil || w.timing.now().Sub(w.told) > w.timing.errorPause {
@@ -247,18 +250,6 @@ func (w *watching) takeAway(err error) {
 		if !w.published.Connected && w.everTold {
 			w.changed()
 		}
-	}
-}
-
-// tellConnection says that etcd is followed or, with the reason, that it is lost.
-func (w *watching) tellConnection(err error) {
-	switch {
-	case w.options.Connection != nil:
-		w.options.Connection(w.state.revision, err)
-	case err != nil:
-		w.options.Log.Warn("lost etcd; serving what it last held", "err", err)
-	default:
-		w.options.Log.Info("following etcd", "rev", w.state.revision)
 	}
 }
 
