@@ -18,12 +18,12 @@ const (
 
 // Result is one check's.
 type Result struct {
-	Outcome Outcome
+	Outcome Outcome `json:"outcome"`
 	// Began is when the check began, and Took how long it was under way.
-	Began time.Time
-	Took  time.Duration
+	Began time.Time     `json:"began"`
+	Took  time.Duration `json:"took"`
 	// Text says in a few words what was seen: "connection refused", "answered 200 OK".
-	Text string
+	Text string `json:"text"`
 }
 
 // Ended is when the check was over.

@@ -12,19 +12,15 @@ type Saved struct {
 	Since   time.Time        `json:"since"`
 	Cause   string           `json:"cause,omitempty"`
 	Streak  int              `json:"streak,omitempty"`
-	Outcome Outcome          `json:"outcome"`
-	Began   time.Time        `json:"began"`
-	Took    time.Duration    `json:"took"`
-	Text    string           `json:"text"`
+	Result
 }
 
 // Save returns what is to be kept of s, and whether there is anything: of a target without its own verdict there is
 // not.
 func (s State) Save() (Saved, bool) {
-	return Saved{
-		Verdict: s.Verdict, Since: s.Since.UTC().Round(0), Cause: s.Cause, Streak: s.Streak,
-		Outcome: s.Last.Outcome, Began: s.Last.Began.UTC().Round(0), Took: s.Last.Took, Text: s.Last.Text,
-	}, s.Verdict != balancer.HealthUnknown && !s.Assumed
+	last := s.Last
+	last.Began = plain(last.Began)
+	return Saved{s.Verdict, plain(s.Since), s.Cause, s.Streak, last}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
 
 // minKept is how long a verdict is worth something at least: a host may take that long to start again.
@@ -35,12 +31,11 @@ const minKept = time.Minute
 // target is unknown again, and its first result decides.
 func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Duration) State {
 	s := New(seed, now, within)
-	last := Result{v.Outcome, v.Began, v.Took, v.Text}
-	age := min(now.Sub(last.Ended()), now.Sub(held))
+	age := min(now.Sub(v.Ended()), now.Sub(held))
 	if age < 0 || age > max(minKept, 3*r.Interval) || v.Verdict != balancer.HealthUp && v.Verdict != balancer.HealthDown {
 		return s
 	}
-	s.Verdict, s.Since, s.Cause, s.Streak, s.Last = v.Verdict, v.Since, v.Cause, v.Streak, last
+	s.Verdict, s.Since, s.Cause, s.Streak, s.Last = v.Verdict, v.Since, v.Cause, v.Streak, v.Result
 	return s
 }
 
