@@ -14,9 +14,6 @@
 //	s.Verdict // up
 //	s.Due     // when to check again
 //
-// Many targets that begin to turn soon after each other are a Wave: State.InStep has them checked at the same instants, so
-// that they change together.
-//
 // Ejections decides the same from what came of clients' connects, where a mode sees that: some failures in a row, and the
 // endpoint gets no new connections for a while.
 //

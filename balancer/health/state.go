@@ -41,7 +41,7 @@ type State struct {
 
 	seed    uint64 // makes the jitter of this target
 	checks  uint64 // results so far
-	offbeat bool   // the next check is due when others of its kind may be too: see Sooner and InStep
+	offbeat bool   // others of its kind may be checked at the same moment: those that Sooner was for, too, or that turned with it
 }
 
 // New returns the state of a target of which nothing is known. Its first check is due within the given time from now:
@@ -61,6 +61,7 @@ func (s State) Assume(v balancer.Verdict, now time.Time) State {
 
 // After returns the state after one more result.
 func (s State) After(r Rules, res Result) State {
+	turned := s.Turning()
 	s.Last = res
 	s.checks++
 	switch {
@@ -78,6 +79,7 @@ func (s State) After(r Rules, res Result) State {
 			s = s.decide(verdictOf(res))
 		}
 	}
+	s.offbeat = s.offbeat || turned && !s.Turning()
 	s.Due, s.offbeat = s.next(r, res), false
 	return s
 }
@@ -99,7 +101,7 @@ func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {
 	case s.Turning():
-		wait, early = r.FastInterval, r.slack()
+		wait, early = r.FastInterval, r.FastInterval/10
 	case s.offbeat:
 		early = r.Interval - r.FastInterval
 	}

@@ -123,8 +123,9 @@ func TestLikeTheModel(t *testing.T) {
 			took := time.Duration(r.Int64N(int64(m.rules.Interval)))
 			res := health.Result{Outcome: outcome, Began: s.Due.Add(late), Took: took, Text: fmt.Sprint("seen ", i)}
 			m.add(res)
+			turned := s.Turning()
 			s = s.After(m.rules, res)
-			checkState(t, seed, i, s, &m, res)
+			checkState(t, seed, i, s, &m, res, turned)
 			if s.Assumed != (told && m.assumed()) {
 				t.Fatalf("seed %d, result %d: assumed %v", seed, i, s.Assumed)
 			}
@@ -135,18 +136,22 @@ func TestLikeTheModel(t *testing.T) {
 	}
 }
 
-func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res health.Result) {
+func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res health.Result, turned bool) {
 	t.Helper()
 	if want := m.verdict(len(m.results)); s.Verdict != want || !s.Since.Equal(m.since()) || s.Streak != m.streak() || s.Last != res {
 		t.Fatalf("seed %d, result %d: got %+v, want %q since %s, streak %d", seed, i, s, want, m.since(), m.streak())
 	}
 	interval := m.rules.Interval
-	if s.Turning() {
-		interval = m.rules.FastInterval
+	least := interval * 9 / 10
+	switch {
+	case s.Turning():
+		interval, least = m.rules.FastInterval, m.rules.FastInterval*9/10
+	case turned: // with others, from which it drifts apart
+		least = m.rules.FastInterval
 	}
 	wait := s.Due.Sub(res.Began)
-	if wait > max(interval, res.Took) || wait < interval*9/10 || wait < res.Took {
-		t.Fatalf("seed %d, result %d: checked again after %s, want 90 to 100 %% of %s, at least %s", seed, i, wait, interval, res.Took)
+	if wait > max(interval, res.Took) || wait < least || wait < res.Took {
+		t.Fatalf("seed %d, result %d: checked again after %s, want %s to %s, at least %s", seed, i, wait, least, interval, res.Took)
 	}
 }
 
@@ -283,6 +288,28 @@ func TestSooner(t *testing.T) {
 	} {
 		if got := s.Sooner(rules, now.Add(c.at)).Due.Sub(now); got != c.want {
 			t.Errorf("a hint after %s: due after %s, want %s", c.at, got, c.want)
+		}
+	}
+}
+
+// TestApartAgain: once a target was checked early, its next check comes at any time between the fast interval and the interval:
+// many such are not checked together for ever.
+func TestApartAgain(t *testing.T) {
+	r := health.Rules{Interval: time.Second, FastInterval: 200 * time.Millisecond, Rise: 1, Fall: 1}
+	start := time.Unix(1_700_000_000, 0)
+	slots := map[time.Duration]int{}
+	for seed := range uint64(1000) {
+		s := health.New(seed, start, 0).After(r, health.Result{Outcome: health.Passed, Began: start})
+		at := start.Add(500 * time.Millisecond)
+		s = s.Sooner(r, at).After(r, health.Result{Outcome: []health.Outcome{health.Passed, health.Failed}[seed%2], Began: at})
+		slots[s.Due.Sub(at)/(100*time.Millisecond)]++
+		if gap := s.After(r, health.Result{Outcome: s.Last.Outcome, Began: s.Due}).Due.Sub(s.Due); gap < 900*time.Millisecond {
+			t.Fatalf("seed %d: and the one after that after %v already", seed, gap)
+		}
+	}
+	for slot := range time.Duration(10) {
+		if n := slots[slot]; slot < 2 && n > 0 || slot >= 2 && n < 90 {
+			t.Errorf("%d of 1000 are checked again after %d00 ms", n, slot)
 		}
 	}
 }

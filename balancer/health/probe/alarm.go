@@ -46,35 +46,12 @@ const (
 	mostLooks      = 128 // at entries in search of those
 )
 
-// turnsLocked takes in that e has had a result: it may have begun to turn, go on with that, or be done.
-func (r *Runner) turnsLocked(e *entry, before health.State) {
-	began := before.Streak == 0 && before.Verdict != balancer.HealthUnknown && (e.state.Turning() || e.state.Verdict != before.Verdict)
-	if began {
-		r.joinLocked(e)
-		r.alarmLocked(e, before.Verdict)
+// alarmLocked has some be checked soon that may be changing with e, if that has just begun to turn. Before is how it was.
+func (r *Runner) alarmLocked(e *entry, before health.State) {
+	v := before.Verdict
+	if before.Streak > 0 || v == balancer.HealthUnknown || !e.state.Turning() && e.state.Verdict == v {
+		return
 	}
-	switch {
-	case !e.state.Turning():
-		e.wave = nil
-	case e.wave != nil && e.wave.Crowd() && e.wave.Members <= e.lane.most/2: // else the lane would be full at each instant
-		e.state = e.state.InStep(e.rules, *e.wave)
-	}
-}
-
-// joinLocked has e turn with those that began to a moment ago, else alone.
-func (r *Runner) joinLocked(e *entry) {
-	now := e.state.Last.Ended()
-	if r.wave != nil && r.wave.Takes(e.rules, now) {
-		*r.wave = r.wave.Joined(now)
-	} else {
-		wave := health.NewWave(e.rules, now)
-		r.wave = &wave
-	}
-	e.wave = r.wave
-}
-
-// alarmLocked has some be checked soon that may be changing with e, whose verdict was v until now.
-func (r *Runner) alarmLocked(e *entry, v balancer.Verdict) {
 	now := time.Now()
 	r.hurryLocked(r.hosts[e.key.at.Addr()], mostNeighbours, v, now)
 	r.hurryLocked(&r.probes[e.key.definition].users, mostAlike, v, now)

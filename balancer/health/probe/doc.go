@@ -18,7 +18,7 @@
 //
 // A target that begins to turn raises an alarm: some others of its address, and some with the same check, are checked at once.
 // Those that turn as well do the same. So a host that died, or a rack, is found out in a moment, and a target that flaps
-// alone costs little. What turns together is checked in step (health.Wave).
+// alone costs little.
 //
 // One goroutine owns the entries, the heap and the verdicts. Checks run in their own goroutines, so that one that
 // hangs delays no other, and programs wait in their own queue. Many targets may share an entry; they change together,

@@ -23,8 +23,7 @@ type entry struct {
 	checking bool
 	place    int // in the schedule; -1 means not there, but in a lane
 	seats    [circles]int
-	hurried  time.Time    // when its check was last brought forward because of others'
-	wave     *health.Wave // the targets it turns with; nil means it does not
+	hurried  time.Time // when its check was last brought forward because of others'
 }
 
 // services are those that ask for it, in order.

@@ -86,7 +86,7 @@ type Status struct {
 //  3. Cheap at 10,000 targets: one heap and one timer for all; what is due within a tick begins together; a result costs
 //     one push, and wakes the loop only if something has changed.
 //  4. Targets that fail together are found out together: a failure has those checked that may have failed with it (see
-//     alarmLocked), and then they are checked in step (health.Wave).
+//     alarmLocked).
 //  5. One report for what changes together: see Options.Gather.
 type Runner struct {
 	o      Options
@@ -104,7 +104,6 @@ type Runner struct {
 	targets  map[balancer.Target]*entry
 	probes   map[string]*sharedProbe
 	hosts    map[netip.Addr]*circle // of the entries at each address
-	wave     *health.Wave           // of the latest targets that began to turn
 	due      schedule
 	sleeps   time.Time // until when the loop sleeps
 	network  lane
@@ -224,7 +223,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	}
 	before := e.state
 	e.state = before.After(e.rules, res)
-	r.turnsLocked(e, before)
+	r.alarmLocked(e, before)
 	heap.Push(&r.due, e)
 	if r.o.Heard != nil {
 		for _, t := range e.targets {
