@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -216,25 +217,17 @@ func (n *Node) removed(all []Change, revision int64) (gone []Change) {
 	for _, c := range all {
 		there[c.Key] = true
 	}
-	add := func(kind Kind, name string) {
-		if k := (Key{kind, name}); !there[k] {
-			gone = append(gone, Change{Key: k, Revision: revision})
+	for _, known := range []struct {
+		kind  Kind
+		names iter.Seq[string]
+	}{
+		{Nodes, maps.Keys(n.members)}, {Sessions, maps.Keys(n.sessions)}, {VIPs, maps.Keys(n.owners)}, {Moves, maps.Keys(n.moves)}, {Fences, maps.Keys(n.fences)},
+	} {
+		for name := range known.names {
+			if k := (Key{known.kind, name}); !there[k] {
+				gone = append(gone, Change{Key: k, Revision: revision})
+			}
 		}
-	}
-	for name := range n.members {
-		add(Nodes, name)
-	}
-	for name := range n.sessions {
-		add(Sessions, name)
-	}
-	for name := range n.owners {
-		add(VIPs, name)
-	}
-	for name := range n.moves {
-		add(Moves, name)
-	}
-	for name := range n.fences {
-		add(Fences, name)
 	}
 	return gone
 }

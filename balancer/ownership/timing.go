@@ -1,9 +1,6 @@
 package ownership
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds: a clock that goes on while the host is suspended, and
 // that is never set. Times of two hosts are never compared.
@@ -27,23 +24,9 @@ type Timing struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// NewTiming returns the times for a silence.
+// NewTiming returns the times for a silence. A test holds them to leaving no room for two owners, nor for none on a host that is well.
 func NewTiming(silence time.Duration) Timing {
 	return Timing{Beat: silence / 16, Confirm: silence * 5 / 8, Gate: silence * 5 / 16, Silence: silence}
-}
-
-// Check returns an error if the times leave room for two owners, or for none on a host that is well.
-func (t Timing) Check() error {
-	switch {
-	case t.Beat <= 0 || t.Gate <= 0:
-		return fmt.Errorf("heartbeat %s and gate %s must be longer than nothing", t.Beat, t.Gate)
-	case t.Silence < t.Confirm+t.Gate+t.Beat:
-		// A refresh that was checked in time may be carried out late: as long as the gate is still open.
-		return fmt.Errorf("silence %s is shorter than confirmation %s, gate %s and heartbeat %s together", t.Silence, t.Confirm, t.Gate, t.Beat)
-	case t.Confirm <= t.Gate+3*t.Beat:
-		return fmt.Errorf("confirmation %s is no longer than gate %s and three heartbeats of %s: each lost one would close the gate", t.Confirm, t.Gate, t.Beat)
-	}
-	return nil
 }
 
 // Passes says whether at now the gate may be opened or refreshed, and an address added behind it: whatever is done in time
