@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -23,9 +24,9 @@ type record struct {
 	snapshots []store.Snapshot
 	prints    []string
 	broken    string // the first law that was broken
-	gate      chan struct{}
-	waiting   bool
-	inside    bool
+
+	gate    sync.Mutex  // what publish waits for
+	waiting atomic.Bool // it does
 }
 
 // watch records what the source publishes until the test ends, and then holds it to ending cleanly.
@@ -59,24 +60,20 @@ func watch(t testing.TB, source store.Source) *record {
 }
 
 func (r *record) publish(s store.Snapshot) {
+	twice := r.waiting.Swap(true)
+	defer r.waiting.Store(false)
+	r.gate.Lock()
+	defer r.gate.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.inside {
+	if twice {
 		r.breaks("publish was called while it ran")
-	}
-	r.inside = true
-	for gate := r.gate; gate != nil; gate = r.gate {
-		r.waiting = true
-		r.mu.Unlock()
-		<-gate
-		r.mu.Lock()
 	}
 	if n := len(r.snapshots); n > 0 {
 		r.compare(r.snapshots[n-1], s)
 	}
 	r.snapshots = append(r.snapshots, s)
 	r.prints = append(r.prints, print(s))
-	r.inside = false
 }
 
 func (r *record) breaks(format string, args ...any) {
@@ -169,23 +166,11 @@ func (r *record) wait(what string, is func(store.Snapshot) bool) store.Snapshot 
 
 // hold makes the next publish wait until release is called.
 func (r *record) hold() (release func()) {
-	gate := make(chan struct{})
-	r.mu.Lock()
-	r.gate = gate
-	r.mu.Unlock()
-	release = sync.OnceFunc(func() {
-		r.mu.Lock()
-		r.gate = nil
-		r.mu.Unlock()
-		close(gate)
-	})
+	r.gate.Lock()
+	release = sync.OnceFunc(r.gate.Unlock)
 	r.t.Cleanup(release)
 	return release
 }
 
-// held reports whether a publish waits.
-func (r *record) held() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.waiting
-}
+// held reports whether a publish waits, while hold is in effect.
+func (r *record) held() bool { return r.waiting.Load() }
