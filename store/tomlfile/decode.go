@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -13,8 +12,8 @@ import (
 	"vipd/store"
 )
 
-// decodeServices reads the [services.*] of doc. A service that is as it was in old keeps its pointer.
-func decodeServices(doc *Document, defaults map[string]any, lines map[string]balancer.FieldLines, old *contents) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
+// decodeServices reads the [services.*] of doc.
+func decodeServices(doc *Document, defaults map[string]any, lines map[string]balancer.FieldLines) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
 	table, _ := doc.tree["services"].(map[string]any)
 	services := make(map[balancer.Name]definition[balancer.Service], len(table))
 	if len(table) == 0 {
@@ -34,24 +33,19 @@ func decodeServices(doc *Document, defaults map[string]any, lines map[string]bal
 		}
 		service, found := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
 		problems = append(problems, found...)
-		d := definition[balancer.Service]{service, doc.Where(path), keysIn(fields)}
 		if service != nil {
 			service.Origin.Fields = lines[path]
 		}
-		if old != nil {
-			d.keep(old.services[name])
-		}
-		services[name] = d
+		services[name] = definition[balancer.Service]{service, doc.Where(path), keysIn(fields)}
 	}
 	return services, problems
 }
 
-// decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address
-// can't be read is no definition: what it is about is unknown.
-func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines, old *contents) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
+// decodeVIPs reads the [vips."ADDRESS"] of doc. One whose address can't be read is no definition: what it is about is unknown.
+func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
 	table, _ := doc.tree["vips"].(map[string]any)
 	var problems []balancer.Problem
-	var vips map[netip.Addr]definition[balancer.VIP]
+	vips := make(map[netip.Addr]definition[balancer.VIP], len(table))
 	in := interner{}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		path := decode.Join("vips", key)
@@ -69,26 +63,12 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines, old *conten
 		if err != nil {
 			continue
 		}
-		d := definition[balancer.VIP]{vip, doc.Where(path), keysIn(fields)}
 		if vip != nil {
 			vip.Origin.Fields = lines[path]
 		}
-		if old != nil {
-			d.keep(old.vips[addr])
-		}
-		if vips == nil {
-			vips = map[netip.Addr]definition[balancer.VIP]{}
-		}
-		vips[addr] = d
+		vips[addr] = definition[balancer.VIP]{vip, doc.Where(path), keysIn(fields)}
 	}
 	return vips, problems
-}
-
-// keep takes the value of former where that says the same.
-func (d *definition[V]) keep(former definition[V]) {
-	if d.value != nil && former.value != nil && reflect.DeepEqual(former.value, d.value) {
-		d.value = former.value
-	}
 }
 
 // Sections returns what is wrong where services, or settings of addresses, are something else than tables.

@@ -16,8 +16,10 @@ import (
 // nothing.
 type follower struct {
 	log *slog.Logger
-	// watcher is nil once notifications are unavailable; its errors say why.
+	// watcher is nil once notifications are unavailable, and so are events and errors, from which nothing comes then.
 	watcher *fsnotify.Watcher
+	events  chan fsnotify.Event
+	errors  chan error
 	// deaf: some folder can't be watched, so that only the poll notices changes there.
 	deaf bool
 	// folders are those that are watched, by their real path.
@@ -42,7 +44,7 @@ func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *foll
 		f.turnDeaf("asking for notifications of changed files", err)
 		return f
 	}
-	f.watcher = watcher
+	f.watcher, f.events, f.errors = watcher, watcher.Events, watcher.Errors
 	return f
 }
 
@@ -50,21 +52,6 @@ func (f *follower) close() {
 	if f.watcher != nil {
 		_ = f.watcher.Close() // nothing is left to be done about it
 	}
-}
-
-// events and errors are nil, on which one waits forever, where there are none to come.
-func (f *follower) events() <-chan fsnotify.Event {
-	if f.watcher == nil {
-		return nil
-	}
-	return f.watcher.Events
-}
-
-func (f *follower) errors() <-chan error {
-	if f.watcher == nil {
-		return nil
-	}
-	return f.watcher.Errors
 }
 
 func (f *follower) turnDeaf(doing string, err error) {
@@ -78,7 +65,7 @@ func (f *follower) turnDeaf(doing string, err error) {
 func (f *follower) lost() {
 	f.turnDeaf("following files", errors.New("notifications have ended"))
 	f.close()
-	f.watcher = nil
+	f.watcher, f.events, f.errors = nil, nil, nil
 }
 
 // begin starts a round in which all places are named anew.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -90,25 +91,18 @@ func decodeKept(text []byte) (files map[string]*contents, defaults map[string]an
 func (t *keptTable) define(files map[string]*contents) {
 	c := files[t.File]
 	if c == nil {
-		c = &contents{path: t.File, kept: true}
+		c = &contents{path: t.File, kept: true, services: map[balancer.Name]definition[balancer.Service]{}, vips: map[netip.Addr]definition[balancer.VIP]{}}
 		files[t.File] = c
 	}
 	at := balancer.Origin{File: t.File}
 	where := func(string) balancer.Origin { return at }
 	if t.VIP != "" {
 		if vip, _ := balancer.DecodeVIP(t.VIP, t.Fields, where, balancer.SeverityWarning); vip != nil {
-			put(&c.vips, vip.Addr, vip, at)
+			c.vips[vip.Addr] = definition[balancer.VIP]{value: vip, origin: at}
 		}
 		return
 	}
 	if service, _ := balancer.DecodeService(t.Service, t.Fields, nil, where, balancer.SeverityWarning); service != nil {
-		put(&c.services, t.Service, service, at)
+		c.services[t.Service] = definition[balancer.Service]{value: service, origin: at}
 	}
-}
-
-func put[K comparable, V any](tables *map[K]definition[V], key K, value *V, at balancer.Origin) {
-	if *tables == nil {
-		*tables = map[K]definition[V]{}
-	}
-	(*tables)[key] = definition[V]{value: value, origin: at}
 }

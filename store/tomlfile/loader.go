@@ -68,7 +68,8 @@ func (l *loader) begin(files map[string]*contents, defaults map[string]any) {
 		l.merge.put(path, c)
 	}
 	l.main.contents = files[l.path]
-	l.merge.settle()
+	l.merge.services.settle()
+	l.merge.vips.settle()
 }
 
 // load looks, and reports whether the snapshot says something else now.
@@ -82,7 +83,8 @@ func (l *loader) load(what look) bool {
 	} else {
 		l.loadFiles(what)
 	}
-	l.merge.settle()
+	l.merge.services.settle()
+	l.merge.vips.settle()
 	return l.renew()
 }
 
@@ -252,7 +254,7 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 func (l *loader) read(path string, old *contents, what look) *contents {
 	fresh, doc := l.parse(path, old, what)
 	if doc != nil {
-		fresh.define(doc, l.defaults, old)
+		fresh.define(doc, l.defaults)
 		fresh.problems = append(fresh.problems, strangers(doc, l.path)...)
 	}
 	return fresh
@@ -283,12 +285,12 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 	return fresh, doc
 }
 
-// define gives c the tables of doc. Those that are as in old keep their pointers.
-func (c *contents) define(doc *Document, defaults map[string]any, old *contents) {
+// define gives c the tables of doc.
+func (c *contents) define(doc *Document, defaults map[string]any) {
 	lines := doc.fieldLines()
 	var services, vips []balancer.Problem
-	c.services, services = decodeServices(doc, defaults, lines, old)
-	c.vips, vips = decodeVIPs(doc, lines, old)
+	c.services, services = decodeServices(doc, defaults, lines)
+	c.vips, vips = decodeVIPs(doc, lines)
 	c.problems = slices.Concat(Sections(doc), services, vips)
 }
 

@@ -43,7 +43,7 @@ func (l *loader) loadMain(what look) {
 		l.readPlace(doc)
 		l.readSettings(doc)
 		problems := l.readDefaults(doc)
-		fresh.define(doc, l.defaults, old)
+		fresh.define(doc, l.defaults)
 		fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
 	}
 	l.main.contents = fresh

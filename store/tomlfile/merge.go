@@ -64,12 +64,6 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, old.vips, fresh.vips)
 }
 
-// settle does what follows from what was put.
-func (m *merge) settle() {
-	m.services.settle()
-	m.vips.settle()
-}
-
 // problems are those of all files, and those between them, in no particular order.
 func (m *merge) problems() []balancer.Problem {
 	var problems []balancer.Problem
@@ -111,19 +105,17 @@ func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 			m.changed[key] = true
 		}
 	}
-	for key, d := range fresh {
-		former, had := old[key]
-		if !had {
+	for key := range fresh {
+		if _, had := old[key]; !had {
 			i, _ := slices.BinarySearchFunc(m.claims[key], path, m.compare)
 			m.claims[key] = slices.Insert(m.claims[key], i, path)
 		}
-		if former != d || !had {
-			m.changed[key] = true
-		}
+		m.changed[key] = true
 	}
 }
 
-// settle takes each changed table from the file that holds it. One that went from one file to another is not gone in between.
+// settle takes each changed table from the file that holds it. One that went from one file to another is not gone in between, and
+// one that says the same as before keeps its pointer, also in that file, so that it is in memory once.
 func (m *merged[K, V]) settle() {
 	for key := range m.changed {
 		claims := m.claims[key]
@@ -139,9 +131,15 @@ func (m *merged[K, V]) settle() {
 		if !slices.Contains(claims, m.holders[key]) {
 			m.holders[key] = claims[0]
 		}
-		value := m.tables(m.holders[key])[key].value
-		if former := m.values.At(key); value != nil && !reflect.DeepEqual(former, value) {
-			m.values = m.values.Set(key, value)
+		tables := m.tables(m.holders[key])
+		d, former := tables[key], m.values.At(key)
+		switch {
+		case d.value == nil:
+		case reflect.DeepEqual(former, d.value):
+			d.value = former
+			tables[key] = d
+		default:
+			m.values = m.values.Set(key, d.value)
 		}
 	}
 	m.changed = map[K]bool{}

@@ -32,7 +32,7 @@ func (id identity) sameFile(other identity) bool {
 	return id.device == other.device && id.inode == other.inode
 }
 
-// contents is what one file holds. It never changes: a file that has changed gets new contents.
+// contents is what one file holds. A file that has changed gets new contents.
 type contents struct {
 	path string
 	// id and read say which state of the file this is from, and when reading it began.

@@ -173,7 +173,7 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 			return what, nil, false
 		case answer := <-w.reloads:
 			return look{all: true, forced: true, empty: w.empty.Swap(false)}, answer, true
-		case e, ok := <-w.follower.events():
+		case e, ok := <-w.follower.events:
 			if !ok {
 				w.follower.lost()
 				return look{all: true}, nil, true
@@ -181,7 +181,7 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 			if w.follower.note(&what, e) {
 				heard()
 			}
-		case err := <-w.follower.errors():
+		case err := <-w.follower.errors:
 			// Most likely there were more notifications than the system keeps.
 			w.options.Log.Debug("notifications of changed files were lost", "err", err)
 			what.all = true
