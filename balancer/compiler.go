@@ -224,7 +224,9 @@ func (c *Compiler) resolve(key Key, w *work) {
 	if len(claimants) > 1 {
 		c.out.Contested = c.out.Contested.Set(key, s.Name)
 	}
-	f := remembered(c.units[s.Name].claimOf(key), &c.in)
+	claims := c.units[s.Name].claims
+	i, _ := slices.BinarySearchFunc(claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
+	f := remembered(claims[i], &c.in)
 	if f.Equal(old) {
 		return
 	}
@@ -275,10 +277,4 @@ func (c *Compiler) report(name Name) {
 	case old == nil || !slices.Equal(*old, problems):
 		c.out.Problems = c.out.Problems.Set(name, &problems)
 	}
-}
-
-// claimOf returns the frontend that the unit claims at key.
-func (u *unit) claimOf(key Key) *Frontend {
-	i, _ := slices.BinarySearchFunc(u.claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
-	return u.claims[i]
 }

@@ -129,14 +129,6 @@ func (s *Sticky) SetTimeout(timeout time.Duration) {
 	}
 }
 
-// Len returns the number of clients that take up room. Some may be past their timeout: they are dropped two at a time
-// as the table is used.
-func (s *Sticky) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.clients)
-}
-
 // expireLocked drops up to two of the oldest clients if their time is over. Each call adds one at most, so that the
 // table follows its use at a bounded price per call.
 func (s *Sticky) expireLocked(now time.Time) {

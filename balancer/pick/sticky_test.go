@@ -92,8 +92,8 @@ func TestStickyIsItsModel(t *testing.T) {
 					t.Fatalf("seed %d, step %d: looking %s up: got %v %v, want %v %v", seed, step, client, got, ok, want, known)
 				}
 			}
-			if s.Len() != len(m.list) {
-				t.Fatalf("seed %d, step %d: got %d clients, want %d", seed, step, s.Len(), len(m.list))
+			if len(s.clients) != len(m.list) {
+				t.Fatalf("seed %d, step %d: got %d clients, want %d", seed, step, len(s.clients), len(m.list))
 			}
 			checkSticky(t, s)
 		}
@@ -155,7 +155,7 @@ func TestStickyIsBounded(t *testing.T) {
 	for n := range 5000 {
 		s.Store(clientOf(n).Addr(), addressOf(n%3), now)
 	}
-	if got := s.Len(); got != 1000 {
+	if got := len(s.clients); got != 1000 {
 		t.Errorf("got %d clients, want 1000", got)
 	}
 	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
@@ -168,7 +168,7 @@ func TestStickyIsBounded(t *testing.T) {
 	for range 500 {
 		s.Lookup(clientOf(0).Addr(), now)
 	}
-	if got := s.Len(); got != 0 || cap(s.entries) > 8 {
+	if got := len(s.clients); got != 0 || cap(s.entries) > 8 {
 		t.Errorf("got %d clients and room for %d after 500 looks, want none", got, cap(s.entries))
 	}
 }
@@ -207,7 +207,7 @@ func TestStickyConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := s.Len(); got != 800 {
+	if got := len(s.clients); got != 800 {
 		t.Errorf("got %d clients, want 800", got)
 	}
 }

@@ -99,13 +99,6 @@ const (
 	mostReceived = 64 << 20
 )
 
-// connecting is how often a client that has lost its server tries again.
-func connecting() grpc.ConnectParams {
-	pauses := backoff.DefaultConfig
-	pauses.MaxDelay = slowestDial
-	return grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}
-}
-
 // open returns a client, which connects by and by, and outlives ctx. The password is read each time, and certificates for each
 // connection, so that what was exchanged counts.
 //
@@ -116,10 +109,13 @@ func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = slowestDial
 	config := clientv3.Config{
 		Endpoints: c.Endpoints, Context: context.WithoutCancel(ctx), DialTimeout: dialTimeout,
 		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
-		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithConnectParams(connecting())},
+		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout})},
 	}
 	var err error
 	if strings.HasPrefix(c.Endpoints[0], "https:") {

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -61,7 +62,7 @@ func machine() (string, error) {
 	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {
 		return "", fmt.Errorf("looking at the network namespace: %w", err)
 	}
-	return fmt.Sprintf("%s/%s/%d", trim(id), trim(boot), namespace.Ino), nil
+	return fmt.Sprintf("%s/%s/%d", bytes.TrimSpace(id), bytes.TrimSpace(boot), namespace.Ino), nil
 }
 
 // peer is the process at the other end of a socket; 0 means that is not known.

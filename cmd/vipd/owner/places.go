@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -14,8 +13,6 @@ import (
 	"vipd/balancer/ownership"
 	onhost "vipd/dataplane/ownership"
 )
-
-func trim(b []byte) string { return string(bytes.TrimSpace(b)) }
 
 // places are where this host hears heartbeats, the interfaces that may have VIPs, and the one of each VIP.
 type places struct {
