@@ -157,7 +157,8 @@ func (e *Ejections) Follow(now time.Time, is func(balancer.Target) bool, room Ro
 			end(t, "its time is over")
 		}
 	}
-	for _, t := range e.latest() {
+	latest := func(a, b balancer.Target) int { return e.records[b].began.Compare(e.records[a].began) }
+	for _, t := range slices.SortedStableFunc(e.ejected.Keys(), latest) {
 		if room(t) < 0 {
 			end(t, "too many others are out")
 		}
@@ -170,13 +171,6 @@ func (e *Ejections) Follow(now time.Time, is func(balancer.Target) bool, room Ro
 		}
 	}
 	return ended
-}
-
-// latest lists what is ejected, the latest first.
-func (e *Ejections) latest() []balancer.Target {
-	all := slices.Collect(e.ejected.Keys())
-	slices.SortStableFunc(all, func(a, b balancer.Target) int { return e.records[b].began.Compare(e.records[a].began) })
-	return all
 }
 
 // end ends the ejection of t, if there is one.

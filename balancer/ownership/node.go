@@ -265,8 +265,8 @@ func (n *Node) learn(c Change) {
 		n.moves.take(n.now, c)
 	case Fences:
 		n.fences.take(n.now, c)
-		if c.Name == n.o.Name && c.Text != nil {
-			n.fenced()
+		if c.Name == n.o.Name && c.Text != nil && n.my.live { // a person says that this node is off
+			n.lose("this node is fenced: " + n.fences[n.o.Name].value.Reason)
 		}
 	}
 }

@@ -19,13 +19,10 @@ type mine struct {
 	confirmed map[string]Time
 	renewed   Time
 	deadline  Time
-	// writing: a write of the session is under way. again is when the next may begin.
+	// writing: a write of the session is under way. again is when the next may begin: a heartbeat after the last.
 	writing bool
 	again   Time
 }
-
-// pause is the time between two writes of a session.
-func (n *Node) pause() Time { return n.now.Add(n.o.Timing.Beat) }
 
 // session creates this node's session in etcd, if there is none: once the gate is closed and nothing is bound.
 func (n *Node) session() {
@@ -65,7 +62,7 @@ func (n *Node) putSession(w Write, jury []string) {
 		if n.my.id != id {
 			return
 		}
-		n.my.writing, n.my.again = false, n.pause()
+		n.my.writing, n.my.again = false, n.now.Add(n.o.Timing.Beat)
 		if o != Done || revision < n.my.revision {
 			return // if it was carried out all the same, etcd's watch tells
 		}
@@ -100,13 +97,6 @@ func (n *Node) lose(why string) {
 	n.my = mine{id: n.o.NewID(), confirmed: map[string]Time{}, revision: n.revision}
 	n.taking = false
 	n.closeGate()
-}
-
-// fenced ends the session because a person says that this node is off.
-func (n *Node) fenced() {
-	if n.my.live {
-		n.lose("this node is fenced: " + n.fences[n.o.Name].value.Reason)
-	}
 }
 
 // confirm finds the deadline.

@@ -131,7 +131,7 @@ func (w *boarding) take(m message) {
 	case m.events != nil:
 		for _, e := range m.events {
 			if e.Type == mvccpb.DELETE {
-				w.remove(string(e.Kv.Key))
+				w.erase(&w.board, string(e.Kv.Key))
 			} else {
 				w.put(&w.board, e.Kv)
 			}
@@ -165,9 +165,7 @@ func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	switch {
 	case err != nil:
 		w.options.Log.Debug("a key of the fleet's health checks can't be read", "key", string(kv.Key), "err", err)
-		if ballot, err := w.keys.healthKey(string(kv.Key)); err == nil {
-			erase(b, ballot)
-		}
+		w.erase(b, string(kv.Key))
 	case p.checker != nil:
 		b.Nodes = b.Nodes.Set(p.ballot.Node, *p.checker)
 	default:
@@ -175,17 +173,13 @@ func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	}
 }
 
-func (w *boarding) remove(key string) {
-	if ballot, err := w.keys.healthKey(key); err == nil {
-		erase(&w.board, ballot)
-	}
-}
-
-// erase takes a vote from b, or a node.
-func erase(b *quorum.Board, of quorum.Ballot) {
-	if of.Target == (balancer.Target{}) {
+// erase takes from b what a key is about: a vote, or a node.
+func (w *boarding) erase(b *quorum.Board, key string) {
+	switch of, err := w.keys.healthKey(key); {
+	case err != nil:
+	case of.Target == (balancer.Target{}):
 		b.Nodes = b.Nodes.Delete(of.Node)
-	} else {
+	default:
 		b.Votes = b.Votes.Delete(of)
 	}
 }
