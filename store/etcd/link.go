@@ -187,13 +187,8 @@ func (l *link) attempt(ctx context.Context) error {
 	return l.follow(ctx)
 }
 
-// get asks etcd for keys, of all members' agreement.
-func (l *link) get(ctx context.Context, limit time.Duration, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-	return l.getFrom(ctx, l.client, limit, request)
-}
-
-// getFrom does so with a client.
-func (l *link) getFrom(
+// get asks etcd for keys by a client, of all members' agreement.
+func (l *link) get(
 	ctx context.Context, client *clientv3.Client, limit time.Duration, request *etcdserverpb.RangeRequest,
 ) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -211,7 +206,7 @@ func (l *link) verify(ctx context.Context) error {
 		key = l.scopes[0].key
 	}
 	at := max(l.revision, l.known())
-	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
+	answer, err := l.get(ctx, l.client, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
 	switch {
 	case is(err, rpctypes.ErrFutureRev):
 		l.full = true
@@ -283,7 +278,7 @@ type reading struct {
 func (r *reading) scope(ctx context.Context, s scope) error {
 	first := true
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-		answer, err := r.get(ctx, r.timing.page, request)
+		answer, err := r.get(ctx, r.client, r.timing.page, request)
 		return answer, plain(err)
 	}
 	return readScope(ctx, ask, s, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {

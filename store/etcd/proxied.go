@@ -77,7 +77,7 @@ func (s *stream) probe(ctx context.Context, heard int64) error {
 	if key == "" {
 		key = s.scopes[0].key
 	}
-	answer, err := s.get(ctx, s.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key)})
+	answer, err := s.get(ctx, s.client, s.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key)})
 	if err != nil {
 		return plain(err)
 	}

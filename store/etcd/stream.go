@@ -140,7 +140,7 @@ func (s *stream) knock(ctx context.Context) error {
 		if f.denied {
 			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.end), true, true
 		}
-		_, err := s.getFrom(ctx, client, s.timing.call, request)
+		_, err := s.get(ctx, client, s.timing.call, request)
 		if s.config.ended(err) && client == s.client {
 			// The token has ended, which a watch does not notice. So may the user have.
 			fresh, failed := s.config.open(ctx)
@@ -152,7 +152,7 @@ func (s *stream) knock(ctx context.Context) error {
 			}
 			defer func() { _ = fresh.Close() }() // nothing is left to be done about it
 			client = fresh
-			_, err = s.getFrom(ctx, client, s.timing.call, request)
+			_, err = s.get(ctx, client, s.timing.call, request)
 		}
 		if f.denied && err == nil || !f.denied && Forbidden(err) {
 			return errReread

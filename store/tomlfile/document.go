@@ -127,11 +127,8 @@ func (d *Document) Where(path string) balancer.Origin {
 // Under returns a locator for paths inside the table at base.
 func (d *Document) Under(base string) balancer.Locator {
 	return func(path string) balancer.Origin {
-		switch {
-		case path == "":
+		if path == "" {
 			return d.Where(base)
-		case base == "":
-			return d.Where(path)
 		}
 		return d.Where(base + "." + path)
 	}

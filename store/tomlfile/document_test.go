@@ -75,9 +75,6 @@ func TestWhatIsMissingIsAtTheNearestThingAround(t *testing.T) {
 	if got := under("").Line; got != 2 {
 		t.Errorf(`"" under services.web is line %d, want 2`, got)
 	}
-	if got := doc.Under("")("mode").Line; got != 1 {
-		t.Errorf(`mode under "" is line %d, want 1`, got)
-	}
 }
 
 func TestSyntaxErrorsNameTheirLine(t *testing.T) {
