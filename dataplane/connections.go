@@ -76,11 +76,7 @@ func isAt(a, asked netip.AddrPort) bool {
 	return !asked.Addr().IsValid() || asked.Addr() == a.Addr() && (asked.Port() == 0 || asked.Port() == a.Port())
 }
 
-// PassedOver is of how many connections that a query does not name visit is told once, first of the first.
-const PassedOver = 1000
-
-// Connector has connections, as a Dataplane does. visit gets nil now and then where q names nothing of what was read, so that who waits
-// sees that the kernel answers.
+// Connector has connections, as a Dataplane does.
 type Connector interface {
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 }
@@ -88,9 +84,7 @@ type Connector interface {
 // Connections collects the connections of d that q names.
 func Connections(ctx context.Context, d Connector, q ConnectionQuery) (all []Connection, err error) {
 	err = d.Connections(ctx, q, func(c *Connection) error {
-		if c != nil {
-			all = append(all, *c)
-		}
+		all = append(all, *c)
 		return nil
 	})
 	return all, err

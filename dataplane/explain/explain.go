@@ -224,7 +224,7 @@ func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
 	enough := errors.New("enough")
 	q := dataplane.ConnectionQuery{Frontend: a.To, Client: netip.AddrPortFrom(a.Client, port)}
 	err := n.Connections.Connections(ctx, q, func(c *dataplane.Connection) error {
-		if c == nil || c.State == "time-wait" || c.State == "close" {
+		if c.State == "time-wait" || c.State == "close" {
 			return nil
 		}
 		if len(a.Existing) == mostExisting {

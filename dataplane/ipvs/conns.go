@@ -28,15 +28,9 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	if err != nil {
 		return err
 	}
-	read := 0
 	for c, err := range d.conn.Connections(ctx) {
 		if err != nil {
 			return err
-		}
-		if read++; read%dataplane.PassedOver == 1 {
-			if err := visit(nil); err != nil {
-				return err
-			}
 		}
 		k := balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}
 		service, ours := services[k]

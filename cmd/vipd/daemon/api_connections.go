@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"vipd/cmd/internal/api"
@@ -39,90 +38,31 @@ func (d *Daemon) connectionQuery(r *http.Request) (dataplane.ConnectionQuery, er
 	return q, err
 }
 
-const (
-	// mostUnheard is how many lists may wait for the kernel's first word. One that was given up does so until the kernel answers.
-	mostUnheard = 4
-	// firstWord is how long a caller waits for it, in steps: a machine that stalls for longer than one is no silent kernel.
-	firstWord, wordSteps = 800 * time.Millisecond, 8
-)
-
-// listConnections has the list written by the goroutine that reads it. Where the kernel says nothing, the caller is told so, and the
-// goroutine ends when the kernel lets go of it.
+// listConnections writes the list while it is read.
 func (d *Daemon) listConnections(w http.ResponseWriter, r *http.Request, q dataplane.ConnectionQuery) {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	l := &connectionList{w: w, out: bufio.NewWriter(w), begin: "[", ended: make(chan error, 1)}
-	go func() {
-		select {
-		case d.unheard <- struct{}{}:
-			l.heard = sync.OnceFunc(func() { <-d.unheard })
-			defer l.heard()
-			l.ended <- d.modeSwitch.Connections(ctx, q, l.visit)
-		case <-ctx.Done():
+	w.Header().Set("Content-Type", "application/json")
+	out, begin := bufio.NewWriter(w), "["
+	err := d.modeSwitch.Connections(r.Context(), q, func(c *dataplane.Connection) error {
+		text, err := json.Marshal(c)
+		if err == nil {
+			_, err = out.WriteString(begin)
 		}
-	}()
-	for range wordSteps {
-		select {
-		case err := <-l.ended:
-			l.end(err)
-			return
-		case <-time.After(firstWord / wordSteps):
+		if err == nil {
+			_, err = out.Write(append(text, '\n'))
 		}
-	}
-	if l.taken.CompareAndSwap(false, true) {
-		refuseCall(w, http.StatusServiceUnavailable, fmt.Errorf("the kernel has not answered for %s: connections can't be listed now; try again later", firstWord))
-		return
-	}
-	l.end(<-l.ended)
-}
-
-// connectionList is one that is written as it comes.
-type connectionList struct {
-	w     http.ResponseWriter
-	out   *bufio.Writer
-	begin string // what comes before the next connection
-	heard func() // has another list wait for its first word
-	ended chan error
-	// taken: the answer is the list's, which speaks then, or the refusal's.
-	taken  atomic.Bool
-	speaks bool
-}
-
-func (l *connectionList) visit(c *dataplane.Connection) error {
-	if !l.speaks {
-		if !l.taken.CompareAndSwap(false, true) {
-			return context.Canceled
-		}
-		l.speaks = true
-		l.heard()
-		l.w.Header().Set("Content-Type", "application/json")
-	}
-	if c == nil {
-		return nil
-	}
-	text, err := json.Marshal(c)
-	if err == nil {
-		_, err = l.out.WriteString(l.begin)
-	}
-	if err == nil {
-		_, err = l.out.Write(append(text, '\n'))
-	}
-	l.begin = ","
-	return err
-}
-
-// end ends the list, in which err went wrong.
-func (l *connectionList) end(err error) {
+		begin = ","
+		return err
+	})
 	switch {
-	case err != nil && l.begin == "[":
-		refuseCall(l.w, http.StatusInternalServerError, err)
+	case err != nil && begin == "[":
+		refuseCall(w, http.StatusInternalServerError, err)
 	case err != nil:
 		panic(http.ErrAbortHandler) // the caller sees that the list is not complete
-	case l.begin == "[":
-		answer(l.w, []api.Connection{})
+	case begin == "[":
+		answer(w, []api.Connection{})
 	default:
-		_, _ = l.out.WriteString("]\n") // as in answer
-		_ = l.out.Flush()
+		_, _ = out.WriteString("]\n") // as in answer
+		_ = out.Flush()
 	}
 }
 

@@ -98,14 +98,12 @@ type Daemon struct {
 	model         *model.Model
 	transitions   *transitions.Tracker
 	views         status.Sources
-	// unheard has a place taken for each list of connections that waits for the kernel's first word.
-	unheard chan struct{}
-	events  *events.History // what begins or ends is recorded here, which logs it too
-	metrics *metrics
-	socket  net.Listener // nil means the system has no Unix sockets
-	web     net.Listener // nil means turned off
-	started time.Time
-	notify  notifier
+	events        *events.History // what begins or ends is recorded here, which logs it too
+	metrics       *metrics
+	socket        net.Listener // nil means the system has no Unix sockets
+	web           net.Listener // nil means turned off
+	started       time.Time
+	notify        notifier
 	// inherited is what the process before this one has handed over; heir is the one that takes this one's place, by replacing.
 	inherited []handover.Item
 	heir      *handover.Queue
@@ -128,7 +126,7 @@ func New(o Options) (*Daemon, error) {
 			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
 		}
 	}
-	d := &Daemon{Options: o, config: c, started: time.Now(), unheard: make(chan struct{}, mostUnheard), events: events.New(events.Options{Log: o.Log})}
+	d := &Daemon{Options: o, config: c, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
 	opened := false
 	defer func() {
 		if !opened {

@@ -88,13 +88,9 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 	defer func() { _ = conn.Close() }() // nothing was written
 	wanted, idle := fl.frontends(), idle()
 	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
-	passed := 0
 	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
 		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
 		if !ours || !q.Names(&c) {
-			if passed++; passed%dataplane.PassedOver == 1 {
-				return visit(nil)
-			}
 			return nil
 		}
 		return visit(&c)

@@ -87,9 +87,6 @@ func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 	}
 	seen := map[end]bool{}
 	once := func(n *dataplane.Connection) error {
-		if n == nil {
-			return visit(nil)
-		}
 		if at := (end{n.Frontend, n.Client}); !seen[at] {
 			seen[at] = true
 			return visit(n)
