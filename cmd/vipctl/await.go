@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
 )
 
@@ -35,7 +36,7 @@ func (d *daemonOverride) await() error {
 			}
 		}
 		left = n
-		progress.text(count(left, "connection") + " left")
+		progress.text(wording.Count(left, "connection") + " left")
 		return false, nil
 	})
 	progress.end()
@@ -58,9 +59,9 @@ func (c *call) ended(err error, targets []api.OverrideTarget, left uint64, still
 		return t.Override == nil || t.Override.Until.IsZero() || c.now().Before(t.Override.Until)
 	}
 	if left > 0 && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return !inTime(t) }) {
-		how = fmt.Sprintf(": up to %s that had not ended in time were cut", count(left, "connection"))
+		how = fmt.Sprintf(": up to %s that had not ended in time were cut", wording.Count(left, "connection"))
 	}
-	return c.print(fmt.Sprintf("drained: %s, no connections left%s%s\n", count(len(targets), "endpoint"), doneOn, how))
+	return c.print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
 // abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
@@ -76,7 +77,7 @@ func (c *call) abandoned(left uint64, where string) error {
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	return fmt.Errorf("%s with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), where, what)
+	return fmt.Errorf("%s with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", why, wording.Count(left, "connection"), where, what)
 }
 
 // unused is the state of an endpoint at a port that its service has no frontend for.

@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/decode"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/wording"
 	"vipd/store/tomlfile"
 )
 
@@ -25,7 +26,7 @@ func checkVerb() *verb {
 			"host lacks, and the interface of VIPs, VIPs that are an endpoint's address, and ports of this host's " +
 			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
-		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + choices(config.ModeName("").Values()))},
+		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
 		formats: []string{formTable, formJSON},
 		least:   1, most: -1,
 		run: runCheck,
@@ -48,7 +49,7 @@ func runCheck(c *call) error {
 		all = append(all, d.problems...)
 		b.WriteString(c.problemLines(d.problems))
 		if len(d.problems) == 0 {
-			fmt.Fprintf(&b, "%s: %s, no problems\n", d.place, count(d.services.Len(), "service"))
+			fmt.Fprintf(&b, "%s: %s, no problems\n", d.place, wording.Count(d.services.Len(), "service"))
 		}
 	}
 	return cmp.Or(c.show(all, b.String), reported(all))

@@ -169,10 +169,8 @@ func (c *call) ownConfig() (config.Config, error) {
 	if err != nil {
 		return conf, err
 	}
-	for _, p := range problems {
-		if p.Severity == balancer.SeverityError {
-			return conf, fmt.Errorf("the config says where things are, and has a mistake: %s", p)
-		}
+	if i := slices.IndexFunc(problems, isError); i >= 0 {
+		return conf, fmt.Errorf("the config says where things are, and has a mistake: %s", problems[i])
 	}
 	return conf, nil
 }

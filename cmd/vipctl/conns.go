@@ -16,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
 )
 
@@ -254,7 +255,7 @@ func (c *call) killConnections(q dataplane.ConnectionQuery) error {
 	if err != nil {
 		return err
 	}
-	return c.show(k, func() string { return fmt.Sprintf("ended: %s\n", count(k.Connections, "connection")) })
+	return c.show(k, func() string { return fmt.Sprintf("ended: %s\n", wording.Count(k.Connections, "connection")) })
 }
 
 // sureToKill shows how many connections it is about, and asks.
@@ -278,7 +279,7 @@ func (c *call) sureToKill(q dataplane.ConnectionQuery) (bool, error) {
 		c.say("there are no such connections")
 		return false, nil
 	}
-	fmt.Fprintf(c.stderr, "end %s? [y/N] ", count(conns, "connection"))
+	fmt.Fprintf(c.stderr, "end %s? [y/N] ", wording.Count(conns, "connection"))
 	answer, _ := bufio.NewReader(c.stdin).ReadString('\n') // no answer is no
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		c.say("nothing was ended")

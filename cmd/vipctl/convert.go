@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer/decode"
 	"vipd/cmd/internal/convert"
+	"vipd/cmd/internal/wording"
 )
 
 func convertVerb() *verb {
@@ -20,7 +21,7 @@ func convertVerb() *verb {
 			"files are not read; convert them one by one. No daemon is needed.",
 		example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file: " + choices(convert.Formats())},
+			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file: " + wording.List(convert.Formats(), "or")},
 			&cli.StringSliceFlag{Name: "vip", Usage: "the VIP of listeners on every address, an `ADDRESS`; may be repeated"},
 		},
 		least: 1, most: 1,
@@ -31,7 +32,7 @@ func convertVerb() *verb {
 func runConvert(c *call) error {
 	format := c.flags.String("from")
 	if format == "" {
-		return wrongUse("\"vipctl convert\" needs --from and the format of the file: %s", choices(convert.Formats()))
+		return wrongUse("\"vipctl convert\" needs --from and the format of the file: %s", wording.List(convert.Formats(), "or"))
 	}
 	if _, err := choice("--from", format, convert.Formats()); err != nil {
 		return err
@@ -56,10 +57,10 @@ func runConvert(c *call) error {
 		return err
 	}
 	if result.Services == 0 {
-		return fmt.Errorf("%s has no service that vipd could serve; is it a configuration of %s? --from can be %s", file, format, choices(convert.Formats()))
+		return fmt.Errorf("%s has no service that vipd could serve; is it a configuration of %s? --from can be %s", file, format, wording.List(convert.Formats(), "or"))
 	}
 	if len(result.Notes) > 0 {
-		c.hint("%s", fmt.Sprintf("%s; %s without an exact equivalent, listed at the end", count(result.Services, "service"), count(len(result.Notes), "line")))
+		c.hint("%s", fmt.Sprintf("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line")))
 	}
 	return nil
 }

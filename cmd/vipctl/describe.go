@@ -16,6 +16,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
@@ -255,7 +256,7 @@ func (p *printer) nodeText(n *nodeView) string {
 	out.text("zone", s.Zone)
 	out.mode(s.Mode, s.Wanted, s.Why, s.Fallback)
 	out.nodeSync(n)
-	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
+	out.text("serving", fmt.Sprintf("%s, %s, %s", wording.Count(s.Services, "service"), wording.Count(s.Frontends, "frontend"), wording.Count(s.Endpoints, "endpoint")))
 	out.nodeProblems(s)
 	t := table.New(table.Column{Title: "SERVICE"}, table.Column{Title: "ADDRESS"}, table.Column{Title: "CONNECTIONS", Right: true})
 	for _, d := range s.Drains {
@@ -279,7 +280,7 @@ func (out *sheet) nodeSync(n *nodeView) {
 	}
 	out.text("sync", text)
 	if s.Pending > 0 || s.Failing > 0 {
-		out.text("", fmt.Sprintf("%s pending, %d failing", count(s.Pending, "frontend"), s.Failing))
+		out.text("", fmt.Sprintf("%s pending, %d failing", wording.Count(s.Pending, "frontend"), s.Failing))
 	}
 	if !s.At.IsZero() {
 		out.text("", "last report "+out.ago(s.At))

@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
@@ -20,6 +16,7 @@ import (
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
 	"vipd/dataplane/ownership"
@@ -61,17 +58,19 @@ func (c *call) examined() doctor.Host {
 	switch {
 	case err == nil:
 		h.Config = conf
-		for _, p := range problems {
-			if p.Severity == balancer.SeverityError && h.ConfigProblem == "" {
-				h.ConfigProblem = p.String()
-			}
+		if i := slices.IndexFunc(problems, isError); i >= 0 {
+			h.ConfigProblem = problems[i].String()
 		}
 	case !errors.Is(err, fs.ErrNotExist) || file != config.DefaultFile:
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	h.Fence, h.Elsewhere = ownership.Trial, ownership.Elsewhere
-	h.Owner = func() (*api.OwnerStatus, error) { return askOwner(c, filepath.Join(h.Config.RunDir, api.OwnerSocket)) }
+	h.Owner = func() (*api.OwnerStatus, error) {
+		owner := api.NewOwnerClient(filepath.Join(h.Config.RunDir, api.OwnerSocket))
+		defer owner.Close()
+		return owner.Status(c)
+	}
 	h.Members = func(ctx context.Context) ([][]string, error) { return etcdMembers(ctx, etcd.Config(h.Config.Etcd)) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
 	if c.askVipd(&h) {
@@ -138,7 +137,7 @@ func (p *printer) findingsText(findings []doctor.Finding) string {
 			fmt.Fprintf(&b, "%*s$ %s\n", margin+2, "", table.Line(f.Mend))
 		}
 	}
-	fmt.Fprintf(&b, "%s, %s, %s\n", count(counts[doctor.Problem], "problem"), count(counts[doctor.Warning], "warning"), count(counts[doctor.Note], "note"))
+	fmt.Fprintf(&b, "%s, %s, %s\n", wording.Count(counts[doctor.Problem], "problem"), wording.Count(counts[doctor.Warning], "warning"), wording.Count(counts[doctor.Note], "note"))
 	return b.String()
 }
 
@@ -162,23 +161,4 @@ func etcdMembers(ctx context.Context, config etcd.Config) ([][]string, error) {
 	}
 	all, err := w.Members(ctx)
 	return all, errors.Join(err, w.Close())
-}
-
-func askOwner(ctx context.Context, socket string) (*api.OwnerStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://owner/status", nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return nil, errors.Unwrap(err) // without the URL, which says nothing
-	}
-	defer answer.Body.Close()
-	var s api.OwnerStatus
-	return &s, json.NewDecoder(answer.Body).Decode(&s)
 }

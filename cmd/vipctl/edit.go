@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tracing"
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
@@ -25,7 +26,7 @@ func (e *edit) refuse() error {
 	if wrong == 0 {
 		return nil
 	}
-	e.note("%s: nothing was written", count(wrong, "problem"))
+	e.note("%s: nothing was written", wording.Count(wrong, "problem"))
 	return errReported
 }
 
@@ -63,7 +64,7 @@ func (e *edit) write() error {
 	}
 	err := e.writeVIPs()
 	if missed > 0 {
-		return errors.Join(fmt.Errorf("%s not written, because someone else was faster", count(missed, "change")), err)
+		return errors.Join(fmt.Errorf("%s not written, because someone else was faster", wording.Count(missed, "change")), err)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 // How many events are shown, unless -n says so.
@@ -40,7 +41,7 @@ func eventsVerb() *verb {
 				Usage: "the latest `N`; 0: all that are kept, and with -f only those that come"},
 			&cli.StringFlag{Name: "since", Usage: "since `TIME`: 10m ago, 23:15, 2026-11-21T23:15"},
 			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
-			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + choices(events.Kind("").Values())},
+			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + wording.List(events.Kind("").Values(), "or")},
 		},
 		formats: []string{formTable, formJSON},
 		run:     runEvents,
@@ -99,7 +100,7 @@ func (l *eventList) checkKinds() error {
 	kinds := events.Kind("").Values()
 	for _, k := range strings.Split(l.query.Kind, ",") {
 		if !slices.Contains(kinds, k) {
-			return wrongUse("there are no events of kind %q%s; there are %s", k, lookup.Meant(k, kinds), choices(kinds))
+			return wrongUse("there are no events of kind %q%s; there are %s", k, lookup.Meant(k, kinds), wording.List(kinds, "or"))
 		}
 	}
 	return nil
@@ -177,9 +178,9 @@ func (l *eventList) follow() error {
 
 func (l *eventList) missed(n uint64) string {
 	if l.query.Service == "" && l.query.Kind == "" {
-		return count(n, "event") + " were lost before they could be shown"
+		return wording.Count(n, "event") + " were lost before they could be shown"
 	}
-	return count(n, "event") + ", of any kind and service, were lost before they could be read"
+	return wording.Count(n, "event") + ", of any kind and service, were lost before they could be read"
 }
 
 // show prints events, the first with the titles above.

@@ -10,6 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lookup"
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
@@ -111,7 +112,7 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 	}
 	if len(f.own) > 0 {
 		f.hint("of services in files of this host, which etcd does not have, this leaves as it is %s: with --socket %s in place of --etcd \"vipctl %s\" meets them",
-			lookup.Some(f.own), f.socketWords(), f.verb.name)
+			wording.Some(f.own, 8), f.socketWords(), f.verb.name)
 	}
 	errs = append(errs, f.show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
 	if f.request.Draining != nil && !*f.request.Draining {
@@ -224,7 +225,7 @@ func (f *fleetOverride) await() error {
 	if err == nil && len(v.gone) > 0 {
 		f.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
-	return f.ended(err, f.result.Targets, last, names(lag), " on "+count(len(v.done), "node"))
+	return f.ended(err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
 // isDrain reports whether what a node says of a drain is about the target, or a part of it.

@@ -13,6 +13,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 func getVerb() *verb {
@@ -137,7 +138,7 @@ func (c *call) kindName() (string, error) {
 	what := strings.TrimSuffix(c.args[0], "s") + "s"
 	switch {
 	case !slices.Contains(kinds, what):
-		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], lookup.Meant(c.args[0], kinds))
+		return "", wrongUse("get lists %s, not %q%s", wording.List(kinds, "or"), c.args[0], lookup.Meant(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
 	case c.flags.Bool("down") && (what != "endpoints" || c.fleetWide):

@@ -14,6 +14,7 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 // verdict is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
@@ -211,9 +212,9 @@ func (out *sheet) health(h *api.HealthCount) {
 	if h.Checked == 0 {
 		return
 	}
-	text := count(h.Checked, "endpoint") + " checked"
+	text := wording.Count(h.Checked, "endpoint") + " checked"
 	if h.Endpoints != 0 && h.Endpoints != h.Checked {
-		text = fmt.Sprintf("%s of %s", count(h.Checked, "check"), count(h.Endpoints, "endpoint"))
+		text = fmt.Sprintf("%s of %s", wording.Count(h.Checked, "check"), wording.Count(h.Endpoints, "endpoint"))
 	}
 	style := table.Plain
 	if h.Down == 0 && h.Unknown == 0 {

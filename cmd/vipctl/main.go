@@ -104,12 +104,3 @@ func wrongUse(format string, args ...any) error {
 func oneLine(text string) string {
 	return strings.Join(slices.Compact(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })), "; ")
 }
-
-// choices writes a list as "a, b or c".
-func choices(list []string) string {
-	if len(list) < 2 {
-		return strings.Join(list, "")
-	}
-	last := len(list) - 1
-	return strings.Join(slices.Clone(list[:last]), ", ") + " or " + list[last]
-}

@@ -11,6 +11,7 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lookup"
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
@@ -26,7 +27,7 @@ func nodeVerb() *verb {
 			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
 		example: "vipctl node set gw1 --mode iptables",
 		flags: []cli.Flag{
-			modeFlag("the `MODE` that the node is to use: " + choices(config.ModeName("").Values()) + "; \"\": what its file says"),
+			modeFlag("the `MODE` that the node is to use: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": what its file says"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
 			&cli.BoolFlag{Name: "wait", Usage: "standby: return when its VIPs are elsewhere"},
 			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),

@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 // The forms of output.
@@ -167,7 +168,7 @@ func (p *printer) choose(v *verb, form string) error {
 	case slices.Contains(v.formats, form):
 		p.format = form
 	default:
-		return wrongUse("-o %q is not possible here; it can be %s", form, choices(v.forms()))
+		return wrongUse("-o %q is not possible here; it can be %s", form, wording.List(v.forms(), "or"))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/wording"
 )
 
 func reloadVerb() *verb {
@@ -45,7 +46,7 @@ func runReload(c *call) error {
 		kept = "; what has an error stays as it was"
 	}
 	err = c.show(r, func() string {
-		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)), kept)
+		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n", r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), kept)
 	})
 	return cmp.Or(err, reported(r.Problems))
 }
@@ -60,7 +61,7 @@ func problems(n int) string {
 	if n == 0 {
 		return "no problems"
 	}
-	return count(n, "problem")
+	return wording.Count(n, "problem")
 }
 
 // grave reports whether any problem is more than a warning.

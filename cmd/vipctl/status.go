@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 func statusVerb() *verb {
@@ -92,7 +93,7 @@ func (p *printer) statusText(s *api.Status) string {
 	}
 	out.store(&s.Store)
 	out.sync(s)
-	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
+	out.text("serving", fmt.Sprintf("%s, %s, %s", wording.Count(s.Services, "service"), wording.Count(s.Frontends, "frontend"), wording.Count(s.Endpoints, "endpoint")))
 	out.health(&s.Health)
 	out.byHand(s)
 	out.problems(s.Problems)
@@ -163,13 +164,13 @@ func (out *sheet) sync(s *api.Status) {
 	}
 	out.text("sync", text)
 	if !y.Last.IsZero() {
-		out.text("", fmt.Sprintf("last %s, took %s, %s", out.ago(y.Last), short(y.LastDuration), count(y.LastChanges, "change")))
+		out.text("", fmt.Sprintf("last %s, took %s, %s", out.ago(y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
 	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
-		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", count(n, "frontend"), y.Failing))
+		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
-		out.text("", fmt.Sprintf("repaired %s that other programs had changed", count(y.Repairs, "object")))
+		out.text("", fmt.Sprintf("repaired %s that other programs had changed", wording.Count(y.Repairs, "object")))
 	}
 	out.text("", y.LastError)
 }
@@ -218,11 +219,7 @@ func (out *sheet) addresses(addresses []api.Address) {
 	}
 	for _, note := range slices.Sorted(maps.Keys(notes)) {
 		of := notes[note]
-		who := strings.Join(of[:min(len(of), 3)], ", ")
-		if len(of) > 3 {
-			who += fmt.Sprintf(" and %d more", len(of)-3)
-		}
-		out.text("", who+": "+note)
+		out.text("", wording.Some(of, 3)+": "+note)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 // screen is what top shows on a terminal: services, the endpoints of one, or one endpoint.
@@ -196,9 +197,9 @@ func (s *screen) text() string {
 // title says what is shown, and of which node.
 func (s *screen) title() string {
 	t := s.window.Last()
-	text := fmt.Sprintf("%s, %s mode: %s", t.Node, t.Mode, count(len(t.Services), "service"))
+	text := fmt.Sprintf("%s, %s mode: %s", t.Node, t.Mode, wording.Count(len(t.Services), "service"))
 	if s.service != "" {
-		text = fmt.Sprintf("%s on %s, %s mode: %s", s.service, t.Node, t.Mode, count(len(s.window.Endpoints(s.service)), "endpoint"))
+		text = fmt.Sprintf("%s on %s, %s mode: %s", s.service, t.Node, t.Mode, wording.Count(len(s.window.Endpoints(s.service)), "endpoint"))
 	}
 	if s.err != nil {
 		text += "; " + table.Line(s.err.Error())

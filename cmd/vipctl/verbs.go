@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/wording"
 )
 
 // verb is one command: what its help says, what it takes, and what it does.
@@ -56,7 +57,7 @@ func (v *verb) allFlags() []cli.Flag {
 	if len(v.formats) > 0 {
 		flags = append(flags, &cli.StringFlag{
 			Name: "output", Aliases: []string{"o"}, Value: v.formats[0],
-			Usage: "the `FORM` of the output: " + choices(v.forms()),
+			Usage: "the `FORM` of the output: " + wording.List(v.forms(), "or"),
 		})
 	}
 	if v.fleet {
@@ -160,5 +161,5 @@ func choice(what, value string, possible []string) (string, error) {
 	if slices.Contains(possible, value) {
 		return value, nil
 	}
-	return "", wrongUse("%s %q is not possible here; it can be %s", what, value, choices(possible))
+	return "", wrongUse("%s %q is not possible here; it can be %s", what, value, wording.List(possible, "or"))
 }

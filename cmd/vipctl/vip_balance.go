@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer/ownership"
 	"vipd/balancer/wake"
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
@@ -97,7 +98,7 @@ func (c *call) balanceVIPs() error {
 	if !c.flags.Bool("dry-run") {
 		for i, m := range moves {
 			if _, err := c.moveVIP(m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance"), false); err != nil {
-				return fmt.Errorf("%s of %s moved: %w", count(i, "VIP"), count(len(moves), "VIP"), err)
+				return fmt.Errorf("%s of %s moved: %w", wording.Count(i, "VIP"), wording.Count(len(moves), "VIP"), err)
 			}
 		}
 	}

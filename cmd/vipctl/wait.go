@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
@@ -107,19 +108,19 @@ func (c *call) applied(v *vigil) error {
 	const most = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
 		if i == most {
-			c.note("%s more, which \"vipctl get nodes\" lists", count(len(v.problems)-most, "node"))
+			c.note("%s more, which \"vipctl get nodes\" lists", wording.Count(len(v.problems)-most, "node"))
 			break
 		}
-		c.note("%s has %s: %s", name, count(len(v.problems[name]), "problem"), v.problems[name][0])
+		c.note("%s has %s: %s", name, wording.Count(len(v.problems[name]), "problem"), v.problems[name][0])
 	}
 	if c.format == formJSON {
 		return nil
 	}
 	how := ""
 	if n := len(v.problems); n > 0 {
-		how = fmt.Sprintf(", but %s may not serve all of it", count(n, "node"))
+		how = fmt.Sprintf(", but %s may not serve all of it", wording.Count(n, "node"))
 	}
-	return c.print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, count(len(v.done), "node"), how))
+	return c.print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
 }
 
 // watcher shows which nodes a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
@@ -253,7 +254,7 @@ func (v *vigil) judge(n *etcd.Node) laggard {
 	case l.Revision < v.revision:
 		l.Why = fmt.Sprintf("is at revision %d", l.Revision)
 	case l.Connections > 0:
-		l.Why = "has " + count(l.Connections, "connection")
+		l.Why = "has " + wording.Count(l.Connections, "connection")
 	case v.drains != nil && mayOmitConnections(n.Status):
 		l.Why = fmt.Sprintf("has %d more endpoints that drain than it tells of", n.Status.DrainsOmitted)
 	}
@@ -279,7 +280,7 @@ func names(lag []laggard) string {
 	const most = 5
 	text := strings.Join(mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
 	if more := len(lag) - most; more > 0 {
-		text += fmt.Sprintf(" and %s more", count(more, "node"))
+		text += fmt.Sprintf(" and %s more", wording.Count(more, "node"))
 	}
 	return text
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -10,14 +9,6 @@ import (
 	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
 )
-
-// count writes "1 service", "3 services".
-func count[N int | int64 | uint64](n N, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.FormatInt(int64(n), 10) + " " + what + "s"
-}
 
 // roughly writes a span in its two greatest units that matter, as people say it.
 func roughly(d time.Duration) string {

@@ -9,19 +9,11 @@ import (
 // newLog makes the log. In systemd's journal each line has a priority, and text has neither time nor level: the
 // journal keeps both with the line.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
-	var o slog.HandlerOptions
-	switch level {
-	case "debug":
-		o.Level = slog.LevelDebug
-	case "info":
-		o.Level = slog.LevelInfo
-	case "warn":
-		o.Level = slog.LevelWarn
-	case "error":
-		o.Level = slog.LevelError
-	default:
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("--log-level %q is unknown; possible are debug, info, warn, error", level)
 	}
+	o := slog.HandlerOptions{Level: least}
 	l := &line{to: to}
 	if journal {
 		to = l

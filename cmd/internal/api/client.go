@@ -45,10 +45,14 @@ type Client struct {
 
 // NewClient returns a client of the daemon at socket. Nothing is connected yet.
 func NewClient(socket string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return &Client{socket: socket, http: &http.Client{Transport: over(socket)}, patience: patience, work: workPatience}
+}
+
+// over carries requests over a Unix socket.
+func over(socket string) *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}, patience: patience, work: workPatience}
+	}}
 }
 
 // Close lets go of idle connections.

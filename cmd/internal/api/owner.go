@@ -1,6 +1,13 @@
 package api
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"time"
 )
@@ -131,4 +138,50 @@ type OwnerEvent struct {
 	Number int       `json:"number"`
 	Time   time.Time `json:"time"`
 	Text   string    `json:"text"`
+}
+
+// OwnerClient talks to the vipd owner of this host.
+type OwnerClient struct{ http http.Client }
+
+// NewOwnerClient returns a client of the owner at socket. Nothing is connected yet.
+func NewOwnerClient(socket string) *OwnerClient {
+	return &OwnerClient{http.Client{Timeout: 5 * time.Second, Transport: over(socket)}}
+}
+
+// Close lets go of idle connections.
+func (c *OwnerClient) Close() { c.http.CloseIdleConnections() }
+
+// Status asks how the owner is.
+func (c *OwnerClient) Status(ctx context.Context) (*OwnerStatus, error) {
+	return c.ask(ctx, http.MethodGet, "/status", nil)
+}
+
+// Tell tells the owner of VIPs, and returns how it is.
+func (c *OwnerClient) Tell(ctx context.Context, told OwnerTold) (*OwnerStatus, error) {
+	text, err := json.Marshal(told)
+	if err != nil {
+		return nil, err
+	}
+	return c.ask(ctx, http.MethodPost, "/vips", text)
+}
+
+func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte) (*OwnerStatus, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://owner"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return nil, errors.Unwrap(err) // without the URL, which says nothing
+	}
+	defer func() { _ = answer.Body.Close() }()
+	said, err := io.ReadAll(answer.Body) // to its end, so that the connection stays: the owner takes its end for vipd's
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", answer.Status)
+	}
+	var s OwnerStatus
+	return &s, json.Unmarshal(said, &s)
 }

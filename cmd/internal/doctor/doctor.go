@@ -6,13 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/cmd/internal/wording"
 )
 
 // Level is how much a finding matters.
@@ -271,18 +271,4 @@ func (v *visit) sysctl(name string) string {
 }
 
 // list writes the first few of what there is.
-func list(all []string) string {
-	const most = 5
-	if len(all) <= most {
-		return strings.Join(all, ", ")
-	}
-	return strings.Join(all[:most], ", ") + " and " + strconv.Itoa(len(all)-most) + " more"
-}
-
-// be is the verb for n things.
-func be(n int) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
-}
+func list(all []string) string { return wording.Some(all, 5) }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
 )
 
 // checkOwnership tries, where this host is to own VIPs, whether its kernel can silence it for them, and looks at how its vipd owner is.
@@ -52,7 +53,7 @@ func (v *visit) session(s *api.OwnerStatus) {
 	}
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
-		v.add(problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), be(len(who))),
+		v.add(problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), wording.Be(len(who))),
 			"too few hosts are left to tell a host that is off from one that is cut off: make sure that it is off", "vipctl node fence "+node+" --is-off"))
 	}
 	if s.Etcd != "" {
@@ -71,7 +72,7 @@ func (v *visit) session(s *api.OwnerStatus) {
 	case len(s.Confirmed) == 0:
 		v.add(note("no other host takes part in owning VIPs", "etcd alone confirms this one, and none would take its VIPs over", ""))
 	case len(silent) > 0:
-		v.add(warning(fmt.Sprintf("%s %s not confirm this host", list(silent), do(len(silent))),
+		v.add(warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),
 			"heartbeats go by UDP port 9898, between all addresses that hosts have in the VIPs' networks or reach etcd from", "nft list ruleset | grep -n 9898"))
 	}
 	for _, p := range s.Peers {
@@ -115,12 +116,4 @@ func addresses(all []netip.Addr) (texts []string) {
 		texts = append(texts, a.String())
 	}
 	return texts
-}
-
-// do is the verb for n hosts that do not.
-func do(n int) string {
-	if n == 1 {
-		return "does"
-	}
-	return "do"
 }

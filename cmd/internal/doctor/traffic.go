@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
 )
 
 // What is said of an address, beside the values of api.Address.Held, where no vipd can be asked.
@@ -53,7 +54,7 @@ func checkTraffic(ctx context.Context, v *visit) {
 	}
 	for i, f := range order {
 		all := of[f]
-		order[i].What = list(all) + " " + be(len(all)) + " " + f.What
+		order[i].What = list(all) + " " + wording.Be(len(all)) + " " + f.What
 		order[i].Mend = strings.ReplaceAll(f.Mend, "VIP", all[0])
 	}
 	v.add(order...)

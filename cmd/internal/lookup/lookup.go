@@ -3,11 +3,11 @@ package lookup
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
 	"vipd/balancer/snap"
+	"vipd/cmd/internal/wording"
 )
 
 // Place is what is searched.
@@ -84,20 +84,7 @@ func Other(name string, known []string) string {
 	if len(known) == 1 {
 		return "; there is " + known[0]
 	}
-	return "; there are " + Some(known)
-}
-
-// Some joins words for a sentence, and leaves out the rest of long lists.
-func Some(words []string) string {
-	const most = 8
-	if len(words) == 0 {
-		return "none"
-	}
-	text := strings.Join(words[:min(len(words), most)], ", ")
-	if more := len(words) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return "; there are " + wording.Some(known, 8)
 }
 
 func names(services snap.Map[balancer.Name, *balancer.Service]) (out []string) {

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
 )
 
 // Targets lists what a request is about, in order.
@@ -32,7 +33,7 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	if len(p.Endpoints(t)) > 0 || p.Overrides.Has(t) { // an endpoint may be gone, and what was said of it not
 		return []balancer.Target{t}, nil
 	}
-	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, Some(p.Addresses(service)))
+	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, wording.Some(p.Addresses(service), 8))
 }
 
 // NoEndpointsError says that no endpoint is on a node.
@@ -113,7 +114,7 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	if last == nil {
 		return nil
 	}
-	return errors.New("no usable endpoint would be left of " + Some(last) + ", so that new connections would fail: nothing was changed; --force does it anyway")
+	return errors.New("no usable endpoint would be left of " + wording.Some(last, 8) + ", so that new connections would fail: nothing was changed; --force does it anyway")
 }
 
 // lastAt names the ports of a service of which the targets are all endpoints that are usable.

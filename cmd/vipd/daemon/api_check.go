@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/lookup"
+	"vipd/cmd/internal/wording"
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
@@ -69,7 +69,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	case 1:
 		return t, found, nil
 	}
-	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, lookup.Some(several))
+	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, wording.Some(several, 8))
 }
 
 // unchecked says why nothing is probed for what was named.
@@ -77,7 +77,7 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	place := s.Place()
 	switch {
 	case len(place.Endpoints(named)) == 0:
-		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), lookup.Some(place.Addresses(service)))
+		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), wording.Some(place.Addresses(service), 8))
 	case balancer.WantsUser(service):
 		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only, not as %s", service.Name, balancer.ExecUser, service.Health.User)
 	case service.Health.Type == balancer.ExecHealth:

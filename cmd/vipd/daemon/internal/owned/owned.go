@@ -1,15 +1,9 @@
 package owned
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -53,7 +47,7 @@ const (
 // Teller tells the owner. Nil stands for a host that owns no VIPs.
 type Teller struct {
 	o      Options
-	client *http.Client
+	client *api.OwnerClient
 	status atomic.Pointer[api.OwnerStatus] // nil means the owner does not answer
 	failed atomic.Pointer[error]
 	seen   api.OwnerEvent // the owner's last one; without a number it has told none, and those before its time are of an earlier vipd
@@ -61,10 +55,7 @@ type Teller struct {
 
 // New returns a Teller that has told nothing yet.
 func New(o Options) *Teller {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", o.Socket)
-	}
-	return &Teller{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}}
+	return &Teller{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
 }
 
 // Status is how the owner is; nil means it does not answer.
@@ -99,7 +90,7 @@ func (t *Teller) Run(ctx context.Context, look func() Serving) error {
 	if t == nil {
 		return nil
 	}
-	defer t.client.CloseIdleConnections()
+	defer t.client.Close()
 	for {
 		changed := t.o.Changed()
 		v := look()
@@ -198,7 +189,7 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 
 // tell sends a message and takes the answer in.
 func (t *Teller) tell(ctx context.Context, m api.OwnerTold) {
-	s, err := t.ask(ctx, m)
+	s, err := t.client.Tell(ctx, m)
 	if err != nil {
 		t.status.Store(nil)
 		if t.failed.Store(nil); len(m.VIPs) > 0 {
@@ -225,31 +216,6 @@ func (t *Teller) unseen(all []api.OwnerEvent) []api.OwnerEvent {
 	}
 	i := slices.IndexFunc(all, func(e api.OwnerEvent) bool { return e.Number == last.Number && e.Time.Equal(last.Time) })
 	return all[i+1:]
-}
-
-func (t *Teller) ask(ctx context.Context, m api.OwnerTold) (*api.OwnerStatus, error) {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://owner/vips", bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	answer, err := t.client.Do(r)
-	if err != nil {
-		return nil, errors.Unwrap(err) // without the URL, which says nothing
-	}
-	defer answer.Body.Close()
-	said, err := io.ReadAll(answer.Body) // to its end, so that the connection stays: the owner takes its end for vipd's
-	if err != nil {
-		return nil, err
-	}
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", answer.Status)
-	}
-	var s api.OwnerStatus
-	return &s, json.Unmarshal(said, &s)
 }
 
 // servesLocally reports whether a frontend has a usable endpoint on this host.

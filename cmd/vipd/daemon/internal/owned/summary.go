@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
 )
 
 // Summary says in a line how owning goes on this host; "" means it owns no VIPs. Confirmed are the ages of confirmations.
@@ -26,10 +27,7 @@ func summary(s *api.OwnerStatus) string {
 	if s.Gate != "open" {
 		return "NOT confirmed: VIPs rest"
 	}
-	here := fmt.Sprintf("%d VIPs here", len(s.Bound))
-	if len(s.Bound) == 1 {
-		here = "1 VIP here"
-	}
+	here := wording.Count(len(s.Bound), "VIP") + " here"
 	var by, silent []string
 	oldest := 0.0
 	for _, node := range slices.Sorted(maps.Keys(s.Confirmed)) {
@@ -43,7 +41,7 @@ func summary(s *api.OwnerStatus) string {
 	case s.Etcd != "":
 		here += "; etcd away for " + about(s.EtcdAway) + ": owners stay, nothing can move"
 	case len(by) == 0 && len(silent) > 0:
-		here += "; by etcd only: " + and(silent) + " " + doNot(silent) + " answer: a failure of etcd would end it"
+		here += "; by etcd only: " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer: a failure of etcd would end it"
 	case len(by) == 0:
 		here += "; confirmed by etcd only, as no other host takes part"
 	default:
@@ -51,7 +49,7 @@ func summary(s *api.OwnerStatus) string {
 	}
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
-		here += fmt.Sprintf("; VIPs of %s have no owner: %s %s silent; if %s is off: vipctl node fence %s --is-off", node, and(who), be(who), node, node)
+		here += fmt.Sprintf("; VIPs of %s have no owner: %s %s silent; if %s is off: vipctl node fence %s --is-off", node, wording.List(who, "and"), wording.Be(len(who)), node, node)
 	}
 	return here
 }
@@ -66,26 +64,4 @@ func about(seconds float64) string {
 		return fmt.Sprintf("%dm", int(d.Minutes()))
 	}
 	return fmt.Sprintf("%ds", int(d.Seconds()))
-}
-
-// and joins names as in a sentence.
-func and(names []string) string {
-	if last := len(names) - 1; last > 0 {
-		return strings.Join(names[:last], ", ") + " and " + names[last]
-	}
-	return strings.Join(names, "")
-}
-
-func be(names []string) string {
-	if len(names) == 1 {
-		return "is"
-	}
-	return "are"
-}
-
-func doNot(names []string) string {
-	if len(names) == 1 {
-		return "does not"
-	}
-	return "do not"
 }

@@ -6,13 +6,13 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/balancer/wake"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
 )
 
@@ -69,14 +69,14 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 		return false
 	}
 	e := events.Event{
-		Kind: events.Apply, Level: slog.LevelDebug, Text: "applied, " + howMany(n, "frontend"),
+		Kind: events.Apply, Level: slog.LevelDebug, Text: "applied, " + wording.Count(n, "frontend"),
 		Took: s.LastDuration, Revision: c.o.Reached(s.Applied.Store),
 	}
 	names := slices.Sorted(maps.Keys(services))
 	if len(names) == 1 {
 		e.Service = names[0]
 	} else {
-		e.Text = fmt.Sprintf("%s applied, %s", several(names), howMany(n, "frontend"))
+		e.Text = fmt.Sprintf("%s applied, %s", several(names), wording.Count(n, "frontend"))
 	}
 	c.o.Events.Record(e)
 	return true
@@ -92,7 +92,7 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 		c.errors[s.LastError] = true
 		e := events.Event{Kind: events.Problem, Level: slog.LevelError, Text: "not everything could be applied; vipd keeps retrying", Cause: s.LastError}
 		if n := len(s.Failing); n > 0 {
-			e.Text = howMany(n, "frontend") + " can't be applied; vipd keeps retrying"
+			e.Text = wording.Count(n, "frontend") + " can't be applied; vipd keeps retrying"
 		}
 		c.o.Events.Record(e)
 	case s.LastError == "" && len(s.Failing) == 0 && !c.failing.IsZero():
@@ -113,24 +113,15 @@ func Repaired(history *events.History, n int, what string) {
 	history.Record(e)
 }
 
-// howMany writes "1 service", "3 services".
-func howMany(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // several names services for a sentence; of many, the first.
 func several(names []balancer.Name) string {
 	const most = 3
-	var words []string
-	for _, n := range names[:min(len(names), most)] {
-		words = append(words, string(n))
+	var all []string
+	for _, n := range names {
+		all = append(all, string(n))
 	}
-	if more := len(names) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(words, ", "), more)
+	if len(all) > most {
+		return wording.Some(all, most)
 	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " and " + words[last]
+	return wording.List(all, "and")
 }

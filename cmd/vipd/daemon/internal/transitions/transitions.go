@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/wording"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/dataplane"
 )
@@ -75,9 +76,9 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 	default:
 		found := "no problems"
 		if len(problems) > 0 {
-			e.Level, found = slog.LevelWarn, howMany(len(problems), "problem")
+			e.Level, found = slog.LevelWarn, wording.Count(len(problems), "problem")
 		}
-		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", howMany(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
+		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", wording.Count(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
 	}
 	return e
 }
