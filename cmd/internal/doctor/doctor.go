@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -107,9 +108,7 @@ type Host struct {
 	Owners func() map[string]string
 	// Own returns the sockets of the process that looks, by inode, where that is the daemon; nil means it is not.
 	Own func() map[string]bool
-	// Programs returns the names of the programs that run, of those processes that can be seen.
-	Programs func() []string
-	// Words are the arguments and environment of a program that runs; none where it does not.
+	// Words are the arguments and environment of a program that runs; none where none can be seen to run.
 	Words func(program string) []string
 	// Members are the URLs of each member of etcd.
 	Members func(ctx context.Context) ([][]string, error)
@@ -249,6 +248,16 @@ func (v *visit) mode() modes.Mode {
 func (v *visit) binds() bool {
 	return v.mode().Name == config.UserspaceMode &&
 		(v.Config.Userspace.Intercept == config.BindIntercept || v.Status != nil && strings.HasPrefix(v.Status.Mode.Detail, "bind"))
+}
+
+// runs reports whether a program runs, as far as its processes can be seen.
+func (v *visit) runs(program string) bool { return len(v.Words(program)) > 0 }
+
+// kernelSince reports whether the kernel is of this version or later; false where that is not known.
+func (v *visit) kernelSince(major, minor int) bool {
+	var is [2]int
+	_, err := fmt.Sscanf(v.text("/proc/sys/kernel/osrelease"), "%d.%d", &is[0], &is[1])
+	return err == nil && slices.Compare(is[:], []int{major, minor}) >= 0
 }
 
 // has reports whether any frontend is of the family.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,13 +88,20 @@ func newMade() *made {
 			}
 			return "", fmt.Errorf("%s: exit status 1", line)
 		},
-		Owners:   func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
-		Programs: func() []string { return m.programs },
-		Owned:    func() ([]balancer.Key, error) { return m.owned, m.lost },
-		Held:     func() (map[netip.Addr]string, error) { return m.put, m.lost },
-		Fence:    func() error { return m.unfenced },
-		Words:    func(string) []string { return m.words },
-		Members:  func(context.Context) ([][]string, error) { return m.members, nil },
+		Owners: func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
+		Owned:  func() ([]balancer.Key, error) { return m.owned, m.lost },
+		Held:   func() (map[netip.Addr]string, error) { return m.put, m.lost },
+		Fence:  func() error { return m.unfenced },
+		Words: func(program string) []string {
+			switch {
+			case program == "etcd":
+				return m.words
+			case slices.Contains(m.programs, program):
+				return []string{program}
+			}
+			return nil
+		},
+		Members: func(context.Context) ([][]string, error) { return m.members, nil },
 		Owner: func() (*api.OwnerStatus, error) {
 			if m.owner == nil {
 				return nil, errors.New("connection refused")

@@ -193,13 +193,12 @@ func (v *visit) foreignServers() {
 
 // otherOwners looks for programs that manage virtual servers.
 func (v *visit) otherOwners() {
-	running := v.Programs()
 	for _, p := range []struct{ name, why string }{
 		{"keepalived", "it may have virtual servers, which vipd leaves alone; with lvs_flush in its configuration it removes vipd's when it starts or stops, " +
 			"and vipd makes them again within a second or so"},
 		{"ldirectord", "it has virtual servers, which vipd leaves alone; no address and port may be in both configurations"},
 	} {
-		if slices.Contains(running, p.name) {
+		if v.runs(p.name) {
 			v.add(note(p.name+" is running", p.why, ""))
 		}
 	}
@@ -236,9 +235,7 @@ func (v *visit) virtualSysctls() []virtualSysctl {
 		{"expire_nodest_conn", "1", "connections to endpoints that are gone hang until the client gives up"},
 		{"expire_quiescent_template", "1", "clients with affinity keep coming to an endpoint that drains"},
 	}
-	var major, minor int
-	if _, err := fmt.Sscanf(v.text("/proc/sys/kernel/osrelease"), "%d.%d", &major, &minor); err == nil &&
-		(major == 4 && minor >= 1 || major == 5 && minor <= 8) {
+	if v.kernelSince(4, 1) && !v.kernelSince(5, 9) {
 		all = append(all, virtualSysctl{"conn_reuse_mode", "0", "a client that uses a port again waits a second for its connection, on kernels 4.1 to 5.8"})
 	}
 	return all

@@ -99,7 +99,7 @@ func (v *visit) otherHolders(s *api.OwnerStatus) {
 	for _, other := range []struct{ program, file string }{
 		{"keepalived", "/etc/keepalived/keepalived.conf"}, {"vip-manager", "/etc/default/vip-manager.yml"}, {"vip-manager", "/etc/patroni/vip-manager.yml"},
 	} {
-		if !slices.Contains(v.Programs(), other.program) {
+		if !v.runs(other.program) {
 			continue
 		}
 		words := strings.FieldsFunc(v.text(other.file), func(r rune) bool { return strings.ContainsRune(" \t\n{}\"'/", r) })

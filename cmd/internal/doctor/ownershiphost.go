@@ -25,7 +25,7 @@ func (v *visit) surroundings(ctx context.Context, s *api.OwnerStatus) {
 		v.add(note(fmt.Sprintf("this host is a virtual machine (%s), which answers for its VIPs for up to %s after a pause", strings.TrimSpace(text), v.Config.Ownership.Detect*5/16),
 			"its clocks stop with it: put it on standby before a snapshot or a migration that pauses it for longer", "vipctl node standby "+s.Node+" --wait"))
 	}
-	if text := v.text("/etc/nftables.conf"); !v.claims() && strings.Contains(text, "flush ruleset") {
+	if text := v.text("/etc/nftables.conf"); !v.kernelSince(6, 9) && strings.Contains(text, "flush ruleset") {
 		if _, err := v.Run(ctx, "systemctl", "is-enabled", "nftables"); err == nil {
 			v.add(warning("a restart of nftables.service flushes the gate of owned VIPs, too",
 				"vipd owner puts it back within a second, and VIPs rest until then. Linux 6.9 and later keep it",
@@ -33,13 +33,6 @@ func (v *visit) surroundings(ctx context.Context, s *api.OwnerStatus) {
 		}
 	}
 	v.gateways(s)
-}
-
-// claims reports whether the kernel keeps others from changing the gate, as Linux does from 6.9 on.
-func (v *visit) claims() bool {
-	var major, minor int
-	_, err := fmt.Sscanf(v.text("/proc/sys/kernel/osrelease"), "%d.%d", &major, &minor)
-	return err == nil && (major > 6 || major == 6 && minor >= 9)
 }
 
 // majority finds hosts without which etcd has no majority: nothing can be taken over from them.

@@ -26,7 +26,10 @@ func checkSockets(_ context.Context, v *visit) {
 	if len(v.Frontends) == 0 {
 		return
 	}
-	owners, own, hosts := sync.OnceValue(v.Owners), v.own(), v.hosts()
+	owners, hosts, own := sync.OnceValue(v.Owners), v.hosts(), map[string]bool{}
+	if v.Own != nil {
+		own = v.Own()
+	}
 	waiting := map[uint16][]sockets.Socket{}
 	for _, s := range v.sockets() {
 		if !own[s.Inode] {
@@ -48,14 +51,6 @@ func checkSockets(_ context.Context, v *visit) {
 	if len(v.found) == before {
 		v.add(fine("no other program listens where services do"))
 	}
-}
-
-// own are the sockets of the daemon, where it is what looks.
-func (v *visit) own() map[string]bool {
-	if v.Own == nil {
-		return nil
-	}
-	return v.Own()
 }
 
 // hosts are the VIPs that are addresses by which clients come to the host's programs, too: its own, unless other programs add VIPs.

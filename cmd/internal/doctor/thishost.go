@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 
 	"vipd/cmd/internal/sockets"
@@ -22,7 +21,7 @@ func ThisHost() Host {
 	const notLinux = runtime.GOOS != "linux"
 	return Host{
 		Root: notLinux || os.Geteuid() == 0, NotLinux: notLinux, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
-		Programs: programs, Words: words,
+		Words: words,
 	}
 }
 
@@ -87,17 +86,4 @@ func words(program string) []string {
 		}
 	}
 	return nil
-}
-
-// programs returns the names of all processes that let themselves be seen, each once.
-func programs() []string {
-	var names []string
-	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // it fails for bad patterns only
-	for _, p := range processes {
-		if name, err := os.ReadFile(p); err == nil {
-			names = append(names, strings.TrimSpace(string(name)))
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
