@@ -1,7 +1,16 @@
-//go:build !linux && !windows
+//go:build !windows
 
 package main
 
-import "io"
+import (
+	"io"
+	"os"
 
-func isJournal(io.Writer, string) bool { return false }
+	systemd "github.com/coreos/go-systemd/v22/journal"
+)
+
+// isJournal reports whether w leads to systemd's journal.
+func isJournal(w io.Writer) bool {
+	is, err := systemd.StderrIsJournalStream()
+	return w == os.Stderr && is && err == nil
+}

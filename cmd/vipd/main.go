@@ -58,7 +58,7 @@ type arguments struct {
 
 // run parses the command line, runs the daemon until a signal or the end of ctx ends it, and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	journal := isJournal(stderr, os.Getenv("JOURNAL_STREAM"))
+	journal := isJournal(stderr)
 	prefix := "vipd: "
 	if journal {
 		prefix = priorityError + prefix

@@ -24,7 +24,7 @@ const ownerVerb = "owner"
 
 // runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
-	journal := isJournal(stderr, os.Getenv("JOURNAL_STREAM"))
+	journal := isJournal(stderr)
 	complain := func(err error) {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(stderr, "vipd owner: %s\n", strings.TrimSpace(line))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/BurntSushi/toml"
 )
 
 // Fields lists the fields of a definition: vips, ports and endpoints, then the others, then health.
@@ -81,37 +83,12 @@ func table(t map[string]any) string {
 }
 
 // Key writes a key, in quotes where TOML needs them.
-func Key(key string) string {
-	bare := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
-	}
-	if key != "" && !strings.ContainsFunc(key, func(r rune) bool { return !bare(r) }) {
-		return key
-	}
-	return Quote(key)
-}
+func Key(key string) string { return toml.Key{key}.String() }
 
 // Quote writes a string in quotes. TOML has fewer escapes than Go.
 func Quote(text string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range text {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r < 0x20 || r == 0x7f:
-			fmt.Fprintf(&b, `\u%04X`, r)
-		default:
-			b.WriteRune(r)
-		}
+	if key := Key(text); key != text {
+		return key
 	}
-	b.WriteByte('"')
-	return b.String()
+	return `"` + text + `"`
 }

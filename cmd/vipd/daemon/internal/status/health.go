@@ -136,19 +136,12 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 		for i := range *of {
 			switch p := &(*of)[i]; p.Kind {
 			case balancer.InPanic:
-				n.Panic = withLast(n.Panic, p.Service)
+				n.Panic = append(n.Panic, p.Service)
 			case balancer.Outage:
-				n.Out = withLast(n.Out, p.Service)
+				n.Out = append(n.Out, p.Service)
 			}
 		}
 	}
+	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // one for each port of a service
 	return n
-}
-
-// withLast appends name unless it is there already, at the end.
-func withLast(names []balancer.Name, name balancer.Name) []balancer.Name {
-	if len(names) > 0 && names[len(names)-1] == name {
-		return names
-	}
-	return append(names, name)
 }

@@ -1,0 +1,23 @@
+package tomltext
+
+import (
+	"testing"
+
+	"github.com/BurntSushi/toml"
+)
+
+// TestQuote has what is written read again, as a key and as a value: plain text, text that is in quotes already, and every character that
+// TOML escapes.
+func TestQuote(t *testing.T) {
+	texts := []string{"", "web", "a b", `"web"`, `back\slash`, "é", "10.96.0.10"}
+	for r := range rune(0x80) {
+		texts = append(texts, "a"+string(r)+"b")
+	}
+	for _, text := range texts {
+		var read map[string]string
+		line := Key(text) + " = " + Quote(text)
+		if _, err := toml.Decode(line, &read); err != nil || len(read) != 1 || read[text] != text {
+			t.Errorf("%q is written as %s, and read as %q, %v", text, line, read, err)
+		}
+	}
+}
