@@ -38,7 +38,8 @@ func thisProcess() world {
 	}
 	width := 0
 	if outTerminal {
-		width = cmp.Or(columns(os.Stdout), usualColumns)
+		columns, _, _ := term.GetSize(os.Stdout.Fd()) // 0 where it does not tell
+		width = cmp.Or(columns, usualColumns)
 	}
 	return world{
 		width: width, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,

@@ -17,6 +17,3 @@ func terminate(p *os.Process) { killGroup(p) } // nothing gentler is to be had
 func killGroup(p *os.Process) { _ = p.Kill() } // it may have ended just now
 
 func exitStatus(s *os.ProcessState) int { return s.ExitCode() }
-
-// columns is not known here.
-func columns(*os.File) int { return 0 }

@@ -5,8 +5,6 @@ package main
 import (
 	"os"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // passedSignals are those that a registered command gets, too.
@@ -28,13 +26,4 @@ func exitStatus(s *os.ProcessState) int {
 		return 128 + int(status.Signal())
 	}
 	return s.ExitCode()
-}
-
-// columns is how many columns a terminal has; 0 means unknown.
-func columns(f *os.File) int {
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
-	}
-	return int(size.Col)
 }
