@@ -89,7 +89,7 @@ func (f *File) Load(decode func(text []byte) error) error {
 	if f == nil {
 		return nil
 	}
-	text, err := os.ReadFile(f.Path())
+	text, err := ask(f.dir, f.Path(), func() ([]byte, error) { return os.ReadFile(f.Path()) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -104,7 +104,7 @@ func (f *File) Held() time.Time {
 	if f == nil {
 		return time.Time{}
 	}
-	info, err := os.Stat(f.Path())
+	info, err := ask(f.dir, f.Path(), func() (os.FileInfo, error) { return os.Stat(f.Path()) })
 	if err != nil {
 		return time.Time{}
 	}
@@ -119,7 +119,7 @@ func (f *File) Keep(write func(*bufio.Writer) error) {
 }
 
 // Write is Keep, and tells the outcome, or that the disk does not answer: then what is written may still be, unless something else is
-// kept after it.
+// kept after it. A disk that is known to be silent is not waited for again.
 func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	outcome := make(chan error, 1)
 	tell := func(err error) {
@@ -127,6 +127,13 @@ func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 		case outcome <- err:
 		default: // it was told
 		}
+	}
+	f.dir.mu.Lock()
+	silent := f.busy && !f.since.IsZero() && time.Since(f.since) >= f.size.patience()
+	f.dir.mu.Unlock()
+	if silent {
+		tell(f.silence())
+		return outcome
 	}
 	f.put(&job{do: func() error { return f.replace(write) }, done: tell})
 	time.AfterFunc(f.size.patience(), func() { tell(f.silence()) })

@@ -3,9 +3,11 @@ package statedir
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vipd/balancer"
@@ -14,6 +16,8 @@ import (
 const (
 	// parting is how long the disk may take for the last of all files when vipd ends.
 	parting = 5 * time.Second
+	// starting is how long a start waits for the disk, as for a store that can't be read. Nothing is served meanwhile.
+	starting = 10 * time.Second
 	// pause is the time until what could not be written is tried again, and the least between two writes of a Large file. To write one
 	// takes at most one part in share of the time: 100,000 checks are 25 MB. After a disk that hung, that is longest.
 	pause   = 5 * time.Second
@@ -27,6 +31,7 @@ type Dir struct {
 	changed func()
 	closing chan struct{}
 	writing sync.WaitGroup
+	hanging atomic.Int32 // reads that are not waited for any more
 
 	mu    sync.Mutex // guards files, and of each what its type says
 	files []*File    // in the order of their names
@@ -35,6 +40,44 @@ type Dir struct {
 // New returns the folder at path. Changed is called when Problems returns something else; it must not block, and not call that.
 func New(path string, changed func()) *Dir {
 	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
+}
+
+// Make makes the folder, unless it is there. That the disk does not answer is no error: what is read next says so.
+func (d *Dir) Make() error {
+	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, os.MkdirAll(d.path, 0o755) })
+	if errors.Is(err, errSilent) {
+		return nil
+	}
+	return err
+}
+
+// errSilent is the error of a disk that does not answer a start.
+var errSilent = fmt.Errorf("the disk has not answered for %s", starting)
+
+// ask returns what the disk answers to read, which is about the file at path. A disk that hangs is waited for once, and read is left
+// behind with it.
+func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err error) {
+	silent := &os.PathError{Op: "open", Path: path, Err: errSilent}
+	if d.hanging.Load() > 0 {
+		return answer, silent
+	}
+	type result struct {
+		answer T
+		err    error
+	}
+	answered := make(chan result, 1)
+	go func() { // ends with the disk, as the next one
+		answer, err := read()
+		answered <- result{answer, err}
+	}()
+	select {
+	case r := <-answered:
+		return r.answer, r.err
+	case <-time.After(starting):
+	}
+	d.hanging.Add(1)
+	go func() { <-answered; d.hanging.Add(-1) }()
+	return answer, silent
 }
 
 // Size says how much is in a file.

@@ -46,6 +46,9 @@ func (d *Daemon) build() (err error) {
 	}
 	published := model.NewPublished(d.config)
 	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // what can't be kept is a problem that the model's next round tells
+	if err := d.stateDir.Make(); err != nil {
+		return folderError(err)
+	}
 	d.configuration = liveconfig.New(d.ConfigFile, d.Mode, d.config, published.Kick)
 	choice := modeswitch.Choice{Modes: d.Modes, Configuration: d.configuration, Log: d.Log, Events: d.events}
 	first, err := choice.Make(context.Background())

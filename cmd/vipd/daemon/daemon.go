@@ -177,8 +177,8 @@ func (e configError) Unwrap() error        { return e.error }
 
 // openFiles takes the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
-	if err := errors.Join(makeFolder(d.config.RunDir), os.MkdirAll(d.config.StateDir, 0o755)); err != nil {
-		return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
+	if err := makeFolder(d.config.RunDir); err != nil {
+		return folderError(err)
 	}
 	d.lock, err = lockfile.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
 	if errors.Is(err, lockfile.ErrHeld) {
@@ -209,6 +209,10 @@ func (d *Daemon) openFiles() (err error) {
 		return nil
 	}
 	return err
+}
+
+func folderError(err error) error {
+	return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
 }
 
 func (d *Daemon) closeFiles() {

@@ -91,3 +91,20 @@ func TestStateDirHangs(t *testing.T) {
 	release()
 	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they make no folder
 }
+
+// TestStateDirHangsAtTheStart: vipd starts without what an earlier run kept where the disk of state_dir does not answer, and says so.
+func TestStateDirHangsAtTheStart(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	n := startNode(t, web)
+	yes := true
+	if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.40.1.1:9002", Draining: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	n.stop()
+	lab.HangFolder(t, filepath.Join(n.dir, "state"))
+	n.start()
+	const problem = "state_dir: reading what an earlier run kept: open state/overrides.json: the disk has not answered for 10s; it is left as it is"
+	if got := n.problems(); !strings.Contains(got, problem) {
+		t.Errorf("the problems are %q, want %q", got, problem)
+	}
+}
