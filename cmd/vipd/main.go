@@ -63,6 +63,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if journal {
 		prefix = priorityError + prefix
 	}
+	queue := startLogQueue(stderr, prefix)
+	defer queue.end()
+	stderr = queue
 	complain := func(err error) {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimSpace(line)) // in one write, which is one entry of a log

@@ -29,6 +29,9 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(stderr, "vipd owner: %s\n", strings.TrimSpace(line))
 		}
+	queue := startLogQueue(stderr, "vipd owner: ")
+	defer queue.end()
+	stderr = queue
 	}
 	var a arguments
 	f := flag.NewFlagSet("vipd owner", flag.ContinueOnError)

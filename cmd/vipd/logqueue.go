@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// queuedLines is how many lines wait for a log that takes none, some 300 KB, before the next ones are dropped.
+	queuedLines = 1000
+	// lastLines is how long the log may take for the last lines when vipd ends.
+	lastLines = 2 * time.Second
+)
+
+// logQueue is a log that takes each line at once, and writes it to one that may take none for long: a journald that hangs, or a pipe
+// that nobody reads. No part of vipd waits for it.
+type logQueue struct {
+	to     io.Writer
+	prefix string // of its own lines
+	lines  chan []byte
+	lost   atomic.Uint64
+	over   chan struct{} // closed by end
+	done   chan struct{} // closed when all is written
+}
+
+// startLogQueue returns a queue that writes until its end is called.
+func startLogQueue(to io.Writer, prefix string) *logQueue {
+	q := &logQueue{to: to, prefix: prefix, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{})}
+	go q.run()
+	return q
+}
+
+// Write implements io.Writer, for one line at a time. It never blocks.
+func (q *logQueue) Write(line []byte) (int, error) {
+	select {
+	case q.lines <- bytes.Clone(line):
+	default:
+		q.lost.Add(1)
+	}
+	return len(line), nil
+}
+
+func (q *logQueue) run() {
+	defer close(q.done)
+	for {
+		select {
+		case line := <-q.lines:
+			_, _ = q.to.Write(line) // there is nowhere to say so
+			continue
+		default: // what was dropped came after all that waited
+		}
+		if lost := q.lost.Swap(0); lost > 0 {
+			fmt.Fprintf(q.to, "%sthe log took no lines for some time, so that %d are missing here\n", q.prefix, lost)
+		}
+		select {
+		case line := <-q.lines:
+			_, _ = q.to.Write(line)
+		case <-q.over:
+			if len(q.lines) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// end returns when all lines are written, or the log takes none. It is called once.
+func (q *logQueue) end() {
+	close(q.over)
+	select {
+	case <-q.done:
+	case <-time.After(lastLines): // the writer is left behind in its last line
+	}
+}

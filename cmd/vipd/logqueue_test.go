@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stalled takes no lines before answers is closed.
+type stalled struct {
+	strings.Builder
+	answers chan struct{}
+}
+
+func (s *stalled) Write(line []byte) (int, error) {
+	<-s.answers
+	return s.Builder.Write(line)
+}
+
+// TestLogTakesNoLines: who logs does not wait for a log that takes no lines; it has the first of them later, and how many are missing.
+// The end waits for it for some seconds.
+func TestLogTakesNoLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &stalled{answers: make(chan struct{})}
+		q := startLogQueue(to, "<4>vipd: ")
+		var want strings.Builder
+		for i := range queuedLines + 1 {
+			fmt.Fprintln(&want, i)
+			fmt.Fprintln(q, i)
+			synctest.Wait() // the first is being written
+		}
+		fmt.Fprintln(q, "dropped")
+		fmt.Fprintln(q, "dropped")
+		close(to.answers)
+		synctest.Wait()
+		fmt.Fprintln(q, "last")
+		q.end()
+		want.WriteString("<4>vipd: the log took no lines for some time, so that 2 are missing here\nlast\n")
+		if got := to.String(); got != want.String() {
+			t.Errorf("the log has %q, want %q", got, want.String())
+		}
+
+		to = &stalled{answers: make(chan struct{})}
+		q = startLogQueue(to, "")
+		fmt.Fprintln(q, "never")
+		began := time.Now()
+		if q.end(); time.Since(began) != lastLines {
+			t.Errorf("the end took %s", time.Since(began))
+		}
+		close(to.answers)
+	})
+}
