@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/version"
 	"vipd/cmd/vipd/owner"
@@ -22,16 +23,19 @@ import (
 // ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
 const ownerVerb = "owner"
 
+// failedPause is the pause before the end of an owner that could not begin, so that one that never can does not fill the log.
+const failedPause = 5 * time.Second
+
 // runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
+	queue := startLogQueue(stderr, "vipd owner: ")
+	defer queue.end()
+	stderr = queue
 	complain := func(err error) {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(stderr, "vipd owner: %s\n", strings.TrimSpace(line))
 		}
-	queue := startLogQueue(stderr, "vipd owner: ")
-	defer queue.end()
-	stderr = queue
 	}
 	var a arguments
 	f := flag.NewFlagSet("vipd owner", flag.ContinueOnError)
@@ -65,8 +69,12 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	began := time.Now()
 	if err := owner.New(o, runDir).Run(ctx); err != nil {
 		complain(err)
+		if time.Since(began) < time.Second { // systemd starts it again at once, as it should after a crash
+			wake.Sleep(ctx, failedPause)
+		}
 		return exitFailed
 	}
 	return exitDone
