@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,10 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/sockets"
+	"vipd/store/etcd"
 )
 
 // checkHost adds warnings for what does not fit this host. The definitions may be for another one.
@@ -105,7 +108,7 @@ func needsOfConfig(c *config.Config) []need {
 	needs := []need{
 		{"addresses.interface", lacksInterface(c.Addresses)},
 		{"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
-		{"etcd.cert_file", lacksFile(c.Etcd.CertFile)}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
+		{"etcd.cert_file", cmp.Or(lacksFile(c.Etcd.CertFile), etcd.Config(c.Etcd).Expiry(time.Now()))}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
 		{"hooks.user", lacksUser(c.Hooks.User)}, {"userspace.access_log", lacksLogFolder(c.Userspace.AccessLog)},
 	}
 	for name, command := range c.Hooks.Commands() {

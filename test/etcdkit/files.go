@@ -27,6 +27,9 @@ type Files struct {
 	key    *ecdsa.PrivateKey // of ca
 }
 
+// NewFiles makes an authority, and certificates of it for a server on this host and for clients.
+func NewFiles(t testing.TB) Files { return newFiles(t, "127.0.0.1") }
+
 // newFiles makes an authority, and certificates of it for the server at host and for clients.
 func newFiles(t testing.TB, host string) Files {
 	t.Helper()

@@ -298,7 +298,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"health":            d.checks.Run,
 		"fleet's checks":    d.checks.Fleet.Run,
 		"outlier detection": d.outliers.Run,
-		"host":              func(ctx context.Context) error { return d.watch.Run(ctx, d.examined, d.lostFiles) },
+		"host":              func(ctx context.Context) error { return d.watch.Run(ctx, d.examined, d.fileProblems) },
 		"owned VIPs":        func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) },
 		"engine":            d.engine.Run,
 		"mode":              d.modeSwitch.Run,

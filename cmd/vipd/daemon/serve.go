@@ -20,10 +20,21 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/lockfile"
 	"vipd/dataplane/userspace"
+	"vipd/store/etcd"
 )
 
 // socketGroup may use the API's socket, if the group exists.
 const socketGroup = "vipd"
+
+// fileProblems are what is wrong with vipd's files, and with the certificate by which etcd knows it.
+func (d *Daemon) fileProblems() []balancer.Problem {
+	all := d.lostFiles()
+	if text := etcd.Config(d.config.Etcd).Expiry(time.Now()); text != "" && d.fleet != nil {
+		at := balancer.Origin{File: d.ConfigFile}
+		all = append(all, balancer.Problem{Severity: balancer.SeverityWarning, Origin: at, Field: "etcd.cert_file", Text: text})
+	}
+	return all
+}
 
 // lostFiles says that vipd's files were removed under it. What they said of the kernel is written anew once, so that a restart finds it.
 func (d *Daemon) lostFiles() []balancer.Problem {

@@ -1,0 +1,35 @@
+package etcd_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestExpiry: a client's certificate is told of in the last quarter of its life, or two weeks before its end.
+func TestExpiry(t *testing.T) {
+	files := etcdkit.NewFiles(t)
+	for until, want := range map[time.Duration][]struct {
+		before time.Duration
+		says   string
+	}{
+		365 * 24 * time.Hour: {{15 * 24 * time.Hour, ""}, {13 * 24 * time.Hour, " expires on "}, {-time.Hour, " expired on "}},
+		4 * time.Hour:        {{2 * time.Hour, ""}, {time.Hour, " expires on "}},
+	} {
+		ends := time.Now().Add(until).Truncate(time.Second)
+		c := etcd.Config{}
+		c.CertFile, c.KeyFile = files.ClientUntil(t, ends)
+		for _, w := range want {
+			text := c.Expiry(ends.Add(-w.before))
+			if says := w.says + ends.UTC().Format(time.RFC3339); w.says == "" && text != "" || w.says != "" && !strings.HasPrefix(text, c.CertFile+says) {
+				t.Errorf("of one for %s, %s before: %q, want %q", until, w.before, text, w.says)
+			}
+		}
+	}
+	if text := (etcd.Config{CertFile: files.ClientKey}).Expiry(time.Now()); text != "" {
+		t.Errorf("of a file without a certificate: %s", text)
+	}
+}
