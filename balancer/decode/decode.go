@@ -173,6 +173,9 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 		}
 		back := d.enter(key)
 		hint := DidYouMean(key, names)
+		if topLevel(key) {
+			hint = "; as a setting of vipd it belongs at the top of vipd.toml, before the first table"
+		}
 		if at := d.inside(t, plan, key); at != "" {
 			hint = "; it is a field of " + at
 		}
@@ -180,6 +183,12 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 		d.problems[len(d.problems)-1].Unknown = true
 		d.leave(back)
 	}
+}
+
+// topLevel reports whether key is a setting of vipd.toml that stands in no table. One that is written below a table's header
+// belongs to that table.
+func topLevel(key string) bool {
+	return slices.Contains([]string{"mode", "strict_mode", "node", "zone", "state_dir", "run_dir"}, key)
 }
 
 // inside returns the first field of t that is a table, or a list of tables, with the key.

@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +76,20 @@ func TestProblemsNameThePlace(t *testing.T) {
 	} {
 		if _, got, _ := load(t, c.text); got != c.want {
 			t.Errorf("%q:\n got %s\nwant %s", c.text, got, c.want)
+		}
+	}
+}
+
+// TestSettingBelowATable: a setting that stands in no table, and is written below the header of one, is told of as that.
+func TestSettingBelowATable(t *testing.T) {
+	for f := range reflect.TypeFor[config.Config]().Fields() {
+		if k := f.Type.Kind(); k == reflect.Struct || k == reflect.Map {
+			continue
+		}
+		name := f.Tag.Get("toml")
+		want := "vipd.toml:2: store." + name + ": unknown field; as a setting of vipd it belongs at the top of vipd.toml, before the first table"
+		if _, got, _ := load(t, "[store]\n"+name+" = 1"); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 }
