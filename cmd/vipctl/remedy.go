@@ -18,7 +18,7 @@ func remedy(err error) string {
 	case etcd.Unreachable(err):
 		return "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
 	case etcd.Full(err):
-		return "; hosts serve on; to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
+		return "; hosts serve on; " + etcd.FullRemedy
 	case errors.Is(err, exec.ErrNotFound):
 		return "; install it, or name it with its path"
 	case errors.Is(err, fs.ErrPermission):

@@ -81,6 +81,17 @@ func Unreachable(err error) bool {
 // Full reports whether err says that etcd's database has reached its quota, so that it takes no writes.
 func Full(err error) bool { return err != nil && is(err, rpctypes.ErrNoSpace) }
 
+// FullRemedy says what to do where etcd is Full.
+const FullRemedy = "to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
+
+// Advised is err, with FullRemedy where that helps.
+func Advised(err error) error {
+	if !Full(err) {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, FullRemedy)
+}
+
 // ended reports whether err says that a token has ended, or that the user needs one now, as authentication was turned on since.
 func (c Config) ended(err error) bool {
 	return is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision) || c.Username != "" && is(err, rpctypes.ErrUserEmpty)

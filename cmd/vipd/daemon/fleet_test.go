@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
@@ -231,6 +234,36 @@ node: zone z9 taken back by cleo: done`; got != want {
 		nodes, _, err := m.writer.Nodes(context.Background())
 		return err == nil && len(nodes) == 0
 	})
+}
+
+// TestFleetFull: a node whose lease has ended while etcd is full says that the fleet does not see it, and the way out.
+func TestFleetFull(t *testing.T) {
+	m := joinFleet(t, "")
+	m.apply("web", "127.41.0.10", "127.41.1.4:9001")
+	m.start()
+	client := m.etcd.Client()
+	var live *clientv3.GetResponse
+	wait.For(t, wait.Patience, "the node to be there", func() bool {
+		var err error
+		live, err = client.Get(t.Context(), "/vipd/nodes/n1/live")
+		return err == nil && len(live.Kvs) == 1
+	})
+	alarm := func(action etcdserverpb.AlarmRequest_AlarmAction) {
+		t.Helper()
+		r := &etcdserverpb.AlarmRequest{Action: action, Alarm: etcdserverpb.AlarmType_NOSPACE}
+		if _, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Alarm(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alarm(etcdserverpb.AlarmRequest_ACTIVATE)
+	if _, err := client.Revoke(t.Context(), clientv3.LeaseID(live.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, wait.Patience, "the problem", func() bool {
+		return strings.Contains(m.problems(), "does not see this node: ") && strings.Contains(m.problems(), "database space exceeded; to write again: etcdctl compact")
+	})
+	alarm(etcdserverpb.AlarmRequest_DEACTIVATE)
+	wait.For(t, wait.Patience, "the end of the problem", func() bool { return m.problems() == "" })
 }
 
 // TestFleetCountsDrains has a node tell how many connections an endpoint that drains has left there.

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
+	"vipd/store/etcd"
 )
 
 // answer says how the owner is, and, to who did not tell them, which VIPs there are.
@@ -61,13 +62,13 @@ func (c *core) describe(s *api.OwnerStatus) {
 	case <-c.ended:
 	}
 	if away := c.away.Load(); away != nil {
-		s.Etcd, s.EtcdAway = away.why.Error(), time.Since(away.since).Seconds()
+		s.Etcd, s.EtcdAway = etcd.Advised(away.why).Error(), time.Since(away.since).Seconds()
 		if s.Session == "" {
 			s.Problems = append(s.Problems, "this host can own no VIPs, because it has no session in etcd: "+s.Etcd)
 		}
 	}
 	if r := c.refused.Load(); r != nil && time.Since(r.at) < time.Minute { // after which nothing is left to be written
-		s.Problems = append(s.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+r.why.Error())
+		s.Problems = append(s.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+etcd.Advised(r.why).Error())
 	}
 	absent := c.work.absent.reasons()
 	for _, a := range slices.SortedFunc(maps.Keys(absent), netip.Addr.Compare) {

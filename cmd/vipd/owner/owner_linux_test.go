@@ -352,7 +352,7 @@ func (f *fleet) full() {
 	for _, g := range f.hosts {
 		if g != dead {
 			wait.For(f.t, wait.Patience, "the problem that etcd is full", func() bool {
-				return g.problem("because etcd takes no writes") && g.problem("database space exceeded")
+				return g.problem("because etcd takes no writes") && g.problem("database space exceeded; to write again: etcdctl compact")
 			})
 		}
 	}

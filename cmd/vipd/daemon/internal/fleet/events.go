@@ -61,6 +61,7 @@ func (f *Node) configured(set etcd.NodeConfig) {
 
 // report takes in whether the fleet sees this node.
 func (f *Node) report(err error) {
+	err = etcd.Advised(err)
 	f.mu.Lock()
 	was, now := f.trouble, time.Now()
 	f.trouble = err
