@@ -75,6 +75,8 @@ type Traits struct {
 	Needs
 	// Detail says in one line how it does what it does here, and what is missing.
 	Detail string
+	// Lacks says what clients miss just now for want of something on the host; "" means nothing.
+	Lacks string
 	// Drains: Yield waits for connections to end.
 	Drains bool
 }

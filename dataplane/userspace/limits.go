@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -18,6 +19,8 @@ type budget struct {
 	// flows is what connections leave for flows: they wait for room, which flows can't.
 	flows int64
 	used  atomic.Int64
+	// short is when a client last had to wait, or was reset, for want of descriptors; nil means none did.
+	short atomic.Pointer[time.Time]
 }
 
 func newBudget(limit int) *budget {
@@ -35,6 +38,24 @@ func (b *budget) give(n int64) { b.used.Add(-n) }
 // room reports whether n more are within the budget.
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
+// shortfall is how long a want of descriptors is told of after the last client that met it.
+const shortfall = time.Minute
+
+// fell notes that a client has to wait, or is reset, for want of descriptors.
+func (b *budget) fell() {
+	now := time.Now()
+	b.short.Store(&now)
+}
+
+// lacks says what to do if that was so lately; "" means it was not.
+func (b *budget) lacks() string {
+	if last := b.short.Load(); last == nil || time.Since(*last) > shortfall {
+		return ""
+	}
+	return fmt.Sprintf("new clients wait or are reset, as all descriptors for connections, or a service's share of them, are in use (there are %d, two a connection): "+
+		"raise LimitNOFILE of the unit, or ulimit -n; vipctl top shows which service has them", b.limit)
+}
+
 // greed is how many times what is left the connections of one frontend may hold. So one frontend alone gets at most four
 // fifths of the budget, two get four ninths each, and the next frontend finds something left, whatever the clients of
 // others do. Where there is plenty, it does not bind.
@@ -48,6 +69,7 @@ func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.
 func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	slower := backoff{}
 	for !b.room(2+b.flows) || f != nil && !b.fair(f.descriptors.Load()+2) {
+		b.fell()
 		if !slower.sleep(stop) {
 			return false
 		}
@@ -60,6 +82,7 @@ func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
 	slower := backoff{}
 	for !b.tryClaim(f) {
+		b.fell()
 		if !slower.sleep(stop) || !open() {
 			b.take(2)
 			return

@@ -95,6 +95,9 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 			return
 		case sockerr.Is(err, syscall.ECONNABORTED):
 		default:
+			if sockerr.Exhausted(err) {
+				d.budget.fell()
+			}
 			d.seldom("accepting is slowed down", "listener", ln.Addr(), "err", err)
 			if !slower.sleep(d.ctx.Done()) {
 				return

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/cmd/internal/events"
 	"vipd/test/program"
 	"vipd/test/wait"
 )
@@ -75,6 +77,21 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	if got := n.metric("vipd_access_log_lost_total"); got != "0" {
 		t.Errorf("lost: %s", got)
 	}
+	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	const problem = "access_log: connections are not logged, as access.json can't be written: "
+	wait.For(t, 0, "the problem", func() bool {
+		ask("127.58.0.1:8080")
+		return strings.HasPrefix(n.problems(), problem) && strings.Contains(n.story(events.Problem), "can't be written")
+	})
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, 0, "the end of the problem", func() bool {
+		ask("127.58.0.1:8080")
+		return n.problems() == ""
+	})
 }
 
 // TestAccessLogOfServices: a service has its lines where it says, from the moment at which it says so, and others where [userspace] says.

@@ -76,7 +76,7 @@ func (d *Daemon) build() (err error) {
 	d.transitions = transitions.New(transitions.Options{
 		Events: d.events, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
 		Refused: d.metrics.reloadFailures.Inc, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
-		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.watch.Changed(),
+		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems,
 	})
 	d.model = d.newModel(published, first)
 	d.counters.Open(d.config.RunDir, d.component("counters"))
@@ -203,7 +203,11 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	return slices.Concat(d.host.Problems(), d.watch.Problems(), d.owned.Problems())
+	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.owned.Problems(), d.access.Problems())
+	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
+		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
+	}
+	return all
 }
 
 // serving is what vipd owner is told of.

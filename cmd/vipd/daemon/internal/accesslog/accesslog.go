@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,6 +42,7 @@ type Log struct {
 	// queues are the destinations. Each begins with the first service that names it and ends with Run, which owns them.
 	queues  map[string]chan line
 	usual   chan line     // of Default; nil means nowhere
+	failing sync.Map      // file that can't be written to the error
 	wanted  chan struct{} // closed with the first destination
 	writing sync.WaitGroup
 }
@@ -60,6 +63,17 @@ func New(o Options) *Log {
 
 // Lost counts the lines that were not written: the disk was too slow, or failed.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
+
+// Problems are the files that can't be written.
+func (l *Log) Problems() (all []balancer.Problem) {
+	for path, err := range l.failing.Range {
+		all = append(all, balancer.Problem{
+			Severity: balancer.SeverityWarning, Field: "access_log", Text: fmt.Sprintf("connections are not logged, as %s can't be written: %v", path, err),
+		})
+	}
+	slices.SortFunc(all, func(a, b balancer.Problem) int { return strings.Compare(a.Text, b.Text) })
+	return all
+}
 
 const (
 	// again is the pause before connections are followed again that could not be.
@@ -176,7 +190,8 @@ func (l *Log) write(path string, queue chan line) {
 	defer f.close()
 	out := bufio.NewWriterSize(f, 64<<10)
 	handler := handlerFor(path, out)
-	pending, failing := uint64(0), false
+	defer l.failing.Delete(path)
+	pending := uint64(0)
 	idle := time.NewTicker(idleTime)
 	defer idle.Stop()
 	for {
@@ -198,15 +213,17 @@ func (l *Log) write(path string, queue chan line) {
 			continue
 		}
 		err := out.Flush()
-		if err != nil {
+		if err == nil {
+			l.failing.Delete(path)
+		} else {
 			l.lost.Add(pending)
 			out.Reset(f)
 			f.torn = f.half
+			if _, known := l.failing.Swap(path, err); !known {
+				l.o.Log.Warn("the access log can't be written; its lines are counted in vipd_access_log_lost_total", "err", err)
+			}
 		}
-		if err != nil && !failing {
-			l.o.Log.Warn("the access log can't be written; its lines are counted in vipd_access_log_lost_total", "err", err)
-		}
-		pending, failing = 0, err != nil
+		pending = 0
 	}
 }
 

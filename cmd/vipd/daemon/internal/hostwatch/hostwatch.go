@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/doctor"
 )
 
@@ -16,21 +15,17 @@ import (
 type Watch struct {
 	interval time.Duration
 	found    atomic.Pointer[[]balancer.Problem]
-	changed  wake.Signal // holds one token: Problems returns something else than before
 }
 
 // New returns a Watch that has found nothing yet. Interval is the time between two looks; 0 means a minute.
 func New(interval time.Duration) *Watch {
-	w := &Watch{interval: cmp.Or(interval, time.Minute), changed: wake.New()}
+	w := &Watch{interval: cmp.Or(interval, time.Minute)}
 	w.found.Store(&[]balancer.Problem{})
 	return w
 }
 
 // Problems returns what the last look has found. It must not be changed.
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
-
-// Changed is sent to when a look has found something else than the one before. It has one reader.
-func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 // Run looks at what host returns, with the frontends of now, and asks files what is wrong with those, until ctx ends, for the first
 // time after one interval: before that, vipd's rules may not be there.
@@ -59,11 +54,9 @@ func (w *Watch) look(ctx context.Context, h doctor.Host, found []balancer.Proble
 			found = append(found, problem(f))
 		}
 	}
-	if ctx.Err() != nil || slices.Equal(found, w.Problems()) {
-		return
+	if ctx.Err() == nil {
+		w.found.Store(&found)
 	}
-	w.found.Store(&found)
-	w.changed.Send()
 }
 
 func problem(f doctor.Finding) balancer.Problem {

@@ -28,9 +28,14 @@ type carriedOut struct {
 // applyPause is the least time between two applies: those of a stream of changes are told as one a second.
 const applyPause = time.Second
 
+// hostPause is the time between two looks at the host's problems while the engine does nothing.
+const hostPause = 5 * time.Second
+
 // Follow records what the engine applies, and what it can't, until ctx ends.
 func (r *Tracker) Follow(ctx context.Context) error {
 	c := &carriedOut{o: r.o}
+	problems := time.NewTicker(hostPause)
+	defer problems.Stop()
 	for {
 		changed := c.o.Engine.Changed()
 		if c.look(time.Now()) && !wake.Sleep(ctx, applyPause) {
@@ -40,7 +45,7 @@ func (r *Tracker) Follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-		case <-c.o.HostChanged:
+		case <-problems.C:
 		}
 	}
 }

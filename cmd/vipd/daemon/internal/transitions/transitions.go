@@ -50,8 +50,6 @@ type Options struct {
 	Engine       *dataplane.Engine
 	Reached      func(revision int64) int64
 	HostProblems func() []balancer.Problem
-	// HostChanged is received from when HostProblems returns something new though the engine has done nothing.
-	HostChanged <-chan struct{}
 }
 
 // New returns a Tracker that has recorded nothing.

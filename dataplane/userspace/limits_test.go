@@ -1,0 +1,32 @@
+package userspace
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestTellsOfFewDescriptors: that clients wait for descriptors is told while they do, and for a minute after.
+func TestTellsOfFewDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &budget{limit: 10}
+		says := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			if got := b.lacks(); want == "" && got != "" || !strings.Contains(got, want) {
+				t.Errorf("it says %q, want %q", got, want)
+			}
+		}
+		b.take(9)
+		says("")
+		go b.wait(nil, t.Context().Done())
+		time.Sleep(2 * shortfall)
+		says("(there are 10, two a connection)")
+		b.give(9)
+		time.Sleep(shortfall - time.Second)
+		says("new clients wait")
+		time.Sleep(time.Second)
+		says("")
+	})
+}
