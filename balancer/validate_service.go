@@ -40,6 +40,9 @@ func (r *reading) checkVIPs(vips []vip) {
 			r.errorf(path, "%s is %s: a VIP is an address of one host", v.addr, why)
 			continue
 		}
+		if v.addr.Is6() && v.addr.IsLinkLocalUnicast() {
+			r.warnf(path, "%s is link-local: clients reach it only with the name of an interface (%[1]s%%eth0), and not in every mode; take one of fd00::/8", v.addr)
+		}
 		if j, again := first[v.addr]; again {
 			r.errorf(path, "%s is there already, as vips[%d]", v.addr, j)
 			continue

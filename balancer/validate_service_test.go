@@ -29,13 +29,14 @@ func TestWrongService(t *testing.T) {
 			`vips[5]: "auto:" names no pool: write "auto:POOL" with a pool of a-z, 0-9 and -, or "auto" for the default one`,
 			`vips[6]: needs text in quotes, not the number 7`,
 		}},
-		{fields: `"ports": [{"port": 80}], "vips": ["::", "0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255", "10.0.0.1", "::ffff:10.0.0.1"]`, want: []string{
+		{fields: `"ports": [{"port": 80}], "vips": ["::", "0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255", "10.0.0.1", "::ffff:10.0.0.1", "169.254.0.1", "fe80::10"]`, want: []string{
 			`vips[0]: :: is the unspecified address: a VIP is an address of one host`,
 			`vips[1]: 0.0.0.0 is the unspecified address: a VIP is an address of one host`,
 			`vips[2]: 224.0.0.1 is a multicast address: a VIP is an address of one host`,
 			`vips[3]: ff02::1 is a multicast address: a VIP is an address of one host`,
 			`vips[4]: 255.255.255.255 is the broadcast address: a VIP is an address of one host`,
 			`vips[6]: 10.0.0.1 is there already, as vips[5]`,
+			`warning: vips[8]: fe80::10 is link-local: clients reach it only with the name of an interface (fe80::10%eth0), and not in every mode; take one of fd00::/8`,
 		}},
 		{fields: web + `, "scheduler": "wr", "affinity": "clientip", "snat": "sometimes", "locality": true`, want: []string{
 			`scheduler: "wr" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "rr"?`,
