@@ -11,19 +11,23 @@ import (
 const (
 	// queuedLines is how many lines wait for a log that takes none, some 300 KB, before the next ones are dropped.
 	queuedLines = 1000
+	// stalledAfter is how long the log is waited for where the queue is full, as in a burst; one that takes no line for as long has stalled.
+	stalledAfter = time.Second
 	// lastLines is how long the log may take for the last lines when vipd ends.
 	lastLines = 2 * time.Second
 )
 
 // logQueue is a log that takes each line at once, and writes it to one that may take none for long: a journald that hangs, or a pipe
-// that nobody reads. No part of vipd waits for it.
+// that nobody reads. No part of vipd stands still with it.
 type logQueue struct {
 	to     io.Writer
 	prefix string // of its own lines
 	lines  chan []byte
-	lost   atomic.Uint64
-	over   chan struct{} // closed by end
-	done   chan struct{} // closed when all is written
+	// stalled: the log took no line in time, and has taken none since.
+	stalled atomic.Bool
+	lost    atomic.Uint64
+	over    chan struct{} // closed by end
+	done    chan struct{} // closed when all is written
 }
 
 // startLogQueue returns a queue that writes until its end is called.
@@ -33,14 +37,30 @@ func startLogQueue(to io.Writer, prefix string) *logQueue {
 	return q
 }
 
-// Write implements io.Writer, for one line at a time. It never blocks.
+// Write implements io.Writer, for one line at a time. It waits for a log that is slow, and drops the line where the log has stalled.
 func (q *logQueue) Write(line []byte) (int, error) {
+	own, patience := bytes.Clone(line), stalledAfter
+	if q.stalled.Load() {
+		patience = 0
+	}
 	select {
-	case q.lines <- bytes.Clone(line):
+	case q.lines <- own:
+		return len(line), nil
 	default:
+	}
+	select {
+	case q.lines <- own:
+	case <-time.After(patience):
+		q.stalled.Store(true)
 		q.lost.Add(1)
 	}
 	return len(line), nil
+}
+
+// write writes a line.
+func (q *logQueue) write(line []byte) {
+	_, _ = q.to.Write(line) // there is nowhere to say so
+	q.stalled.Store(false)
 }
 
 func (q *logQueue) run() {
@@ -48,7 +68,7 @@ func (q *logQueue) run() {
 	for {
 		select {
 		case line := <-q.lines:
-			_, _ = q.to.Write(line) // there is nowhere to say so
+			q.write(line)
 			continue
 		default: // what was dropped came after all that waited
 		}
@@ -57,7 +77,7 @@ func (q *logQueue) run() {
 		}
 		select {
 		case line := <-q.lines:
-			_, _ = q.to.Write(line)
+			q.write(line)
 		case <-q.over:
 			if len(q.lines) == 0 {
 				return

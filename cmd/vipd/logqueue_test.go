@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// stalled takes no lines before answers is closed.
-type stalled struct {
+// stalledLog takes no lines before answers is closed.
+type stalledLog struct {
 	strings.Builder
 	answers chan struct{}
 }
 
-func (s *stalled) Write(line []byte) (int, error) {
+func (s *stalledLog) Write(line []byte) (int, error) {
 	<-s.answers
 	return s.Builder.Write(line)
 }
@@ -23,7 +23,7 @@ func (s *stalled) Write(line []byte) (int, error) {
 // The end waits for it for some seconds.
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := &stalled{answers: make(chan struct{})}
+		to := &stalledLog{answers: make(chan struct{})}
 		q := startLogQueue(to, "<4>vipd: ")
 		var want strings.Builder
 		for i := range queuedLines + 1 {
@@ -31,21 +31,30 @@ func TestLogTakesNoLines(t *testing.T) {
 			fmt.Fprintln(q, i)
 			synctest.Wait() // the first is being written
 		}
+		began := time.Now()
 		fmt.Fprintln(q, "dropped")
 		fmt.Fprintln(q, "dropped")
+		if waited := time.Since(began); waited != stalledAfter {
+			t.Errorf("two lines were waited for %s", waited)
+		}
 		close(to.answers)
 		synctest.Wait()
-		fmt.Fprintln(q, "last")
+		for i := range 3 * queuedLines { // a burst
+			fmt.Fprintln(q, "last", i)
+		}
 		q.end()
-		want.WriteString("<4>vipd: the log took no lines for some time, so that 2 are missing here\nlast\n")
+		want.WriteString("<4>vipd: the log took no lines for some time, so that 2 are missing here\n")
+		for i := range 3 * queuedLines {
+			fmt.Fprintln(&want, "last", i)
+		}
 		if got := to.String(); got != want.String() {
 			t.Errorf("the log has %q, want %q", got, want.String())
 		}
 
-		to = &stalled{answers: make(chan struct{})}
+		to = &stalledLog{answers: make(chan struct{})}
 		q = startLogQueue(to, "")
 		fmt.Fprintln(q, "never")
-		began := time.Now()
+		began = time.Now()
 		if q.end(); time.Since(began) != lastLines {
 			t.Errorf("the end took %s", time.Since(began))
 		}

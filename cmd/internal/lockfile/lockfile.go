@@ -16,7 +16,7 @@ var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the lock in run_dir (only vipd's user may, often root): %w", err)
+		return nil, fmt.Errorf("opening the lock in run_dir (vipd's user, often root, must be able to write there): %w", err)
 	}
 	switch held, err := lock(f); {
 	case held:
