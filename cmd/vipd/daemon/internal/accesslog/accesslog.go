@@ -178,6 +178,11 @@ func (l *Log) tell(began bool, c *dataplane.Connection) {
 	}
 }
 
+// silence is how long a file may take no lines before that is a problem.
+const silence = 5 * time.Second
+
+var errSilent = fmt.Errorf("it has taken no line for %s", silence)
+
 // write writes lines until the queue is closed.
 func (l *Log) write(path string, queue chan line) {
 	if path == balancer.JournalLog {
@@ -191,6 +196,8 @@ func (l *Log) write(path string, queue chan line) {
 	out := bufio.NewWriterSize(f, 64<<10)
 	handler := handlerFor(path, out)
 	defer l.failing.Delete(path)
+	late := time.AfterFunc(silence, func() { l.failing.Store(path, errSilent) })
+	late.Stop()
 	pending := uint64(0)
 	idle := time.NewTicker(idleTime)
 	defer idle.Stop()
@@ -199,11 +206,13 @@ func (l *Log) write(path string, queue chan line) {
 		more := true
 		select {
 		case n, more = <-queue:
+			late.Reset(silence)
 		case <-idle.C:
 			f.rest()
 			continue
 		}
 		if !more {
+			late.Stop()
 			return
 		}
 		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
@@ -213,6 +222,7 @@ func (l *Log) write(path string, queue chan line) {
 			continue
 		}
 		err := out.Flush()
+		late.Stop()
 		if err == nil {
 			l.failing.Delete(path)
 		} else {

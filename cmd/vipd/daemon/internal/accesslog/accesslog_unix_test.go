@@ -20,7 +20,7 @@ import (
 )
 
 // TestDiskTakesNothing: connections go on where the log's file takes nothing, such as a pipe without a reader, and what is not
-// written is counted: all that were told are written or lost.
+// written is counted: all that were told are written or lost. That is a problem while it lasts.
 func TestDiskTakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -46,6 +46,10 @@ func TestDiskTakesNothing(t *testing.T) {
 	if lost == 0 || lost > more {
 		t.Errorf("%d of %d lines are lost", lost, queued+more)
 	}
+	wait.For(t, wait.Patience, "the problem", func() bool {
+		p := l.Problems()
+		return len(p) == 1 && strings.Contains(p[0].Text, "it has taken no line for 5s")
+	})
 	go func() {
 		f, err := os.Open(path)
 		if err != nil {
@@ -58,6 +62,7 @@ func TestDiskTakesNothing(t *testing.T) {
 		t.Errorf("%d lines are written and %d lost of %d", n, lost, queued+more)
 	}
 	<-ended
+	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
 }
 
 // TestTornLineEndsAlone: where the disk is full within a line, the next that is written begins at the start of one.
