@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// newLog makes the log. In systemd's journal each line has a priority, and text has neither time nor level: the
-// journal keeps both with the line.
+// newLog makes the log, which libraries write to as well, such as an http.Server that can't accept. In systemd's journal each line has
+// a priority, and text has neither time nor level: the journal keeps both with the line.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
@@ -33,7 +33,9 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	if journal {
 		h = forJournal{h, l}
 	}
-	return slog.New(h), nil
+	out := slog.New(h)
+	slog.SetDefault(out)
+	return out, nil
 }
 
 func withoutTimeAndLevel(groups []string, a slog.Attr) slog.Attr {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	foreign "log"
 	"log/slog"
 	"strings"
 	"testing"
@@ -20,10 +21,11 @@ func TestJournalLines(t *testing.T) {
 		log.With("component", "x").Info("two\nlines")
 		log.WithGroup("g").Warn("three", "level", "mine")
 		log.Error("four")
+		foreign.Print("five")
 		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	}
 	want := []string{
-		`<7>msg=one`, `<6>msg="two\nlines" component=x`, `<4>msg=three g.level=mine`, `<3>msg=four`,
+		`<7>msg=one`, `<6>msg="two\nlines" component=x`, `<4>msg=three g.level=mine`, `<3>msg=four`, `<6>msg=five`,
 	}
 	if got := write("text", true); strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("text in the journal:\n%q, want\n%q", got, want)
