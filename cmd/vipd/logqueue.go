@@ -11,7 +11,7 @@ import (
 const (
 	// queuedLines is how many lines wait for a log that takes none, some 300 KB, before the next ones are dropped.
 	queuedLines = 1000
-	// stalledAfter is how long the log is waited for where the queue is full, as in a burst; one that takes no line for as long has stalled.
+	// stalledAfter is how long vipd waits for the log where the queue is full, as in a burst; one that takes no line for as long has stalled.
 	stalledAfter = time.Second
 	// lastLines is how long the log may take for the last lines when vipd ends.
 	lastLines = 2 * time.Second
@@ -20,9 +20,10 @@ const (
 // logQueue is a log that takes each line at once, and writes it to one that may take none for long: a journald that hangs, or a pipe
 // that nobody reads. No part of vipd stands still with it.
 type logQueue struct {
-	to     io.Writer
-	prefix string // of its own lines
-	lines  chan []byte
+	to       io.Writer
+	prefix   string // of its own lines
+	patience time.Duration
+	lines    chan []byte
 	// stalled: the log took no line in time, and has taken none since.
 	stalled atomic.Bool
 	lost    atomic.Uint64
@@ -31,15 +32,17 @@ type logQueue struct {
 }
 
 // startLogQueue returns a queue that writes until its end is called.
-func startLogQueue(to io.Writer, prefix string) *logQueue {
-	q := &logQueue{to: to, prefix: prefix, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{})}
+func startLogQueue(to io.Writer, prefix string, patience time.Duration) *logQueue {
+	q := &logQueue{
+		to: to, prefix: prefix, patience: patience, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{}),
+	}
 	go q.run()
 	return q
 }
 
 // Write implements io.Writer, for one line at a time. It waits for a log that is slow, and drops the line where the log has stalled.
 func (q *logQueue) Write(line []byte) (int, error) {
-	own, patience := bytes.Clone(line), stalledAfter
+	own, patience := bytes.Clone(line), q.patience
 	if q.stalled.Load() {
 		patience = 0
 	}

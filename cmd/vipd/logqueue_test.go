@@ -24,7 +24,7 @@ func (s *stalledLog) Write(line []byte) (int, error) {
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &stalledLog{answers: make(chan struct{})}
-		q := startLogQueue(to, "<4>vipd: ")
+		q := startLogQueue(to, "<4>vipd: ", stalledAfter)
 		var want strings.Builder
 		for i := range queuedLines + 1 {
 			fmt.Fprintln(&want, i)
@@ -52,7 +52,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		}
 
 		to = &stalledLog{answers: make(chan struct{})}
-		q = startLogQueue(to, "")
+		q = startLogQueue(to, "", 0)
 		fmt.Fprintln(q, "never")
 		began = time.Now()
 		if q.end(); time.Since(began) != lastLines {

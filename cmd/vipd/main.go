@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if journal {
 		prefix = priorityError + prefix
 	}
-	queue := startLogQueue(stderr, prefix)
+	queue := startLogQueue(stderr, prefix, stalledAfter)
 	defer queue.end()
 	stderr = queue
 	complain := func(err error) {

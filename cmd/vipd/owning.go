@@ -29,7 +29,7 @@ const failedPause = 5 * time.Second
 // runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
-	queue := startLogQueue(stderr, "vipd owner: ")
+	queue := startLogQueue(stderr, "vipd owner: ", 0) // it must be in time
 	defer queue.end()
 	stderr = queue
 	complain := func(err error) {
