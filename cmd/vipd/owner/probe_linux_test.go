@@ -290,6 +290,10 @@ func (p *prober) listen(frames *os.File) {
 	}
 }
 
+// instant is less than a VIP needs to go from one host to another. An answer that comes later to a question that was put to each host does
+// not tell when its host had the VIP: on a busy machine time passes between the frames of one question.
+const instant = 5 * time.Millisecond
+
 // hear takes in a frame, which may be an answer. A reset is one of a host that should be silent, and to a client none.
 func (p *prober) hear(frame []byte) {
 	const ethernet, shortest = 14, 14
@@ -314,10 +318,14 @@ func (p *prober) hear(frame []byte) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, known := p.asked[id]; known && !(reset && b[3]&1 == 0) {
-		host := p.hosts[string(frame[6:12])]
+	at, known := p.asked[id]
+	if !known || reset && b[3]&1 == 0 {
+		return
+	}
+	host := p.hosts[string(frame[6:12])]
+	p.said[host] = time.Now()
+	if b[3]&1 == 0 || time.Since(at) < instant {
 		who[id] = append(who[id], host)
-		p.said[host] = time.Now()
 	}
 }
 
