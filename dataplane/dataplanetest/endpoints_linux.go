@@ -27,7 +27,12 @@ func (r *rig) withoutEndpoints(what balancer.NoEndpoints, meets func(from *lab.N
 		empty.Ports[i].NodePort = nodePort
 	}
 	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
-	idle := edited(full, func(s *balancer.Service) { s.Endpoints = weighted(r.w.servers[:1], []int{0}) })
+	idle := edited(full, func(s *balancer.Service) { // the first has weight 0, the second drains
+		s.Endpoints = weighted(r.w.servers[:2], []int{0, 1})
+		for i := range s.Endpoints {
+			s.Endpoints[i].Draining = s.Endpoints[i].Weight > 0
+		}
+	})
 	for i, none := range []*balancer.Service{empty, idle} {
 		r.step([]string{"none", "weight-0"}[i], func(r *rig) {
 			r.apply(none)

@@ -3,11 +3,13 @@ package dataplanetest
 import (
 	"fmt"
 
+	"vipd/balancer"
 	"vipd/test/wait"
 )
 
 // testUndisturbed has connections and flows live through hundreds of changes to other services, to other ports of their VIP, and to
-// the other endpoints and the weights of their own service, while data goes through them all the time.
+// the other endpoints and the weights of their own service, while data goes through them all the time. The port that a neighbour on the VIP
+// has left refuses clients.
 func testUndisturbed(r *rig) {
 	const atATime = 10
 	changes := max(4*atATime, wait.Soak(100, 1000))
@@ -33,4 +35,9 @@ func testUndisturbed(r *rig) {
 	}
 	r.undisturbed(pulses, fmt.Sprintf("%d changes", changes))
 	r.servesWanted(1)
+	r.apply(h.wanted()...)
+	for _, k := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
+		r.refused(r.w.client, keyOf(k.Addr, 82, k.Proto))
+		r.mustAsk(r.w.client, k)
+	}
 }

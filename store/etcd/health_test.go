@@ -45,7 +45,7 @@ type voting struct {
 
 func vote(t *testing.T, config etcd.Config, node string) *voting {
 	t.Helper()
-	v, err := newWriter(t, config).HealthVoter(node, quorum.Checker{Exec: true}, 2*time.Second)
+	v, err := newWriter(t, config).HealthVoter(node, quorum.Checker{Exec: true}, life)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestHealthVotes(t *testing.T) {
 	}
 	before = p.now()
 	n.Set(quorum.Checker{Exec: true}, all)
-	time.Sleep(2 * time.Second) // the lease is renewed thrice
+	time.Sleep(life) // the lease is renewed thrice
 	if writes := p.now() - before; writes != 0 {
 		t.Errorf("%d writes though nothing changed", writes)
 	}
@@ -236,7 +236,7 @@ func TestHealthVotesMended(t *testing.T) {
 	}
 	b.wait("none left", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
 	b.wait("all as it was", has("n1", all))
-	time.Sleep(3 * time.Second) // what more is written, is within a lease
+	time.Sleep(life) // what more is written, is within a lease
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 {
 		t.Errorf("%d writes, want one and two, or two and two where it was noticed half way", writes)
 	}
@@ -275,7 +275,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	gone.Store(0)
 
 	start := func(former int64) (*etcd.HealthVoter, *atomic.Int64) {
-		v, err := newWriter(t, p.config).HealthVoter("n1", quorum.Checker{Exec: true}, 2*time.Second)
+		v, err := newWriter(t, p.config).HealthVoter("n1", quorum.Checker{Exec: true}, life)
 		if err != nil {
 			t.Fatal(err)
 		}

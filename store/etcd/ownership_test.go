@@ -148,7 +148,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		if to, err := w.MoveVIP(ctx, vip, ownership.Move{Until: time.Now().Add(etcd.MinTTL)}); err == nil {
+		if to, err := w.MoveVIP(ctx, vip, ownership.Move{Until: time.Now().Add(life)}); err == nil {
 			t.Errorf("it has moved to %s", to)
 		}
 	})

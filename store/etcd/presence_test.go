@@ -97,7 +97,7 @@ func TestPresence(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	n := appear(t, newWriter(t, p.config), "n1", "1.0", 3*time.Second)
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	live := p.node("n1", "the node", func(n *etcd.Node) bool { return n != nil && n.Live != nil })
 	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
 		t.Errorf("it is there as %+v", live.Live)
@@ -152,7 +152,7 @@ func TestReissued(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
 	p := &place{t: t, config: overTLS(c)}
-	n := appear(t, newWriter(t, p.config), "n1", "1.0", 3*time.Second)
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	n.Tell(etcd.NodeStatus{Revision: 7})
 	p.node("n1", "its status", says(7))
 	c.Kill()
@@ -201,10 +201,10 @@ func TestNodeNameTwice(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	first := appear(t, newWriter(t, p.config), "n1", "first", 3*time.Second)
+	first := appear(t, newWriter(t, p.config), "n1", "first", life)
 	first.Tell(etcd.NodeStatus{Revision: 1})
 	p.node("n1", "the first", says(1))
-	second := appear(t, newWriter(t, p.config), "n1", "second", 3*time.Second)
+	second := appear(t, newWriter(t, p.config), "n1", "second", etcd.MinTTL)
 	second.Tell(etcd.NodeStatus{Revision: 2})
 	wait.For(t, within, "the second to say so", func() bool {
 		return strings.Contains(second.last(), "/vipda/nodes/n1/live is held by another vipd: give each host its own node name")
@@ -218,7 +218,7 @@ func TestNodeNameTwice(t *testing.T) {
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
-	third := appear(t, newWriter(t, p.config), "n1", "third", 3*time.Second)
+	third := appear(t, newWriter(t, p.config), "n1", "third", etcd.MinTTL)
 	wait.For(t, within, "the third to say so", func() bool { return strings.Contains(third.last(), "without a lease: delete it") })
 	p.remove("/nodes/n1/live")
 	p.node("n1", "the third", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
@@ -235,7 +235,7 @@ func TestPresenceAfterCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.put("/nodes/n1/live", `{"version":"former"}`, clientv3.WithLease(lease.ID))
-	n := appear(t, newWriter(t, p.config), "n1", "next", 3*time.Second)
+	n := appear(t, newWriter(t, p.config), "n1", "next", life)
 	p.node("n1", "the next run", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	n.mu.Lock()

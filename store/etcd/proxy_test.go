@@ -138,7 +138,7 @@ func TestProxyRegistrar(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = w.Close() })
 	id := balancer.EndpointID{Service: "web", ID: "b"}
-	r, err := w.Registrar(id, someEndpoint(), etcd.MinTTL)
+	r, err := w.Registrar(id, someEndpoint(), life)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestProxyRegistrar(t *testing.T) {
 		return len(answer.Kvs) == 1
 	}
 	wait.For(t, within, "the endpoint", present)
-	for end := time.Now().Add(4 * etcd.MinTTL); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not go
+	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not go
 		if !present() {
 			t.Fatal("the endpoint is gone while its registrar lives")
 		}
