@@ -107,7 +107,7 @@ type need struct{ field, lacks string }
 func needsOfConfig(c *config.Config) []need {
 	needs := []need{
 		{"addresses.interface", lacksInterface(c.Addresses)},
-		{"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
+		{"etcd", etcd.Config(c.Etcd).Unusable()}, {"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
 		{"etcd.cert_file", cmp.Or(lacksFile(c.Etcd.CertFile), etcd.Config(c.Etcd).Expiry(time.Now()))}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
 		{"hooks.user", lacksUser(c.Hooks.User)}, {"userspace.access_log", lacksLogFolder(c.Userspace.AccessLog)},
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -194,13 +195,22 @@ func (c Config) tls() (*tls.Config, error) {
 	if c.CertFile != "" {
 		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("reading cert_file and key_file: %w", err)
+			return nil, fmt.Errorf("cert_file %s and key_file %s can't be used: %w", c.CertFile, c.KeyFile, err)
 		}
 		out.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &pair, c.unfit(&pair, asked)
 		}
 	}
 	return out, nil
+}
+
+// Unusable says which of the files of TLS hold the wrong thing; "" means none, or that they can't be read.
+func (c Config) Unusable() string {
+	var unread *fs.PathError
+	if _, err := c.tls(); err != nil && !errors.As(err, &unread) {
+		return err.Error()
+	}
+	return ""
 }
 
 // unfit says why a member that asks for the client's certificate would refuse it. It would hang up after the handshake, as a rule

@@ -33,8 +33,11 @@ func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
 		return openSocket(family)
 	}, patience)
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
-		if errors.Is(err, unix.EPERM) {
+		switch {
+		case errors.Is(err, unix.EPERM):
 			err = fmt.Errorf("%w: this process may not look at it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
+		case errors.Is(err, ErrUnsupported):
+			err = errors.Unwrap(err) // what was asked for matters to nobody
 		}
 		return nil, errors.Join(err, k.Close())
 	}

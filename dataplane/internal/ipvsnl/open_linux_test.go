@@ -61,7 +61,7 @@ func TestOpenWithoutIPVS(t *testing.T) {
 		}
 		t.Skip("needs a kernel without IPVS")
 	}
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("got %v, want that modprobe helps", err)
+	if !errors.Is(err, ErrUnsupported) || !strings.HasPrefix(err.Error(), ErrUnsupported.Error()) || !strings.Contains(err.Error(), "modprobe") {
+		t.Errorf("got %v, want that IPVS can't be used, and that modprobe helps", err)
 	}
 }
