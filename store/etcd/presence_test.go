@@ -287,7 +287,7 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	config := w.through()
-	r, err := newWriter(t, config).Registrar(balancerID("web", "a"), someEndpoint(), 10*time.Second)
+	r, err := newWriter(t, config).Registrar(balancerID("web", "a"), someEndpoint(), 2*life)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	for _, relay := range w.relays[:2] { // it asks each of the three in turn
 		relay.Freeze()
 	}
-	for end := time.Now().Add(11 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than its lease
+	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than its lease
 		if now := created(); now != was {
 			t.Fatalf("the endpoint of revision %d is now of %d", was, now)
 		}
