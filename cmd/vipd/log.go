@@ -35,6 +35,7 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	}
 	out := slog.New(h)
 	slog.SetDefault(out)
+	slog.SetLogLoggerLevel(slog.LevelWarn) // by package log libraries tell of what goes wrong, such as a handler that panics
 	return out, nil
 }
 

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -20,7 +23,7 @@ func TestJournalLines(t *testing.T) {
 		log.With("component", "x").Info("two\nlines")
 		log.WithGroup("g").Warn("three", "level", "mine")
 		log.Error("four")
-		slog.Info("five") // as package log does
+		slog.Info("five") // as a library does
 		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	}
 	want := []string{
@@ -40,5 +43,25 @@ func TestJournalLines(t *testing.T) {
 		if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " level=") {
 			t.Errorf("text elsewhere: got %q, want time and level", line)
 		}
+	}
+}
+
+// TestLibrariesAreHeard: a handler that panics is in the log, as a warning, also where that has warnings only.
+func TestLibrariesAreHeard(t *testing.T) {
+	out, in := io.Pipe()
+	if _, err := newLog(in, true, "warn", "text"); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oops") }))
+	go func() {
+		if answer, err := http.Get(s.URL); err == nil {
+			_ = answer.Body.Close()
+		}
+		s.Close() // when the handler has ended
+		_ = in.Close()
+	}()
+	got, err := io.ReadAll(out)
+	if err != nil || !strings.HasPrefix(string(got), `<4>msg="http: panic serving `) || !strings.Contains(string(got), "oops") {
+		t.Errorf("the log has %q (%v)", got, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -63,6 +64,33 @@ func TestDiskTakesNothing(t *testing.T) {
 	}
 	<-ended
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
+}
+
+// TestProblemEndsWithTheSetting: that a file can't be written is no problem any more once no service has its lines go there.
+func TestProblemEndsWithTheSetting(t *testing.T) {
+	bad, good := filepath.Join(t.TempDir(), "none", "log"), filepath.Join(t.TempDir(), "log")
+	var to atomic.Pointer[string]
+	to.Store(&bad)
+	changed := make(chan struct{})
+	services := func() (all snap.Map[balancer.Name, *balancer.Service], _ <-chan struct{}) {
+		return all.Set("web", &balancer.Service{Name: "web", AccessLog: to.Load()}), changed
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	follow := func(ctx context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
+		tell(false, &dataplane.Connection{Service: "web"})
+		<-ctx.Done()
+		return nil
+	}
+	l := New(Options{Services: services, Log: slog.New(slog.DiscardHandler), Follow: follow})
+	ended := make(chan struct{})
+	go func() { l.Run(ctx); close(ended) }()
+	wait.For(t, wait.Patience, "the problem", func() bool { return len(l.Problems()) == 1 })
+	to.Store(&good)
+	if p := l.Problems(); len(p) > 0 {
+		t.Errorf("a file that nothing goes to any more is a problem: %v", p)
+	}
+	cancel()
+	<-ended
 }
 
 // TestTornLineEndsAlone: where the disk is full within a line, the next that is written begins at the start of one.
