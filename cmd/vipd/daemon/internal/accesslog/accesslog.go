@@ -64,15 +64,32 @@ func New(o Options) *Log {
 // Lost counts the lines that were not written: the disk was too slow, or failed.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
 
-// Problems are the files that can't be written.
+// Problems are the files that can't be written, of those that lines are to go to.
 func (l *Log) Problems() (all []balancer.Problem) {
 	for path, err := range l.failing.Range {
+		if !l.named(path.(string)) {
+			continue
+		}
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityWarning, Field: "access_log", Text: fmt.Sprintf("connections are not logged, as %s can't be written: %v", path, err),
 		})
 	}
 	slices.SortFunc(all, func(a, b balancer.Problem) int { return strings.Compare(a.Text, b.Text) })
 	return all
+}
+
+// named reports whether lines go to a file: by default, or those of a service that is there.
+func (l *Log) named(path string) bool {
+	if filepath.Clean(l.o.Default) == path {
+		return true
+	}
+	services, _ := l.o.Services()
+	for _, s := range services.All() {
+		if to, ok := s.LogsTo(); ok && filepath.Clean(to) == path {
+			return true
+		}
+	}
+	return false
 }
 
 const (
