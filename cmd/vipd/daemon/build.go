@@ -183,7 +183,7 @@ func (d *Daemon) newOwned(published *model.Published) error {
 // newModel makes the model, which compiles for the first mode.
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
-		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Started: d.started, Events: d.events,
+		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
 		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,

@@ -12,6 +12,7 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -107,4 +108,23 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 	if got := n.problems(); !strings.Contains(got, problem) {
 		t.Errorf("the problems are %q, want %q", got, problem)
 	}
+}
+
+// TestBothDisksComeLate: the time for which a start waits for the disk of state_dir is not taken from that for the store, which may be
+// on the same: its services would look as if they were gone.
+func TestBothDisksComeLate(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	n.write("[store]\npath = \"services\"\n")
+	state := filepath.Join(n.dir, "state")
+	if err := os.Mkdir(state, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program.Save(t, filepath.Join(state, "overrides.json"), `{"version": 1}`)
+	lab.HangFolder(t, state)
+	n.launch()
+	t.Cleanup(func() { n.stop() })
+	wait.For(t, wait.Patience, "word that nothing of the store is served yet", func() bool {
+		_, text := n.get("/readyz")
+		return strings.Contains(text, "nothing of it is served yet: ")
+	})
 }

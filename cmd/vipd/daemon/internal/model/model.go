@@ -42,6 +42,7 @@ type Model struct {
 	proposed  *proposal // what is to be local; nil means nothing is
 	files     files
 	clock     clock        // how far the wall clock was set
+	started   time.Time    // after what an earlier run kept was read, which may wait for the disk
 	everRead  bool         // the store could be read at least once
 	addresses []netip.Addr // the host's own
 }
@@ -71,7 +72,6 @@ type Options struct {
 	Configuration *liveconfig.Config
 	// StateDir keeps overrides and drains for the next run.
 	StateDir *statedir.Dir
-	Started  time.Time
 	Events   *events.History
 	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
 	Carrier  dataplane.Dataplane
@@ -97,6 +97,7 @@ func New(o Options) *Model {
 	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
 	m.files = newFiles(o.StateDir)
 	m.compiler.Memory, m.local = m.files.load(time.Now())
+	m.started = time.Now()
 	m.show(&State{Config: m.State().Config, Local: m.local.Map})
 	m.moved.Store(true)
 	return m
@@ -185,7 +186,7 @@ const storePatience = 10 * time.Second
 // nextExpiry returns how long nothing lapses by time alone.
 func (m *Model) nextExpiry() time.Duration {
 	next := time.Now().Add(time.Hour)
-	if patience := m.o.Started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
+	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
 	var lapses time.Time
@@ -273,7 +274,7 @@ func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []bala
 
 // waits reports whether a store that could not be read yet is waited for before what can be read is served.
 func (m *Model) waits() bool {
-	return time.Since(m.o.Started) < storePatience || m.o.Patient
+	return time.Since(m.started) < storePatience || m.o.Patient
 }
 
 // env collects the facts about this node.
