@@ -29,11 +29,11 @@ func (c Config) Expiry(now time.Time) string {
 		if err != nil || leaf.NotAfter.Sub(now) > min(expiryNotice, leaf.NotAfter.Sub(leaf.NotBefore)/4) {
 			return ""
 		}
-		ends := "expires"
+		at := leaf.NotAfter.UTC().Format(time.RFC3339)
 		if now.After(leaf.NotAfter) {
-			ends = "expired"
+			return fmt.Sprintf("%s expired on %s, and etcd has refused it since: renew it", c.CertFile, at)
 		}
-		return fmt.Sprintf("%s %s on %s, and etcd refuses it from then on: renew it", c.CertFile, ends, leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("%s expires on %s, and etcd refuses it from then on: renew it", c.CertFile, at)
 	}
 	return ""
 }

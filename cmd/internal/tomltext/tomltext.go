@@ -87,6 +87,7 @@ func Key(key string) string { return toml.Key{key}.String() }
 
 // Quote writes a string in quotes. TOML has fewer escapes than Go.
 func Quote(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD") // a file of another encoding
 	if key := Key(text); key != text {
 		return key
 	}

@@ -20,4 +20,7 @@ func TestQuote(t *testing.T) {
 			t.Errorf("%q is written as %s, and read as %q, %v", text, line, read, err)
 		}
 	}
+	if got := Quote("caf\xe9"); got != "\"caf\uFFFD\"" {
+		t.Errorf("what is no UTF-8 is written as %s", got)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,19 +13,6 @@ import (
 	"vipd/dataplane"
 	"vipd/test/wait"
 )
-
-// large defines many services with ten endpoints each.
-func large(services int) string {
-	var text strings.Builder
-	for i := range services {
-		fmt.Fprintf(&text, "[services.s%d]\nvips = [\"127.70.%d.%d\"]\nports = [{ port = 8080 }]\nendpoints = [", i, i>>8, i&255)
-		for j := range 10 {
-			fmt.Fprintf(&text, "{ address = \"127.90.%d.%d\", port = %d },", i>>8, i&255, 9000+j)
-		}
-		text.WriteString("]\n")
-	}
-	return text.String()
-}
 
 // TestAnswersWithTenThousandServices: with 10,000 services of ten endpoints all that shows how the node is takes a second of a core,
 // at most three where others' load slows it, and a hundred browsers on the page 5 % of one, at most 25. The client here is in it.

@@ -79,6 +79,19 @@ func TestNoSeriesOfEndpoints(t *testing.T) {
 	}
 }
 
+// large defines many services with ten endpoints each.
+func large(services int) string {
+	var text strings.Builder
+	for i := range services {
+		fmt.Fprintf(&text, "[services.s%d]\nvips = [\"127.70.%d.%d\"]\nports = [{ port = 8080 }]\nendpoints = [", i, i>>8, i&255)
+		for j := range 10 {
+			fmt.Fprintf(&text, "{ address = \"127.90.%d.%d\", port = %d },", i>>8, i&255, 9000+j)
+		}
+		text.WriteString("]\n")
+	}
+	return text.String()
+}
+
 // BenchmarkScrape asks for metrics of many services with ten endpoints each, none of which has had a connection.
 func BenchmarkScrape(b *testing.B) {
 	for _, perEndpoint := range []bool{true, false} {
