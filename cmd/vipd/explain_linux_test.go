@@ -26,11 +26,11 @@ func (g *gateway) explains(open net.Conn) {
 	g.t.Helper()
 	client := netip.MustParseAddrPort(open.LocalAddr().String())
 	key := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
-	e, err := g.api.Explain(g.t.Context(), client, key, true)
-	if err != nil {
-		g.t.Error("explain:", err)
-		return
-	}
+	var e api.Explanation
+	lab.Eventually(g.t, time.Minute, "an explanation", func() (err error) { // vipd may have no time for it at once
+		e, err = g.api.Explain(g.t.Context(), client, key, true)
+		return err
+	})
 	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
 		g.t.Errorf("explained as %+v", e.Answer)
 	}

@@ -159,23 +159,29 @@ func switching(t *testing.T, names ...string) {
 // lists demands that a connection is listed once, with the endpoint that serves it.
 func (g *gateway) lists(c net.Conn, what string) {
 	g.t.Helper()
-	var conns []api.Connection
-	lab.Eventually(g.t, time.Minute, "a list of connections", func() (err error) { // vipd may have no time for it at once
-		conns, err = g.api.Connections(g.t.Context(), dataplane.ConnectionQuery{Service: "web"})
-		return err
-	})
+	client := netip.MustParseAddrPort(c.LocalAddr().String())
 	var found []string
-	for _, n := range conns {
-		if n.Client.String() == c.LocalAddr().String() {
+	for _, n := range g.connections(dataplane.ConnectionQuery{Service: "web"}) {
+		if n.Client == client {
 			found = append(found, n.Backend.Addr().String())
 		}
 	}
 	if len(found) != 1 || found[0] != "10.2.0.2" && found[0] != "10.2.1.2" {
 		g.t.Errorf("the connection %s is listed with the endpoints %v", what, found)
 	}
-	if conns, err := g.api.Connections(g.t.Context(), dataplane.ConnectionQuery{Client: netip.MustParseAddrPort(c.LocalAddr().String())}); len(conns) != 1 || err != nil {
-		g.t.Errorf("asked for alone, the connection %s is listed as %v, %v", what, conns, err)
+	if conns := g.connections(dataplane.ConnectionQuery{Client: client}); len(conns) != 1 {
+		g.t.Errorf("asked for alone, the connection %s is listed as %v", what, conns)
 	}
+}
+
+// connections asks until vipd, which may have no time for it at once, lists its connections.
+func (g *gateway) connections(q dataplane.ConnectionQuery) (conns []api.Connection) {
+	g.t.Helper()
+	lab.Eventually(g.t, time.Minute, "a list of connections", func() (err error) {
+		conns, err = g.api.Connections(g.t.Context(), q)
+		return err
+	})
+	return conns
 }
 
 // TestIPVSSwitch goes through all modes and back.
