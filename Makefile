@@ -47,7 +47,7 @@ check: ## before each commit, about a minute, without root, race detector or net
 	@files=$$($(CHANGED)); [ -z "$$files" ] || { \
 		unformatted=$$(gofmt -l $$files); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi; \
 		packages=$$(dirname $$files | sort -u | sed 's,^,./,'); $(GO) vet $$packages && $(STATICCHECK) $$packages; }
-	@$(GO) test -short -timeout=20m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
+	@$(GO) test -short -p=6 -timeout=20m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
 
 test: needs ## every test, under the race detector; skips are listed with their reasons
 	@$(REPORT) -race -vet=off -timeout=60m ./...
