@@ -15,9 +15,8 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 	d.applying.Lock()
 	defer d.applying.Unlock()
 	d.carried.Again()
-	frontends := d.list()
-	seen := dataplane.Observation{Digests: make(map[balancer.Key]dataplane.Digest, len(frontends))}
-	for _, f := range frontends {
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}}
+	for _, f := range d.list() {
 		switch {
 		case f.isRemoved():
 		case d.tables.served(f):
@@ -27,7 +26,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
-	if len(frontends) > 0 { // else nothing is applied that would mend it: the next frontend does
+	if len(seen.Digests) > 0 { // else nothing is applied that would mend it, though removed ones may still serve: the next frontend does
 		seen.Damage = damage
 	}
 	return seen, err

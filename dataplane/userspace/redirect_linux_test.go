@@ -297,6 +297,14 @@ func TestRedirectMendsDamage(t *testing.T) {
 		"nft insert rule ip vipd-redirect prerouting accept",
 		"nft add table ip vipd-redirect '{ flags dormant; }'",
 	})
+	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // which keeps its frontend until it ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := lab.Ask(c); err != nil {
+		t.Fatal(err)
+	}
 	for _, f := range all {
 		d.remove(f.Key)
 	}
