@@ -49,8 +49,8 @@ check: ## before each commit, about a minute, without root, race detector or net
 		packages=$$(dirname $$files | sort -u | sed 's,^,./,'); $(GO) vet $$packages && $(STATICCHECK) $$packages; }
 	@$(GO) test -short -p=6 -timeout=20m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
 
-test: needs ## every test, under the race detector; skips are listed with their reasons
-	@$(REPORT) -race -vet=off -timeout=60m ./...
+test: needs ## every test, under the race detector; skips, and tests that pass only alone, are listed at the end
+	@$(REPORT) -again -race -vet=off -timeout=60m ./...
 
 soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
 	@for os in windows darwin; do GOOS=$$os CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/vipd ./cmd/vipctl; done

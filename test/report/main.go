@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,12 +49,21 @@ func run(args []string) (bool, error) {
 		return false, err
 	}
 	s := newSummary(os.Stdout)
-	var readErr, waitErr error
+	readErr, waitErr := runAll(p, s)
+	if p.again && readErr == nil && s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
+		waitErr = nil
+	}
+	s.print(waitErr)
+	return waitErr == nil && s.failed() == 0, readErr
+}
+
+// runAll runs the tests of a plan, here and in the guest at the same time. The second error is how go test ended.
+func runAll(p plan, s *summary) (readErr, waitErr error) {
 	var guest sync.WaitGroup
 	if p.guest != nil { // what runs in it takes longest: it is built before all else, and runs beside the rest
 		folder, err := os.MkdirTemp("", "vipd-report-")
 		if err != nil {
-			return false, err
+			return err, nil
 		}
 		defer func() { _ = os.RemoveAll(folder) }()
 		if o, err := build(context.Background(), p, folder); err != nil {
@@ -66,8 +76,7 @@ func run(args []string) (bool, error) {
 		readErr, waitErr = runHere(p, s)
 	}
 	guest.Wait()
-	s.print(waitErr)
-	return waitErr == nil && s.failed() == 0, readErr
+	return readErr, waitErr
 }
 
 // On a machine of few processors, packagesAtOnce is how many packages go test runs at once, and testsAtOnce how many of the

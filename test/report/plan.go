@@ -20,6 +20,8 @@ const ipvsTests = "^TestIPVS"
 type plan struct {
 	// flags and packages are those of go test. No packages: there is nothing to do.
 	flags, packages []string
+	// again: a few tests that fail run again, alone.
+	again bool
 	// here: go test runs on this machine.
 	here bool
 	// guest are the packages whose tests that need IPVS run in a guest.
@@ -46,6 +48,8 @@ func newPlan(args []string) (plan, error) {
 			kernelOnly = true
 		case a == "-ipvs":
 			ipvsOnly = true
+		case a == "-again":
+			p.again = true
 		case strings.HasPrefix(a, "-"):
 			p.flags = append(p.flags, a)
 		default:

@@ -33,8 +33,12 @@ type summary struct {
 	output  map[test][]string
 	skipped []test
 	failing []test
+	// unsteady are those that failed beside others, and passed alone.
+	unsteady []test
 	// builds is what the compiler printed, by package.
 	builds map[string][]string
+	// begun are the tests that have not ended.
+	begun map[test]bool
 	// passed has the tests that did, packages those that ended.
 	passed   map[test]bool
 	packages map[test]bool
@@ -46,7 +50,7 @@ type summary struct {
 
 func newSummary(out io.Writer) *summary {
 	return &summary{
-		out: out, output: map[test][]string{}, builds: map[string][]string{},
+		out: out, output: map[test][]string{}, builds: map[string][]string{}, begun: map[test]bool{},
 		passed: map[test]bool{}, packages: map[test]bool{}, pieces: map[test]int{}, took: map[test]float64{},
 	}
 }
@@ -87,9 +91,12 @@ func (s *summary) take(e event, where string) {
 	switch e.Action {
 	case "build-output":
 		s.builds[e.ImportPath] = append(s.builds[e.ImportPath], e.Output)
+	case "run":
+		s.begun[t] = true
 	case "output":
 		s.output[t] = append(s.output[t], e.Output)
 	case "pass", "skip", "fail":
+		delete(s.begun, t)
 		if e.Test == "" {
 			s.endPackage(t, e)
 		} else {
@@ -166,6 +173,9 @@ func (s *summary) print(err error) {
 	for _, t := range s.failing {
 		_, _ = fmt.Fprintf(s.out, "\n--- failed: %s\n%s", t, strings.Join(s.output[t], ""))
 	}
+	for _, t := range s.unsteady {
+		_, _ = fmt.Fprintf(s.out, "\n--- unsteady: %s failed beside other tests, and passed %d times alone: a defect to mend\n%s", t, timesAgain, strings.Join(s.output[t], ""))
+	}
 	for pkg, output := range s.builds {
 		_, _ = fmt.Fprintf(s.out, "\n--- building %s\n%s", pkg, strings.Join(output, ""))
 	}
@@ -219,8 +229,12 @@ func (s *summary) count(wanted func(test) bool) string {
 			packages[t.pkg] = true
 		}
 	}
-	return fmt.Sprintf("%d passed, %d failed, %d skipped, in %d packages",
+	words := fmt.Sprintf("%d passed, %d failed, %d skipped, in %d packages",
 		passed, len(filter(s.failing, wanted)), len(filter(s.skipped, wanted)), len(packages))
+	if n := len(filter(s.unsteady, wanted)); n > 0 {
+		words += fmt.Sprintf("; %d unsteady", n)
+	}
+	return words
 }
 
 // ran says whether any of those tests has passed or failed.
