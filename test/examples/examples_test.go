@@ -2,6 +2,8 @@ package examples
 
 import (
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -146,14 +148,30 @@ func webTier(t *testing.T, e example) {
 		e.Echo(t, name, "--http", fmt.Sprintf("127.10.1.%d:8080", 11+i))
 	}
 	e.Daemon(t, e.name)
-	// Slow answers keep connections open, so that fewest connections means something.
-	out, err := e.Shell(t, "for i in $(seq 12); do curl -sS -m 10 127.10.1.1:8080/slow?ms=500 & done; wait", wait.Patience)
-	if err != nil {
-		t.Fatal(err)
+	// All are open before any is used, so that fewest connections means something.
+	var clients []net.Conn
+	for range 12 {
+		c, err := net.Dial("tcp", "127.10.1.1:8080")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c)
 	}
-	a, b := strings.Count(out, "a "), strings.Count(out, "b ")
-	if a != 8 || b != 4 {
-		t.Errorf("12 connections at once: got %d on a (weight 2) and %d on b (weight 1), want 8 and 4\n%s", a, b, out)
+	answers := map[string]int{}
+	for _, c := range clients {
+		_ = c.SetDeadline(time.Now().Add(wait.Patience))
+		fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
+		answer, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, body, _ := strings.Cut(string(answer), "\r\n\r\n")
+		name, _, _ := strings.Cut(body, " ")
+		answers[name]++
+	}
+	if want := (map[string]int{"a": 8, "b": 4}); !maps.Equal(answers, want) {
+		t.Errorf("12 connections at once: got answers %v, want %v: a has weight 2, b 1", answers, want)
 	}
 	e.sayUntil(t, "curl 127.10.1.1:9000", "a")
 }
