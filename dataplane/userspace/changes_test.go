@@ -128,7 +128,9 @@ func TestTransferOutlivesChanges(t *testing.T) {
 		_, _ = io.Copy(h, r)
 		return [32]byte(h.Sum(nil))
 	}
+	begun := make(chan struct{})
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all, then answers with the sum and as much again
+		close(begun)
 		got := sum(c)
 		_, _ = c.Write(got[:])
 		_, _ = io.Copy(c, io.LimitReader(rand.NewChaCha8([32]byte{2}), size))
@@ -139,6 +141,7 @@ func TestTransferOutlivesChanges(t *testing.T) {
 	d.apply(f)
 	conn := mustConnect(t, f.AddrPort())
 	c := flowing{conn}
+	<-begun // a change before that may have it served by the other, or by none
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { d.meddle(ctx, f, other.addr) })

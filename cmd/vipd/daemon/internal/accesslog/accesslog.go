@@ -43,7 +43,7 @@ type Log struct {
 	queues  map[string]chan line
 	usual   chan line     // of Default; nil means nowhere
 	failing sync.Map      // file that can't be written to the error
-	wanted  chan struct{} // closed with the first destination
+	wanted  chan struct{} // closed once the first destination has its services
 	writing sync.WaitGroup
 }
 
@@ -121,6 +121,7 @@ func (l *Log) Run(ctx context.Context) {
 // assign keeps own as the services have it, until ctx ends.
 func (l *Log) assign(ctx context.Context) {
 	var known snap.Map[balancer.Name, *balancer.Service]
+	begin := sync.OnceFunc(func() { close(l.wanted) })
 	for {
 		services, changed := l.o.Services()
 		for name, c := range snap.Diff(known, services) {
@@ -134,6 +135,9 @@ func (l *Log) assign(ctx context.Context) {
 			}
 		}
 		known = services
+		if len(l.queues) > 0 {
+			begin()
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -152,9 +156,6 @@ func (l *Log) queue(to string) chan line {
 	}
 	queue, there := l.queues[to]
 	if !there {
-		if len(l.queues) == 0 {
-			close(l.wanted)
-		}
 		queue = make(chan line, queued)
 		l.queues[to] = queue
 		l.writing.Go(func() { l.write(to, queue) })
