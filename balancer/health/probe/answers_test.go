@@ -250,17 +250,13 @@ func TestDNS(t *testing.T) {
 				}
 			}
 			t.Run(fmt.Sprintf("%s %s over %s", c.query, c.expect, proto), func(t *testing.T) {
-				if got := patient(t, probe.New(h, proto), at); got.Outcome != c.want || !strings.HasPrefix(got.Text, c.text) {
-					t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, c.want, c.text)
-				}
+				checkOver(t, h, proto, at, c.want, c.text)
 			})
 		}
 	}
 	h := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query = "ok.example" })
 	for proto, want := range map[balancer.Protocol]string{balancer.UDP: "port unreachable: ", balancer.TCP: "connection refused"} {
-		if got := probe.New(h, proto).Check(t.Context(), closedPort(t)); got.Outcome != health.Failed || !strings.HasPrefix(got.Text, want) {
-			t.Errorf("nobody there, over %s: %s: %s", proto, got.Outcome, got.Text)
-		}
+		checkOver(t, h, proto, closedPort(t), health.Failed, want)
 	}
 }
 
@@ -269,6 +265,7 @@ func TestExchange(t *testing.T) {
 	quiet(t)
 	at := serve(t, says("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
+		h.Timeout = wait.Patience // which nothing here waits for
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
 	_, text := probe.New(h, balancer.TCP).Exchange(t.Context(), at)
@@ -293,12 +290,12 @@ func TestExchange(t *testing.T) {
 		}
 	}
 
-	_, text = probe.New(define(balancer.HTTPHealth, nil), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
+	_, text = probe.New(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience }), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
 	if len(text) > 20<<10 || !strings.Contains(text, "bytes received are shown") {
 		t.Errorf("the exchange has %d bytes:\n%s", len(text), text[:500])
 	}
 
-	_, text = probe.New(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "\x00\x01" }), balancer.UDP).Exchange(t.Context(), closedPort(t))
+	_, text = probe.New(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
 	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "\n* failed after ") {
 		t.Errorf("bytes are not shown as such:\n%s", text)
 	}
@@ -306,7 +303,7 @@ func TestExchange(t *testing.T) {
 	ca := newAuthority(t)
 	secure := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
 	named := func(h *balancer.Health) {
-		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Scaled(10*time.Second)
+		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Bound(0)
 	}
 	_, text = probe.New(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
@@ -338,11 +335,11 @@ func TestExchangeSaysNothingTwice(t *testing.T) {
 	}{
 		"could not run": {
 			define(balancer.HTTPHealth, func(h *balancer.Health) {
-				h.Source, h.Timeout = netip.MustParseAddr("192.0.2.77"), wait.Scaled(10*time.Second)
+				h.Source, h.Timeout = netip.MustParseAddr("192.0.2.77"), wait.Bound(0)
 			}),
 			"* there is no connection to AT\n* given up after TIME\n",
 		},
-		"refused": {define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Scaled(10 * time.Second) }), "* there is no connection to AT\n* failed after TIME\n"},
+		"refused": {define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Bound(0) }), "* there is no connection to AT\n* failed after TIME\n"},
 	} {
 		at := closedPort(t)
 		got, text := probe.New(c.health, balancer.TCP).Exchange(t.Context(), at)

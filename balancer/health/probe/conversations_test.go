@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
+	"vipd/test/wait"
 )
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nready"
@@ -99,7 +100,7 @@ func TestHTTP(t *testing.T) {
 // TestRequest looks at what is sent.
 func TestRequest(t *testing.T) {
 	quiet(t)
-	got := make(chan string, 1)
+	got := make(chan string, 10) // a check that was late is made again
 	at := serve(t, func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)
@@ -173,7 +174,9 @@ func TestRenewed(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
 	file := t.TempDir() + "/ca.pem"
-	h := define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", file })
+	h := define(balancer.HTTPSHealth, func(h *balancer.Health) {
+		h.Host, h.CAFile, h.Timeout = "shop.example", file, wait.Patience
+	})
 	p := probe.New(h, balancer.TCP)
 	for i, c := range []struct {
 		from string
@@ -189,7 +192,7 @@ func TestRenewed(t *testing.T) {
 		if err := os.WriteFile(file, append(text, strings.Repeat("\n", i)...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Check(t.Context(), at); got.Outcome != c.want {
+		if got := patient(t, p, at); got.Outcome != c.want {
 			t.Errorf("version %d of the file: %s: %s, want %s", i, got.Outcome, got.Text, c.want)
 		}
 	}

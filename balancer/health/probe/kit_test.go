@@ -28,6 +28,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // acceptVar makes the test binary a server that takes connections and drops them, so that its cost is not counted among
@@ -62,7 +63,16 @@ func accept() error {
 func quiet(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	t.Cleanup(func() {
+		err := goleak.Find(before)
+		for range 20 { // each looks for some time, which a busy machine may stand still
+			if err == nil {
+				return
+			}
+			err = goleak.Find(before)
+		}
+		t.Error(err)
+	})
 }
 
 // serve runs a TCP server on loopback; each connection is handled by handle, and closed when that returns or the test
@@ -199,19 +209,21 @@ func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outc
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	got := patient(t, probe.New(h, proto), at)
-	for range 3 { // where a server that answers was late, on a busy machine
-		if late := " within " + h.Timeout.String(); !strings.Contains(got.Text, late) || strings.Contains(text, late) {
+	for range 3 { // where what answers was late, on a busy machine
+		late := " within " + h.Timeout.String()
+		if got.Outcome == want && strings.HasPrefix(got.Text, text) || !strings.Contains(got.Text, late) {
 			break
 		}
 		longer := *h
 		longer.Timeout *= 4
+		text = strings.ReplaceAll(text, late, " within "+longer.Timeout.String())
 		h = &longer
 		got = patient(t, probe.New(h, proto), at)
 	}
 	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
 		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}
-	if got.Took > h.Timeout+10*time.Second {
+	if got.Took > h.Timeout+wait.Patience {
 		t.Errorf("it took %s, the limit is %s", got.Took, h.Timeout)
 	}
 }
