@@ -21,6 +21,9 @@ func (t *timing) hasten() {
 	t.pageKeys, t.knock = 7, 100*time.Millisecond
 }
 
+// Silence sets for how long a stream of the source may say nothing.
+func (s *Source) Silence(d time.Duration) { s.timing.silence = d }
+
 // Most bounds the number of keys that the source takes.
 func (s *Source) Most(keys int64) { s.timing.mostKeys = keys }
 

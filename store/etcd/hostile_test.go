@@ -301,7 +301,11 @@ func TestManyLeases(t *testing.T) {
 		p.put("/endpoints/"+id+"/a", fmt.Sprintf(`{"address":"10.0.0.%d"}`, i), clientv3.WithLease(lease.ID))
 		ends = append(ends, clientv3.OpDelete(p.config.Prefix+"/endpoints/"+id+"/a"))
 	}
-	f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: within}))
+	source, err := etcd.New(etcd.Options{Config: p.config, Patience: within}) // with its usual patience: after a late answer it asks on another one
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, source)
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && s.Endpoints.Len() == n+1 })
 	before := relay.Connections()
 	if _, err := p.client.Txn(t.Context()).Then(ends...).Commit(); err != nil {

@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -159,6 +160,17 @@ func TestRole(t *testing.T) {
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.Tell(etcd.NodeStatus{Revision: 1})
+	status := func(revision int) {
+		t.Helper()
+		p.try(fmt.Sprint("have status ", revision), func(ctx context.Context) error {
+			answer, err := p.client.Get(ctx, "/vipda/nodes/n1/status")
+			if err == nil && (len(answer.Kvs) == 0 || !strings.Contains(string(answer.Kvs[0].Value), fmt.Sprintf(`"revision": %d`, revision))) {
+				err = os.ErrNotExist
+			}
+			return err
+		})
+	}
+	status(1)
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	relay.Cut()
 	p.try("end its lease", func(ctx context.Context) error {
@@ -172,13 +184,7 @@ func TestRole(t *testing.T) {
 	n.Tell(etcd.NodeStatus{Revision: 2})
 	p.put("/nodes/n1/config", `{"zone":"z1"}`)
 	told.wait(t, etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Zone: "z1"})
-	p.try("have the second status", func(ctx context.Context) error {
-		answer, err := p.client.Get(ctx, "/vipda/nodes/n1/status")
-		if err == nil && (len(answer.Kvs) == 0 || !strings.Contains(string(answer.Kvs[0].Value), `"revision": 2`)) {
-			err = os.ErrNotExist
-		}
-		return err
-	})
+	status(2)
 	n.stop()
 	f.stop()
 	end := p.put("/end", "")

@@ -38,6 +38,25 @@ func (r *reports) last() string {
 	return r.all[len(r.all)-1]
 }
 
+// troubles is how often it was not well.
+func (r *reports) troubles() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, said := range r.all {
+		if said != "<nil>" {
+			n++
+		}
+	}
+	return n
+}
+
+// heard says whether a report has this word.
+func (r *reports) heard(word string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Contains(strings.Join(r.all, "\n"), word)
+}
+
 // present is a node's presence that runs.
 type present struct {
 	*etcd.Presence
@@ -122,13 +141,7 @@ func TestPresence(t *testing.T) {
 	p.node("n1", "the lost key again", says(7))
 	p.remove("/nodes/n1/status")
 	p.node("n1", "the lost status again", says(7))
-	leases, err := p.client.Leases(t.Context())
-	if err != nil || len(leases.Leases) != 1 {
-		t.Fatalf("%d leases, %v", len(leases.Leases), err)
-	}
-	if _, err := p.client.Revoke(t.Context(), leases.Leases[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	p.revoke()
 	p.node("n1", "both again after the lease ended", says(7))
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
@@ -136,13 +149,48 @@ func TestPresence(t *testing.T) {
 	p.client = c.Client()
 	p.node("n1", "both in a new etcd", says(7))
 	wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
-	n.stop()
-	if nodes, _, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || len(nodes) != 0 {
-		t.Errorf("after its end: %+v, %v", nodes, err)
+	for ended := false; !ended; { // once more where etcd was late: the end waits two seconds for it
+		began := time.Now()
+		n.stop()
+		late := time.Since(began) >= 2*time.Second
+		nodes, _, err := newWriter(t, p.config).Nodes(t.Context())
+		if ended = err == nil && len(nodes) == 0; !ended && !late {
+			t.Fatalf("after its end: %+v, %v", nodes, err)
+		}
+		if !ended {
+			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
+			p.node("n1", "the node once more", func(n *etcd.Node) bool { return n != nil && n.Live != nil })
+			wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
+		}
 	}
-	leases, err = p.client.Leases(t.Context())
-	if err != nil || len(leases.Leases) != 0 {
-		t.Errorf("after its end there are %d leases, %v", len(leases.Leases), err)
+	p.leases(0)
+}
+
+// leases waits until there are n leases: one that etcd has granted too late for who asked ends by itself.
+func (p *place) leases(n int) (ids []clientv3.LeaseID) {
+	p.t.Helper()
+	p.try(fmt.Sprintf("have %d leases", n), func(ctx context.Context) error {
+		answer, err := p.client.Leases(ctx)
+		if err != nil {
+			return err
+		}
+		ids = nil
+		for _, l := range answer.Leases {
+			ids = append(ids, l.ID)
+		}
+		if len(ids) != n {
+			return fmt.Errorf("there are %d", len(ids))
+		}
+		return nil
+	})
+	return ids
+}
+
+// revoke ends the one lease that there is.
+func (p *place) revoke() {
+	p.t.Helper()
+	if _, err := p.client.Revoke(p.t.Context(), p.leases(1)[0]); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
@@ -167,7 +215,7 @@ func TestStatusRate(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	n := appear(t, newWriter(t, p.config), "n1", "1.0", 10*time.Second)
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, as what is late for a lease is written again
 	n.Tell(etcd.NodeStatus{Revision: 1, At: time.Now()})
 	p.node("n1", "its status", says(1))
 	writes := func() int64 {
@@ -213,8 +261,8 @@ func TestNodeNameTwice(t *testing.T) {
 	first.stop()
 	p.node("n1", "the second", func(n *etcd.Node) bool { return says(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
-	if last := first.last(); last != "<nil>" {
-		t.Errorf("the first said %s", last)
+	if first.heard("held") {
+		t.Errorf("the first said %s", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
@@ -238,10 +286,8 @@ func TestPresenceAfterCrash(t *testing.T) {
 	n := appear(t, newWriter(t, p.config), "n1", "next", life)
 	p.node("n1", "the next run", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if all := strings.Join(n.all, "\n"); strings.Contains(all, "held") {
-		t.Errorf("it said:\n%s", all)
+	if n.heard("held") {
+		t.Errorf("it said:\n%s", n.all)
 	}
 }
 
@@ -293,12 +339,15 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	}
 	run(t, r)
 	key := w.config.Prefix + "/endpoints/web/a"
-	created := func() int64 {
-		answer, err := w.client.Get(t.Context(), key)
-		if err != nil || len(answer.Kvs) == 0 {
-			return 0
-		}
-		return answer.Kvs[0].CreateRevision
+	created := func() (revision int64) {
+		w.try("say when the endpoint was made", func(ctx context.Context) error {
+			answer, err := w.client.Get(ctx, key)
+			if err == nil && len(answer.Kvs) > 0 {
+				revision = answer.Kvs[0].CreateRevision
+			}
+			return err
+		})
+		return revision
 	}
 	wait.For(t, within, "the endpoint", func() bool { return created() != 0 })
 	was := created()

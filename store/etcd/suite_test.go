@@ -40,7 +40,7 @@ type place struct {
 }
 
 func (p *place) Source() store.Source {
-	s, err := etcd.New(etcd.Options{Config: p.config})
+	s, err := etcd.New(etcd.Options{Config: p.config, Patience: within}) // the first snapshot waits for etcd, however busy the machine
 	if err != nil {
 		p.t.Fatal(err)
 	}
