@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
 
 	"vipd/test/wait"
 )
@@ -208,6 +210,22 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 	}
 }
 
+// sure does something until etcd says yes, or that it is done already: while a cluster elects a leader, as it may do on a busy machine at
+// any time, it refuses what is to be written, or does not say whether it was.
+func sure(ctx context.Context, done error, do func() error) error {
+	for {
+		err := do()
+		if done != nil && errors.Is(err, done) {
+			return nil
+		}
+		var e rpctypes.EtcdError
+		if !errors.As(err, &e) || e.Code() != codes.Unavailable || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 // User is somebody who may use etcd, with the rights that a test gives.
 type User struct {
 	Name, Password string
@@ -219,35 +237,35 @@ type User struct {
 func (c *Cluster) EnableAuth(users ...User) {
 	c.t.Helper()
 	c.do("turning authentication on", func(ctx context.Context, client *clientv3.Client) error {
-		_, err := client.RoleAdd(ctx, "root")
-		_, err2 := client.UserAdd(ctx, "root", "root")
-		_, err3 := client.UserGrantRole(ctx, "root", "root")
+		err := addUser(ctx, client, User{Name: "root", Password: "root"})
 		for _, u := range users {
 			err = errors.Join(err, addUser(ctx, client, u))
 		}
-		_, err4 := client.AuthEnable(ctx)
-		return errors.Join(err, err2, err3, err4)
+		return errors.Join(err, sure(ctx, rpctypes.ErrUserEmpty, func() error { _, err := client.AuthEnable(ctx); return err }))
 	})
 	c.password = "root"
 }
 
 func addUser(ctx context.Context, client *clientv3.Client, u User) error {
-	_, err := client.RoleAdd(ctx, u.Name)
-	_, err2 := client.UserAdd(ctx, u.Name, u.Password)
-	_, err3 := client.UserGrantRole(ctx, u.Name, u.Name)
+	err := errors.Join(
+		sure(ctx, rpctypes.ErrRoleAlreadyExist, func() error { _, err := client.RoleAdd(ctx, u.Name); return err }),
+		sure(ctx, rpctypes.ErrUserAlreadyExist, func() error { _, err := client.UserAdd(ctx, u.Name, u.Password); return err }),
+		sure(ctx, nil, func() error { _, err := client.UserGrantRole(ctx, u.Name, u.Name); return err }))
 	for _, key := range u.Read {
 		err = errors.Join(err, grant(ctx, client, u.Name, key, clientv3.PermissionType(clientv3.PermRead)))
 	}
 	for _, key := range u.Write {
 		err = errors.Join(err, grant(ctx, client, u.Name, key, clientv3.PermissionType(clientv3.PermReadWrite)))
 	}
-	return errors.Join(err, err2, err3)
+	return err
 }
 
 // grant gives a role a right to a folder or a key.
 func grant(ctx context.Context, client *clientv3.Client, role, key string, kind clientv3.PermissionType) error {
-	_, err := client.RoleGrantPermission(ctx, role, key, end(key), kind)
-	return err
+	return sure(ctx, nil, func() error {
+		_, err := client.RoleGrantPermission(ctx, role, key, end(key), kind)
+		return err
+	})
 }
 
 // end is where a folder ends; "" for a key.
@@ -270,8 +288,10 @@ func (c *Cluster) Grant(user, key string) {
 func (c *Cluster) Revoke(user, key string) {
 	c.t.Helper()
 	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {
-		_, err := client.RoleRevokePermission(ctx, user, key, end(key))
-		return err
+		return sure(ctx, rpctypes.ErrPermissionNotGranted, func() error {
+			_, err := client.RoleRevokePermission(ctx, user, key, end(key))
+			return err
+		})
 	})
 }
 
@@ -300,8 +320,10 @@ func (c *Cluster) Compact() int64 {
 			return err
 		}
 		revision = now.Header.Revision
-		_, err = client.Compact(ctx, revision, clientv3.WithCompactPhysical())
-		return err
+		return sure(ctx, rpctypes.ErrCompacted, func() error {
+			_, err := client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+			return err
+		})
 	})
 	return revision
 }

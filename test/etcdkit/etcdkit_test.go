@@ -8,25 +8,30 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // TestCluster shows that what the kit offers is there: members that survive a crash of one, TLS, users.
 func TestCluster(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3, TLS: true})
 	client := c.Client()
-	if _, err := client.Put(t.Context(), "/a", "1"); err != nil {
-		t.Fatal(err)
-	}
+	wait.For(t, wait.Patience, "etcd to take what is written", func() bool { _, err := client.Put(t.Context(), "/a", "1"); return err == nil })
 	c.MoveLeader()
 	c.Members[0].Kill()
-	if got, err := client.Get(t.Context(), "/a"); err != nil || len(got.Kvs) != 1 {
-		t.Fatalf("after a crash of one member: %v, %v", got, err)
-	}
+	wait.For(t, wait.Patience, "an answer after a crash of one member", func() bool {
+		got, err := client.Get(t.Context(), "/a")
+		return err == nil && len(got.Kvs) == 1
+	})
 	c.Members[0].Start()
 	c.EnableAuth(etcdkit.User{Name: "reader", Password: "secret", Read: []string{"/a/"}})
-	if _, err := c.Client().Put(t.Context(), "/a", "2"); err != nil {
-		t.Errorf("root may not write: %v", err)
-	}
+	root := c.Client()
+	wait.For(t, wait.Patience, "root to write", func() bool {
+		_, err := root.Put(t.Context(), "/a", "2")
+		if err != nil {
+			t.Log(err) // as there may be an election
+		}
+		return err == nil
+	})
 	if _, err := client.Get(t.Context(), "/a"); err == nil {
 		t.Error("nobody may read")
 	}
@@ -43,25 +48,22 @@ func TestRelay(t *testing.T) {
 		_, err := through.Get(ctx, "/a", clientv3.WithCountOnly())
 		return err
 	}
-	if err := get(); err != nil || r.Bytes() == 0 {
-		t.Fatalf("through the relay: %v, %d bytes", err, r.Bytes())
+	wait.For(t, wait.Patience, "an answer through the relay", func() bool { return get() == nil })
+	if r.Bytes() == 0 {
+		t.Fatal("nothing went through the relay")
 	}
 	r.Cut()
 	if get() == nil {
 		t.Error("a cut link carries")
 	}
 	r.Heal()
-	if err := get(); err != nil {
-		t.Errorf("after healing: %v", err)
-	}
+	wait.For(t, wait.Patience, "an answer after healing", func() bool { return get() == nil })
 	r.Freeze()
 	if get() == nil {
 		t.Error("a frozen link carries")
 	}
 	r.Heal()
-	if err := get(); err != nil {
-		t.Errorf("after thawing: %v", err)
-	}
+	wait.For(t, wait.Patience, "an answer after thawing", func() bool { return get() == nil })
 }
 
 func TestWipe(t *testing.T) {
