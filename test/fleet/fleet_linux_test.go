@@ -71,15 +71,13 @@ func (w *world) keepTheirPorts() {
 			return told(fmt.Sprintf("node port %d/tcp is not opened: a program of this node listens on it", hostPort)) && told("node port 2380/tcp is not opened: it is a port of etcd")
 		})
 		at := fmt.Sprintf("10.1.%d.1", i)
-		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := onceAt(n.behind, at+":30100"); return err == nil && who == "e1" })
-		if who, err := onceAt(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
+		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := patiently(n.behind, at+":30100"); return err == nil && who == "e1" })
+		if who, err := patiently(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
 			w.t.Errorf("at port %d of %s, where a program listens, a client meets %q: %v", hostPort, n.name, who, err)
 		}
 	}
 	for _, key := range []string{"/services/ports", "/endpoints/ports/a"} {
-		if _, err := w.client.Delete(w.t.Context(), prefix+key); err != nil {
-			w.t.Fatal(err)
-		}
+		w.remove(key)
 	}
 }
 

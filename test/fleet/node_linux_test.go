@@ -77,7 +77,7 @@ backend = "nft"
 // connect makes the clients of the daemon.
 func (n *node) connect() {
 	over := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
-		return &http.Client{Timeout: wait.Scaled(10 * time.Second), Transport: &http.Transport{DialContext: dial}}
+		return &http.Client{Timeout: wait.Bound(0), Transport: &http.Transport{DialContext: dial}}
 	}
 	n.local = over(func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

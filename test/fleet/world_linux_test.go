@@ -97,24 +97,41 @@ func (w *world) endpoint(service, id string, i int) (revision int64) {
 // put writes a key, and returns the revision. It tries again while the cluster has no leader.
 func (w *world) put(key, value string) (revision int64) {
 	w.t.Helper()
+	w.try("take "+key, func(ctx context.Context) error {
+		answer, err := w.client.Put(ctx, prefix+key, value)
+		if err == nil {
+			revision = answer.Header.Revision
+		}
+		return err
+	})
+	return revision
+}
+
+// remove removes a key in the same way.
+func (w *world) remove(key string) {
+	w.t.Helper()
+	w.try("remove "+key, func(ctx context.Context) error {
+		_, err := w.client.Delete(ctx, prefix+key)
+		return err
+	})
+}
+
+func (w *world) try(what string, operation func(context.Context) error) {
+	w.t.Helper()
 	var err error
 	defer func() {
 		if w.t.Failed() && err != nil {
-			w.t.Logf("put %s: %v", key, err)
+			w.t.Logf("%s: %v", what, err)
 		}
 	}()
-	wait.For(w.t, patience, "etcd to take "+key, func() bool {
+	wait.For(w.t, patience, "etcd to "+what, func() bool {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
 		defer cancel()
-		var answer *clientv3.PutResponse
-		if answer, err = w.client.Put(ctx, prefix+key, value); err != nil {
+		if err = operation(ctx); err != nil {
 			w.client = w.etcd.Client() // the one before does not get over a token that has ended
-			return false
 		}
-		revision = answer.Header.Revision
-		return true
+		return err == nil
 	})
-	return revision
 }
 
 // start starts every vipd in a mode and waits until they serve.
