@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/program"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -145,19 +147,22 @@ func (w *world) routed(want bool) time.Duration {
 	return time.Since(began)
 }
 
-// ask asks both VIPs from the router.
+// ask asks both VIPs from the router until they answer: on a busy machine a check may be late, or what looks whether the other side lives,
+// and the routes be gone for a moment.
 func (w *world) ask() {
 	w.t.Helper()
 	for _, vip := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
-		c, err := w.router.Dial(w.t.Context(), "tcp", vip)
-		if err != nil {
-			w.t.Errorf("asking %s: %v", vip, err)
-			continue
-		}
-		if _, err := lab.Ask(c); err != nil {
-			w.t.Errorf("asking %s: %v", vip, err)
-		}
-		_ = c.Close()
+		lab.Eventually(w.t, 30*time.Second, "an answer of "+vip, func() error {
+			ctx, cancel := context.WithTimeout(w.t.Context(), wait.Scaled(10*time.Second))
+			defer cancel()
+			c, err := w.router.Dial(ctx, "tcp", vip)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }()
+			_, err = lab.Ask(c)
+			return err
+		})
 	}
 }
 

@@ -23,7 +23,7 @@ func newGateways(t *testing.T, mode string) *gateways {
 	g.router = g.Add("router")
 	front, back := g.Bridge("front"), g.Bridge("back")
 	front.Join(g.router, "10.9.0.1/24")
-	for i := range 16 {
+	for i := range 24 { // so many that the kernel leads all of them by one gateway once in ten million times
 		client := fmt.Sprintf("10.77.0.%d", 1+i)
 		g.router.AddAddr("lo", client+"/32")
 		g.clients = append(g.clients, netip.AddrPortFrom(netip.MustParseAddr(client), 0))
@@ -124,7 +124,7 @@ func maglev(t *testing.T, mode string) {
 		served[server] = true
 	}
 	if len(served) < 2 {
-		t.Errorf("16 clients are spread over %d endpoints of 4", len(served))
+		t.Errorf("%d clients are spread over %d endpoints of 4", len(g.clients), len(served))
 	}
 	g.lead(0, 1, 2)
 	g.same("by ECMP", want, 2)
@@ -135,11 +135,9 @@ func maglev(t *testing.T, mode string) {
 // same holds each client to its endpoint, and all to some gateways at least.
 func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) {
 	g.t.Helper()
-	got, by, err := g.endpoints()
-	if err != nil {
-		g.t.Errorf("%s: %v", when, err)
-		return
-	}
+	var got map[netip.AddrPort]string
+	var by int
+	lab.Eventually(g.t, 30*time.Second, when, func() (err error) { got, by, err = g.endpoints(); return err })
 	moved := 0
 	for client, server := range want {
 		if got[client] != server {
