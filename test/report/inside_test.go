@@ -50,10 +50,15 @@ func TestInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Limit = 2 * time.Second
 	var events, out strings.Builder
-	if status := inside(saved(t, o), &events); status != 1 {
-		t.Errorf("status %d, want 1", status)
+	for o.Limit = 2 * time.Second; o.Limit < time.Minute; o.Limit *= 4 { // until a busy machine has time for all but the one that hangs
+		events.Reset()
+		if status := inside(saved(t, o), &events); status != 1 {
+			t.Errorf("status %d, want 1", status)
+		}
+		if strings.Count(events.String(), "panic: test timed out") < 2 {
+			break
+		}
 	}
 	s := newSummary(&out)
 	s.expect(o.Pieces, where)
