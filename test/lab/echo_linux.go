@@ -205,9 +205,15 @@ func (s *Server) answer(client, local netip.AddrPort) string {
 	return fmt.Sprintf("%s %s %s\n", s.Name, client, local)
 }
 
-// Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for two seconds,
-// scaled to the machine as wait.Scaled does.
-func Ask(c net.Conn) (Answer, error) { return AskWithin(c, wait.Scaled(10*time.Second)) }
+// Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for ten seconds, and for thirty where
+// nothing of it can be lost, scaled to the machine as wait.Scaled does.
+func Ask(c net.Conn) (Answer, error) {
+	within := 10 * time.Second
+	if _, ok := c.(*net.TCPConn); ok {
+		within = 30 * time.Second
+	}
+	return AskWithin(c, wait.Scaled(within))
+}
 
 // AskWithin is Ask with another bound, which is not scaled: it is as often for proving that no answer comes.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {

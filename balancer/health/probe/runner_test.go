@@ -456,7 +456,7 @@ func TestNow(t *testing.T) {
 	where := serve(t, says(ok))
 	name := balancer.Target{Service: "web", Addr: where.Addr(), Port: 80}
 	var m snap.Map[balancer.Target, health.Subject]
-	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, nil)}))
+	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience })}))
 	got, exchange, err := r.Now(t.Context(), name)
 	if err != nil || got.Outcome != health.Passed || exchange == "" {
 		t.Errorf("%+v, %q, %v", got, exchange, err)
