@@ -407,7 +407,7 @@ func TestRegistrar(t *testing.T) {
 	p.await("the endpoint in a new etcd", func(s store.Snapshot) bool { return s.Endpoints.Has(id) })
 	f.wait("who follows to see it", there)
 
-	second, err := w.Registrar(id, endpoint, life)
+	second, err := w.Registrar(id, endpoint, time.Minute) // a quarter of which etcd has for an answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,9 +423,13 @@ func TestRegistrar(t *testing.T) {
 		t.Error("the first took the second's endpoint away")
 	}
 	stopSecond()
-	if err := r.Drain(t.Context()); !errors.Is(err, etcd.ErrHeld) {
-		t.Errorf("the first drains the second's endpoint: %v", err)
-	}
+	wait.For(t, within, "the first to be told that the endpoint is the second's", func() bool {
+		err := r.Drain(t.Context())
+		if err == nil {
+			t.Fatal("the first drains the second's endpoint")
+		}
+		return errors.Is(err, etcd.ErrHeld)
+	})
 	if err := second.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -448,7 +452,7 @@ func TestRegistrarStopped(t *testing.T) {
 	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)}) // it is connected
 	for i := range 60 {
 		id := balancerID("web", fmt.Sprint("e", i))
-		r, err := w.Registrar(id, someEndpoint(), 10*time.Second)
+		r, err := w.Registrar(id, someEndpoint(), time.Minute) // a quarter of which etcd has for an answer
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -151,30 +151,31 @@ func (c *Cluster) serves(m *Member) bool {
 	return err == nil && status.Leader != 0
 }
 
-// Client returns a client with all rights, for the length of the test. Where users have to be asked who they are, it waits
-// until the cluster has a leader.
+// Client returns a client with all rights, for the length of the test.
 func (c *Cluster) Client() *clientv3.Client {
 	c.t.Helper()
-	user := ""
-	if c.password != "" {
-		user = "root"
-	}
-	var client *clientv3.Client
-	wait.For(c.t, wait.Patience, "a client of etcd", func() bool {
-		var err error
-		client, err = c.connect("", user, c.password)
-		return err == nil
-	})
+	client := c.root()
 	c.t.Cleanup(func() { closeClient(client) })
 	return client
 }
 
-func (c *Cluster) client(endpoint, user, password string) *clientv3.Client {
+// root returns a client with all rights.
+func (c *Cluster) root() *clientv3.Client {
 	c.t.Helper()
-	client, err := c.connect(endpoint, user, password)
-	if err != nil {
-		c.t.Fatalf("connecting to etcd: %v", err)
+	if c.password == "" {
+		return c.client("", "", "")
 	}
+	return c.client("", "root", c.password)
+}
+
+// client returns a client. Where users have to be asked who they are, it waits until the cluster has a leader.
+func (c *Cluster) client(endpoint, user, password string) (client *clientv3.Client) {
+	c.t.Helper()
+	wait.For(c.t, wait.Patience, "a client of etcd", func() bool {
+		var err error
+		client, err = c.connect(endpoint, user, password)
+		return err == nil
+	})
 	return client
 }
 
@@ -197,11 +198,7 @@ func closeClient(client *clientv3.Client) {
 // do runs one operation as whoever may do all, and fails the test where it does not succeed in time.
 func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Client) error) {
 	c.t.Helper()
-	user := ""
-	if c.password != "" {
-		user = "root"
-	}
-	client := c.client("", user, c.password)
+	client := c.root()
 	defer closeClient(client)
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	defer cancel()
