@@ -59,7 +59,7 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 		t.Fatal(err)
 	}
 	f := &follower{t: t, pid: cmd.Process.Pid, in: in, out: bufio.NewScanner(out)}
-	timer := time.AfterFunc(5*time.Minute, func() { _ = cmd.Process.Kill() }) // a source that hangs ends the test
+	timer := time.AfterFunc(wait.Bound(10*time.Minute), func() { _ = cmd.Process.Kill() }) // a source that hangs ends the test
 	f.stop = sync.OnceFunc(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil && timer.Stop() {

@@ -177,7 +177,7 @@ func removed(group string) bool {
 
 // command prepares a script that runs in the machine as root.
 func (m *machine) command(script string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(m.t.Context(), wait.Scaled(time.Minute))
+	ctx, cancel := context.WithTimeout(m.t.Context(), wait.Bound(0))
 	m.t.Cleanup(cancel)
 	return exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--root", "--wd", "--pid", "--uts", "--ipc", "--cgroup", "--net", "--",
 		"env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_PAGER=", "LANG=C.UTF-8",
