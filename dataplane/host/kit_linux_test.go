@@ -255,11 +255,13 @@ func checkAttempt(t *testing.T, from *lab.NS, to string, want outcome) {
 	}
 }
 
+// pings asks once. An answer is waited for with patience: ping takes none that it has had no time for within -W; that nobody has the
+// address it hears from the kernel.
 func pings(t *testing.T, from *lab.NS, to string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Bound(0))
 	defer cancel()
-	return from.Command(ctx, "ping", "-c", "1", "-W", "3", to).Run() == nil
+	return from.Command(ctx, "ping", "-c", "1", "-W", "60", to).Run() == nil
 }
 
 // listen accepts connections on every address of the host at a port, until the test ends.
@@ -295,8 +297,10 @@ func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	client.Default("10.1.0.1", "fd01::1")
 	// The kernel answers for a new IPv6 address a moment after it is added; whoever asks too early shall ask again soon.
-	client.Sysctl("net.ipv6.neigh.host.retrans_time_ms", "50")
-	l.Host().Sysctl("net.ipv6.neigh.client.retrans_time_ms", "50")
+	for on, device := range map[*lab.NS]string{client: "host", l.Host(): "client"} {
+		on.Sysctl("net.ipv6.neigh."+device+".retrans_time_ms", "50")
+		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // for long: a busy one answers late
+	}
 	return l, client
 }
 
@@ -310,19 +314,19 @@ const deadlineIn = 3 * time.Second
 
 func deadline() time.Time { return time.Now().Add(testwait.Bound(deadlineIn)) }
 
-// connectionMarks returns the marks of the connections to a VIP.
-func connectionMarks(t *testing.T, vip string) []uint32 {
+// connectionMarks returns the marks of the connections to a port of a VIP.
+func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 	t.Helper()
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
 	must(t, err)
 	var marks []uint32
 	for _, f := range flows {
-		if f.Forward.DstIP.String() == vip {
+		if f.Forward.DstIP.String() == vip && f.Forward.DstPort == port {
 			marks = append(marks, f.Mark)
 		}
 	}
 	if len(marks) == 0 {
-		t.Fatalf("there are no connections to %s", vip)
+		t.Fatalf("there are no connections to port %d of %s", port, vip)
 	}
 	return marks
 }

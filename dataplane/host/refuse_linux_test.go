@@ -136,10 +136,9 @@ func TestNeverOpenAtTheEnd(t *testing.T) {
 				for i := 0; ; i++ {
 					select {
 					case <-done:
-						if i < 2 {
-							ended <- "there was no time to knock"
+						if i >= 2 { // a busy machine may not have come to it: what is closed stays so
+							return
 						}
-						return
 					default:
 					}
 					ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)

@@ -72,10 +72,9 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 		for i := 0; ; i++ {
 			select {
 			case <-done:
-				if i < 3 {
-					ended <- "there was no time to knock"
+				if i >= 3 { // a busy machine may not have come to it: what is closed stays so
+					return
 				}
-				return
 			default:
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
