@@ -24,8 +24,9 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 		return start
 	}
 	s.err.written = func(all string) {
-		if strings.HasSuffix(all, "7 connections left") && !away.Swap(true) {
-			go func() { _ = s.server.Close() }() // ends when the answer under way has
+		if strings.HasSuffix(all, "7 connections left") && !away.Load() {
+			_ = s.server.Close() // now, while nothing is asked
+			away.Store(true)
 		}
 	}
 	if code := s.run(t.Context(), "drain", "--wait", "web", "192.168.1.11"); code != exitFailed {

@@ -10,6 +10,7 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
+	"vipd/test/wait"
 )
 
 // TestEventsFollow shows what there is and what comes, over a restart of the daemon, until it is interrupted.
@@ -29,7 +30,7 @@ func TestEventsFollow(t *testing.T) {
 				t.Fatal(err)
 			}
 			first.events = s.fakeDaemon.events
-			ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+			ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 			defer interrupt()
 			var stopNext func()
 			seen := map[string]bool{}
@@ -102,7 +103,7 @@ func TestMissedEvents(t *testing.T) {
 func TestEventsFollowOnlyNew(t *testing.T) {
 	s := newSession(t)
 	s.fakeDaemon.events = []api.Event{{Seq: 1, At: time.Now(), Kind: events.Mode, Text: "old"}}
-	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 	defer interrupt()
 	s.out.written = func(all string) {
 		if strings.Contains(all, "new") {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
@@ -33,7 +35,7 @@ func (f *stage) registered(is bool) {
 func TestRegister(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
-	l := f.begin("register", "web", webID, "--weight", "3", "--node", "rack1", "--zone", "a", "--backup", "--max-connections", "7")
+	l := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "3", "--node", "rack1", "--zone", "a", "--backup", "--max-connections", "7")
 	f.registered(true)
 	want := &balancer.Endpoint{
 		Address: netip.MustParseAddr("10.0.0.1"), Port: 8080, Weight: 3, Node: "rack1", Zone: "a", Backup: true, MaxConnections: 7,
@@ -80,11 +82,7 @@ func TestRegisterAgain(t *testing.T) {
 			f.Members[0].Start()
 		}},
 		{"lease", func() {
-			r, err := client.Get(t.Context(), webKey)
-			if err == nil {
-				_, err = client.Revoke(t.Context(), clientv3.LeaseID(r.Kvs[0].Lease))
-			}
-			if err != nil {
+			if _, err := client.Revoke(t.Context(), f.leaseOf(webKey)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 				t.Fatal(err)
 			}
 		}},
@@ -114,9 +112,9 @@ func TestRegisterAgain(t *testing.T) {
 func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
-	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1")
+	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1") // it looks often
 	first.says("is registered")
-	second := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "2")
+	second := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
 	second.says("is registered")
 	first.says("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each its own ID")
 	if e := f.endpoint("web", webID); e == nil || e.Weight != 2 {
@@ -125,9 +123,7 @@ func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	second.stop()
 	second.ends(exitDone)
 	first.says("is registered again")
-	if e := f.endpoint("web", webID); e == nil || e.Weight != 1 {
-		t.Errorf("the endpoint is %+v", e)
-	}
+	wait.For(t, within, "the endpoint of the first", func() bool { e := f.endpoint("web", webID); return e != nil && e.Weight == 1 })
 }
 
 // A registrar that is gone without a word leaves an endpoint that goes with its lease.
@@ -136,13 +132,17 @@ func TestRegisterKilled(t *testing.T) {
 	f.service("web", nil)
 	p := f.launch("register", "web", webID, "--ttl", "2s")
 	p.says("is registered")
+	lease := f.leaseOf(webKey)
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	<-p.ended
 	killed := time.Now()
 	if f.endpoint("web", webID) == nil {
-		t.Error("the endpoint is gone at once")
+		left, err := f.Client().TimeToLive(t.Context(), lease)
+		if err != nil || left.TTL > 0 {
+			t.Errorf("the endpoint is gone before its lease: %+v, %v", left, err)
+		}
 	}
 	f.registered(false)
 	t.Logf("gone after %s", time.Since(killed).Round(10*time.Millisecond))
@@ -205,6 +205,20 @@ func TestRegisterNoCommand(t *testing.T) {
 	if err != nil || len(r.Kvs) > 0 {
 		t.Errorf("etcd has %v, %v", r, err)
 	}
+}
+
+// leaseOf is the lease of a key, once that is there.
+func (f *stage) leaseOf(key string) (id clientv3.LeaseID) {
+	f.t.Helper()
+	client := f.Client()
+	wait.For(f.t, within, "a lease of "+key, func() bool {
+		r, err := client.Get(f.t.Context(), key)
+		if err == nil && len(r.Kvs) > 0 {
+			id = clientv3.LeaseID(r.Kvs[0].Lease)
+		}
+		return id != 0
+	})
+	return id
 }
 
 func (p *process) interrupt() {
@@ -341,7 +355,7 @@ func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
 	p := f.launch("register", "web", webID, "--ttl", "2s", "--", "sh", "-c", stubborn)
 	p.prints("ready")
 	p.says("is registered")
-	other := f.begin("register", "web", webID, "--weight", "2")
+	other := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
 	other.says("is registered")
 	p.says("held by another registrar")
 	p.interrupt()

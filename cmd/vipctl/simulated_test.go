@@ -102,7 +102,7 @@ type node struct {
 func (f *stage) start(name string, edit func(*etcd.NodeStatus)) *node {
 	f.t.Helper()
 	began := time.Now().Add(-3*time.Hour - 20*time.Second)
-	p, err := f.writer.Presence(name, etcd.NodeLive{Version: "v1.0.0", Started: began}, 5*time.Second)
+	p, err := f.writer.Presence(name, etcd.NodeLive{Version: "v1.0.0", Started: began}, 20*time.Second) // a busy machine renews late
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func (f *stage) flags() []string {
 func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	f.t.Helper()
 	l := f.line()
-	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Scaled(2*within))
+	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Bound(2*within))
 	defer cancel()
 	if got := run(ctx, l.world, append(f.flags(), args...)); got != code {
 		f.t.Errorf("vipctl %s exits with %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), got, code, l.out, l.err)

@@ -76,7 +76,11 @@ func TestSlowDaemon(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 	})
-	if s, err := c.Status(t.Context()); err != nil || s.Version != "v1" {
+	s, err := c.Status(t.Context())
+	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // a busy machine may itself stand still for so long
+		s, err = c.Status(t.Context())
+	}
+	if err != nil || s.Version != "v1" {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
