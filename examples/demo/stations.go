@@ -75,9 +75,15 @@ func (t *tourist) reloaded() {
 	t.answering(l, "c", 20)
 	t.write(text)
 	t.await("vipd has noticed the change by itself", func() (bool, error) {
-		var status struct{ Endpoints int }
+		var status struct {
+			Endpoints int
+			Sync      struct {
+				Wanted, Applied int64
+				Pending         int
+			}
+		}
 		err := t.ask(t.ctx, &status, "status")
-		return status.Endpoints == 2, err
+		return status.Endpoints == 2 && status.Sync.Applied == status.Sync.Wanted && status.Sync.Pending == 0, err // and it is in effect
 	})
 	t.noFailures(l.stop())
 	seen := t.fetch(400)

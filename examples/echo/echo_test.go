@@ -50,10 +50,10 @@ func start(t *testing.T) *running {
 	r := &running{stop: stop, done: make(chan error, 1), out: &buffer{}, countFile: filepath.Join(t.TempDir(), "count")}
 	go func() {
 		r.done <- run(ctx, []string{"--name", "a", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--udp", "127.0.0.1:0",
-			"--count-file", r.countFile, "--grace", "2s"}, r.out, io.Discard)
+			"--count-file", r.countFile, "--grace", "1m"}, r.out, io.Discard)
 	}()
 	serving := regexp.MustCompile(`serving http=(\S+) tcp=(\S+) udp=(\S+)\n`)
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		if m := serving.FindStringSubmatch(r.out.String()); m != nil {
 			r.http, r.tcp, r.udp = m[1], m[2], m[3]
 			return r
@@ -130,7 +130,7 @@ func TestAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := make([]byte, 100)
-	_ = packets.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = packets.SetReadDeadline(time.Now().Add(time.Minute))
 	if n, err := packets.Read(answer); err != nil || string(answer[:n]) != "a hello" {
 		t.Errorf("UDP: got %q, %v, want \"a hello\"", answer[:n], err)
 	}
@@ -162,7 +162,7 @@ func TestGracefulEnd(t *testing.T) {
 		body, _ := io.ReadAll(response.Body)
 		answer <- string(body)
 	}()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(r.fetch(t, "/count"), "http=1"); {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(r.fetch(t, "/count"), "http=1"); {
 		if time.Now().After(deadline) {
 			t.Fatal("the slow request does not arrive")
 		}

@@ -181,7 +181,7 @@ func (e example) daemon(t *testing.T, commands []string) *process.Process {
 }
 
 func askOnce(t *testing.T, from *lab.NS, vip string) (lab.Answer, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(20*time.Second))
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", vip)
 	if err != nil {

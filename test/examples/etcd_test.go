@@ -97,7 +97,7 @@ func (e *etcdExample) here(commands string) string {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	commands = strings.NewReplacer("/root", e.top, "192.168.1.2", e.network+".2", "192.168.1.3", e.network+".3", "cp -r examples/", "cp -r "+top+"/examples/").Replace(commands)
+	commands = strings.NewReplacer("/root", e.top, "192.168.1.2", e.network+".2", "192.168.1.3", e.network+".3", "--timeout 30s", "--timeout 2m", "cp -r examples/", "cp -r "+top+"/examples/").Replace(commands)
 	return fmt.Sprintf("editor() { sed -i 's/192.168.1/%s/g' $1; }\n%s", e.network, commands)
 }
 
@@ -325,7 +325,7 @@ func (e *etcdExample) testStrangers(t *testing.T) {
 	}
 	user, member := filepath.Join(e.out, "users", "ann"), e.members[0]
 	tls := func(port, ca, certificate string) string {
-		return fmt.Sprintf("timeout 10 openssl s_client -brief -connect %s:%s -verify_return_error -CAfile %s %s </dev/null; ", member.address, port, ca, certificate)
+		return fmt.Sprintf("timeout 60 openssl s_client -brief -connect %s:%s -verify_return_error -CAfile %s %s </dev/null; ", member.address, port, ca, certificate)
 	}
 	peer := filepath.Join(e.out, "members", "etcd2", "peer")
 	for name, test := range map[string]struct {
@@ -444,7 +444,7 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	if out, err := e.run("etcdctl get --prefix /vipd/", through("ann")[:5]...); err == nil {
 		t.Errorf("through a proxy a certificate is enough: %s", out)
 	}
-	if out, err := e.run(fmt.Sprintf("timeout 10 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
+	if out, err := e.run(fmt.Sprintf("timeout 60 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
 		t.Errorf("a proxy lets in who has no certificate: %s", out)
 	}
 }

@@ -26,7 +26,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 			beside[name] = foreground(t, tree, name, b.text)
 			continue
 		}
-		script := strings.ReplaceAll(b.text, "curl ", "curl -sS -m 10 ")
+		script := strings.ReplaceAll(b.text, "curl ", "curl -sS -m 60 ")
 		out, err := tree.Shell(t, "set -euo pipefail; "+vars+script, wait.Patience)
 		if err != nil {
 			t.Fatalf("docs/fleet.md:%d: %v", b.line, err)

@@ -70,7 +70,7 @@ func start(t *testing.T, n *lab.NS, name string, args ...string) (stop func()) {
 const haproxy = `
 defaults
 	mode tcp
-	timeout connect 5s
+	timeout connect 1m
 	timeout client 1m
 	timeout server 1m
 frontend web

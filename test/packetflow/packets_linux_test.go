@@ -254,8 +254,10 @@ func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	return d
 }
 
+// atOnce bounds what waits for nothing, on a busy machine.
+var atOnce = wait.Bound(0)
+
 const (
-	atOnce  = 15 * time.Second       // bounds what waits for nothing, on a busy machine
 	silence = 250 * time.Millisecond // is how long a client waits that must hear nothing
 	// enough connections that a server which has a quarter of them is among those that answer, but for one time in 10^12.
 	enough = 100

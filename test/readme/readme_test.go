@@ -253,7 +253,7 @@ func (r *reader) service(t *testing.T, b block, all []block) {
 	if err := os.WriteFile(r.config(), []byte(text+all[i].text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out := r.run(t, strings.Replace(b.text, "curl ", "curl -sS -m 10 ", 1))
+	out := r.run(t, strings.Replace(b.text, "curl ", "curl -sS -m 60 ", 1))
 	if !strings.Contains(out, "\ns1 ") && !strings.Contains(out, "\ns2 ") {
 		t.Errorf("curl printed no answer of a server:\n%s", out)
 	}
