@@ -61,10 +61,12 @@ func TestFrozen(t *testing.T) {
 	}
 	stopped, last := time.Now(), time.Duration(0)
 	lab.Eventually(t, 10*time.Second, "silence", func() error {
-		asked := time.Since(stopped)
-		if found := answers(t, client, vip4, vip6); len(found) > 0 {
-			last = asked
-			return fmt.Errorf("after %s %v answer", asked, found)
+		for range 2 { // what comes late is an answer to a question of before
+			asked := time.Since(stopped)
+			if found := answers(t, client, vip4, vip6); len(found) > 0 {
+				last = asked
+				return fmt.Errorf("after %s %v answer", asked, found)
+			}
 		}
 		return nil
 	})
