@@ -22,7 +22,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 	}
 	d := start(t, Options{})
 	f := frontendAt("127.77.3.1:9000", at...)
-	f.AffinityTimeout, f.ConnectTimeout = time.Hour, wait.Patience // a backend that is late would lose its clients
+	f.AffinityTimeout = time.Hour
 	d.apply(f)
 	clients := wait.Soak(500, 2000)
 	round := func() []string {

@@ -238,17 +238,18 @@ func TestLookingCostsLittle(t *testing.T) {
 	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
 		t.Fatalf("got %q, %v; want that all is there", reason, err)
 	}
-	const looks = 100
-	started := time.Now()
-	for range looks {
+	fastest := time.Hour // whatever else the machine does makes some of them slow, and never all
+	for range 100 {
+		began := time.Now()
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
 			t.Fatalf("got %q, %v; want that all is there", reason, err)
 		}
+		fastest = min(fastest, time.Since(began))
 	}
-	if each := time.Since(started) / looks; each > 10*time.Millisecond {
-		t.Errorf("a look takes %s, want at most a hundredth of a second", each)
+	if fastest > 10*time.Millisecond {
+		t.Errorf("a look takes %s, want at most a hundredth of a second", fastest)
 	} else {
-		t.Logf("a look takes %s", each)
+		t.Logf("a look takes %s", fastest)
 	}
 }
 

@@ -13,7 +13,7 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 	vip := netip.MustParseAddrPort("127.58.30.1:8080")
 	r := start(t, Options{})
 	r.apply(frontendAt(vip.String(), s.addr))
-	const connections, looks = 100, 1_000_000
+	const connections, looks, batches = 100, 100_000, 10
 	began := time.Now()
 	for range connections {
 		if _, err := askOnce(vip, ""); err != nil {
@@ -21,16 +21,20 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 		}
 	}
 	connection := time.Since(began) / connections
-	began, followed := time.Now(), 0
-	for range looks {
-		if r.followers.some() {
-			followed++
+	followed, fastest := 0, time.Hour // whatever else the machine does makes some of them slow, and never all
+	for range batches {
+		began := time.Now()
+		for range looks {
+			if r.followers.some() {
+				followed++
+			}
 		}
+		fastest = min(fastest, time.Since(began))
 	}
 	if followed > 0 {
 		t.Errorf("%d looks found a follower", followed)
 	}
-	two := 2 * float64(time.Since(began)) / looks
+	two := 2 * float64(fastest) / looks
 	t.Logf("two looks take %.1f ns, a connection %s: %.4f %%", two, connection, 100*two/float64(connection))
 	if two > 0.02*float64(connection) {
 		t.Error("that is more than 2 %")

@@ -65,9 +65,7 @@ func start(t testing.TB, o Options) *rig {
 				}
 			}
 		}
-		if err := goleak.Find(goroutines); err != nil {
-			t.Errorf("goroutines are left: %v", err)
-		}
+		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // those of servers, too
 		eventually(t, "the descriptors of before", func() error {
 			if after := descriptors(); len(after) > len(before) {
 				return fmt.Errorf("got %d descriptors, want %d: %v", len(after), len(before), after)
@@ -130,17 +128,17 @@ func (r *rig) remove(keys ...balancer.Key) {
 	}
 }
 
-// frontendAt returns a frontend with all backends active.
+// frontendAt returns a frontend with all backends active. A machine that stands still fails no connection of it.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
 		panic(err)
 	}
 	f := &balancer.Frontend{
-		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol},
+		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: wait.Patience, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
-		f.IdleTimeout = time.Minute
+		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // which bounds how long the one who tries a backend after its rest is alone
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, b := range backends {

@@ -110,11 +110,6 @@ func TestRedirect(t *testing.T) {
 	w.serve()
 	d := redirecting(t)
 	all := w.four(t, 80)
-	for _, f := range all {
-		if f.Proto == balancer.UDP {
-			f.IdleTimeout = 200 * time.Millisecond
-		}
-	}
 	wantRefused(t, w, all...) // conntrack knows the UDP flows of these as not redirected
 	d.apply(all...)
 	wantServed(t, w, all...)
@@ -123,7 +118,12 @@ func TestRedirect(t *testing.T) {
 	}
 	closed := make([]*balancer.Frontend, len(all))
 	for i, f := range all {
-		closed[i] = with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Down, 0 })
+		closed[i] = with(f, func(f *balancer.Frontend) {
+			f.Backends[0].State, f.Backends[0].Weight = balancer.Down, 0
+			if f.Proto == balancer.UDP {
+				f.IdleTimeout = 200 * time.Millisecond
+			}
+		})
 	}
 	held, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String())
 	if err != nil {
@@ -272,10 +272,11 @@ func TestRedirectReplacesWhatAKilledOneLeft(t *testing.T) {
 	d := redirecting(t)
 	d.apply(all...)
 	wantServed(t, w, all...)
-	for k, c := range sockets {
-		if _, err := lab.Ask(c); err != nil {
-			t.Errorf("a client of %s that goes on: %v", k, err)
-		}
+	for k, c := range sockets { // which may still have to hear that it was refused
+		eventually(t, fmt.Sprintf("an answer to a client of %s that goes on", k), func() error {
+			_, err := lab.AskWithin(c, 5*time.Second)
+			return err
+		})
 	}
 	if saved := w.Host().Exec("iptables-save", "-t", "nat") + w.Host().Exec("ip6tables-save", "-t", "nat"); strings.Contains(saved, "VIPD-US") {
 		t.Errorf("what an earlier version left is there:\n%s", saved)
