@@ -70,9 +70,8 @@ func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 
 // hear reads what was told, until it has come to a generation: the kernel tells of a transaction just after it has begun to hold.
 func (e *events) hear(upTo uint32) {
-	_ = e.sock.SetReadDeadline(time.Now().Add(eventPatience))
 	for int32(upTo-e.told) > 0 { // generations may pass 1<<32
-		m, err := e.sock.Receive()
+		m, err := e.sock.Within(eventPatience)
 		if err != nil {
 			e.lost++
 			e.told = upTo

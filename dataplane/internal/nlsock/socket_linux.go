@@ -196,14 +196,29 @@ func (s *Socket) Receive() (Messages, error) {
 // Answer is Receive where the kernel owes an answer: it waits no longer than Patience. What comes later is still received: who asks
 // again numbers the questions, or discards it.
 func (s *Socket) Answer() (Messages, error) {
-	if err := s.SetReadDeadline(time.Now().Add(s.Patience)); err != nil {
-		return Messages{}, err
-	}
-	m, err := s.Receive()
+	m, err := s.Within(s.Patience)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return m, fmt.Errorf("the kernel has not answered for %s", s.Patience)
 	}
 	return m, err
+}
+
+// Within is Receive for so long at most. What the kernel has said by then is received, also by a process that stood still longer.
+func (s *Socket) Within(patience time.Duration) (Messages, error) {
+	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return Messages{}, err
+	}
+	m, err := s.Receive()
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return m, err
+	}
+	if failed := s.raw.Control(func(fd uintptr) { s.read(fd) }); failed != nil || s.err == unix.EAGAIN {
+		return m, err
+	}
+	if s.err != nil {
+		return m, s.err
+	}
+	return Read(s.in[:s.n]), nil
 }
 
 // Refusals reads the answers to messages that were sent with the numbers first to last, of which the last is to be acknowledged:

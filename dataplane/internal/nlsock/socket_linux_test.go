@@ -96,6 +96,23 @@ func TestWaitsNoLonger(t *testing.T) {
 	}
 }
 
+// TestLateReaders: what the kernel has said in time is received by a process that stood still meanwhile.
+func TestLateReaders(t *testing.T) {
+	s := open(t)
+	s.Patience = 0
+	for seq := range uint32(3) {
+		if err := s.Send(question(0, seq)); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != seq {
+			t.Errorf("got %+v, %v; want the answer to %d", m, err, seq)
+		}
+	}
+	if _, err := s.Within(0); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("with nothing there: got %v", err)
+	}
+}
+
 // TestNamesTheSocket that can't be had.
 func TestNamesTheSocket(t *testing.T) {
 	const none = 31 // one short of MAX_LINKS
