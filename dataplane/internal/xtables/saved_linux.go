@@ -9,7 +9,6 @@ import (
 	"io"
 	"os/exec"
 	"strings"
-	"time"
 )
 
 // Lead is a rule that leads to chains of a prefix, from a chain that has another.
@@ -118,7 +117,7 @@ func stream(ctx context.Context, line func(string) error, program string, args .
 	cmd := exec.CommandContext(ctx, program, args...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = lastWords
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", fmt.Errorf("starting %s: %w", program, err)

@@ -137,6 +137,14 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
+// TestLateOutput: what is read only a while after the end of a program fails it not.
+func TestLateOutput(t *testing.T) {
+	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
+	if out != "late\n" || err != nil {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
 // TestRefusals holds Restore to naming the line, and to undoing the whole block that it is in.
 func TestRefusals(t *testing.T) {
 	empty(t)
