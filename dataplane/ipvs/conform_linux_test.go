@@ -28,7 +28,7 @@ const ended = "with expire_nodest_conn the kernel ends those of a destination th
 
 // udpTimeout is the udp_timeout of the suite: longer than any of its flows pauses, also on a machine that stands still at
 // times, and short enough to wait for its end.
-func udpTimeout() time.Duration { return min(wait.Scaled(8*time.Second), 30*time.Second) }
+func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
 	lab.NeedIPVS(t)

@@ -164,15 +164,20 @@ func (r *rig) with(f *balancer.Frontend, i int, change func(b *balancer.Backend)
 // dial makes a connection, and returns it and who answered.
 func (r *rig) dial(proto balancer.Protocol) (net.Conn, string) {
 	r.Helper()
-	c, name, err := r.tryDial(proto)
+	c, name, err := r.dialWithin(wait.Bound(0), proto)
 	if err != nil {
 		r.Fatal(err)
 	}
 	return c, name
 }
 
+// tryDial is dial where nobody is to answer.
 func (r *rig) tryDial(proto balancer.Protocol) (net.Conn, string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(time.Second))
+	return r.dialWithin(wait.Scaled(time.Second), proto)
+}
+
+func (r *rig) dialWithin(within time.Duration, proto balancer.Protocol) (net.Conn, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	c, err := r.client.Dial(ctx, string(proto), netip.AddrPortFrom(vip(), 80).String())
 	if err != nil {
@@ -184,8 +189,16 @@ func (r *rig) tryDial(proto balancer.Protocol) (net.Conn, string, error) {
 }
 
 // alive echoes a line over a TCP connection.
-func alive(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(wait.Scaled(500 * time.Millisecond))); err != nil {
+func alive(c net.Conn) error { return aliveWithin(c, wait.Bound(0)) }
+
+// ends waits until a TCP connection echoes nothing any more.
+func (r *rig) ends(c net.Conn) {
+	r.Helper()
+	wait.For(r.T, 10*time.Second, "the connection to end", func() bool { return aliveWithin(c, wait.Scaled(500*time.Millisecond)) != nil })
+}
+
+func aliveWithin(c net.Conn, within time.Duration) error {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
 	if _, err := c.Write([]byte("x\n")); err != nil {

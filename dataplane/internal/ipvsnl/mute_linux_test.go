@@ -90,6 +90,7 @@ func TestNoAnswer(t *testing.T) {
 	if want := "reading virtual server 10.96.0.1:80/tcp: the kernel does not answer within 50ms"; !errors.Is(err, ErrNoAnswer) || err.Error() != want {
 		t.Fatalf("got %v, want %s", err, want)
 	}
+	k.limit = wait.Patience
 	if _, err := k.Service(t.Context(), key("10.96.0.1:80")); !errors.Is(err, ErrNoService) {
 		t.Fatalf("got %v, want %v", err, ErrNoService)
 	}
@@ -108,6 +109,7 @@ func TestNoAnswerToABatch(t *testing.T) {
 			t.Fatalf("change %d: %v", i, err)
 		}
 	}
+	k.limit = wait.Patience
 	if errs := k.Do(t.Context(), ops); errs != nil {
 		t.Fatal(errs[0])
 	}

@@ -298,7 +298,7 @@ func datagramsCount(t *testing.T, k *Kernel, client *lab.NS, s Service, endpoint
 	defer c.Close()
 	buf := slices.Repeat([]byte("x"), size)
 	for range n {
-		if err := c.SetDeadline(time.Now().Add(wait.Scaled(2 * time.Second))); err != nil {
+		if err := c.SetDeadline(time.Now().Add(wait.Bound(0))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Write(buf); err != nil {
