@@ -11,6 +11,7 @@ import (
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
 )
 
 func openSets(t *testing.T) *ipset.Conn {
@@ -42,9 +43,7 @@ func TestCleanupGoesOnWithSets(t *testing.T) {
 		cancel()
 		holder[0] = "-D"
 		run(t, "iptables-nft", holder...)
-		if _, err := Cleanup(t.Context(), false); err != nil {
-			t.Error(err)
-		}
+		lab.Eventually(t, 5*time.Second, "a cleanup once nft has let go of the set", func() error { _, err := Cleanup(t.Context(), false); return err })
 		if left := run(t, "ipset", "list", "-n"); left != "" {
 			t.Fatalf("set %d was in use before: left %q", held, left)
 		}
@@ -75,14 +74,7 @@ func TestForeignSets(t *testing.T) {
 			}
 			holder[0] = "-D"
 			run(t, program, holder...)
-			lastly := time.Now().Add(5 * time.Second) // nft lets go of sets a moment later
-			err := r.d.Apply(t.Context(), change)
-			for err != nil && time.Now().Before(lastly) {
-				err = r.d.Apply(t.Context(), change)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			lab.Eventually(t, 5*time.Second, "sets to be let go of, which nft does a moment later", func() error { return r.d.Apply(t.Context(), change) })
 			_, first := r.ask(balancer.TCP)
 			for range 5 {
 				if _, again := r.ask(balancer.TCP); again != first {

@@ -33,6 +33,8 @@ func newCrossing(t *testing.T) *crossing {
 		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1",
 		"net.netfilter.nf_conntrack_acct": "1", "net.netfilter.nf_conntrack_timestamp": "1",
 		"net.netfilter.nf_conntrack_udp_timeout": "25",
+		// The kernel forgets associations that have begun after three or ten seconds, within which a busy machine may not come to look.
+		"net.netfilter.nf_conntrack_sctp_timeout_closed": "25", "net.netfilter.nf_conntrack_sctp_timeout_cookie_wait": "25",
 	} {
 		router.Sysctl(name, value)
 	}

@@ -80,7 +80,7 @@ func TestUnansweredIsTold(t *testing.T) {
 			_, err = lab.Ask(conn)
 			return err
 		}
-		if err := try(10 * time.Second); err == nil {
+		if err := try(wait.Patience); err == nil {
 			t.Fatal("it answers though nothing listens")
 		}
 		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.of(target) == 1 })
@@ -98,7 +98,7 @@ func TestUnansweredIsTold(t *testing.T) {
 		c.server.Exec(a.tool, "-D", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
 		c.server.Echo("tcp", "s", at)
 		for range 20 {
-			if err := try(10 * time.Second); err != nil {
+			if err := try(wait.Patience); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -68,7 +68,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	both.Go(func() { comes(c, 2); c.Again(); close(applied) })
 	select {
 	case <-applied:
-	case <-time.After(wait.Scaled(5 * time.Second)):
+	case <-time.After(wait.Patience):
 		t.Error("a change waits for conntrack to be read")
 	}
 	table.add("a connection", key(0), 1, conntrack.DstNAT|conntrack.SeenReply)
