@@ -21,7 +21,7 @@ import (
 // The bounds are for a usual machine, which may be busy; each is scaled where it is used.
 const (
 	// atOnce bounds what has to happen without waiting for any timer: in milliseconds, but on a machine that is busy.
-	atOnce = 15 * time.Second
+	atOnce = 30 * time.Second
 	// silence is how long a client waits that must get no answer. Whatever answers does so in a fraction of it.
 	silence = 250 * time.Millisecond
 	// unanswered is how long a client waits that asks again and again.

@@ -75,19 +75,18 @@ func (r *rig) mends(name string, damage func(t testing.TB)) {
 // serves waits until clients at the service's VIPs are answered, and those of the one without endpoints are refused.
 func (r *rig) serves() {
 	r.Helper()
-	lab.Eventually(r, settleTime, "service after the rest of the damage was mended", func() error {
-		for _, key := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
-			for _, from := range []*lab.NS{r.w.client, r.w.host} {
-				if _, err := r.askFrom(from, netip.Addr{}, key, silence); err != nil {
-					return err
-				}
-				if err := r.refusal(from, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto), silence); err != nil {
-					return err
-				}
-			}
+	const what = "service after the rest of the damage was mended"
+	for _, key := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
+		for _, from := range []*lab.NS{r.w.client, r.w.host} {
+			lab.Eventually(r, settleTime, what, func() error {
+				_, err := r.askFrom(from, netip.Addr{}, key, silence)
+				return err
+			})
+			lab.Eventually(r, settleTime, what, func() error {
+				return r.refusal(from, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto), silence)
+			})
 		}
-		return nil
-	})
+	}
 }
 
 // bystander is the VIP of a service that Scratches do not touch.
@@ -172,9 +171,7 @@ func (r *rig) othersFirst() {
 	repairs := r.engine.Status().Repairs
 	r.s.removeJumps(r.T)
 	r.repaired(repairs)
-	for key := range conns { // it may have looked at what the others did just now, and have begun to mend before the last jump was gone
-		r.Eventually("service after the jumps were removed", func() error { _, err := r.ask(r.w.client, key); return err })
-	}
+	r.serves() // it may have looked at what the others did just now, and have begun to mend before the last jump was gone
 	sameForeign(r, "after mending with rules of others first", before)
 	r.wholeAgain(conns)
 }

@@ -71,30 +71,45 @@ func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, remove
 	}
 }
 
-// testServiceDrains has the connections of a removed service live as long, at its VIP and at its node port, while new
-// ones are refused.
+// testServiceDrains has the connections of a removed service live as long, at its VIP and at its node port. While those of another
+// still have time, new ones are refused.
 func testServiceDrains(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.DrainTimeout = drainTime()
 	for i := range web.Ports {
 		web.Ports[i].NodePort = nodePort
 	}
-	other := newService("other", vipN(30), endpoints(r.w.servers...)...)
-	r.apply(web, other)
-	var keys []balancer.Key
-	var conns []net.Conn
-	for i, vip := range r.w.vip {
-		for _, k := range []balancer.Key{keyOf(vip, vipPort, balancer.TCP), keyOf(r.w.node[i], nodePort, balancer.TCP)} {
-			c, _ := r.mustOpen(r.w.client, netip.Addr{}, k)
-			keys, conns = append(keys, k), append(conns, c)
+	long := edited(web, func(s *balancer.Service) {
+		s.Name, s.VIPs, s.DrainTimeout = "long", vipN(33).slice(), time.Hour // beyond the case
+		for i := range s.Ports {
+			s.Ports[i].NodePort++
 		}
+	})
+	other := newService("other", vipN(30), endpoints(r.w.servers...)...)
+	r.apply(web, long, other)
+	open := func(vip addrs, port uint16) (keys []balancer.Key, conns []net.Conn) {
+		r.Helper()
+		for i, a := range vip {
+			for _, k := range []balancer.Key{keyOf(a, vipPort, balancer.TCP), keyOf(r.w.node[i], port, balancer.TCP)} {
+				c, _ := r.mustOpen(r.w.client, netip.Addr{}, k)
+				keys, conns = append(keys, k), append(conns, c)
+			}
+		}
+		return keys, conns
 	}
+	keys, conns := open(r.w.vip, nodePort)
+	longer, stay := open(vipN(33), nodePort+1)
 	removed := time.Now()
 	r.apply(other)
-	for _, k := range keys {
+	for _, k := range longer {
 		for _, from := range []*lab.NS{r.w.client, r.w.host} {
 			r.refused(from, k)
 		}
 	}
 	r.endInTime("a removed service", keys, conns, removed)
+	for i, k := range longer {
+		if err := alive(stay[i], atOnce); err != nil {
+			r.Errorf("%s: the connection of a removed service that has time: %v", k, err)
+		}
+	}
 }

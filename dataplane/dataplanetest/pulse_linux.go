@@ -72,7 +72,7 @@ func (p *pulse) beat() error {
 		}
 		return err
 	}
-	if err := p.conn.SetDeadline(time.Now().Add(wait.Scaled(atOnce))); err != nil {
+	if err := p.conn.SetDeadline(time.Now().Add(patience(atOnce))); err != nil {
 		return err
 	}
 	sent := bytes.Repeat(fmt.Appendf(nil, "%8d", p.beats), 512)

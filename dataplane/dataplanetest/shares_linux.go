@@ -89,7 +89,7 @@ func (r *rig) hands(sh share, key balancer.Key) {
 	}
 }
 
-// By how many connections shares may miss the weights; byChance: as random choice does, but once in a million times.
+// By how many connections shares may miss the weights; byChance: as random choice does, but once in a billion times.
 const (
 	exact    = 0
 	nearly   = 1

@@ -142,13 +142,13 @@ func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }
 
-// chiLimit is about the 1 - 1e-6 quantile of chi-square for so many degrees of freedom (Wilson and Hilferty), a little
+// chiLimit is about the 1 - 1e-9 quantile of chi-square for so many degrees of freedom (Wilson and Hilferty), a little
 // more where they are few.
 func chiLimit(freedom int) float64 {
 	if freedom == 0 {
 		return 0
 	}
-	const normal = 4.7534 // the quantile of the normal distribution
+	const normal = 5.9978 // the quantile of the normal distribution
 	v := 2 / (9 * float64(freedom))
 	return float64(freedom) * math.Pow(1-v+normal*math.Sqrt(v), 3)
 }

@@ -14,8 +14,8 @@ func TestChiLimit(t *testing.T) {
 			lg, _ := math.Lgamma(float64(k + 1))
 			tail += math.Exp(float64(k)*math.Log(half) - half - lg)
 		}
-		if tail < 2e-7 || tail > 1.5e-6 {
-			t.Errorf("%d degrees of freedom: %.1f is exceeded with probability %.2g, want about 1e-6", freedom, 2*half, tail)
+		if tail < 2e-11 || tail > 1.5e-9 {
+			t.Errorf("%d degrees of freedom: %.1f is exceeded with probability %.2g, want about 1e-9", freedom, 2*half, tail)
 		}
 	}
 	if got := chiLimit(0); got != 0 {

@@ -225,7 +225,7 @@ func (s *Subject) newHost(t testing.TB) dataplane.Host {
 }
 
 // closeTime bounds the end of a dataplane.
-const closeTime = 5 * time.Second
+const closeTime = 30 * time.Second
 
 func (r *rig) close(dp dataplane.Dataplane) {
 	r.Helper()

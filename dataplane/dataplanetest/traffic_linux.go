@@ -13,7 +13,6 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/test/lab"
-	"vipd/test/wait"
 )
 
 // testStreams has bytes arrive whole, in order, and ends of streams and of datagrams stay what they are.
@@ -65,7 +64,7 @@ func (r *rig) echoDatagram(key balancer.Key, random io.Reader, size int) {
 	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
 	sent, got := make([]byte, size), make([]byte, 64<<10)
 	_, _ = io.ReadFull(random, sent) // never fails
-	if err := c.SetDeadline(time.Now().Add(wait.Scaled(atOnce))); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience(atOnce))); err != nil {
 		r.Fatal(err)
 	}
 	if _, err := c.Write(sent); err != nil {
@@ -83,7 +82,7 @@ func (r *rig) echoStream(from *lab.NS, key balancer.Key, random io.Reader, size 
 	c, _ := r.mustOpen(from, netip.Addr{}, key)
 	sent := make([]byte, size)
 	_, _ = io.ReadFull(random, sent) // never fails
-	if err := c.SetDeadline(time.Now().Add(wait.Scaled(4 * atOnce))); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience(4 * atOnce))); err != nil {
 		r.Fatal(err)
 	}
 	wrote := make(chan error, 1)
