@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -33,19 +34,28 @@ func (r *rig) explains(from *lab.NS, source netip.Addr, key balancer.Key, want e
 	if !source.IsValid() {
 		source = r.addressOf(from, key.Addr)
 	}
-	// Connections that are there change nothing in the verdict, and to look for them takes the kernel 10 ms: all of conntrack's table.
-	n := explain.Node{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp, Connections: dataplane.Base{}}
-	if !n.Applied.Has(key) {
-		return // what packets meet without vipd is not explained
-	}
 	if r.w.detour && want == explain.Served && r.caps.KeepsSource && from != r.w.host {
 		want = explain.Lost // what routes a server has is not known here
 	}
-	a, err := n.Explain(r.Context(), explain.Question{Client: source, To: key})
-	if err != nil || a.Verdict != want {
-		r.Errorf("%s at %s, which packets find %s: explained as %s (%s), %v", from.Name, key, want, a.Verdict, a.Summary, err)
-	}
-	if i := slices.IndexFunc(a.Objects, func(o dataplane.Object) bool { return o.Missing }); i >= 0 && want == explain.Served {
-		r.Errorf("%s at %s is served, and explained with what is missing: %s", from.Name, key, a.Objects[i].Name)
-	}
+	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end meanwhile
+		status = r.engine.Status()
+		// Connections that are there change nothing in the verdict, and to look for them takes the kernel 10 ms: all of conntrack's table.
+		n := explain.Node{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp, Connections: dataplane.Base{}}
+		if !n.Applied.Has(key) {
+			return nil // what packets meet without vipd is not explained
+		}
+		a, err := n.Explain(r.Context(), explain.Question{Client: source, To: key})
+		i := slices.IndexFunc(a.Objects, func(o dataplane.Object) bool { return o.Missing })
+		switch {
+		case err != nil || a.Verdict != want:
+			wrong = fmt.Errorf("%s at %s, which packets find %s: explained as %s (%s), %v", from.Name, key, want, a.Verdict, a.Summary, err)
+		case i >= 0 && want == explain.Served:
+			wrong = fmt.Errorf("%s at %s is served, and explained with what is missing: %s", from.Name, key, a.Objects[i].Name)
+		}
+		if done := n.Desired.Revision.Store; wrong == nil || status.Applied.Store != done || r.engine.Status().Applied.Store != done || r.wanted().Revision.Store != done {
+			return wrong
+		}
+		r.Error(wrong)
+		return nil
+	})
 }
