@@ -10,7 +10,7 @@ import (
 
 func TestRender(t *testing.T) {
 	f := frontendAt("10.96.0.10:80", netip.MustParseAddrPort("192.168.1.11:8080"), netip.MustParseAddrPort("192.168.1.12:8080"))
-	f.AffinityTimeout = time.Hour
+	f.AffinityTimeout, f.ConnectTimeout = time.Hour, time.Second
 	f.Sources = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	f.ProxyProtocol = balancer.ProxyProtocolV2
 	f.Backends[0].MaxConnections = 5
