@@ -33,6 +33,9 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 	if c := e.flows[from]; c != nil {
 		return c, nil
 	}
+	if e.gone.Load() { // while the datagram was read; nobody would end its flow
+		return nil, net.ErrClosed
+	}
 	to, err := r.chooseLocked(e, from)
 	if err != nil {
 		return nil, err
