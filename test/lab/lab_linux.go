@@ -80,7 +80,8 @@ func settle() error {
 		"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.disable_ipv6": "0",
 		"net.ipv6.conf.default.accept_dad": "0", "net.ipv6.conf.default.accept_ra": "0",
 		"net.ipv6.conf.all.forwarding": "0",
-		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0",
+		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0", // of each destination; the masks spare refusals the limit of all
+		"net.ipv4.icmp_ratemask": "0", "net.ipv6.icmp.ratemask": "128-255",
 	}
 	for name, value := range settings {
 		if err := os.WriteFile(sysctlPath(name), []byte(value), 0); err != nil {
