@@ -209,6 +209,12 @@ func (g *gateway) vipctl(args ...string) string {
 	return string(out)
 }
 
+// move has vipctl move a VIP, or a group, whose owner may be late on a busy machine.
+func (g *gateway) move(what string, more ...string) {
+	g.t.Helper()
+	g.vipctl(append([]string{"vip", "move", what, "--timeout", wait.Patience.String()}, more...)...)
+}
+
 // holds waits until the host has the routed VIP, or has it no more.
 func (g *gateway) holds(want bool) {
 	g.t.Helper()
@@ -254,6 +260,13 @@ func (g *gateway) status() *api.OwnerStatus {
 	return &s
 }
 
+// answer is status, of an owner that runs: on a busy machine one that is only late looks as if it did not answer.
+func (g *gateway) answer() (s *api.OwnerStatus) {
+	g.t.Helper()
+	wait.For(g.t, wait.Patience, "the owner on "+g.ns.Name+" to answer", func() bool { s = g.status(); return s != nil })
+	return s
+}
+
 // late is the longest that an owner had to wait for a processor: this machine is too busy then to tell who is alive.
 func (f *fleet) late() (most time.Duration) {
 	for _, g := range f.hosts {
@@ -273,16 +286,27 @@ func (f *fleet) owner() *gateway {
 	return nil
 }
 
-// sessions are those of the hosts, in order.
+// sessions are those of the hosts, in order. All of them run.
 func (f *fleet) sessions() (all []string) {
+	f.t.Helper()
 	for _, g := range f.hosts {
-		if s := g.status(); s != nil {
-			all = append(all, s.Session)
-		}
+		all = append(all, g.answer().Session)
 	}
 	return all
 }
 
+// took is how often the hosts have taken VIPs. All of them run.
+func (f *fleet) took() (n int) {
+	f.t.Helper()
+	for _, g := range f.hosts {
+		for _, times := range g.answer().Took {
+			n += times
+		}
+	}
+	return n
+}
+
+// settled waits until a host owns the VIP, and the two others could.
 func (f *fleet) settled() (owner *gateway) {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner, and two more that could be", func() bool {

@@ -156,7 +156,7 @@ func (f *fleet) goesOn(c fault) {
 		return !slices.ContainsFunc(all, func(l *line) bool { return l.heard.Load() == 0 })
 	})
 	if c.name == planned.name {
-		g.vipctl("vip", "move", roaming[0].String())
+		g.move(roaming[0].String())
 	} else {
 		c.fault(g)
 	}
