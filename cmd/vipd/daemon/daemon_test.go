@@ -151,12 +151,15 @@ func (n *node) make(replace bool) (*daemon.Daemon, error) {
 	})
 }
 
-func (n *node) status() api.Status {
+// asks asks until vipd, which may have no time for it at once, answers.
+func (n *node) asks(what string, ask func() error) {
 	n.t.Helper()
-	s, err := n.client.Status(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	lab.Eventually(n.t, 0, what, ask)
+}
+
+func (n *node) status() (s api.Status) {
+	n.t.Helper()
+	n.asks("status", func() (err error) { s, err = n.client.Status(n.t.Context()); return err })
 	return s
 }
 
@@ -169,14 +172,17 @@ func (n *node) problems() string {
 	return strings.Join(lines, "\n")
 }
 
+// list is all endpoints, and endpoints how they are, in words.
+func (n *node) list() (all []api.Endpoint) {
+	n.t.Helper()
+	n.asks("endpoints", func() (err error) { all, err = n.client.Endpoints(n.t.Context()); return err })
+	return all
+}
+
 func (n *node) endpoints() string {
 	n.t.Helper()
-	all, err := n.client.Endpoints(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	var words []string
-	for _, e := range all {
+	for _, e := range n.list() {
 		words = append(words, fmt.Sprintf("%s:%s/%d", e.Address, e.State, e.Weight))
 	}
 	return strings.Join(words, " ")
@@ -190,7 +196,7 @@ func server(t *testing.T, address, name string) {
 
 // ask returns what the server behind address says.
 func ask(address string) string {
-	c, err := net.DialTimeout("tcp", address, 5*time.Second)
+	c, err := net.DialTimeout("tcp", address, wait.Patience)
 	if err != nil {
 		return err.Error()
 	}
@@ -226,7 +232,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	wait.For(t, 5*time.Second, "the changed file", func() bool {
 		return n.endpoints() == "127.40.1.1:9001:draining/0 127.40.1.1:9002:active/1"
 	})
-	wait.For(t, 5*time.Second, "the change to be applied", func() bool { s := n.status(); return s.Sync.Wanted == s.Sync.Applied })
+	wait.For(t, 5*time.Second, "the change to be applied", func() bool { return n.status().Sync.Pending == 0 })
 	for range 4 {
 		if got := ask("127.40.0.1:8080"); got != "two" {
 			t.Errorf("a draining endpoint was given a connection: %q", got)
@@ -392,7 +398,11 @@ func TestMetricsAndHealth(t *testing.T) {
 	for range 10 {
 		ask("127.40.0.1:8080")
 	}
-	_, text := n.get("/metrics")
+	text := ""
+	wait.For(t, 0, "the connections to be counted", func() bool { // a reading may take so long that those of the one before are shown
+		_, text = n.get("/metrics")
+		return strings.Contains(text, `vipd_service_bytes_total{direction="out",port="",service="web"} 30`)
+	})
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Error("promlint:", problems, err)
@@ -596,8 +606,8 @@ func TestRemovesWhatOtherModesLeft(t *testing.T) {
 			if got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("not within 20 s: %s", want)
+		case <-time.After(wait.Patience):
+			t.Fatalf("not within %s: %s", wait.Patience, want)
 		}
 	}
 	n.stop()
@@ -660,9 +670,10 @@ func TestContestedAddress(t *testing.T) {
 	other := strings.Replace(web, "services.web", "services.app", 1)
 	n.write(web + other)
 	holder := func() string {
-		all, err := n.client.Frontends(t.Context())
-		if err != nil || len(all) != 1 {
-			t.Fatal(all, err)
+		var all []api.Frontend
+		n.asks("frontends", func() (err error) { all, err = n.client.Frontends(t.Context()); return err })
+		if len(all) != 1 {
+			t.Fatal(all)
 		}
 		return string(all[0].Service)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,13 +61,13 @@ func logged(e *api.Event) string {
 // events are what the journal has, in order.
 func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	n.t.Helper()
-	err := n.client.Events(n.t.Context(), q, func(p api.EventPage) error {
-		all = append(all, p.Events...)
-		return nil
+	n.asks("events", func() error {
+		all = nil
+		return n.client.Events(n.t.Context(), q, func(p api.EventPage) error {
+			all = append(all, p.Events...)
+			return nil
+		})
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	return all
 }
 
@@ -176,20 +177,17 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 // showsFailure looks at what is shown of an endpoint that is down.
 func (n *node) showsFailure() {
 	n.t.Helper()
-	all, err := n.client.Endpoints(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	e := all[1]
+	e := n.list()[1]
 	if e.Check == nil || time.Since(e.Check.Since) > time.Hour || e.Check.LastText != "connection refused: nothing listens there" ||
 		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
 		n.t.Errorf("the endpoint that is down is shown as %+v with %+v", e, e.Check)
 	}
 	// In a panic it is used all the same; its connections are not cut then.
-	h := n.status().Health
-	if got, want := fmt.Sprint(h.Checked, h.Down, h.Unknown, h.Panic, h.Out), "2 1 0 [web] []"; got != want {
-		n.t.Errorf("status says of health %s, want %s", got, want)
-	}
+	const want = "2 1 0 [web] []"
+	wait.For(n.t, 0, "status to say of health "+want, func() bool {
+		h := n.status().Health
+		return fmt.Sprint(h.Checked, h.Down, h.Unknown, h.Panic, h.Out) == want
+	})
 }
 
 // TestDownIsCut: what went down, and whose connections were ended, says so; what was never up had none.
@@ -218,15 +216,16 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	wait.For(t, 20*time.Second, "both to be checked", func() bool { h := n.status().Health; return h.Unknown == 0 && h.Down == 0 })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	told := 0
+	var told atomic.Int32
 	watching := make(chan error)
 	go func() {
-		watching <- n.client.Watch(ctx, "endpoints", func(json.RawMessage) error { told++; return nil })
+		watching <- n.client.Watch(ctx, "endpoints", func(json.RawMessage) error { told.Add(1); return nil })
 	}()
+	wait.For(t, 0, "the watcher to be told how they are", func() bool { return told.Load() > 0 })
 	checked := func() time.Time {
-		all, err := n.client.Endpoints(t.Context())
-		if err != nil || all[0].Check == nil {
-			t.Fatal(all, err)
+		all := n.list()
+		if all[0].Check == nil {
+			t.Fatal(all)
 		}
 		return all[0].Check.Last
 	}
@@ -234,8 +233,8 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	wait.For(t, 20*time.Second, "some more checks", func() bool { return checked().Sub(first) > 3*time.Second })
 	cancel()
 	<-watching
-	if told != 1 {
-		t.Errorf("the watcher was told %d times, want once", told)
+	if n := told.Load(); n != 1 {
+		t.Errorf("the watcher was told %d times, want once", n)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
@@ -165,9 +166,7 @@ func TestTakesABetterModeAtReload(t *testing.T) {
 		t.Errorf("mode %+v", m)
 	}
 	wait.For(t, 10*time.Second, "the mode before to end", func() bool { return ask("127.40.0.1:8080") != "one" })
-	if n.connections() == 0 {
-		t.Error("what the mode before has counted is forgotten")
-	}
+	wait.For(t, 0, "what the mode before has counted", func() bool { return n.connections() > 0 })
 	want := `userspace mode serves: vipd has started; not iptables: no iptables
 iptables mode serves now, in place of userspace: the best that works here
 userspace mode, which served before, has ended`
@@ -177,9 +176,10 @@ userspace mode, which served before, has ended`
 // connections are those that the only service has counted.
 func (n *node) connections() uint64 {
 	n.t.Helper()
-	services, err := n.client.Services(n.t.Context())
-	if err != nil || len(services) != 1 {
-		n.t.Fatal(services, err)
+	var services []api.Service
+	n.asks("services", func() (err error) { services, err = n.client.Services(n.t.Context()); return err })
+	if len(services) != 1 {
+		n.t.Fatal(services)
 	}
 	return services[0].Ports[0].Connections
 }
@@ -257,9 +257,13 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 		if m := n.status().Mode; m.InUse != name && works.Load() {
 			t.Fatalf("mode %+v, want %s", m, name)
 		}
-		if n.connections() != 5 {
-			t.Errorf("%d connections are counted in %s mode, want 5", n.connections(), name)
-		}
+		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // a reading that takes long is shown later
+			counted := n.connections()
+			if counted > 5 {
+				t.Fatalf("%d connections are counted in %s mode, want 5", counted, name)
+			}
+			return counted == 5
+		})
 	}
 	n.configure(`mode = "userspace"`, `mode = "ipvs"`, web)
 	n.start()

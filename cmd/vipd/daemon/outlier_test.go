@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"log/slog"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,23 +70,21 @@ func (n *node) askUntil(vip, want string) {
 }
 
 // TestRefusingEndpointIsEjected has one of two endpoints refuse: it gets no connections for a while, the other's live on,
-// then it is tried again, and ejected for longer; when it takes connections again it stays.
+// then it is tried again, and ejected for longer each time; when it takes connections again it stays. A busy machine may
+// see none of its first times before it is over.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second
 	server(t, "127.58.1.1:9001", "one")
 	n, log := startPassive(t, pair, base)
 	const ejected = "127.58.1.1:9001:active/1 127.58.1.1:9002:ejected/0"
 	n.askUntil("127.58.0.1:8080", ejected)
-	all, err := n.client.Endpoints(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := n.list()
 	x := all[1].Ejection
-	if all[0].Ejection != nil || x == nil || x.Count != 1 || x.Cause != "connection refused" || x.Until.Sub(x.Since) != base {
+	if all[0].Ejection != nil || x == nil || x.Count < 1 || x.Cause != "connection refused" || x.Until.Sub(x.Since) != min(time.Duration(x.Count)*base, 10*base) {
 		t.Fatalf("what is said of it: %+v", x)
 	}
 
-	var asked atomic.Int64 // it listens again, and would be noticed
+	var asked moments // it listens again, and would be noticed
 	l, err := net.Listen("tcp", "127.58.1.1:9002")
 	if err != nil {
 		t.Fatal(err)
@@ -100,21 +98,19 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if time.Now().Before(x.Until) {
-				asked.Add(1)
-			}
+			asked.add()
 			_ = c.Close()
 		}
 	}()
 	for time.Until(x.Until) > base/3 {
-		if got := ask("127.58.0.1:8080"); got != "one" && time.Now().Before(x.Until) {
+		if got := ask("127.58.0.1:8080"); got != "one" && time.Until(x.Until) > 0 {
 			t.Fatalf("got %q while the other is ejected", got)
 		}
 	}
 	_ = l.Close()
 	<-accepting
-	if n := asked.Load(); n > 0 {
-		t.Errorf("it got %d connections while it was ejected", n)
+	if asked.until(x.Until); asked.count() > 0 {
+		t.Errorf("it got %d connections while it was ejected", asked.count())
 	}
 
 	wait.For(t, 20*time.Second, "the end of its time", func() bool { return n.endpoints() != ejected })
@@ -129,11 +125,11 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}
 	n.stop()
 	begun, ended := log.lines("is ejected for"), log.lines("no longer ejected")
-	if len(begun) != 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
+	if len(begun) < 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
 		!strings.Contains(begun[1], "for 4s") {
 		t.Errorf("logged beginnings: %q", begun)
 	}
-	if len(ended) != 2 || !strings.Contains(ended[0], `cause="its time is over" was=ejected lasted=`) {
+	if len(ended) != len(begun) || !regexp.MustCompile(`cause="its time is over" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
 		t.Errorf("logged ends: %q", ended)
 	}
 }

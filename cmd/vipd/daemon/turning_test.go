@@ -3,11 +3,14 @@ package daemon_test
 import (
 	"net"
 	"net/http"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/test/wait"
 )
 
@@ -32,7 +35,7 @@ health = { type = "tcp" }
 // TestTurnGoesOn: five failures of six count on over a reload, and over a restart, whoever else comes meanwhile.
 func TestTurnGoesOn(t *testing.T) {
 	var failing atomic.Bool
-	var failures atomic.Int32
+	var failures moments
 	for _, at := range []string{"127.43.1.1:9001", "127.43.1.1:9002"} {
 		l, err := net.Listen("tcp", at)
 		if err != nil {
@@ -40,7 +43,7 @@ func TestTurnGoesOn(t *testing.T) {
 		}
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if at == "127.43.1.1:9001" && failing.Load() {
-				failures.Add(1)
+				failures.add()
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})}
@@ -59,38 +62,60 @@ func TestTurnGoesOn(t *testing.T) {
 		"a restart": func() { n.stop(); n.start() },
 	} {
 		n.found(t, balancer.HealthUp)
-		failures.Store(0)
+		failures.until(time.Time{})
 		failing.Store(true)
-		wait.For(t, 20*time.Second, "five failures", func() bool { return failures.Load() >= 5 })
+		wait.For(t, 20*time.Second, "five failures", func() bool { return failures.count() >= 5 })
 		disturb()
-		if got := n.first(t); got != balancer.HealthUp && got != balancer.HealthDown {
+		if got := n.first(t).Health; got != balancer.HealthUp && got != balancer.HealthDown {
 			t.Errorf("after %s the endpoint is %q, want what it was", name, got)
 		}
 		n.found(t, balancer.HealthDown)
-		if n := failures.Load(); n > 8 { // one that was on its way is lost, and one more may have come before this was seen
+		failures.until(n.first(t).Check.Since) // what came later was not needed
+		if n := failures.count(); n > 8 {      // one that was on its way is lost
 			t.Errorf("with %s meanwhile, it took %d failures until the endpoint was down, want 6", name, n)
 		}
 		failing.Store(false)
 	}
 }
 
+// moments are when something happened.
+type moments struct {
+	mu  sync.Mutex
+	all []time.Time
+}
+
+func (m *moments) add() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, time.Now())
+}
+
+// until forgets what came later.
+func (m *moments) until(end time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = slices.DeleteFunc(m.all, func(at time.Time) bool { return at.After(end) })
+}
+
+func (m *moments) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.all)
+}
+
 // first is how the first endpoint of the service web is.
-func (n *node) first(t *testing.T) balancer.Verdict {
+func (n *node) first(t *testing.T) (found api.Endpoint) {
 	t.Helper()
-	all, err := n.client.Endpoints(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range all {
+	for _, e := range n.list() {
 		if e.Address == "127.43.1.1:9001" {
-			return e.Health
+			found = e
 		}
 	}
-	return ""
+	return found
 }
 
 // found waits until the first endpoint is found up or down.
 func (n *node) found(t *testing.T, want balancer.Verdict) {
 	t.Helper()
-	wait.For(t, 20*time.Second, "the endpoint to be found "+string(want), func() bool { return n.first(t) == want })
+	wait.For(t, 20*time.Second, "the endpoint to be found "+string(want), func() bool { return n.first(t).Health == want })
 }
