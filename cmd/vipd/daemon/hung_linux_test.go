@@ -166,7 +166,7 @@ func (n *node) cleansUp() {
 // waits meanwhile, and is in nobody's way.
 func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	list := func() error { _, err := n.client.Connections(ctx, dataplane.ConnectionQuery{}); return err }
 	asks := map[string]func() error{

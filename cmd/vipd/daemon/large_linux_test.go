@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/dataplane"
+	"vipd/test/lab"
 	"vipd/test/wait"
 )
 
@@ -34,14 +35,13 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 		"scrape":  n.scrape,
 		"health":  n.shows("/healthz"),
 	} {
-		used := processTime(t)
-		if err := ask(); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		if used = processTime(t) - used; used > most {
-			t.Errorf("%s takes %s of a core", what, used)
-		}
-		t.Logf("%s takes %s of a core", what, used)
+		wait.For(t, 0, fmt.Sprintf("%s to take %s of a core at most", what, most), func() bool { // what else the process does is in it
+			used := processTime(t)
+			n.asks(what, ask)
+			used = processTime(t) - used
+			t.Logf("%s takes %s of a core", what, used)
+			return used <= most
+		})
 	}
 	const browsers, share = 100, 0.25
 	gone, leave := context.WithCancel(ctx)
@@ -99,12 +99,13 @@ func processTime(t *testing.T) time.Duration {
 // inTime asks until an answer comes within a second: on a busy machine one may be late, but what waits for the kernel is late each time.
 func inTime(t *testing.T, what string, ask func() error) {
 	t.Helper()
-	wait.For(t, 0, what+" to answer within a second", func() bool {
+	lab.Eventually(t, 0, what, func() error {
 		began := time.Now()
-		if err := ask(); err != nil {
-			t.Fatalf("%s: %v", what, err)
+		err := ask()
+		if took := time.Since(began); err == nil && took > wait.Scaled(time.Second) {
+			err = fmt.Errorf("it takes %s to answer", took)
 		}
-		return time.Since(began) <= wait.Scaled(time.Second)
+		return err
 	})
 }
 
