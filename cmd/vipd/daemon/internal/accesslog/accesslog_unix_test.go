@@ -131,17 +131,23 @@ func TestTornLineEndsAlone(t *testing.T) {
 		return nil
 	}})
 	l.Run(ctx)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole := 0
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "time=") && strings.Contains(line, " service=after ") && strings.Count(line, "time=") == 1 {
-			whole++
+	var text []byte
+	defer func() {
+		if t.Failed() {
+			t.Logf("the log has\n%s", text)
 		}
-	}
-	if whole != after {
-		t.Errorf("%d of %d lines can be read:\n%s", whole, after, text)
-	}
+	}()
+	wait.For(t, wait.Patience, "each line after it to be whole", func() bool { // they may be written after the end, which waits for 2 s
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+		whole := 0
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "time=") && strings.Contains(line, " service=after ") && strings.Count(line, "time=") == 1 {
+				whole++
+			}
+		}
+		return whole == after
+	})
 }

@@ -169,6 +169,7 @@ func TestFleetReplacesCheckers(t *testing.T) {
 func TestFleetAfterCrash(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	w.unhurried()
+	w.lease = 20 * usual // which nothing here may wait for, however busy the machine is
 	var kept atomic.Int64
 	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
@@ -225,7 +226,8 @@ func TestFleetWithoutEtcd(t *testing.T) {
 		if s, _ := h.checks.Standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
 			t.Errorf("%s: it is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
 		}
-		if away, back := h.told("endpoints itself"), h.told("shared again"); len(away) == 0 || len(away) != len(back) || away[0].Cause == "" || back[0].Lasted <= 0 {
+		// On a busy machine etcd may be late once more.
+		if back, away := h.told("shared again"), h.told("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
 			t.Errorf("%s has recorded %+v, %+v", h.name, away, back)
 		}
 		h.seen.Lock()
@@ -284,10 +286,11 @@ func TestFleetRunsPrograms(t *testing.T) {
 	})
 	w.cluster.Kill()
 	for _, h := range w.hosts {
-		wait.For(t, 30*time.Second, h.name+" to be alone", func() bool { s, _ := h.checks.Standing(w.targets[1]); return s.Alone })
-		if want := map[bool]int{true: len(w.targets)}[h.exec]; h.checking() != want {
-			t.Errorf("%s checks %d targets, want %d", h.name, h.checking(), want)
-		}
+		want := map[bool]int{true: len(w.targets)}[h.exec]
+		wait.For(t, 30*time.Second, fmt.Sprintf("%s to be alone, and to check %d targets", h.name, want), func() bool {
+			s, _ := h.checks.Standing(w.targets[1])
+			return s.Alone && h.checking() == want
+		})
 	}
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/cmd/internal/events"
 	"vipd/test/wait"
@@ -56,7 +57,7 @@ func (l *log) Write(b []byte) (int, error) {
 func reads(t *testing.T, file, want string) {
 	t.Helper()
 	var got string
-	wait.For(t, wait.Patience, "the hook to write "+want, func() bool {
+	wait.For(t, 5*time.Minute, "the hook to write "+want, func() bool {
 		b, _ := os.ReadFile(file)
 		got = string(b)
 		return got == want
