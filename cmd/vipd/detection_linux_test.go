@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +50,7 @@ type asked struct {
 type audience struct {
 	site *site
 	vip  netip.AddrPort
+	rest atomic.Bool // nothing is sent meanwhile
 
 	mu    sync.Mutex
 	heard []asked
@@ -74,8 +76,13 @@ func (a *audience) hears(server string, begin time.Time) bool {
 	return slices.ContainsFunc(a.since(begin), func(q asked) bool { return q.server == server })
 }
 
+// mostAsked is how many requests of an audience there are at a time: more than have their answers late by a client's patience. A
+// machine that has no time for them would have less and less for all else.
+const mostAsked = 2 * int(patience/pace)
+
 // send sends requests from a namespace until stop is closed.
 func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
+	room := make(chan struct{}, mostAsked)
 	var all sync.WaitGroup
 	defer all.Wait()
 	tick := time.NewTicker(wait.Scaled(pace))
@@ -85,7 +92,12 @@ func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
 		case <-stop:
 			return
 		case due := <-tick.C:
+			if a.rest.Load() {
+				continue
+			}
+			room <- struct{}{}
 			all.Go(func() {
+				defer func() { <-room }()
 				q := asked{began: time.Now()}
 				q.server, q.err = a.site.request(from, a.vip)
 				a.mu.Lock()
@@ -180,10 +192,8 @@ func detects(t *testing.T, mode string) {
 	g := newCheckedGateway(t, mode)
 	g.start()
 	t.Cleanup(func() { g.sweep(mode) })
-	if s, err := g.api.Status(t.Context()); err != nil || s.Mode.InUse != mode || len(s.Problems) > 0 {
-		t.Fatalf("status %+v, %v", s, err)
-	}
 	g.found(balancer.HealthUp, 20*time.Second)
+	g.serves(mode)
 	stop := make(chan struct{})
 	var sending sync.WaitGroup
 	defer sending.Wait()
@@ -201,10 +211,10 @@ func detects(t *testing.T, mode string) {
 		t.Logf("attempt %d, in which clients were up to %v late: %s", attempt, late, strings.Join(broken, "; "))
 		switch { // vipd may be late where clients are not
 		case attempt < 3:
-		case late < applySlack()/10:
-			t.Fatal("requests are lost for longer than is promised")
-		default:
+		case late >= applySlack()/10:
 			t.Skipf("needs a machine with time to measure: clients were up to %v late", late)
+		case attempt == 6:
+			t.Fatal("requests are lost for longer than is promised")
 		}
 	}
 }
@@ -242,12 +252,16 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	healed := time.Now()
 	for _, a := range g.audiences {
 		a.site.heal()
+		a.rest.Store(true) // a busy machine has more time for the checks
 	}
 	for _, s := range g.doubted {
 		s.heal()
 	}
 	g.found(balancer.HealthUp, 20*time.Second)
 	up := time.Now()
+	for _, a := range g.audiences {
+		a.rest.Store(false)
+	}
 	g.t.Logf("%s mode: all are up again %v after they healed", mode, up.Sub(healed).Round(time.Millisecond))
 	g.meet("after", up)
 	return broken, late
@@ -299,10 +313,16 @@ func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int,
 // panic threshold all are used.
 func (g *checkedGateway) noneHealthy() {
 	g.t.Helper()
-	began := time.Now()
-	if _, err := g.doubted[0].request(g.client, quietVIP); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) {
-		g.t.Errorf("a service without a healthy endpoint: %v after %v, want a refusal", err, time.Since(began))
-	}
+	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // within a client's patience
+		_, err := g.doubted[0].request(g.client, quietVIP)
+		switch {
+		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET):
+			return nil
+		case err == nil:
+			g.t.Fatal("a service without a healthy endpoint answers")
+		}
+		return err
+	})
 	met := map[string]bool{}
 	for range 64 { // each is chosen at random: 8 met one server alone once in 128 runs
 		if len(met) == 2 {

@@ -149,7 +149,7 @@ func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 		g.t.Fatalf("connecting from %s: %v", from.Name, err)
 	}
 	g.t.Cleanup(func() { _ = c.Close() })
-	a, err := lab.Ask(c)
+	a, err := lab.AskWithin(c, wait.Patience)
 	if err != nil {
 		g.t.Fatalf("asking from %s: %v", from.Name, err)
 	}
@@ -220,9 +220,8 @@ func TestIPTablesMode(t *testing.T) {
 
 			g.write(settings("iptables", backend), 0, 1)
 			g.start()
-			s, err := g.api.Status(t.Context())
-			if err != nil || s.Mode.InUse != "iptables" || len(s.Problems) > 0 || s.Sync.Failing > 0 {
-				t.Fatalf("status %+v, %v", s, err)
+			if s := g.status(); s.Mode.InUse != "iptables" || len(s.Problems) > 0 || s.Sync.Failing > 0 {
+				t.Fatalf("status %+v", s)
 			}
 			for _, from := range []*lab.NS{g.client, g.Host()} {
 				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
@@ -246,6 +245,7 @@ func TestIPTablesMode(t *testing.T) {
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload: %+v, %v", r, err)
 			}
+			g.settled() // a reload waits for 5 s at most
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
 				t.Errorf("after the reload %v answer, want s2", got)
 			}
@@ -268,10 +268,7 @@ func TestIPTablesMode(t *testing.T) {
 // counted wants the open connection among the live ones, and connections and bytes in the service's counters.
 func (g *gateway) counted(open net.Conn) {
 	g.t.Helper()
-	all, err := g.api.Connections(g.t.Context(), dataplane.ConnectionQuery{Service: "web"})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	all := g.connections(dataplane.ConnectionQuery{Service: "web"})
 	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
 	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
 		g.t.Errorf("the open connection %s is not among %+v", open.LocalAddr(), all)

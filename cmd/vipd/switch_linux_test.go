@@ -61,14 +61,14 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 
 // once is one connection of a client, and who answers it.
 func once(from *lab.NS, vip string) (lab.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", vip)
 	if err != nil {
 		return lab.Answer{}, err
 	}
 	defer c.Close()
-	return lab.AskWithin(c, 10*time.Second)
+	return lab.AskWithin(c, wait.Patience)
 }
 
 // more waits until n more connections have come to their end.
@@ -102,9 +102,8 @@ func switching(t *testing.T, names ...string) {
 		if _, err := g.api.Reload(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		s, err := g.api.Status(t.Context())
-		if err != nil || s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
-			t.Fatalf("status %+v, %v", s, err)
+		if s := g.status(); s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
+			t.Fatalf("status %+v", s)
 		}
 		if names[i] == "ipvs" {
 			_ = ending.(*net.TCPConn).SetLinger(0) // with a reset, which is over in seconds
@@ -132,14 +131,10 @@ func switching(t *testing.T, names ...string) {
 		killed = g.kills(name)
 	}
 	l.stop()
-	services, err := g.api.Services(t.Context())
-	if err != nil || len(services) != 1 {
-		t.Fatal(services, err)
-	}
 	lab.Eventually(t, 30*time.Second, "counting every connection", func() error {
 		services, err := g.api.Services(t.Context())
-		if err != nil {
-			return err
+		if err != nil || len(services) != 1 {
+			return fmt.Errorf("%v, %w", services, err)
 		}
 		// What comes between the last reading of a chain and its end is missed: more on a busy machine. What a mode has
 		// counted, which must not be lost with it, is far more.
@@ -184,6 +179,13 @@ func (g *gateway) connections(q dataplane.ConnectionQuery) (conns []api.Connecti
 	return conns
 }
 
+// status asks until vipd, which may have no time for it at once, says how it is.
+func (g *gateway) status() (s api.Status) {
+	g.t.Helper()
+	lab.Eventually(g.t, time.Minute, "status", func() (err error) { s, err = g.api.Status(g.t.Context()); return err })
+	return s
+}
+
 // TestIPVSSwitch goes through all modes and back.
 func TestIPVSSwitch(t *testing.T) {
 	lab.NeedIPVS(t)
@@ -200,9 +202,8 @@ func TestWithoutIPVS(t *testing.T) {
 	strict := settings("ipvs", "auto")
 	g.write(strings.Replace(strict, "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
-	s, err := g.api.Status(t.Context())
-	if err != nil || s.Mode.InUse != "nftables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
-		t.Errorf("mode %+v, %v", s.Mode, err)
+	if s := g.status(); s.Mode.InUse != "nftables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
+		t.Errorf("mode %+v", s.Mode)
 	}
 	if got := g.servers(g.client); len(got) != 2 {
 		t.Errorf("%v answer", got)
@@ -214,7 +215,7 @@ func TestWithoutIPVS(t *testing.T) {
 	})
 	g.stop()
 	g.write(strict, 0, 1)
-	_, err = daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.DiscardHandler), Modes: modes.All()})
+	_, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.DiscardHandler), Modes: modes.All()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode forbids another") || !strings.Contains(err.Error(), "modprobe ip_vs") {
 		t.Errorf("strict_mode: %v", err)
 	}

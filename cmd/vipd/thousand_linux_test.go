@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,14 +46,35 @@ func (g *gateway) syncs() int {
 	return n
 }
 
-// logged counts the lines of the log that say of one of the thousand that it is down.
-type logged struct{ downs atomic.Int64 }
+// logged counts the lines of the log that say of one of the thousand that it is down, since it was up.
+type logged struct {
+	mu    sync.Mutex
+	downs map[string]int
+}
+
+var aboutOne = regexp.MustCompile(`endpoint is (down|up).* backend=(10\.3\.\S+)`)
 
 func (l *logged) Write(line []byte) (int, error) {
-	if bytes.Contains(line, []byte("is down")) && bytes.Contains(line, []byte("10.3.")) {
-		l.downs.Add(1)
+	if m := aboutOne.FindSubmatch(line); m != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if one := string(m[2]); string(m[1]) == "down" {
+			l.downs[one]++
+		} else {
+			delete(l.downs, one) // it may have failed before, on a busy machine
+		}
 	}
 	return len(line), nil
+}
+
+// down is of how many the log says so, in how many lines.
+func (l *logged) down() (endpoints, lines int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.downs {
+		lines += n
+	}
+	return len(l.downs), lines
 }
 
 // TestThousandDown: a thousand endpoints that go down at one moment, at one address or at many, are found out together and
@@ -75,7 +94,7 @@ func TestThousandDown(t *testing.T) {
 				t.Skip("make soak runs it: ten addresses are many")
 			}
 			g := newPlainGateway(t)
-			l := &logged{}
+			l := &logged{downs: map[string]int{}}
 			g.log = slog.New(slog.NewTextHandler(l, nil))
 			end := g.manyServe(c.hang)
 			g.writeThousand(c.mode, c.addresses)
@@ -84,9 +103,9 @@ func TestThousandDown(t *testing.T) {
 			g.count(balancer.HealthUp, thousand+1)
 			g.settled()
 
-			syncs, before, began := g.syncs(), l.downs.Load(), time.Now() // some checks may have failed before, on a busy machine
+			syncs, began := g.syncs(), time.Now()
 			end()
-			wait.For(t, 30*time.Second, "a thousand endpoints to be found down", func() bool { return l.downs.Load()-before >= thousand })
+			wait.For(t, 30*time.Second, "a thousand endpoints to be found down", func() bool { n, _ := l.down(); return n == thousand })
 			g.count(balancer.HealthDown, thousand)
 			g.settled()
 			took := time.Since(began)
@@ -95,7 +114,7 @@ func TestThousandDown(t *testing.T) {
 			if most := mostSyncs(took); syncs < 1 || syncs > most {
 				t.Errorf("%d syncs in %v, want %d at most", syncs, took, most)
 			}
-			if lines := l.downs.Load() - before; lines != thousand {
+			if _, lines := l.down(); lines != thousand {
 				t.Errorf("%d lines of the log say that an endpoint is down, want %d", lines, thousand)
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s1"}) {
