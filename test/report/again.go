@@ -17,25 +17,52 @@ func (s *summary) again(p plan) map[test]plan {
 	defer s.mu.Unlock()
 	all := map[test]plan{}
 	for _, t := range s.failing {
-		if t.name == "" || slices.ContainsFunc(s.output[t], unforgivable) {
+		if t.name == "" || slices.ContainsFunc(s.output[t], unforgivable) || endedItself(s.output[test{t.pkg, "", t.where}]) {
 			return nil
 		}
 		part := func(other test) bool {
 			return other.pkg == t.pkg && other.where == t.where && strings.HasPrefix(other.name, t.name+"/")
 		}
-		if !slices.ContainsFunc(s.failing, part) { // else the failing part of it runs
+		// One with a failing part runs whole where it may have failed by itself, too. Else that part runs.
+		if !slices.ContainsFunc(s.failing, part) || slices.ContainsFunc(s.output[t], said) {
 			all[t] = p.only(t)
 		}
 	}
-	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // tests that have not ended: their process did
+	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // what has not ended: its process did
 		return nil
 	}
 	return all
 }
 
-// unforgivable says whether a line of output tells of a data race, or of the end of the process.
+// unforgivable says whether a line of output tells of a data race, or of the end of a process: of the test's own, or of one that it has
+// started and whose output it logs.
 func unforgivable(line string) bool {
-	return strings.Contains(line, "race detected during execution") || strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")
+	words := strings.TrimSpace(line)
+	return strings.Contains(words, "DATA RACE") || strings.Contains(words, "race detected") ||
+		strings.HasPrefix(words, "panic: ") || strings.HasPrefix(words, "fatal error: ")
+}
+
+// said says whether a line of output is what a test has said, and not the testing package of it.
+func said(line string) bool {
+	words := strings.TrimSpace(line)
+	return words != "" && !strings.HasPrefix(words, "=== ") && !strings.HasPrefix(words, "--- ")
+}
+
+// endedItself says whether a package may have failed by more than its tests. It has printed, outside of all of them, what is
+// unforgivable; or something after the last of them, as a TestMain does that fails; or not what the testing package prints at the end.
+func endedItself(output []string) bool {
+	over := false
+	for _, line := range output {
+		switch {
+		case unforgivable(line):
+			return true
+		case line == "FAIL\n":
+			over = true
+		case over && line != "PASS\n" && line != "exit status 1\n" && !strings.HasPrefix(line, "FAIL\t"): // other pieces may pass
+			return true
+		}
+	}
+	return !over
 }
 
 // only is the plan that runs nothing but t, several times.
@@ -58,7 +85,7 @@ func (s *summary) settle(p plan, run func(plan, *summary) error) bool {
 	for t, only := range all {
 		_, _ = fmt.Fprintf(s.out, "again, alone: %s\n", t)
 		alone := newSummary(s.out)
-		if err := run(only, alone); err != nil || alone.failed() > 0 || !alone.passed[t] {
+		if err := run(only, alone); err != nil || alone.failed() > 0 || !alone.passed[t] || slices.Contains(alone.skipped, t) {
 			return false
 		}
 	}

@@ -42,6 +42,19 @@ func TestAgain(t *testing.T) {
 			"func TestEnd(t *testing.T) {" + flaky + "}\nfunc TestLater(t *testing.T) { if os.Getenv(\"FIRST\") != \"\" { os.Exit(7) } }",
 			[]string{"\nFAIL: 1 passed, "},
 		},
+		"a panic after all tests": {
+			"func TestA(t *testing.T) {" + flaky + "}\nfunc TestMain(m *testing.M) { m.Run(); if os.Getenv(\"FIRST\") != \"\" { panic(\"broken\") } }",
+			[]string{"\nFAIL: 1 passed, 1 failed"},
+		},
+		"a complaint after all tests": {
+			"func TestA(t *testing.T) {" + flaky + "}\nfunc TestMain(m *testing.M) { m.Run(); if os.Getenv(\"FIRST\") != \"\" { println(\"leaks\"); os.Exit(1) } }",
+			[]string{"\nFAIL: 1 passed, 1 failed"},
+		},
+		"a test that fails beside its part": {
+			"func TestSum(t *testing.T) { n := 0; for _, s := range []string{\"a\", \"b\"} { t.Run(s, func(t *testing.T) { n++; if s == \"a\" {" + flaky + "} }) }\n" +
+				"if n == 2 { t.Error(\"always\") } }",
+			[]string{"again, alone: x.TestSum\n", "\nFAIL: 2 passed, 2 failed"},
+		},
 		"no compiler likes": {"func TestX(t *testing.T) { undefined() }", []string{"\nFAIL: 0 passed, 1 failed"}},
 	} {
 		t.Run(name, func(t *testing.T) {

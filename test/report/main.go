@@ -50,11 +50,17 @@ func run(args []string) (bool, error) {
 	}
 	s := newSummary(os.Stdout)
 	readErr, waitErr := runAll(p, s)
-	if p.again && readErr == nil && s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
+	if p.again && readErr == nil && testsFailed(waitErr) && s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
 		waitErr = nil
 	}
 	s.print(waitErr)
 	return waitErr == nil && s.failed() == 0, readErr
+}
+
+// testsFailed says whether go test ended as it does where tests fail, or well.
+func testsFailed(waitErr error) bool {
+	var exit *exec.ExitError
+	return waitErr == nil || errors.As(waitErr, &exit) && exit.ExitCode() == 1
 }
 
 // runAll runs the tests of a plan, here and in the guest at the same time. The second error is how go test ended.

@@ -37,7 +37,7 @@ type summary struct {
 	unsteady []test
 	// builds is what the compiler printed, by package.
 	builds map[string][]string
-	// begun are the tests that have not ended.
+	// begun are the tests, and packages, that have not ended.
 	begun map[test]bool
 	// passed has the tests that did, packages those that ended.
 	passed   map[test]bool
@@ -91,7 +91,7 @@ func (s *summary) take(e event, where string) {
 	switch e.Action {
 	case "build-output":
 		s.builds[e.ImportPath] = append(s.builds[e.ImportPath], e.Output)
-	case "run":
+	case "start", "run":
 		s.begun[t] = true
 	case "output":
 		s.output[t] = append(s.output[t], e.Output)
