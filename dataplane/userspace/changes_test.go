@@ -128,9 +128,9 @@ func TestTransferOutlivesChanges(t *testing.T) {
 		_, _ = io.Copy(h, r)
 		return [32]byte(h.Sum(nil))
 	}
-	begun := make(chan struct{})
+	begun := make(chan struct{}, 10)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all, then answers with the sum and as much again
-		close(begun)
+		begun <- struct{}{}
 		got := sum(c)
 		_, _ = c.Write(got[:])
 		_, _ = io.Copy(c, io.LimitReader(rand.NewChaCha8([32]byte{2}), size))
@@ -141,7 +141,11 @@ func TestTransferOutlivesChanges(t *testing.T) {
 	d.apply(f)
 	conn := mustConnect(t, f.AddrPort())
 	c := flowing{conn}
-	<-begun // a change before that may have it served by the other, or by none
+	select { // a change before that may have it served by the other, or by none
+	case <-begun:
+	case <-time.After(wait.Patience):
+		t.Fatal("the connection does not come to the server")
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { d.meddle(ctx, f, other.addr) })

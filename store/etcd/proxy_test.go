@@ -166,6 +166,7 @@ func TestProxyRegistrar(t *testing.T) {
 			t.Fatal("the endpoint is gone while its registrar lives")
 		}
 	}
+	wait.For(t, within, "the registrar to be well", func() bool { return said.last() == "<nil>" })
 	said.mu.Lock()
 	for i, text := range said.all { // an answer may be late
 		if was := i > 0 && said.all[i-1] == "<nil>"; !strings.Contains(text, "no answer in time") && !strings.Contains(text, "timed out") && (text != "<nil>" || was) {

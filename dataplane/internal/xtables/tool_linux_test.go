@@ -137,7 +137,7 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
-// TestLateOutput: what is read only a while after the end of a program fails it not.
+// TestLateOutput: a program does not fail because its output is read only a while after its end.
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
 	if out != "late\n" || err != nil {

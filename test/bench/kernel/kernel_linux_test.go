@@ -63,7 +63,8 @@ func TestQuick(t *testing.T) {
 				t.Logf("measuring what is compared once more: %q", wrong)
 				wrong = measure(slices.DeleteFunc(chosen(rows, regexp.MustCompile("^list of|list of 500$|^complete, 600$")), func(r row) bool { return !r.what.isPath() }))
 			}
-			if _, there := all[oneRule]; there && len(wrong) > 0 {
+			_, compared := all[oneRule]
+			if compared && len(wrong) > 0 {
 				t.Error(strings.Join(wrong, "\n"))
 			}
 			rows = slices.DeleteFunc(rows, func(r row) bool { _, there := all[r.name]; return r.what.isPath() && !there }) // on a busy machine
@@ -79,6 +80,9 @@ func TestQuick(t *testing.T) {
 			}
 			if n := all["rules for 200"].Value; n < 200*5 {
 				t.Errorf("200 services with 5 endpoints each are %.0f rules: want one for each endpoint at least", n)
+			}
+			if !compared {
+				t.Skip("needs a machine with time to measure: packets were lost each time, and no costs are compared")
 			}
 		})
 	}
