@@ -32,6 +32,11 @@ func (g *gateway) explains(open net.Conn) {
 		if e, err = g.api.Explain(g.t.Context(), client, key, true); err == nil && e.Live != nil && e.Live.Error != "" {
 			err = errors.New(e.Live.Error) // nor for its own connection
 		}
+		for _, s := range e.Steps { // nor for the connections of the host, which are those of other tests as well
+			if strings.Contains(s.Text, "did not come to its end in time") {
+				err = errors.New(s.Text)
+			}
+		}
 		return err
 	})
 	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
@@ -43,7 +48,7 @@ func (g *gateway) explains(open net.Conn) {
 		}
 	}
 	if len(e.Existing) != 1 || e.Existing[0].Client != client {
-		g.t.Errorf("%s is not among the existing connections %v", client, e.Existing)
+		g.t.Errorf("%s is not among the existing connections %v: %+v", client, e.Existing, e.Steps)
 	}
 	if l := e.Live; l == nil || l.Error != "" || e.Led(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
 		g.t.Errorf("the live connection came to %+v", l)
