@@ -81,7 +81,8 @@ func words(program string) []string {
 		}
 		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
 		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // that of other users takes root
-		if err == nil && len(args) > 0 {                                         // a process that has ended, and is not waited for, has none
+		// A process that has ended, and is not waited for, has no words.
+		if err == nil && len(args) > 0 {
 			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })
 		}
 	}
