@@ -40,6 +40,8 @@ type link struct {
 	scopes []followed
 	// total is the number of keys.
 	total int64
+	// apart is how many attempts were silent, up to mostApart, and then none again: see stream.create.
+	apart int
 	// steady: the present attempt has come to following. reread is when everything is to be read again.
 	steady bool
 	reread time.Time
@@ -110,6 +112,9 @@ type message struct {
 	away   error
 }
 
+// mostApart bounds by how much the keys of watches grow.
+const mostApart = 32
+
 // errReread ends an attempt without anything being wrong.
 var errReread = errors.New("it is time to read everything again")
 
@@ -127,6 +132,9 @@ func (l *link) run(ctx context.Context) {
 			failures = 0
 		}
 		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
+		if errors.Is(err, errSilent) {
+			l.apart = (l.apart + 1) % (mostApart + 1)
+		}
 		if !l.tell(ctx, message{away: err}) {
 			return
 		}

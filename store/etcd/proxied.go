@@ -58,9 +58,9 @@ type seen struct {
 	marked   int64
 }
 
-// remember lets probe see what has been told.
+// remember lets probe see what has been told, once all watches are there: that etcd answers does not say that they will come.
 func (s *stream) remember() {
-	if s.server.Load() == proxy {
+	if s.steady && s.server.Load() == proxy {
 		s.seen.Store(&seen{revision: s.revision, marker: s.marker, marked: s.marked})
 	}
 }

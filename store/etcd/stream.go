@@ -76,13 +76,21 @@ func (l *link) follow(ctx context.Context) error {
 func (s *stream) hear() { s.heard.Store(int64(s.timing.now().Sub(s.began))) }
 
 // create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
+//
+// After a silent attempt the watches of folders begin at another key, below all that can be in them. A proxy watches equal ranges
+// once for all its clients: one that has lost such a watch, as it does when the token of the client that came first has ended
+// while etcd restarts, goes on giving it to whoever asks for this range, and drops it only when nobody does.
 func (s *stream) create() {
 	for i, f := range s.scopes {
 		if f.denied {
 			continue
 		}
+		key := f.key
+		if f.end != "" {
+			key += strings.Repeat("\x00", s.apart)
+		}
 		create := &etcdserverpb.WatchCreateRequest{
-			Key: []byte(f.key), RangeEnd: []byte(f.end),
+			Key: []byte(key), RangeEnd: []byte(f.end),
 			StartRevision: f.next, ProgressNotify: true, Fragment: true, WatchId: int64(i + 1),
 		}
 		request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}

@@ -1,0 +1,106 @@
+package etcd_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// forgetful is a proxy that has lost its watch of one range, which others ask it for, too: it gives it to whoever comes, and tells
+// nothing of it. It answers all else as etcd does.
+type forgetful struct {
+	etcdserverpb.UnimplementedWatchServer
+	etcdserverpb.UnimplementedKVServer
+	client *clientv3.Client
+	// lost is the key where the range begins. confirms: the watch had been there before it was lost.
+	lost     string
+	confirms bool
+	// asked counts who asked for it.
+	asked atomic.Int64
+}
+
+// listen serves on a port of its own, which it returns.
+func (p *forgetful) listen(t *testing.T) (url string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	etcdserverpb.RegisterKVServer(server, p)
+	etcdserverpb.RegisterWatchServer(server, p)
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(server.Stop)
+	return "http://" + listener.Addr().String()
+}
+
+func (p *forgetful) Range(ctx context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	return etcdserverpb.NewKVClient(p.client.ActiveConnection()).Range(ctx, r)
+}
+
+func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
+	var mu sync.Mutex
+	send := func(r *etcdserverpb.WatchResponse) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = stream.Send(r) // a client that has left is seen by Recv
+	}
+	for next := int64(0); ; next++ {
+		request, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		create := request.GetCreateRequest()
+		if string(create.Key) == p.lost {
+			p.asked.Add(1)
+			if p.confirms {
+				send(&etcdserverpb.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: create.StartRevision}, WatchId: next, Created: true})
+			}
+			continue
+		}
+		watch := p.client.Watch(stream.Context(), string(create.Key), clientv3.WithRange(string(create.RangeEnd)), clientv3.WithRev(create.StartRevision), clientv3.WithCreatedNotify())
+		go func(id int64) {
+			for r := range watch {
+				answer := &etcdserverpb.WatchResponse{Header: r.Header, WatchId: id, Created: r.Created}
+				for _, e := range r.Events {
+					answer.Events = append(answer.Events, (*mvccpb.Event)(e))
+				}
+				send(answer)
+			}
+		}(next)
+	}
+}
+
+// TestProxyForgets: a proxy that has lost a watch gives it to everybody. The source does not wait for it for ever, and finds another.
+func TestProxyForgets(t *testing.T) {
+	t.Parallel()
+	for name, confirms := range map[string]bool{"confirmed": true, "not confirmed": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := etcdkit.Start(t, etcdkit.Options{})
+			p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+			p.put("/services/web", web)
+			p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
+			proxy := &forgetful{client: p.client, lost: p.config.Prefix + "/endpoints/", confirms: confirms}
+			config := p.config
+			config.Endpoints = []string{proxy.listen(t)}
+			f := follow(t, newSource(t, etcd.Options{Config: config}))
+			f.wait("the first state", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 })
+			f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
+			f.reaches(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
+			if proxy.asked.Load() == 0 {
+				t.Error("the source never asked for the lost watch")
+			}
+		})
+	}
+}
