@@ -54,7 +54,7 @@ func (t *native) try() error {
 	l := newLayout(t.family)
 	l.table.Name += trialSuffix
 	var tx nft.Tx
-	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, concerns{special: true, direct: true, clamps: true}))
+	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, concerns{special: true, restricted: true, silent: true, always: true, never: true, direct: true, clamps: true}))
 	return (&nft.Owned{Conn: t.table.Conn, Table: l.table}).Try(&tx)
 }
 

@@ -96,16 +96,18 @@ var (
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
-// concerns are what only some frontends ask for: special, that they are sorted further; direct, that their packets reach endpoints
-// as they came; clamps, a bound of the segment size; owned, that this host is silent about addresses that another one has; roaming,
-// that connections come from other hosts. Packets pay for none that no frontend asks for.
-type concerns struct{ special, direct, clamps, owned, roaming bool }
+// concerns are what only some frontends ask for: special, that they are sorted further, restricted, by their source ranges, silent,
+// that they give no answer, always and never, that endpoints see the node's address or the client's; direct, that their packets reach
+// endpoints as they came; clamps, a bound of the segment size; owned, that this host is silent about addresses that another one has;
+// roaming, that connections come from other hosts. Packets pay for none that no frontend asks for.
+type concerns struct{ special, restricted, silent, always, never, direct, clamps, owned, roaming bool }
 
 // concerns says which of them matter.
 func (w *wanted) concerns() concerns {
 	return concerns{
-		special: w.special.some(), direct: w.mode.LocalIn && w.direct.some(),
-		clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(),
+		special: w.special.some(), restricted: w.set(restrictedSet).some(),
+		silent: w.set(silentSet).some(), always: w.set(masqueradeSet).some(), never: w.set(neverSet).some(),
+		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(),
 	}
 }
 
@@ -121,12 +123,8 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
 		// The node's own are refused in input: a program whose datagram is refused going out is told that it may not send.
 		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Goto("refuse-now"))}},
-		{nft.Chain{Name: "by-policy"}, l.policy(m, bits)},
-		{nft.Chain{Name: "arriving"}, []nft.Rule{
-			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto("by-policy")), // the node itself always may
-			l.at(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
-			rule(nft.Goto("by-policy")),
-		}},
+		{nft.Chain{Name: "by-policy"}, l.policy(m, bits, with)},
+		{nft.Chain{Name: "arriving"}, l.arriving(with)},
 		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, with, "arriving")...)},
 		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, with, "by-policy")},
 		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, with.direct)},
@@ -197,12 +195,28 @@ func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then st
 	return rules
 }
 
+// arriving keeps out who may not connect.
+func (l *layout) arriving(with concerns) (rules []nft.Rule) {
+	if with.restricted {
+		rules = append(rules,
+			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto("by-policy")), // the node itself always may
+			l.at(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop))
+	}
+	return append(rules, rule(nft.Goto("by-policy")))
+}
+
 // policy is what frontends ask for besides being recognised. A refusal bears the mark of the connection, by which it is accepted.
-func (l *layout) policy(m dataplane.Needs, bits markBits) []nft.Rule {
+func (l *layout) policy(m dataplane.Needs, bits markBits, with concerns) (rules []nft.Rule) {
 	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
-	rules := []nft.Rule{l.at(silentSet, nft.Drop), rule(mark(bits.ours)), l.at(rejectedSet, nft.Goto("refuse"))}
-	if m.Forward {
-		rules = append(rules, l.at(masqueradeSet, mark(bits.masquerade)), l.at(neverSet, mark(bits.never)))
+	if with.silent {
+		rules = append(rules, l.at(silentSet, nft.Drop))
+	}
+	rules = append(rules, rule(mark(bits.ours)), l.at(rejectedSet, nft.Goto("refuse")))
+	if m.Forward && with.always {
+		rules = append(rules, l.at(masqueradeSet, mark(bits.masquerade)))
+	}
+	if m.Forward && with.never {
+		rules = append(rules, l.at(neverSet, mark(bits.never)))
 	}
 	return rules
 }

@@ -154,15 +154,15 @@ func TestBitChanges(t *testing.T) {
 		o := options(t, backend)
 		o.Interface, o.Mode.Forward = "lo", true
 		listen(t, 80)
-		web := frontend("10.96.0.10:80", sources("192.0.2.0/24"))
+		web, kept := frontend("10.96.0.10:80", sources("192.0.2.0/24")), frontend("10.96.0.12:80", snat(balancer.NeverSNAT))
 		h := newHost(t, o)
-		apply(t, h, web, frontend("10.96.0.11:80"))
+		apply(t, h, web, frontend("10.96.0.11:80"), kept)
 		stop := knock(t, client, "10.96.0.10:80")
 		for _, bit := range []int{31, 0, 20} {
 			must(t, h.Close())
 			o.MasqueradeBit = bit
 			h = newHost(t, o)
-			apply(t, h, web, frontend("10.96.0.11:80"))
+			apply(t, h, web, frontend("10.96.0.11:80"), kept)
 			saved, form := l.Host().Exec("iptables-"+string(backend)+"-save"), "%#x/%#[1]x"
 			if backend == xtables.NFT {
 				saved, form = l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "0x%08x"

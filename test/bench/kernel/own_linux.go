@@ -62,7 +62,7 @@ func (o *own) start(probe time.Duration) error {
 	case ipvsLayout:
 		options.Mode = ipvs.Needs()
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
-	case mapsLayout, mapsCompleteLayout:
+	case mapsLayout, mapsCompleteLayout, affinityLayout, rangesLayout:
 		options.Interface = "lo" // not every kernel has dummy devices
 		options.Mode = nftables.Needs()
 		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
@@ -104,13 +104,19 @@ func (o *own) load(ctx context.Context) (time.Duration, error) {
 	return o.publish(ctx)
 }
 
-// add defines the i-th service, as one with every default is.
+// add defines the i-th service, as one with every default is but for what the layout names.
 func (o *own) add(i int) {
 	s := &balancer.Service{
 		Name: balancer.Name(serviceName(i)), VIPs: o.vips[i : i+1],
 		Ports:  []balancer.Port{{Port: servicePort, Protocol: balancer.TCP, TargetPort: targetPort}},
 		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, SNAT: balancer.AutoSNAT, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol}, Affinity: balancer.NoAffinity, AffinityTimeout: 3 * time.Hour,
 		Locality: balancer.AnyLocality,
+	}
+	switch o.spec.Layout {
+	case affinityLayout:
+		s.Affinity = balancer.ClientIPAffinity
+	case rangesLayout:
+		s.SourceRanges = []netip.Prefix{network(clientBase, clientBits), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("198.51.100.0/24")}
 	}
 	for j := range o.spec.Endpoints {
 		s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: endpoint(i*o.spec.Endpoints + j), Weight: 1})

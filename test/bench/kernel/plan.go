@@ -29,6 +29,8 @@ const (
 	leastLayout        layout = "least"         // the lookups and chains that nftables mode can't do without
 	mapsLayout         layout = "maps"          // nftables mode's own table, without the guard
 	mapsCompleteLayout layout = "maps complete" // nftables mode with all that the daemon keeps on a host
+	affinityLayout     layout = "affinity"      // the same, with affinity
+	rangesLayout       layout = "ranges"        // the same, with three source ranges
 
 	ipvsLayout    layout = "ipvs"    // ipvs mode with all that the daemon keeps on a host
 	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
@@ -145,7 +147,14 @@ func plan(s sizes) []row {
 	least := spec{leastLayout, s.services[1], s.endpoints}
 	rows = append(rows, row{name: "the least of nftables mode, " + group(least.Services), box: least, what: anyVIP, against: oneRule})
 	rows = append(rows, ownPaths(s, mapsLayout, "nftables mode alone", [2]float64{0, 1.25})...)
-	rows = append(rows, ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})...)
+	plain := ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})
+	rows = append(rows, plain...)
+	for _, l := range []layout{affinityLayout, rangesLayout} {
+		rows = append(rows, row{
+			name: fmt.Sprintf("nftables mode, %s, %s", l, group(s.services[1])), box: spec{l, s.services[1], s.endpoints},
+			what: anyVIP, against: plain[1].name, limits: [2]float64{0, 1.5},
+		})
+	}
 	first := ""
 	for i, n := range s.one {
 		r := row{name: fmt.Sprintf("one service, %s endpoints", group(n)), box: spec{completeLayout, 1, n}, what: anyVIP, against: first}
