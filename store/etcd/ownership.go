@@ -55,7 +55,9 @@ type Ownership struct {
 	ready atomic.Bool
 	wake  wake.Signal
 
-	told history // Run's
+	// Run's: proxied says that what etcd tells comes through a proxy, and does not suffice.
+	told    history
+	proxied bool
 }
 
 // NewOwnership returns what does nothing until Run. The error is one of the configuration.
@@ -125,7 +127,9 @@ func (o *Ownership) attempt(run context.Context) error {
 			cancel(errors.New("the connection was lost"))
 		}
 	}()
-	o.Report(nil)
+	if !o.proxied {
+		o.Report(nil)
+	}
 	err = o.follow(ctx, client, lease, revision)
 	return cmp.Or(context.Cause(ctx), err) // the cause is known only now
 }
@@ -244,14 +248,14 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *leas
 	keeping.Go(func() { kept <- o.keep(ctx, l) })
 	probe := time.NewTicker(ownershipProbe)
 	defer probe.Stop()
-	heard := time.Now()
+	heard, progressed := time.Now(), false
 	for {
 		select {
 		case err := <-kept:
 			return err
 		case <-probe.C:
 			if time.Since(heard) > ownershipSilence {
-				return errors.New("etcd is silent")
+				return o.silent(ctx, client, progressed)
 			}
 			go func() { _ = client.RequestProgress(ctx) }() // silence is what counts
 		case answer, ok := <-config:
@@ -268,7 +272,11 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *leas
 			if !ok || answer.Err() != nil {
 				return errors.Join(errors.New("the watch has ended"), answer.Err())
 			}
-			heard = time.Now()
+			heard, progressed = time.Now(), progressed || answer.IsProgressNotify()
+			if o.proxied && progressed {
+				o.proxied = false
+				o.Report(nil)
+			}
 			o.told.follow(answer)
 			var changes []ownership.Change
 			for _, e := range answer.Events {
@@ -279,6 +287,18 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *leas
 			o.Tell(changes, answer.Header.Revision, false)
 		}
 	}
+}
+
+// silent says why etcd tells nothing. A gRPC proxy answers questions, and requests for progress never.
+func (o *Ownership) silent(ctx context.Context, client *clientv3.Client, progressed bool) error {
+	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
+	defer cancel()
+	if _, err := client.Get(ctx, o.keys.NodeConfig(o.node), clientv3.WithCountOnly()); err == nil && !progressed {
+		o.proxied = true
+		return fmt.Errorf("etcd at %s answers, but not how far its watches have come, as its gRPC proxies do not: name etcd's members as endpoints",
+			strings.Join(o.writer.config.Endpoints, ", "))
+	}
+	return errors.New("etcd is silent")
 }
 
 // keep renews the lease, and writes what has changed of the member.

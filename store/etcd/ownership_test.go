@@ -69,6 +69,36 @@ func withoutRight(t *testing.T, config etcd.Config, user, want string) {
 	}
 }
 
+// TestOwnershipBehindProxy: a gRPC proxy of etcd does not tell how far a watch has come, and the host says what to do.
+func TestOwnershipBehindProxy(t *testing.T) {
+	t.Parallel()
+	c, _, p := single(t, etcdkit.Options{})
+	config := p.config
+	config.Endpoints = []string{c.URL(c.StartProxy().Addr())}
+	o, err := etcd.NewOwnership(config, "gw1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var told atomic.Bool
+	var attempts atomic.Int64
+	o.Member = func() ownership.Member { attempts.Add(1); return ownership.Member{Boot: 1} }
+	o.Tell, o.Secrets, o.Standby = func([]ownership.Change, int64, bool) {}, func([][]byte) {}, func(bool, ownership.Request) {}
+	o.Report = func(err error) {
+		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
+			told.Store(true)
+		} else if err == nil && told.Load() {
+			t.Error("all is said to be well again, and nothing has changed")
+		}
+	}
+	var running sync.WaitGroup
+	running.Go(func() { o.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	wait.For(t, wait.Patience, "the way out", told.Load)
+	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
+}
+
 // takePart has a host take part, and returns once it has read all records.
 func takePart(t *testing.T, config etcd.Config) *etcd.Ownership {
 	o, err := etcd.NewOwnership(config, "gw1")
