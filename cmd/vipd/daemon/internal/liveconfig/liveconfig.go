@@ -106,10 +106,7 @@ func (c *Config) Follow(settings store.Document) (taken bool) {
 	usable := config.Unusable(problems) == nil
 	if usable {
 		next.Mode, next.Node = cmp.Or(c.mode, next.Mode), cmp.Or(next.Node, c.start.Node)
-		problems = append(problems, c.needRestart(next)...)
-		if c.start.Store.Kind == config.EtcdStore {
-			next.Node = c.start.Node // by which the fleet knows this one
-		}
+		problems = append(problems, c.keepStart(&next)...)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,16 +121,18 @@ func (c *Config) Follow(settings store.Document) (taken bool) {
 	return true
 }
 
-// needRestart reports what was changed in the configuration but is in use as it was when vipd started.
-func (c *Config) needRestart(next config.Config) []balancer.Problem {
+// keepStart puts back what can't change while vipd runs to what it was when vipd started, and reports what was changed there.
+func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem
-	was, is := reflect.ValueOf(c.start), reflect.ValueOf(next)
+	was, is := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()
+	allowed := next.Addresses.Allowed
+	next.Addresses.Allowed = c.start.Addresses.Allowed
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
 		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health": // followed while running
 			continue
-		case "node":
+		case "node": // by which a fleet knows this one
 			if c.start.Store.Kind == config.FileStore {
 				continue
 			}
@@ -141,19 +140,15 @@ func (c *Config) needRestart(next config.Config) []balancer.Problem {
 			if c.start.Store.Kind == next.Store.Kind {
 				continue
 			}
-		case "addresses":
-			a, b := c.start.Addresses, next.Addresses
-			a.Allowed, b.Allowed = nil, nil
-			if reflect.DeepEqual(a, b) {
-				continue
-			}
 		}
 		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+			is.Field(i).Set(was.Field(i))
 			problems = append(problems, balancer.Problem{
 				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.file}, Field: name,
 				Text: "has changed, which takes a restart of vipd to come into effect",
 			})
 		}
 	}
+	next.Addresses.Allowed = allowed
 	return problems
 }

@@ -1,6 +1,7 @@
 package liveconfig_test
 
 import (
+	"reflect"
 	"testing"
 
 	"vipd/cmd/internal/config"
@@ -30,5 +31,37 @@ func TestNode(t *testing.T) {
 		if is.Node != test.node || len(problems) != test.problems {
 			t.Errorf("%s: the node is %s, want %s; problems: %v", test.kind, is.Node, test.node, problems)
 		}
+	}
+}
+
+// TestStart: what takes a restart stays as it was when vipd started, beside what is followed.
+func TestStart(t *testing.T) {
+	start := config.Default()
+	c := liveconfig.New("vipd.toml", "", start, func() {})
+	text, problems := tomlfile.Parse("vipd.toml", []byte(`mode = "userspace"
+[addresses]
+bind = false
+allowed = ["10.96.0.0/16"]
+[userspace]
+intercept = "bind"
+[iptables]
+masquerade_bit = 3
+`))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if !c.Follow(text) {
+		t.Fatal("the file is not taken")
+	}
+	is, problems := c.Now()
+	if len(problems) != 3 {
+		t.Errorf("problems: %v, want one each of addresses, userspace and iptables", problems)
+	}
+	if len(is.Addresses.Allowed) != 1 || is.Mode != config.UserspaceMode {
+		t.Errorf("allowed %v, mode %s; both are followed", is.Addresses.Allowed, is.Mode)
+	}
+	is.Addresses.Allowed = start.Addresses.Allowed
+	if !reflect.DeepEqual(is.Addresses, start.Addresses) || is.Userspace != start.Userspace || is.IPTables != start.IPTables {
+		t.Errorf("in use are %+v, %+v, %+v, which take a restart", is.Addresses, is.Userspace, is.IPTables)
 	}
 }
