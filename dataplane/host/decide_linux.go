@@ -63,6 +63,8 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 	to, err := h.holder()
 	held := Held{Addr: a, Where: to.name, Note: to.note}
 	switch {
+	case err != nil && ours && to.passes: // it serves where it is until the device is looked for again
+		return Held{Addr: a, Where: on, Note: err.Error()}, wait
 	case err != nil:
 		return Held{Addr: a, Where: nowhere, Note: err.Error()}, wait
 	case ours && on == to.name && len(h.ledger.Leaving[a]) == 0:

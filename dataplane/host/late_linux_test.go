@@ -80,6 +80,21 @@ func TestNoRoomForLedger(t *testing.T) {
 	if on := where(h)["10.96.7.1"]; on == nowhere || on == "" {
 		t.Errorf("with room the VIP is on %q; problems: %v", on, h.Problems())
 	}
+
+	// A full disk takes nothing away from what is held.
+	on := where(h)["10.96.7.1"]
+	h.ledger.path = "/proc/nowhere/host.json"
+	h.Resync(true)
+	if err := h.Prepare(t.Context(), d); err == nil {
+		t.Error("there is no error where the ledger can't be written again")
+	}
+	if now, p := where(h)["10.96.7.1"], h.Problems(); now != on || len(p) > 0 {
+		t.Errorf("the VIP is said to be on %q, not %q; problems: %v", now, on, p)
+	}
+	h.ledger.path = path
+	must(t, h.Prepare(t.Context(), d))
+	must(t, h.Finish(t.Context(), d.Frontends))
+	checkIntact(t, h)
 }
 
 // TestIPv6Enabled: a VIP comes once IPv6 is enabled on its device as the problem says.
