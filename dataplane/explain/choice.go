@@ -36,6 +36,10 @@ func (n *Node) choose(a *Answer, f *balancer.Frontend) {
 // wayBack says whose address each endpoint sees, and whether its reply comes back here.
 func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	needs := n.Dataplane.Traits().Needs
+	off := ""
+	if needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward) {
+		off = host.Unforwarded(a.Client, from)
+	}
 	for i := range a.Endpoints {
 		e := &a.Endpoints[i]
 		if e.State == balancer.Active {
@@ -45,11 +49,15 @@ func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 			}
 			path := guard.Path{Local: from.Local, In: from.Index, Out: to.Index, Stays: to.Local}
 			e.SNAT, e.Source, e.Lost = guard.SourceOf(f, needs, path)
+			e.stopped = off != "" && !to.Local
 		}
 		a.step("endpoint", e.Lost && e.Part > 0 || !f.Serves(), "%s", e.text(a.Client))
 	}
 	if len(a.Endpoints) == 0 {
 		a.step("endpoint", true, "there is none")
+	}
+	if slices.ContainsFunc(a.Endpoints, func(e Endpoint) bool { return e.stopped && e.Part > 0 }) {
+		a.step("forward", true, "this host forwards no packets from %s, so that they reach no endpoint on another host: sysctl -w %s=1", a.Client, off)
 	}
 }
 
@@ -76,11 +84,15 @@ func (e *Endpoint) text(client netip.Addr) string {
 // conclude sums up what the steps came to.
 func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 	var led, lost []string
+	stopped := 0
 	for _, e := range a.Endpoints {
 		if e.Part > 0 {
 			led = append(led, e.Address.String())
 			if e.Lost {
 				lost = append(lost, e.Address.String())
+			}
+			if e.stopped {
+				stopped++
 			}
 		}
 	}
@@ -93,6 +105,8 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 		a.verdict(Refused, "refused: each endpoint of %s has as many connections as its max_connections", f.Service)
 	case len(led) == 0:
 		a.verdict(Lost, "not served: the kernel has nothing that leads to an endpoint of %s", f.Service)
+	case stopped == len(led):
+		a.verdict(Dropped, "dropped: this host does not forward packets to the endpoints of %s", f.Service)
 	case len(lost) == len(led):
 		a.verdict(Lost, "lost: %s answers past this node, unless its own routes lead through here", strings.Join(lost, ", "))
 	case len(led) == 1:

@@ -24,3 +24,6 @@ func InLedger(string) (map[netip.Addr]string, error) { return nil, nil }
 
 // RouteTo knows loopback alone.
 func RouteTo(a netip.Addr) (Route, error) { return Route{Local: a.IsLoopback()}, nil }
+
+// Unforwarded names none: no mode forwards there.
+func Unforwarded(netip.Addr, Route) string { return "" }

@@ -1,10 +1,12 @@
 package packetflow
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
 	"slices"
+	"testing"
 
 	"vipd/balancer"
 	"vipd/dataplane/explain"
@@ -97,4 +99,23 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 		return fmt.Sprintf("explained as served by %q alone; %s answers, %v", only, answer.Server, err)
 	}
 	return ""
+}
+
+// TestUnforwarded: clients whose packets the node does not forward hear nothing, and are told so.
+func TestUnforwarded(t *testing.T) {
+	w := newWorld(t, modes()[1])
+	w.apply(t, readSections(t)[0])
+	w.hosts["local"].Sysctl("net.ipv6.conf.all.forwarding", "0")
+	w.hosts["local"].Sysctl("net.ipv4.conf.far.forwarding", "0")
+	all := map[string]int{"s1": 1, "s2": 1, "s3": 1}
+	for _, r := range []row{
+		{client: "far", to: "vip", verdict: dropped},
+		{client: "far", to: "vip6", verdict: dropped},
+		{client: "local", to: "vip6", verdict: served, answers: all, nodeAt: "*"},
+		{client: "near", to: "vip", verdict: served, answers: all, nodeAt: "s3"},
+	} {
+		if wrong := cmp.Or(w.check(r, "tcp"), w.explained(r, "tcp")); wrong != "" {
+			t.Errorf("%s to %s: %s", r.client, r.to, wrong)
+		}
+	}
 }
