@@ -117,12 +117,16 @@ func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
 	}
 	n.address(a)
 	f := n.Applied.At(q.To)
+	doubtful := f != nil && f.Service == "" // a change failed: the kernel is asked as for what is wanted
+	if doubtful {
+		f = n.Desired.Frontends.At(q.To)
+	}
 	if f == nil {
 		n.unserved(a)
 		return *a, nil
 	}
 	a.Service, a.Port = f.Service, f.Port
-	n.frontend(a, f)
+	n.frontend(a, f, doubtful)
 	from, err := host.RouteTo(q.Client)
 	if err != nil {
 		a.step("client", true, "%v", err)
@@ -153,8 +157,8 @@ func (a *Answer) verdict(v Verdict, format string, args ...any) {
 	a.Verdict, a.Summary = v, fmt.Sprintf(format, args...)
 }
 
-// frontend says which one it is, and whether it is as wanted.
-func (n *Node) frontend(a *Answer, f *balancer.Frontend) {
+// frontend says which one it is, and whether it is as wanted. Doubtful: what is there of it is unknown.
+func (n *Node) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	what := nameOf(f)
 	if f.NodePort {
 		what += ", its node port"
@@ -165,7 +169,7 @@ func (n *Node) frontend(a *Answer, f *balancer.Frontend) {
 		a.step("frontend", true, "%s; its last change could not be applied: %s", what, trouble)
 	case want == nil:
 		a.step("frontend", true, "%s; about to be removed", what)
-	case want != f:
+	case want != f || doubtful:
 		a.step("frontend", false, "%s; a change of it is about to be applied", what)
 	default:
 		a.step("frontend", false, "%s, applied in %s mode", what, n.Mode)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 )
 
@@ -53,4 +55,38 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDoubtful: a frontend whose last change failed is explained as that of its service, with what the mode leads to; what the engine has in
+// its place knows neither.
+func TestDoubtful(t *testing.T) {
+	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
+	b := netip.MustParseAddrPort("127.0.0.1:8080")
+	f := &balancer.Frontend{Key: k, Service: "web", Backends: []balancer.Backend{{Addr: b, Weight: 1, State: balancer.Active}}}
+	n := Node{Mode: "userspace", Dataplane: leading{to: b}, Connections: reading{errors.New("none")}, Trouble: func(balancer.Key) string { return "the port is in use" }}
+	n.Desired.Frontends = n.Desired.Frontends.Set(k, f)
+	n.Applied = n.Applied.Set(k, &balancer.Frontend{Key: k})
+	a, err := n.Explain(t.Context(), Question{Client: netip.MustParseAddr("127.0.0.1"), To: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "served by 127.0.0.1:8080, unless what is marked with ! keeps the client from it"; a.Service != "web" || a.Summary != want {
+		t.Errorf("service %q: %s, want web: %s; steps: %v", a.Service, a.Summary, want, a.Steps)
+	}
+	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.What == "frontend" })
+	if want := "service web; its last change could not be applied: the port is in use"; a.Steps[i].Text != want || !a.Steps[i].Wrong {
+		t.Errorf("%+v, want %q", a.Steps[i], want)
+	}
+}
+
+// leading is a dataplane that leads everything to one endpoint.
+type leading struct {
+	dataplane.Dataplane
+	to netip.AddrPort
+}
+
+func (leading) Traits() dataplane.Traits { return dataplane.Traits{} }
+
+func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (dataplane.Explanation, error) {
+	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
