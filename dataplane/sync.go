@@ -66,7 +66,7 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 		r.LastFull, r.Last, r.LastDuration, r.LastChanges = full, now, now.Sub(started), changes
 		r.LastError = ""
 		if failed != nil {
-			r.LastError = failed.Error()
+			r.LastError = eachOnce(failed)
 			e.Log.Debug("carrying out the wanted state", "err", failed, "failing", len(e.retries))
 		}
 		e.Metrics.Synced(full, r.LastDuration, changes, failed != nil)
@@ -89,6 +89,17 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 	}
 	r.Done, r.Moving = e.done, e.moving != nil
 	e.publish()
+}
+
+// eachOnce is the text of joined errors without those that several steps met, such as that of a ledger that can't be written.
+func eachOnce(err error) string {
+	seen := map[string]bool{}
+	lines := slices.DeleteFunc(strings.Split(err.Error(), "\n"), func(line string) bool {
+		was := seen[line]
+		seen[line] = true
+		return was
+	})
+	return strings.Join(lines, "\n")
 }
 
 // broken is what others broke: how many things, the frontends among them, and what was noticed first.

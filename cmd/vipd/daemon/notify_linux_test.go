@@ -59,7 +59,7 @@ func TestWaitsForItsStore(t *testing.T) {
 	})
 }
 
-// TestStatusLineTellsWhatFails: the line of systemctl status says what can't be applied, also where that is no frontend.
+// TestStatusLineTellsWhatFails: the line of systemctl status says what can't be applied, once, also where that is no frontend.
 func TestStatusLineTellsWhatFails(t *testing.T) {
 	lab.New(t)
 	hears := systemd(t)
@@ -78,6 +78,9 @@ func TestStatusLineTellsWhatFails(t *testing.T) {
 	program.Save(t, run, "a file, in which there is no room for a ledger")
 	configure(first + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(first))
 	hears("the line says why", func(text string) bool {
+		if strings.Count(text, "writing the ledger") > 1 {
+			t.Errorf("the line says it more than once: %q", text)
+		}
 		return strings.HasPrefix(text, "STATUS=") && strings.Contains(text, "writing the ledger")
 	})
 	if err := os.Remove(run); err != nil {
