@@ -9,6 +9,18 @@ import (
 // newLog makes the log, which libraries write to as well, such as an http.Server that can't accept. In systemd's journal each line has
 // a priority, and text has neither time nor level: the journal keeps both with the line.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
+	h, err := newHandler(to, journal, level, format)
+	if err != nil {
+		return nil, err
+	}
+	out := slog.New(h)
+	slog.SetDefault(out)
+	slog.SetLogLoggerLevel(slog.LevelWarn) // by package log libraries tell of what goes wrong, such as a handler that panics
+	return out, nil
+}
+
+// newHandler makes what newLog writes with.
+func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("--log-level %q is unknown; possible are debug, info, warn, error", level)
@@ -33,10 +45,7 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	if journal {
 		h = forJournal{h, l}
 	}
-	out := slog.New(h)
-	slog.SetDefault(out)
-	slog.SetLogLoggerLevel(slog.LevelWarn) // by package log libraries tell of what goes wrong, such as a handler that panics
-	return out, nil
+	return h, nil
 }
 
 func withoutTimeAndLevel(groups []string, a slog.Attr) slog.Attr {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -21,7 +21,7 @@ const (
 // that nobody reads. No part of vipd stands still with it.
 type logQueue struct {
 	to       io.Writer
-	prefix   string // of its own lines
+	own      atomic.Pointer[slog.Logger] // for its own lines; nil before log was called
 	patience time.Duration
 	lines    chan []byte
 	// stalled: the log took no line in time, and has taken none since.
@@ -32,12 +32,20 @@ type logQueue struct {
 }
 
 // startLogQueue returns a queue that writes until its end is called.
-func startLogQueue(to io.Writer, prefix string, patience time.Duration) *logQueue {
-	q := &logQueue{
-		to: to, prefix: prefix, patience: patience, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{}),
-	}
+func startLogQueue(to io.Writer, patience time.Duration) *logQueue {
+	q := &logQueue{to: to, patience: patience, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{})}
 	go q.run()
 	return q
+}
+
+// log is newLog for what goes through the queue. The queue's own lines have the same form.
+func (q *logQueue) log(journal bool, level, format string) (*slog.Logger, error) {
+	own, err := newHandler(q.to, journal, level, format)
+	if err != nil {
+		return nil, err
+	}
+	q.own.Store(slog.New(own))
+	return newLog(q, journal, level, format)
 }
 
 // Write implements io.Writer, for one line at a time. It waits for a log that is slow, and drops the line where the log has stalled.
@@ -75,8 +83,10 @@ func (q *logQueue) run() {
 			continue
 		default: // what was dropped came after all that waited
 		}
-		if lost := q.lost.Swap(0); lost > 0 {
-			fmt.Fprintf(q.to, "%sthe log took no lines for some time, so that %d are missing here\n", q.prefix, lost)
+		if log := q.own.Load(); log != nil {
+			if lost := q.lost.Swap(0); lost > 0 {
+				log.Error("the log took no lines for some time, so that some are missing here", "lines", lost)
+			}
 		}
 		select {
 		case line := <-q.lines:

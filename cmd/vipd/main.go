@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if journal {
 		prefix = priorityError + prefix
 	}
-	queue := startLogQueue(stderr, prefix, stalledAfter)
+	queue := startLogQueue(stderr, stalledAfter)
 	defer queue.end()
 	stderr = queue
 	complain := func(err error) {
@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "vipd %s\n", version.Current())
 		return exitDone
 	}
-	log, err := newLog(stderr, journal, a.level, a.format)
+	log, err := queue.log(journal, a.level, a.format)
 	if err != nil {
 		complain(err)
 		return exitUsage

@@ -29,7 +29,7 @@ const failedPause = 5 * time.Second
 // runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
-	queue := startLogQueue(stderr, "vipd owner: ", 0) // it must be in time
+	queue := startLogQueue(stderr, 0) // it must be in time
 	defer queue.end()
 	stderr = queue
 	complain := func(err error) {
@@ -52,7 +52,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		complain(errors.Join(err, errors.New("it takes flags only; see vipd owner --help")))
 		return exitUsage
 	}
-	log, err := newLog(stderr, journal, a.level, a.format)
+	log, err := queue.log(journal, a.level, a.format)
 	if err != nil {
 		complain(err)
 		return exitUsage

@@ -42,7 +42,7 @@ type Log struct {
 	// queues are the destinations. Each begins with the first service that names it and ends with Run, which owns them.
 	queues  map[string]chan line
 	usual   chan line     // of Default; nil means nowhere
-	failing sync.Map      // file that can't be written to the error
+	files   sync.Map      // path to the file that is written
 	wanted  chan struct{} // closed once the first destination has its services
 	writing sync.WaitGroup
 }
@@ -66,8 +66,9 @@ func (l *Log) Lost() uint64 { return l.lost.Load() }
 
 // Problems are the files that can't be written, of those that lines are to go to.
 func (l *Log) Problems() (all []balancer.Problem) {
-	for path, err := range l.failing.Range {
-		if !l.named(path.(string)) {
+	for path, f := range l.files.Range {
+		err := f.(*file).wrong()
+		if err == nil || !l.named(path.(string)) {
 			continue
 		}
 		all = append(all, balancer.Problem{
@@ -196,11 +197,6 @@ func (l *Log) tell(began bool, c *dataplane.Connection) {
 	}
 }
 
-// silence is how long a file may take no lines before that is a problem.
-const silence = 5 * time.Second
-
-var errSilent = fmt.Errorf("it has taken no line for %s", silence)
-
 // write writes lines until the queue is closed.
 func (l *Log) write(path string, queue chan line) {
 	if path == balancer.JournalLog {
@@ -210,12 +206,11 @@ func (l *Log) write(path string, queue chan line) {
 		return
 	}
 	f := &file{path: path}
+	l.files.Store(path, f)
+	defer l.files.Delete(path)
 	defer f.close()
 	out := bufio.NewWriterSize(f, 64<<10)
 	handler := handlerFor(path, out)
-	defer l.failing.Delete(path)
-	late := time.AfterFunc(silence, func() { l.failing.Store(path, errSilent) })
-	late.Stop()
 	pending := uint64(0)
 	idle := time.NewTicker(idleTime)
 	defer idle.Stop()
@@ -224,13 +219,11 @@ func (l *Log) write(path string, queue chan line) {
 		more := true
 		select {
 		case n, more = <-queue:
-			late.Reset(silence)
 		case <-idle.C:
 			f.rest()
 			continue
 		}
 		if !more {
-			late.Stop()
 			return
 		}
 		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
@@ -239,15 +232,13 @@ func (l *Log) write(path string, queue chan line) {
 		if pending++; len(queue) > 0 && pending < 1000 {
 			continue
 		}
-		err := out.Flush()
-		late.Stop()
-		if err == nil {
-			l.failing.Delete(path)
+		if err := out.Flush(); err == nil {
+			f.failed.Store(nil)
 		} else {
 			l.lost.Add(pending)
 			out.Reset(f)
 			f.torn = f.half
-			if _, known := l.failing.Swap(path, err); !known {
+			if known := f.failed.Swap(&err); known == nil {
 				l.o.Log.Warn("the access log can't be written; its lines are counted in vipd_access_log_lost_total", "err", err)
 			}
 		}
@@ -294,6 +285,23 @@ type file struct {
 	looked time.Time // when the name was last looked up, which each write does at most a second after the one before
 	half   bool      // what was written last ends within a line
 	torn   bool      // the rest of that line is lost
+
+	failed atomic.Pointer[error]     // of the last lines; nil means they are written
+	since  atomic.Pointer[time.Time] // when the write began that is going on; nil means none is
+}
+
+// silence is how long a file may take no lines before that is a problem.
+const silence = 5 * time.Second
+
+// wrong is why lines are not written. Any goroutine may ask.
+func (f *file) wrong() error {
+	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
+		return fmt.Errorf("it has taken no line for %s", silence)
+	}
+	if err := f.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // idleTime is how long nothing is written before the file is closed: no service may name it any more, and one that was removed takes
@@ -312,6 +320,9 @@ const lookEvery = time.Second
 
 // Write implements io.Writer.
 func (f *file) Write(b []byte) (int, error) {
+	began := time.Now()
+	f.since.Store(&began)
+	defer f.since.Store(nil)
 	if f.open != nil && time.Since(f.looked) > lookEvery && !f.named() {
 		f.close()
 	}

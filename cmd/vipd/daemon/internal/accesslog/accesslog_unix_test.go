@@ -66,6 +66,54 @@ func TestDiskTakesNothing(t *testing.T) {
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
 }
 
+// TestHangsThenFails: where a write has hung and fails then, as that to a pipe whose reader ends, the problem becomes that, and vipd's
+// own log says so.
+func TestHangsThenFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
+		return snap.Map[balancer.Name, *balancer.Service]{}, nil
+	}
+	said := make(chan string, 10)
+	l := New(Options{Default: path, Services: none, Log: slog.New(slog.NewTextHandler(lines(said), nil)), Follow: func(ctx context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
+		for range queued { // more than the pipe has room for
+			tell(false, &dataplane.Connection{Service: "web"})
+		}
+		<-ctx.Done()
+		return nil
+	}})
+	problem := func(text string) func() bool {
+		return func() bool { p := l.Problems(); return len(p) == 1 && strings.Contains(p[0].Text, text) }
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { l.Run(ctx); close(ended) }()
+	wait.For(t, wait.Patience, "the problem", problem("it has taken no line for 5s"))
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, wait.Patience, "the other problem", problem("broken pipe"))
+	cancel()
+	<-ended
+	if len(said) == 0 || !strings.Contains(<-said, "the access log can't be written") {
+		t.Error("vipd's log does not say so")
+	}
+}
+
+// lines takes lines.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
 // TestProblemEndsWithTheSetting: that a file can't be written is no problem any more once no service has its lines go there.
 func TestProblemEndsWithTheSetting(t *testing.T) {
 	bad, good := filepath.Join(t.TempDir(), "none", "log"), filepath.Join(t.TempDir(), "log")
