@@ -296,7 +296,7 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// heard returns the answer; each part of it that comes ends the silence so far.
+// heard returns the answer; only waiting for a part of it is silence from then on.
 func (s *silence) heard(body io.Reader) io.Reader {
 	if s == nil {
 		return body
@@ -305,13 +305,11 @@ func (s *silence) heard(body io.Reader) io.Reader {
 	return s
 }
 
-// Read reads the answer.
-func (s *silence) Read(p []byte) (n int, err error) {
-	n, err = s.body.Read(p)
-	if n > 0 {
-		s.timer.Reset(s.patience)
-	}
-	return n, err
+// Read reads the answer. The caller may take its time between one part and the next.
+func (s *silence) Read(p []byte) (int, error) {
+	s.timer.Reset(s.patience)
+	defer s.timer.Stop()
+	return s.body.Read(p)
 }
 
 // end lets go.

@@ -1,0 +1,44 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/dataplane"
+)
+
+// TestSlowReader: what the caller does with a part of the answer takes its own time, and is no silence of the daemon.
+func TestSlowReader(t *testing.T) {
+	parts := []string{"[{}\n", ",{}\n", "]\n"}
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		go func() {
+			if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
+				t.Error(err)
+			}
+			_, _ = fmt.Fprint(theirs, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+			for _, part := range parts {
+				_, _ = fmt.Fprintf(theirs, "%x\r\n%s\r\n", len(part), part)
+			}
+			_, _ = fmt.Fprint(theirs, "0\r\n\r\n")
+		}()
+		c := NewClient("d.sock")
+		c.http.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return ours, nil }}
+		defer c.Close()
+		listed := 0
+		err := c.EachConnection(t.Context(), dataplane.ConnectionQuery{}, func(Connection) error {
+			time.Sleep(time.Hour)
+			listed++
+			return nil
+		})
+		if err != nil || listed != 2 {
+			t.Errorf("%d of 2 are listed, and then: %v", listed, err)
+		}
+	})
+}
