@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"vipd/dataplane/internal/neigh"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // TestSchedule: each address is announced at once and 0.1, 1.1 and 2.2 s later, then every minute, at no more than 5,000 and 500
@@ -196,3 +198,35 @@ func TestRivals(t *testing.T) {
 type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
+
+// TestLateReader: what has come before a listener's time is over counts, where the process had no time to read it until then.
+func TestLateReader(t *testing.T) {
+	l, client := world(t)
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier := hear(t, l.Host()) // who listens first gets a frame last
+	for _, text := range []string{vip4, vip6} {
+		vip := netip.MustParseAddr(text)
+		ctx, cancel := context.WithCancel(t.Context())
+		var told atomic.Bool
+		arrive := func() {
+			if err := client.Do(func() error {
+				other, err := net.InterfaceByName("lan")
+				if err != nil {
+					return err
+				}
+				return neigh.Announce(other.Index, []netip.Addr{vip})
+			}); err != nil {
+				t.Error(err)
+			}
+			wait.For(t, 0, "the announcement", func() bool { return earlier.of(vip) != nil })
+			cancel()
+		}
+		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
+		if err != nil || !told.Load() {
+			t.Errorf("%s is claimed: %t, %v", vip, told.Load(), err)
+		}
+	}
+}

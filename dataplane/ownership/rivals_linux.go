@@ -64,13 +64,15 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
 	var failed error
 	var asking sync.WaitGroup
 	ready := func() {
-		if failed = ask(sender, vips); failed == nil { // which opens the sockets here, where the caller is
+		failed = ask(sender, vips) // which opens the sockets here, where the caller is
+		time.AfterFunc(patience, cancel)
+		if failed == nil {
 			asking.Go(func() { failed = askAgain(ctx, sender, vips, patience/probes) })
 		}
 	}

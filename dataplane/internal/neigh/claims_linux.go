@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -102,22 +101,38 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 	return raw
 }
 
-// read tells of the claims on one socket until ctx ends.
+// mostWaiting bounds how many frames are read that wait in the end: a socket has room for fewer, but more may come meanwhile.
+const mostWaiting = 1000
+
+// read tells of the claims on one socket that come until ctx ends. Those that wait then are told, too: the process may not have had time
+// for them.
 func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
+	raw, err := c.SyscallConn()
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
 	var frame [256]byte
-	for {
-		n, _, err := c.ReadFrom(frame[:])
-		if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("listening for neighbours: %w", err)
-		}
+	take := func(n int) {
 		if claim, ok := claimIn(frame[:n]); ok && !bytes.Equal(claim.MAC, own) {
 			tell(claim)
 		}
 	}
+	for err == nil {
+		var n int
+		if n, _, err = c.ReadFrom(frame[:]); err == nil {
+			take(n)
+		}
+	}
+	if ctx.Err() == nil || raw == nil {
+		return fmt.Errorf("listening for neighbours: %w", err)
+	}
+	return raw.Control(func(fd uintptr) {
+		for range mostWaiting {
+			n, err := unix.Read(int(fd), frame[:])
+			if err != nil && err != unix.EINTR {
+				return // none is left
+			}
+			take(max(n, 0))
+		}
+	})
 }
 
 // claimIn reads an Ethernet frame.
