@@ -22,6 +22,8 @@ import (
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // newWriter returns a writer for the place.
@@ -339,6 +341,29 @@ func TestRemove(t *testing.T) {
 	if s.Endpoints.Len() != 451 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
 		t.Errorf("%d endpoints and %d overrides are left", s.Endpoints.Len(), s.Overrides.Len())
 	}
+}
+
+// TestRemoveMany: more loose endpoints than etcd takes in one request go in parts, before their service.
+func TestRemoveMany(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)})
+	const loose, at = 27_000, 100
+	long := strings.Repeat("x", 40) // 1.5 MiB come to some 80 bytes a key
+	for i := 0; i < loose; i += at {
+		var puts []clientv3.Op
+		for j := range at {
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/endpoints/web/%s%d", p.config.Prefix, long, i+j), `{"address":"10.0.0.1"}`))
+		}
+		p.try("put endpoints", func(ctx context.Context) error {
+			_, err := p.client.Txn(ctx).Then(puts...).Commit()
+			return err
+		})
+	}
+	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	p.await("nothing", func(s store.Snapshot) bool { return s.Services.Len() == 0 && s.Endpoints.Len() == 0 })
 }
 
 // await reads the place until it is as it should be.
