@@ -277,3 +277,34 @@ func forget(w *world, f *fsnotify.Watcher) {
 		w.do(f.Remove(path))
 	}
 }
+
+// TestManyFilesOfLater: many files at once may have times that are ahead, as from a server whose clock is.
+func TestManyFilesOfLater(t *testing.T) {
+	files := map[string]string{"vipd.toml": "[store]\npath = \"services.d\"\n"}
+	write := func(folder string, vip int) {
+		for i := range 60 {
+			files[fmt.Sprintf("%s/%d.toml", folder, i)] = service(fmt.Sprint("s", i), vip)
+		}
+	}
+	write("one", 1)
+	write("two", 2)
+	w := newWorld(t, files)
+	for path := range files {
+		w.do(os.Chtimes(w.path(path), time.Time{}, time.Now().Add(time.Hour)))
+	}
+	w.link("services.d", "one")
+	w.follow()
+	all := func(vip byte) func(store.Snapshot) bool {
+		return func(s store.Snapshot) bool {
+			for _, service := range s.Services.All() {
+				if service.VIPs[0].As4()[3] != vip {
+					return false
+				}
+			}
+			return s.Services.Len() == 60
+		}
+	}
+	w.until("the first files", all(1))
+	w.link("services.d", "two")
+	w.until("those in their place", all(2))
+}

@@ -36,8 +36,9 @@ type loader struct {
 	round    int
 	// unsettled means that some file has been in the making since the last look at everything.
 	unsettled bool
-	// ahead are files whose time is further ahead than the grace.
-	ahead map[string]sighting
+	// ahead are files whose time is further ahead than the grace; seeing guards it, for several files are read at once.
+	seeing sync.Mutex
+	ahead  map[string]sighting
 	// grace is defaultGrace but in tests.
 	grace time.Duration
 
@@ -250,7 +251,7 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	}
 }
 
-// read reads one file of the place. It changes nothing of the loader: several run at once.
+// read reads one file of the place. It changes nothing of the loader but ahead: several run at once.
 func (l *loader) read(path string, old *contents, what look) *contents {
 	fresh, doc := l.parse(path, old, what)
 	if doc != nil {

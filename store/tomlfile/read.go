@@ -104,6 +104,8 @@ func (l *loader) recent(t *text) bool {
 	if age > -l.grace {
 		return age < l.grace
 	}
+	l.seeing.Lock()
+	defer l.seeing.Unlock()
 	if l.ahead[t.path].id != t.id {
 		l.ahead[t.path] = sighting{t.id, t.began}
 	}
