@@ -393,6 +393,10 @@ func TestFindings(t *testing.T) {
 			m.frontend("10.96.0.11:80/tcp", false)
 			m.Frontends[1].Service, m.Frontends[1].Idle = m.Frontends[0].Service, "there are no endpoints"
 		}, []string{"services: problem: clients of web at 10.96.0.11:80/tcp are not served: there are no endpoints"}},
+		{"a node port at the node's addresses of a family that the service has no endpoints of", func(m *made) {
+			m.frontend("[fd01::1]:30080/tcp", true)
+			m.Frontends[1].Service, m.Frontends[1].Idle = m.Frontends[0].Service, "there are no endpoints"
+		}, nil},
 		{"an address that nobody holds", func(m *made) {
 			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
 		},

@@ -51,6 +51,9 @@ func checkServices(_ context.Context, v *visit) {
 	for _, f := range v.Frontends {
 		name := string(f.Service)
 		if served[f.Service] {
+			if f.NodePort && len(f.Backends) == 0 {
+				continue // nobody asked for the node's addresses of the other family
+			}
 			name += " at " + f.Key.String() // its other frontends have endpoints
 		}
 		key := [2]string{f.Idle, name}
