@@ -3,11 +3,18 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"vipd/cmd/internal/api"
 	"vipd/test/program"
 	"vipd/test/wait"
 )
@@ -61,4 +68,41 @@ func TestStop(t *testing.T) {
 	if said := status(); strings.Contains(said, "stopping") {
 		t.Errorf("the next vipd is said to be stopping: %s", said)
 	}
+}
+
+// TestStopWithoutDescriptors: a vipd that has no descriptor left when it is told to end takes its rules and addresses back all the same,
+// also where it starts programs to do that.
+func TestStopWithoutDescriptors(t *testing.T) {
+	g := newGateway(t)
+	g.write(settings("userspace", "legacy"), 0, 1)
+	vipd := exec.Command(filepath.Join(filepath.Dir(g.vipctl), "vipd"), "--config", g.file)
+	vipd.Stderr = t.Output()
+	if err := vipd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	client := api.NewClient(filepath.Join(filepath.Dir(g.file), "run", "d.sock"))
+	wait.For(t, wait.Patience, "vipd to be ready", func() bool { s, err := client.Status(t.Context()); return err == nil && s.Ready })
+	client.Close()
+	_, c := g.ask(g.client)
+	_ = c.Close()
+	free := uint64(0)
+	for ; ; free++ {
+		if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", vipd.Process.Pid, free)); err != nil {
+			break
+		}
+	}
+	if err := unix.Prlimit(vipd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: free}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_ = vipd.Process.Signal(syscall.SIGTERM)
+	if err := vipd.Wait(); err != nil {
+		t.Errorf("vipd: %v", err)
+	}
+	if left := g.rules(); strings.Contains(left, "VIPD") {
+		t.Errorf("rules are left:\n%s", left)
+	}
+	if left := g.Host().Exec("ip", "addr", "show", "to", "10.96.0.10"); left != "" {
+		t.Errorf("an address is left: %s", left)
+	}
+	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }

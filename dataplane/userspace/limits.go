@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// reserve is what is left for everything that is not a connection, flow, listener or pipe: files, netlink, health checks,
-// and the API.
-func reserve(limit int) int { return min(max(limit/4, 32), 1024) }
+// reserve is what is left for everything that is not a connection, flow, listener or pipe: files, netlink, health checks, the API, and
+// those that are kept for the end.
+func reserve(limit int) int { return min(max(limit/4, 48), 1024) }
 
 // Reserve is how many descriptors userspace mode leaves to the rest of the process.
 func Reserve() int { return reserve(maxDescriptors()) }

@@ -72,6 +72,7 @@ type Daemon struct {
 	config config.Config
 	lock   *os.File
 	opened []io.Closer // what closeFiles closes, the last first
+	spare  descriptors
 	// filesLost: the last look did not find vipd's files; it belongs to the watch.
 	filesLost bool
 	host      hostSide
@@ -127,6 +128,10 @@ func New(o Options) (*Daemon, error) {
 		}
 	}
 	d := &Daemon{Options: o, config: c, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
+	if d.spare, err = spareDescriptors(); err != nil {
+		return nil, err
+	}
+	d.opened = append(d.opened, d.spare)
 	opened := false
 	defer func() {
 		if !opened {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -43,6 +44,7 @@ func (d *Daemon) takeOver() (err error) {
 
 // handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
 func (d *Daemon) handOver() error {
+	_ = d.spare.Close()
 	d.modeSwitch.Close()
 	mode, limit := d.modeSwitch.Serving(), d.modeSwitch.DrainTime()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -107,6 +109,31 @@ func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	var err error
 	d.heir, err = d.storeQueue(ctx)
 	return d.heir, err
+}
+
+// descriptors are kept for the end: a process that has none left could not take back what it has made, as programs such as iptables,
+// of which each takes ten, do that for some of it.
+type descriptors []*os.File
+
+const spare = 16
+
+func spareDescriptors() (all descriptors, err error) {
+	for range spare {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("keeping descriptors for the end (raise LimitNOFILE of the unit, or ulimit -n): %w", err), all.Close())
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// Close lets others have them. It may be called again.
+func (d descriptors) Close() error {
+	for _, f := range d {
+		_ = f.Close()
+	}
+	return nil
 }
 
 // releaseTime bounds how long taking the addresses back may take.
