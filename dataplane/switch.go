@@ -67,8 +67,10 @@ func (e *Engine) withGone(done snap.Map[balancer.Key, *balancer.Frontend], want 
 		}
 	}
 	for key, d := range e.gone {
-		if !want.Frontends.Has(key) && d.until.After(time.Now()) {
-			done = done.Set(key, d.frontend)
+		if left := time.Until(d.until); left > 0 && !want.Frontends.Has(key) {
+			f := *d.frontend
+			f.DrainTimeout = left
+			done = done.Set(key, &f)
 		}
 	}
 	return done

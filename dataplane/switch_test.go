@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -164,17 +163,17 @@ func (g *gone) Apply(ctx context.Context, batch []dataplane.Change) error {
 }
 
 // TestSwitchTellsWhatGoes checks that the next dataplane is told of a frontend that goes with the switch, or went while its connections
-// still have time.
+// still have time, and of how much that is.
 func TestSwitchTellsWhatGoes(t *testing.T) {
 	for name, test := range map[string]struct {
 		before time.Duration // how long before the switch it goes
-		told   bool
-	}{"with it": {0, true}, "before": {20 * time.Second, true}, "long before": {40 * time.Second, false}} {
-		t.Run(name, func(t *testing.T) { tellsWhatGoes(t, test.before, test.told) })
+		left   time.Duration // of its connections' time
+	}{"with it": {0, 30 * time.Second}, "before": {20 * time.Second, 10 * time.Second}, "long before": {40 * time.Second, 0}} {
+		t.Run(name, func(t *testing.T) { tellsWhatGoes(t, test.before, test.left) })
 	}
 }
 
-func tellsWhatGoes(t *testing.T, before time.Duration, told bool) {
+func tellsWhatGoes(t *testing.T, before, left time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()
 		e := dataplane.NewEngine(dataplane.Options{Dataplane: fake.New(kernel), Host: fake.NewHost(kernel), Log: slog.New(slog.DiscardHandler)})
@@ -194,8 +193,12 @@ func tellsWhatGoes(t *testing.T, before time.Duration, told bool) {
 		next, moved := &gone{Dataplane: fake.New(kernel.Beside())}, make(chan bool, 1)
 		e.Switch(next, balancer.Desired{}, func() { moved <- true })
 		<-moved
-		if slices.Contains(next.was, goes) != told || len(next.was) > 1 {
-			t.Errorf("the next dataplane was told of %v, want %t", next.was, told)
+		var told time.Duration
+		for _, f := range next.was {
+			told += f.DrainTimeout
+		}
+		if told != left || len(next.was) > 1 {
+			t.Errorf("the next dataplane was told of %v, whose connections have %s, want %s", next.was, told, left)
 		}
 		cancel()
 		<-ended
