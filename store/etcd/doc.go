@@ -29,7 +29,7 @@
 // not taken as a revision to go on from: servers before 3.4.25 report it ahead of events that are still on their way.
 // What passes is measured by the monotonic clock, so that a jump of the host's clock is not taken for an outage.
 // Behind etcd's gRPC proxy, which has no answer to such requests and hides what happens to the members, the link asks
-// now and then whether what was told last is still what there is.
+// now and then whether what was told last is still what there is, and every few minutes whether each folder has what was told.
 //
 // The state belongs to one goroutine. A key that can't be decoded is a problem of its service, and its last good value
 // stays; an unknown field is a warning. What is read as a whole is published as it was at that moment; afterwards the

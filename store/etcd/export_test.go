@@ -18,11 +18,14 @@ func (t *timing) hasten() {
 	t.jitter, t.slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.refill = time.Second
 	t.errorPause = time.Minute // one outage is one error, however busy the machine
-	t.pageKeys, t.knock = 7, 100*time.Millisecond
+	t.pageKeys, t.knock, t.survey = 7, 100*time.Millisecond, 200*time.Millisecond
 }
 
 // Silence sets for how long a stream of the source may say nothing.
 func (s *Source) Silence(d time.Duration) { s.timing.silence = d }
+
+// Refill sets for how long no service may come until what a wiped etcd has counts.
+func (s *Source) Refill(d time.Duration) { s.timing.refill, s.timing.longestRefill = d, d }
 
 // Most bounds the number of keys that the source takes.
 func (s *Source) Most(keys int64) { s.timing.mostKeys = keys }

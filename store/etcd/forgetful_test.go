@@ -17,14 +17,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// forgetful is a proxy that has lost its watch of one range, which others ask it for, too: it gives it to whoever comes, and tells
+// forgetful is a proxy that loses its watch of one range, which others ask it for, too: it gives it to whoever comes, and tells
 // nothing of it. It answers all else as etcd does.
 type forgetful struct {
 	etcdserverpb.UnimplementedWatchServer
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
-	// lost is the key where the range begins. confirms: the watch had been there before it was lost.
+	// lost is the key where the range begins, once it forgets. confirms: the watch had been there before it was lost.
 	lost     string
+	forgets  atomic.Bool
 	confirms bool
 	// asked counts who asked for it.
 	asked atomic.Int64
@@ -61,7 +62,8 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 			return err
 		}
 		create := request.GetCreateRequest()
-		if string(create.Key) == p.lost {
+		lost := func() bool { return string(create.Key) == p.lost && p.forgets.Load() }
+		if lost() {
 			p.asked.Add(1)
 			if p.confirms {
 				send(&etcdserverpb.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: create.StartRevision}, WatchId: next, Created: true})
@@ -71,6 +73,9 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 		watch := p.client.Watch(stream.Context(), string(create.Key), clientv3.WithRange(string(create.RangeEnd)), clientv3.WithRev(create.StartRevision), clientv3.WithCreatedNotify())
 		go func(id int64) {
 			for r := range watch {
+				if lost() {
+					continue
+				}
 				answer := &etcdserverpb.WatchResponse{Header: r.Header, WatchId: id, Created: r.Created}
 				for _, e := range r.Events {
 					answer.Events = append(answer.Events, (*mvccpb.Event)(e))
@@ -92,6 +97,7 @@ func TestProxyForgets(t *testing.T) {
 			p.put("/services/web", web)
 			p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
 			proxy := &forgetful{client: p.client, lost: p.config.Prefix + "/endpoints/", confirms: confirms}
+			proxy.forgets.Store(true)
 			config := p.config
 			config.Endpoints = []string{proxy.listen(t)}
 			f := follow(t, newSource(t, etcd.Options{Config: config}))
@@ -101,6 +107,32 @@ func TestProxyForgets(t *testing.T) {
 			if proxy.asked.Load() == 0 {
 				t.Error("the source never asked for the lost watch")
 			}
+		})
+	}
+}
+
+// TestProxyForgetsLater: a proxy loses one of the watches that it has told of, and goes on with the others. Whatever is missed is found.
+func TestProxyForgetsLater(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*place) int64{
+		"changed": func(p *place) int64 { return p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`) },
+		"new":     func(p *place) int64 { return p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`) },
+		"gone":    func(p *place) int64 { p.remove("/endpoints/web/a"); return p.now() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := etcdkit.Start(t, etcdkit.Options{})
+			p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+			p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
+			p.put("/services/web", web) // which probe asks for
+			proxy := &forgetful{client: p.client, lost: p.config.Prefix + "/endpoints/", confirms: true}
+			config := p.config
+			config.Endpoints = []string{proxy.listen(t)}
+			f := follow(t, newSource(t, etcd.Options{Config: config}))
+			f.wait("the first state", connected)
+			proxy.forgets.Store(true)
+			f.reaches(change(p))
+			f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`)) // by another watch
 		})
 	}
 }

@@ -38,9 +38,7 @@ type link struct {
 	marked   int64
 	// scopes are what is read and followed.
 	scopes []followed
-	// total is the number of keys.
-	total int64
-	// apart is how many attempts were silent, up to mostApart, and then none again: see stream.create.
+	// apart is how many attempts were silent or lost, up to mostApart, and then none again: see stream.create.
 	apart int
 	// steady: the present attempt has come to following. reread is when everything is to be read again.
 	steady bool
@@ -50,10 +48,18 @@ type link struct {
 // followed is a scope, and how far it is known.
 type followed struct {
 	scope
-	// next is where its watch goes on.
-	next int64
+	// next is where its watch goes on. count is how many keys it has.
+	next, count int64
 	// denied: it may not be read, and is left out.
 	denied bool
+}
+
+// total is the number of keys.
+func total(scopes []followed) (n int64) {
+	for i := range scopes {
+		n += scopes[i].count
+	}
+	return n
 }
 
 // timing are the times that tests shorten.
@@ -72,6 +78,8 @@ type timing struct {
 	// reread is the time between full readings, without any reason but caution; knock that between questions whether
 	// what may not be read may be read by now.
 	reread, knock time.Duration
+	// survey is the time between surveys of what a proxy has, with few keys.
+	survey time.Duration
 	// refill is how long no service may come until what another history has counts, at most longestRefill after the first.
 	refill, longestRefill time.Duration
 	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
@@ -83,7 +91,7 @@ type timing struct {
 func usualTiming() timing {
 	return timing{
 		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, refill: 30 * time.Second, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
+		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, survey: 2 * time.Minute, refill: 30 * time.Second, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
 	}
 }
 
@@ -132,7 +140,7 @@ func (l *link) run(ctx context.Context) {
 			failures = 0
 		}
 		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
-		if errors.Is(err, errSilent) {
+		if errors.Is(err, errSilent) || errors.Is(err, errLost) {
 			l.apart = (l.apart + 1) % (mostApart + 1)
 		}
 		if !l.tell(ctx, message{away: err}) {
@@ -252,15 +260,16 @@ func (l *link) readAll(ctx context.Context) error {
 	var denied []scope
 	for i := range l.scopes {
 		s := &l.scopes[i]
+		before := r.total
 		err := r.scope(ctx, s.scope)
 		if s.denied = s.optional() && Forbidden(err); s.denied {
 			denied = append(denied, s.scope)
 		} else if err != nil {
 			return l.config.denied(err, "read", s.key)
 		}
-		s.next = r.revision + 1
+		s.next, s.count = r.revision+1, r.total-before
 	}
-	l.full, l.revision, l.cluster, l.total = false, r.revision, r.cluster, r.total
+	l.full, l.revision, l.cluster = false, r.revision, r.cluster
 	l.marker, l.marked = r.marker, r.marked
 	l.reread = began.Add(l.timing.reread*4/5 + rand.N(l.timing.reread*2/5+1))
 	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.now().Sub(began))

@@ -2,6 +2,10 @@ package etcd
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -56,12 +60,13 @@ type seen struct {
 	revision int64
 	marker   string
 	marked   int64
+	scopes   []followed
 }
 
 // remember lets probe see what has been told, once all watches are there: that etcd answers does not say that they will come.
 func (s *stream) remember() {
 	if s.steady && s.server.Load() == proxy {
-		s.seen.Store(&seen{revision: s.revision, marker: s.marker, marked: s.marked})
+		s.seen.Store(&seen{revision: s.revision, marker: s.marker, marked: s.marked, scopes: slices.Clone(s.scopes)})
 	}
 }
 
@@ -87,6 +92,53 @@ func (s *stream) probe(ctx context.Context, heard int64) error {
 	}
 	if same {
 		s.heard.CompareAndSwap(heard, int64(s.timing.now().Sub(s.began))) // unless something came meanwhile
+	}
+	return nil
+}
+
+// errLost ends an attempt behind a proxy that has changes, and does not tell of them.
+var errLost = errors.New("the gRPC proxy of etcd has lost a watch")
+
+// survey looks for watches that a proxy has lost, while the others go on and probe finds what was told: now and then it asks for each scope
+// in turn how many keys there are, and whether one has changed since. The answer is short, but etcd reads the values of all keys for it.
+type survey struct {
+	// scope is the place of the next one, due when that is asked for.
+	scope int
+	due   time.Time
+	// doubted is when the answer about the scope was not what was told, with next; zero means it was.
+	doubted time.Time
+	next    int64
+}
+
+// surveyKey is how much longer a survey waits for each key that there is: a host has etcd read 100 keys a second at most.
+const surveyKey = 10 * time.Millisecond
+
+// survey takes the next step. The error says which scope is lost: it was doubted, and nothing of it has come since.
+func (s *stream) survey(ctx context.Context, v *survey) error {
+	told, now := s.seen.Load(), s.timing.now()
+	if told == nil || now.Before(v.due) || s.heard.Load() == handing { // then told is about to change
+		return nil
+	}
+	f := &told.scopes[v.scope]
+	switch {
+	case f.denied:
+	case v.doubted.IsZero():
+		answer, err := s.get(ctx, s.client, s.timing.call, &etcdserverpb.RangeRequest{
+			Key: []byte(f.key), RangeEnd: []byte(f.end), MinModRevision: f.next, KeysOnly: true, Limit: 1,
+		})
+		if err == nil && (answer.Count != f.count || len(answer.Kvs) > 0) {
+			v.doubted, v.next = now, f.next
+			return nil
+		}
+	case v.next != f.next: // it was on its way
+	case now.Sub(v.doubted) > s.timing.silence:
+		return fmt.Errorf("%w: %s has changed, and nothing tells of it", errLost, f.key)
+	default:
+		return nil
+	}
+	v.doubted = time.Time{}
+	if v.scope++; v.scope == len(told.scopes) {
+		v.scope, v.due = 0, now.Add(s.timing.survey+time.Duration(total(told.scopes))*surveyKey)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (l *link) follow(ctx context.Context) error {
 		answer, err := watch.Recv()
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-				l.full = l.full || errors.Is(cause, errReread)
+				l.full = l.full || errors.Is(cause, errReread) || errors.Is(cause, errLost)
 				return cause
 			}
 			return plain(err)
@@ -108,6 +108,7 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 		ProgressRequest: &etcdserverpb.WatchProgressRequest{},
 	}}
 	knock := s.began.Add(s.timing.knock)
+	survey := survey{due: s.began.Add(s.timing.survey/2 + rand.N(s.timing.survey))}
 	for {
 		wake.Sleep(ctx, s.timing.ask*3/4+rand.N(s.timing.ask/2))
 		heard, now := s.heard.Load(), s.timing.now()
@@ -130,7 +131,11 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 				return nil // Recv says why
 			}
 		case proxy:
-			if err := s.probe(ctx, heard); err != nil {
+			err := s.probe(ctx, heard)
+			if err == nil {
+				err = s.survey(ctx, &survey)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -216,16 +221,17 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 	f := s.holding(string(answer.Events[0].Kv.Key))
 	for _, e := range answer.Events {
 		switch {
+		case f == nil:
 		case e.Type == mvccpb.DELETE:
-			s.total--
+			f.count--
 			if string(e.Kv.Key) == s.marker {
 				s.marker = ""
 			}
 		default:
 			if e.Kv.CreateRevision == e.Kv.ModRevision {
-				s.total++
+				f.count++
 			}
-			if f != nil && !f.optional() {
+			if !f.optional() {
 				s.marker, s.marked = string(e.Kv.Key), e.Kv.ModRevision
 			}
 		}
@@ -240,9 +246,9 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 	if !s.tell(ctx, message{events: answer.Events, revision: last}) {
 		return ctx.Err()
 	}
-	if s.total > s.timing.mostKeys {
+	if n := total(s.scopes); n > s.timing.mostKeys {
 		s.full = true
-		return s.tooMany(s.total)
+		return s.tooMany(n)
 	}
 	return nil
 }
