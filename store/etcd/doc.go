@@ -47,8 +47,8 @@
 //
 // # An etcd that was wiped
 //
-// Where the history is another one, by the cluster's ID, a revision that went back or a key that is not what it was, and has
-// no service, what was read before stays in use and in the file, with a problem. What the new history has is followed
+// Where the history is another one, by the cluster's ID, a revision that went back or a key that is not what it was, and
+// lacks services, what was read before stays in use and in the file, with a problem. What the new history has is followed
 // meanwhile, and counts once it has services and none have come for half a minute. Services that are removed in the history
 // that is followed are gone at once.
 //

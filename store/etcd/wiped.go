@@ -7,8 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// wiped is what was followed until etcd turned out to have another history, without any service: it was wiped, or restored
-// from something that has none. Users who remove all services do so in the history that is followed, and nothing is held
+// wiped is what was followed until etcd turned out to have another history, without some of the services: it was wiped, and may be
+// half written again, or was restored from something that lacks them. Users who remove all services do so in the history that is followed, and nothing is held
 // back then. What was there stays in use until the new history has services, and no more have come for a while: then they
 // are complete, and what they don't have is gone.
 type wiped struct {
@@ -32,13 +32,28 @@ func (w *watching) suspect(before *state, another bool) {
 		return
 	}
 	another = another || before.cluster != 0 && w.state.cluster != before.cluster || w.state.revision < before.revision
+	used := before
+	if w.wiped != nil {
+		used = &w.wiped.state
+	}
 	switch {
-	case w.state.services.Len() > 0 && another:
+	case !another:
+	case w.state.hasServices(used):
 		w.wiped = nil // it was restored
-	case w.wiped == nil && another && before.services.Len() > 0:
+	case w.wiped == nil:
 		w.wiped = &wiped{state: *before}
 	}
 	w.refilled()
+}
+
+// hasServices reports whether there are all services that other has.
+func (s *state) hasServices(other *state) bool {
+	for name := range other.services.Keys() {
+		if !s.services.Has(name) {
+			return false
+		}
+	}
+	return true
 }
 
 // refilled notes that services have come to an etcd that was wiped.
@@ -68,7 +83,7 @@ func (w *watching) refillEnd() time.Time {
 func (h *wiped) problem(keys Keys) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.prefix + serviceFolder},
-		Text: fmt.Sprintf("etcd was wiped, or restored without services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply), and what they are then counts; if none are meant, write any, and delete it when this problem has gone",
+		Text: fmt.Sprintf("etcd was wiped, or restored without some services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply), and what there is counts 30s after the last; if none are meant, write any, and delete it when this problem has gone",
 			h.state.revision, h.state.services.Len()),
 	}
 }

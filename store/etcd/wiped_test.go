@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -26,7 +27,7 @@ func TestWiped(t *testing.T) {
 	f := keep(t, options, dir)
 	before := f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
 	held := func(s store.Snapshot) bool {
-		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored without services: what was read up to revision ")
+		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored without some services: what was read up to revision ")
 	}
 	expect := func(s store.Snapshot) {
 		t.Helper()
@@ -63,4 +64,27 @@ func TestWiped(t *testing.T) {
 		t.Errorf("problems %v", s.Problems)
 	}
 	f.stop()
+}
+
+// TestWipedAndHalfWritten: who comes back to a wiped etcd while its services are written again loses none of those that are still to come.
+func TestWipedAndHalfWritten(t *testing.T) {
+	t.Parallel()
+	c, relay, p := single(t, etcdkit.Options{})
+	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
+	source := newSource(t, etcd.Options{Config: p.config})
+	source.Refill(time.Hour)
+	f := follow(t, source)
+	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
+	relay.Cut()
+	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
+	c.Members[0].Stop()
+	c.Members[0].Wipe()
+	c.Members[0].Start()
+	p.put("/services/new", `{"vips":["10.96.0.13"],"ports":[{"port":80}]}`)
+	p.put("/services/web", web)
+	relay.Heal()
+	s := f.wait("etcd", connected)
+	if !s.Services.Has("api") || !s.Services.Has("web") || len(s.Problems) != 1 {
+		t.Errorf("%d services are left: %v", s.Services.Len(), s.Problems)
+	}
 }
