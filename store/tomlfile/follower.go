@@ -157,11 +157,12 @@ func (f *follower) note(what *look, e fsnotify.Event) bool {
 	if w == nil {
 		return false
 	}
-	if folder == f.files && counts(name) {
-		what.files[name] = true
-	} else if _, matters := w.names[name]; matters {
+	switch _, matters := w.names[name]; {
+	case matters: // the main file, too, which may lie among the files
 		what.all = true
-	} else {
+	case folder == f.files && counts(name):
+		what.files[name] = true
+	default:
 		return false
 	}
 	return true

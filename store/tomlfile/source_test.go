@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/store/tomlfile"
 )
 
 func TestMainAndFolderTogether(t *testing.T) {
@@ -231,4 +232,17 @@ func TestAThousandFiles(t *testing.T) {
 		w.do(os.Remove(w.path(fmt.Sprintf("services.d/%d.toml", i))))
 	}
 	w.until("half", func(s snapshot) bool { return s.Services.Len() == n/2 && !s.Services.Has("s499") })
+}
+
+// TestMainFileAmongTheOthers: the main file may lie in the folder that it names, and is followed there as elsewhere.
+func TestMainFileAmongTheOthers(t *testing.T) {
+	main := "[store]\npath = \".\"\n"
+	w := newWorld(t, map[string]string{"vipd.toml": main + service("a", 1), "b.toml": service("b", 1)})
+	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetPoll(time.Hour) })
+	w.is("both", "a=1 b=1")
+	w.write("vipd.toml", main+service("a", 2))
+	w.is("another text in its place", "a=2 b=1")
+	w.write("vipd.toml.new", main+service("a", 3))
+	w.do(os.Rename(w.path("vipd.toml.new"), w.path("vipd.toml")))
+	w.is("another file in its place", "a=3 b=1")
 }
