@@ -223,6 +223,8 @@ type BackendCount struct {
 	Backend netip.AddrPort
 	// Active are live ones, without UDP flows that are idle. Failures are connects that failed, as of the frontend.
 	Connections, Active, Failures uint64
+	// Tracked: the live ones are conntrack's flows, which any mode that reads conntrack counts as well.
+	Tracked bool
 	// Kept is what the kernel has of it: the next process, which goes on with what is in the kernel, counts it again.
 	Kept uint64
 }

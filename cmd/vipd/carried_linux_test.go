@@ -25,6 +25,9 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	_, c := g.ask(g.client)
 	g.write(mode(to, time.Hour), 0)
 	g.serves(to)
+	if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the mode before drains
+		t.Errorf("endpoints %+v, %v, want one live connection", all, err)
+	}
 	active := func(want uint64) {
 		t.Helper()
 		lab.Eventually(t, 30*time.Second, fmt.Sprintf("%d live connections", want), func() error {

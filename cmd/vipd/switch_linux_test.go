@@ -316,6 +316,9 @@ func TestBytesOverSwitches(t *testing.T) {
 			g.start()
 		}
 		g.serves(mode)
+		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the mode before drains
+			t.Errorf("in %s mode, endpoints %+v, %v, want one live connection", mode, all, err)
+		}
 		for range 20 {
 			if err := echoes(c); err != nil {
 				t.Fatalf("%s mode: %v", mode, err)

@@ -157,7 +157,7 @@ func (c *Carried) Counters(ctx context.Context) (all []dataplane.FrontendCount) 
 	defer c.mu.Unlock()
 	for k, n := range c.active {
 		all = append(all, dataplane.FrontendCount{
-			Service: k.Service, Port: k.Name, BytesOnly: true, Backends: []dataplane.BackendCount{{Backend: k.Addr, Active: n}},
+			Service: k.Service, Port: k.Name, BytesOnly: true, Backends: []dataplane.BackendCount{{Backend: k.Addr, Active: n, Tracked: true}},
 		})
 	}
 	return all

@@ -131,7 +131,7 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]c
 			c := byPort[k.Port]
 			if c.Connections += n.All; k.Addr.IsValid() {
 				c.Backends = append(c.Backends, dataplane.BackendCount{
-					Backend: k.Addr, Connections: n.All, Kept: n.Kept, Active: t.traffic.activeAt(k),
+					Backend: k.Addr, Connections: n.All, Kept: n.Kept, Active: t.traffic.activeAt(k), Tracked: true,
 				})
 			}
 		}

@@ -117,6 +117,20 @@ func (c *counter) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{counted("http", 0, slices.Collect(maps.Values(backends))...)}
 }
 
+// TestLiveConnectionsOfTwoModes: connections that conntrack has are live once, though a mode that was left and the next one count them; those
+// that end in this process are others.
+func TestLiveConnectionsOfTwoModes(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:80")
+	var all Counters
+	for _, b := range []dataplane.BackendCount{{Active: 3, Tracked: true}, {Active: 2}, {Active: 4, Tracked: true}} {
+		b.Backend = at
+		all.Begin("a", &meter{counted: []dataplane.FrontendCount{counted("http", 0, b)}}, false)
+	}
+	if got := counts(&all)[web()].Backends; len(got) != 1 || got[0].Active != 6 {
+		t.Errorf("got %+v, want 6 live connections", got)
+	}
+}
+
 // TestCountsOfProcesses has random histories of a mode whose objects come, count and go, and of processes that end or are killed: what
 // is counted is what was sent, but for what objects had counted that went after the last reading before a kill. It never goes back.
 func TestCountsOfProcesses(t *testing.T) {

@@ -29,7 +29,8 @@ type sums struct {
 	all, kept map[counters.Backend]amount
 	// tracked are bytes of conntrack's flows, of each port that they are counted of, as a whole.
 	tracked map[counters.Backend]amount
-	active  map[counters.Backend]uint64
+	// active are live connections, and flows those that are conntrack's.
+	active, flows map[counters.Backend]uint64
 	// connections: their counters were read.
 	connections bool
 }
@@ -42,7 +43,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	}
 	s := sums{
 		all: make(map[counters.Backend]amount, size), kept: map[counters.Backend]amount{}, tracked: map[counters.Backend]amount{},
-		active: map[counters.Backend]uint64{},
+		active: map[counters.Backend]uint64{}, flows: map[counters.Backend]uint64{},
 	}
 	add := func(to map[counters.Backend]amount, k counters.Backend, a amount) {
 		if a != (amount{}) || k.Addr.IsValid() {
@@ -60,7 +61,11 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 			if b.Kept > 0 {
 				add(s.kept, k, amount{Connections: int64(b.Kept)})
 			}
-			if b.Active > 0 {
+			switch {
+			case b.Active == 0:
+			case b.Tracked:
+				s.flows[k] += b.Active
+			default:
 				s.active[k] += b.Active
 			}
 		}
@@ -85,6 +90,9 @@ func (s sums) with(more sums) sums {
 	for k, n := range more.active {
 		s.active[k] += n
 	}
+	for k, n := range more.flows { // both have read the same
+		s.flows[k] = max(s.flows[k], n)
+	}
 	return s
 }
 
@@ -107,7 +115,7 @@ func (s sums) ports() map[Port]dataplane.FrontendCount {
 		f.In, f.Out = f.In+uint64(a.In), f.Out+uint64(a.Out)
 		if k.Addr.IsValid() {
 			f.Backends = append(f.Backends, dataplane.BackendCount{
-				Backend: k.Addr, Connections: notNegative(a.Connections), Failures: notNegative(a.Failures), Active: s.active[k],
+				Backend: k.Addr, Connections: notNegative(a.Connections), Failures: notNegative(a.Failures), Active: s.active[k] + s.flows[k],
 			})
 		}
 	}
