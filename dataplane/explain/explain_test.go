@@ -77,6 +77,12 @@ func TestDoubtful(t *testing.T) {
 	if want := "service web; its last change could not be applied: the port is in use"; a.Steps[i].Text != want || !a.Steps[i].Wrong {
 		t.Errorf("%+v, want %q", a.Steps[i], want)
 	}
+
+	n.Desired.Frontends = n.Desired.Frontends.Delete(k)
+	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("127.0.0.1"), To: k})
+	if want := "unknown: what is left of a removed service is not removed yet: the port is in use"; err != nil || a.Summary != want {
+		t.Errorf("removed: %q, %v, want %q", a.Summary, err, want)
+	}
 }
 
 // leading is a dataplane that leads everything to one endpoint.

@@ -57,14 +57,20 @@ func (n *Node) keeps(at netip.Addr) bool {
 
 // unserved explains a place where no frontend is applied.
 func (n *Node) unserved(a *Answer) {
-	if want := n.Desired.Frontends.At(a.To); want != nil {
-		a.Service, a.Port = want.Service, want.Port
-		text := nameOf(want) + " is not applied yet"
+	late := func(text string) string {
 		if trouble := n.trouble(a.To); trouble != "" {
 			text += ": " + trouble
 		}
 		a.step("frontend", true, "%s", text)
-		a.verdict(Refused, "not served: %s", text)
+		return text
+	}
+	if want := n.Desired.Frontends.At(a.To); want != nil {
+		a.Service, a.Port = want.Service, want.Port
+		a.verdict(Refused, "not served: %s", late(nameOf(want)+" is not applied yet"))
+		return
+	}
+	if n.Applied.Has(a.To) {
+		a.verdict(Refused, "unknown: %s", late("what is left of a removed service is not removed yet"))
 		return
 	}
 	var here []balancer.Key
