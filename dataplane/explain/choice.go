@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -36,10 +37,11 @@ func (n *Node) choose(a *Answer, f *balancer.Frontend) {
 // wayBack says whose address each endpoint sees, and whether its reply comes back here.
 func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	needs := n.Dataplane.Traits().Needs
-	off := ""
-	if needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward) {
-		off = host.Unforwarded(a.Client, from)
+	forwards, there := needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward), ""
+	if forwards && !needs.LocalIn { // virtual servers send on what clients send by themselves
+		there = host.Unforwarded(a.Client, from)
 	}
+	var off []string
 	for i := range a.Endpoints {
 		e := &a.Endpoints[i]
 		if e.State == balancer.Active {
@@ -49,15 +51,20 @@ func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 			}
 			path := guard.Path{Local: from.Local, In: from.Index, Out: to.Index, Stays: to.Local}
 			e.SNAT, e.Source, e.Lost = guard.SourceOf(f, needs, path)
-			e.stopped = off != "" && !to.Local
+			if forwards && !to.Local && e.Part > 0 {
+				e.stopped = cmp.Or(there, host.Unforwarded(e.Address.Addr(), to))
+			}
+			if e.stopped != "" && !slices.Contains(off, e.stopped) {
+				off = append(off, e.stopped)
+			}
 		}
 		a.step("endpoint", e.Lost && e.Part > 0 || !f.Serves(), "%s", e.text(a.Client))
 	}
 	if len(a.Endpoints) == 0 {
 		a.step("endpoint", true, "there is none")
 	}
-	if slices.ContainsFunc(a.Endpoints, func(e Endpoint) bool { return e.stopped && e.Part > 0 }) {
-		a.step("forward", true, "this host forwards no packets from %s, so that they reach no endpoint on another host: sysctl -w %s=1", a.Client, off)
+	for _, name := range off {
+		a.step("forward", true, "this host does not forward packets between %s and endpoints on other hosts: sysctl -w %s=1", a.Client, name)
 	}
 }
 
@@ -91,7 +98,7 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 			if e.Lost {
 				lost = append(lost, e.Address.String())
 			}
-			if e.stopped {
+			if e.stopped != "" {
 				stopped++
 			}
 		}
@@ -106,7 +113,7 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 	case len(led) == 0:
 		a.verdict(Lost, "not served: the kernel has nothing that leads to an endpoint of %s", f.Service)
 	case stopped == len(led):
-		a.verdict(Dropped, "dropped: this host does not forward packets to the endpoints of %s", f.Service)
+		a.verdict(Dropped, "dropped: this host does not forward packets between %s and the endpoints of %s", a.Client, f.Service)
 	case len(lost) == len(led):
 		a.verdict(Lost, "lost: %s answers past this node, unless its own routes lead through here", strings.Join(lost, ", "))
 	case len(led) == 1:

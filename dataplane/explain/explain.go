@@ -99,8 +99,8 @@ type Endpoint struct {
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
-	// stopped: this host does not forward the client's packets to it.
-	stopped bool
+	// stopped is the sysctl by which this host does not forward the client's packets to it, or its to the client.
+	stopped string
 }
 
 // mostExisting bounds the existing connections in an answer, and readingTime the search for them.

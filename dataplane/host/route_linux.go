@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
@@ -19,29 +18,31 @@ func RouteTo(a netip.Addr) (Route, error) {
 	return Route{Local: found[0].Type == unix.RTN_LOCAL, Index: found[0].LinkIndex}, nil
 }
 
-// Unforwarded names the sysctl that keeps the kernel from forwarding what a client sends that the route leads to; "" means that none
+// Unforwarded names the sysctl that keeps the kernel from forwarding what a host sends that the route leads to; "" means that none
 // does.
-func Unforwarded(client netip.Addr, by Route) string {
-	off := func(name string) bool {
-		value, err := procSysctls{}.Read(name)
-		return err == nil && value == "0"
+func Unforwarded(sender netip.Addr, by Route) string {
+	is := func(name, value string) bool {
+		has, err := procSysctls{}.Read(name)
+		return err == nil && has == value
 	}
-	if client.Is6() {
-		if off(forward6) {
-			return forward6
-		}
+	if sender.Is6() && !is(forward6, "0") {
 		return ""
 	}
-	device, err := net.InterfaceByIndex(by.Index)
+	link, err := netlink.LinkByIndex(by.Index)
 	if err != nil {
 		return ""
 	}
-	switch name := "net.ipv4.conf." + strings.ReplaceAll(device.Name, ".", "/") + ".forwarding"; {
-	case !off(name):
+	device := strings.ReplaceAll(link.Attrs().Name, ".", "/")
+	switch one := "net.ipv4.conf." + device + ".forwarding"; {
+	case sender.Is6() && is("net.ipv6.conf."+device+".force_forwarding", "1"): // since Linux 6.17
 		return ""
-	case off(forward4):
+	case sender.Is6():
+		return forward6
+	case !is(one, "0"):
+		return ""
+	case is(forward4, "0"):
 		return forward4
 	default:
-		return name
+		return one
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
 	"vipd/balancer"
 	"vipd/dataplane/explain"
+	"vipd/test/lab"
 )
 
 // explained says what is wrong with what this node explains of a row. Real packets have been held to the row before, so that
@@ -101,21 +103,48 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 	return ""
 }
 
-// TestUnforwarded: clients whose packets the node does not forward hear nothing, and are told so.
-func TestUnforwarded(t *testing.T) {
-	w := newWorld(t, modes()[1])
+// TestUnforwarded: connections of which the node does not forward the packets of one side, and that it is told.
+func TestUnforwarded(t *testing.T) { unforwarded(t, modes()[1]) }
+
+// TestIPVSUnforwarded is TestUnforwarded for virtual servers, which forward what clients send by themselves.
+func TestIPVSUnforwarded(t *testing.T) {
+	lab.NeedIPVS(t)
+	unforwarded(t, ipvsMode())
+}
+
+func unforwarded(t *testing.T, m mode) {
+	w := newWorld(t, m)
 	w.apply(t, readSections(t)[0])
-	w.hosts["local"].Sysctl("net.ipv6.conf.all.forwarding", "0")
-	w.hosts["local"].Sysctl("net.ipv4.conf.far.forwarding", "0")
+	node := w.hosts["local"]
 	all := map[string]int{"s1": 1, "s2": 1, "s3": 1}
-	for _, r := range []row{
-		{client: "far", to: "vip", verdict: dropped},
-		{client: "far", to: "vip6", verdict: dropped},
-		{client: "local", to: "vip6", verdict: served, answers: all, nodeAt: "*"},
-		{client: "near", to: "vip", verdict: served, answers: all, nodeAt: "s3"},
-	} {
-		if wrong := cmp.Or(w.check(r, "tcp"), w.explained(r, "tcp")); wrong != "" {
-			t.Errorf("%s to %s: %s", r.client, r.to, wrong)
+	check := func(rows ...row) {
+		for _, r := range rows {
+			if wrong := cmp.Or(w.check(r, "tcp"), w.explained(r, "tcp")); wrong != "" {
+				t.Errorf("%s to %s: %s", r.client, r.to, wrong)
+			}
 		}
 	}
+	node.Sysctl("net.ipv6.conf.all.forwarding", "0")
+	node.Sysctl("net.ipv4.conf.far.forwarding", "0")
+	far := row{client: "far", to: "vip", verdict: dropped}
+	if w.caps.Mode == "ipvs" {
+		far = row{client: "far", to: "vip", verdict: served, answers: all}
+	}
+	check(far, row{client: "far", to: "vip6", verdict: dropped},
+		row{client: "local", to: "vip6", verdict: served, answers: all, nodeAt: "*"},
+		row{client: "near", to: "vip", verdict: served, answers: all, nodeAt: "s3"})
+
+	node.Sysctl("net.ipv4.conf.far.forwarding", "1")
+	for _, device := range []string{"s1", "s2", "lan"} {
+		node.Sysctl("net.ipv4.conf."+device+".forwarding", "0")
+	}
+	check(row{client: "far", to: "vip", verdict: dropped}) // no answer is forwarded
+
+	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err != nil {
+		return
+	}
+	for _, device := range []string{"far", "s1", "s2", "lan"} {
+		node.Sysctl("net.ipv6.conf."+device+".force_forwarding", "1")
+	}
+	check(row{client: "far", to: "vip6", verdict: served, answers: all})
 }
