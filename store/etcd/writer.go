@@ -138,8 +138,8 @@ const mostTries = 10
 
 // Apply makes a change, in one transaction with its place in the history and the addresses of pools that the
 // service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
-// service that is removed takes its overrides along, and its endpoints that are under no lease (where these are over 10,000, perhaps some before it); the others are
-// their registrars'. What is there already is not written again.
+// service that is removed takes its overrides along, and its endpoints that are under no lease (where these are over 10,000,
+// perhaps some before it); the others are their registrars'. What is there already is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 	text, wanted, err := w.text(c)
 	if err != nil {
@@ -334,12 +334,12 @@ func nested(ops []*etcdserverpb.RequestOp) []*etcdserverpb.RequestOp {
 // mostBytes is how long the operations of one kind may be in a transaction: etcd takes requests of 1.5 MiB.
 const mostBytes = 1 << 20
 
-// fitting is how many of the first removals go into one transaction.
+// fitting is how many of the first removals go into one transaction: one at least.
 func fitting(ops []*etcdserverpb.RequestOp) int {
 	const around = 32 // what is written around a key, and more
 	bytes := 0
 	for i, op := range ops {
-		if bytes += len(op.GetRequestDeleteRange().GetKey()) + around; bytes > mostBytes {
+		if bytes += len(op.GetRequestDeleteRange().GetKey()) + around; bytes > mostBytes && i > 0 {
 			return i
 		}
 	}

@@ -362,6 +362,7 @@ func TestRemoveMany(t *testing.T) {
 			return err
 		})
 	}
+	p.put("/endpoints/web/"+strings.Repeat("y", 1100<<10), "") // as somebody may do by hand
 	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
 	p.await("nothing", func(s store.Snapshot) bool { return s.Services.Len() == 0 && s.Endpoints.Len() == 0 })
 }
