@@ -404,8 +404,14 @@ func TestFleetAccess(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f.flags = test.flags
-			code, stdout, stderr := f.run(t.Context(), "ana", test.line...)
-			all := stdout + stderr
+			var code int
+			var all string
+			wait.For(t, wait.Patience, "an answer of etcd, which may be late", func() bool {
+				var stdout, stderr string
+				code, stdout, stderr = f.run(t.Context(), "ana", test.line...)
+				all = stdout + stderr
+				return !strings.Contains(all, "deadline exceeded") && !strings.Contains(all, "no answer in time")
+			})
 			if code != test.code || !strings.Contains(all, test.want) {
 				t.Errorf("exits with %d, want %d and %q:\n%s", code, test.code, test.want, all)
 			}

@@ -18,8 +18,9 @@ import (
 // name is the abstract name of the socket.
 const name = "@vipd"
 
-// answerTime bounds how long the holder may take to answer, and how long one client may keep it.
-const answerTime = time.Second
+// answerTime bounds how long the holder may take to answer, and how long one client may keep it: it tells who else is there, also on a
+// host that has no time.
+const answerTime = 5 * time.Second
 
 // Lock is the lock of the network namespace. The nil Lock holds nothing.
 type Lock struct {
