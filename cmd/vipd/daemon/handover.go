@@ -119,7 +119,7 @@ const spare = 16
 
 func spareDescriptors() (all descriptors, err error) {
 	for range spare {
-		f, err := os.Open(os.DevNull)
+		f, err := os.Open("/") // a container may have no /dev/null
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("keeping descriptors for the end (raise LimitNOFILE of the unit, or ulimit -n): %w", err), all.Close())
 		}
