@@ -91,7 +91,7 @@ type timing struct {
 func usualTiming() timing {
 	return timing{
 		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, survey: 2 * time.Minute, refill: 30 * time.Second, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
+		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, survey: 2 * time.Minute, refill: refillTime, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
 	}
 }
 

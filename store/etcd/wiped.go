@@ -7,10 +7,13 @@ import (
 	"vipd/balancer"
 )
 
+// refillTime is how long no service may come until what another history has counts.
+const refillTime = 30 * time.Second
+
 // wiped is what was followed until etcd turned out to have another history, without some of the services: it was wiped, and may be
-// half written again, or was restored from something that lacks them. Users who remove all services do so in the history that is followed, and nothing is held
-// back then. What was there stays in use until the new history has services, and no more have come for a while: then they
-// are complete, and what they don't have is gone.
+// half written again, or was restored from something that lacks them. Users who remove all services do so in the history that is
+// followed, and nothing is held back then. What was there stays in use until the new history has services, and no more have come
+// for a while: then they are complete, and what they don't have is gone.
 type wiped struct {
 	state state
 	// first and last are when services came; zero means none has.
@@ -83,7 +86,7 @@ func (w *watching) refillEnd() time.Time {
 func (h *wiped) problem(keys Keys) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.prefix + serviceFolder},
-		Text: fmt.Sprintf("etcd was wiped, or restored without some services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply), and what there is counts 30s after the last; if none are meant, write any, and delete it when this problem has gone",
-			h.state.revision, h.state.services.Len()),
+		Text: fmt.Sprintf("etcd was wiped, or restored without some services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply); what etcd has counts once no more have come for %s; if none are meant, write any, and delete it when this problem has gone",
+			h.state.revision, h.state.services.Len(), refillTime),
 	}
 }

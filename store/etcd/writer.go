@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
 	"vipd/store"
@@ -138,8 +137,8 @@ const mostTries = 10
 
 // Apply makes a change, in one transaction with its place in the history and the addresses of pools that the
 // service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
-// service that is removed takes its overrides along, and its endpoints that are under no lease (where these are over 10,000,
-// perhaps some before it); the others are their registrars'. What is there already is not written again.
+// service that is removed takes its overrides along, and its endpoints that are under no lease: those that are too many for one
+// transaction go before it. The others are their registrars'. What is there already is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 	text, wanted, err := w.text(c)
 	if err != nil {
@@ -312,49 +311,6 @@ const (
 	mostOps   = 64
 	mostFreed = 16
 )
-
-// mostNested is how many operations go into a transaction within another: etcd takes 128, less those of all transactions around it.
-const mostNested = 20
-
-// nested puts operations, if there are many, into transactions within the one that they are for: MaxEndpoints come to two.
-func nested(ops []*etcdserverpb.RequestOp) []*etcdserverpb.RequestOp {
-	if len(ops) <= mostOps {
-		return ops
-	}
-	for len(ops) > mostNested {
-		var groups []*etcdserverpb.RequestOp
-		for group := range slices.Chunk(ops, mostNested) {
-			groups = append(groups, &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: &etcdserverpb.TxnRequest{Success: group}}})
-		}
-		ops = groups
-	}
-	return ops
-}
-
-// mostBytes is how long the operations of one kind may be in a transaction: etcd takes requests of 1.5 MiB.
-const mostBytes = 1 << 20
-
-// fitting is how many of the first removals go into one transaction: one at least.
-func fitting(ops []*etcdserverpb.RequestOp) int {
-	const around = 32 // what is written around a key, and more
-	bytes := 0
-	for i, op := range ops {
-		if bytes += len(op.GetRequestDeleteRange().GetKey()) + around; bytes > mostBytes && i > 0 {
-			return i
-		}
-	}
-	return len(ops)
-}
-
-// loose removes the endpoints of a service that are under no lease.
-func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
-	err = w.readFolder(ctx, endpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
-		if kv.Lease == 0 {
-			ops = append(ops, remove(string(kv.Key)))
-		}
-	})
-	return ops, err
-}
 
 // conflict says who has changed a service that was at a revision, as far as its history knows: that may have been read
 // a moment later, and know more.
