@@ -55,7 +55,7 @@ const (
 	Dropped Verdict = "dropped"
 	// Lost: an endpoint answers past this node, so that the client does not know the answer for one.
 	Lost Verdict = "lost"
-	// Elsewhere: it is no frontend of vipd's; the connection passes as it would without vipd.
+	// Elsewhere: it meets no frontend of vipd's; the connection passes as it would without vipd.
 	Elsewhere Verdict = "elsewhere"
 )
 
@@ -130,6 +130,11 @@ func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
 	from, err := host.RouteTo(q.Client)
 	if err != nil {
 		a.step("client", true, "%v", err)
+	}
+	if a.To.Addr.IsLoopback() && !from.Local {
+		a.step("client", true, "%s is no address of this host, and a loopback address leads to the client's own host", a.Client)
+		a.verdict(Elsewhere, "not served: what %s sends to %s stays on its own host", a.Client, a.To.Addr)
+		return *a, nil
 	}
 	objects := n.source(a, f, from)
 	if a.Verdict != "" {

@@ -58,7 +58,7 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 }
 
 // TestDoubtful: a frontend whose last change failed is explained as that of its service, with what the mode leads to; what the engine has in
-// its place knows neither.
+// its place knows neither. A client of another host does not reach it at a loopback address.
 func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
@@ -76,6 +76,11 @@ func TestDoubtful(t *testing.T) {
 	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.What == "frontend" })
 	if want := "service web; its last change could not be applied: the port is in use"; a.Steps[i].Text != want || !a.Steps[i].Wrong {
 		t.Errorf("%+v, want %q", a.Steps[i], want)
+	}
+
+	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("192.0.2.7"), To: k})
+	if want := "not served: what 192.0.2.7 sends to 127.0.0.10 stays on its own host"; err != nil || a.Verdict != Elsewhere || a.Summary != want {
+		t.Errorf("from another host: %s, %q, %v, want %q", a.Verdict, a.Summary, err, want)
 	}
 
 	n.Desired.Frontends = n.Desired.Frontends.Delete(k)

@@ -59,14 +59,26 @@ func (h *Host) forwarding() (err error) {
 		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
 	}
 	h.unforwarded, err = raise(h.sys, h.ledger, h.unmanaged(), wanted, h.mend)
-	if six && mode.Forward {
-		if text, readErr := h.sys.Read(forward6); readErr == nil && text == "0" {
-			h.unforwarded = append(h.unforwarded, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-				"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+
-					"(it then ignores router advertisements, unless accept_ra of the interface that gets them is 2)", forward6)})
-		}
+	if six && mode.Forward && !h.forwards6() {
+		h.unforwarded = append(h.unforwarded, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+			"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+
+				"(it then ignores router advertisements, unless accept_ra of the interface that gets them is 2)", forward6)})
 	}
 	return err
+}
+
+// forwards6 reports whether the kernel forwards IPv6 packets, all or those that come in by some device.
+func (h *Host) forwards6() bool {
+	if text, err := h.sys.Read(forward6); err != nil || text != "0" {
+		return true
+	}
+	if _, err := h.sys.Read(forced6("all")); err != nil {
+		return false // a kernel before these
+	}
+	return slices.ContainsFunc(h.view.interfaces(), func(i guard.Interface) bool {
+		text, err := h.sys.Read(forced6(i.Name))
+		return err == nil && text == "1"
+	})
 }
 
 // unmanaged is why sysctls are left as they are; "" means they are not.

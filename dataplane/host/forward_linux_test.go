@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -328,6 +329,13 @@ func TestForwarding(t *testing.T) {
 	checkIntact(t, h)
 	if told := h.Mended(); len(told) > 0 {
 		t.Errorf("nothing was changed, and %v is mended", told)
+	}
+	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err == nil {
+		l.Host().Sysctl(forced6("client"), "1")
+		checkIntact(t, h)
+		if p := h.Problems(); len(p) != 0 {
+			t.Errorf("a device forwards, and the problems are %v", p)
+		}
 	}
 	l.Host().Sysctl(forward6, "1") // as the problem says
 	for range 2 {

@@ -32,9 +32,8 @@ func Unforwarded(sender netip.Addr, by Route) string {
 	if err != nil {
 		return ""
 	}
-	device := strings.ReplaceAll(link.Attrs().Name, ".", "/")
-	switch one := "net.ipv4.conf." + device + ".forwarding"; {
-	case sender.Is6() && is("net.ipv6.conf."+device+".force_forwarding", "1"): // since Linux 6.17
+	switch one := "net.ipv4.conf." + strings.ReplaceAll(link.Attrs().Name, ".", "/") + ".forwarding"; {
+	case sender.Is6() && is(forced6(link.Attrs().Name), "1"):
 		return ""
 	case sender.Is6():
 		return forward6

@@ -30,6 +30,11 @@ func disableIPv6(device string) string {
 	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".disable_ipv6"
 }
 
+// forced6 is the sysctl by which a device forwards IPv6 packets though forward6 is 0, since Linux 6.17.
+func forced6(device string) string {
+	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".force_forwarding"
+}
+
 // Read returns the value without the white space around it.
 func (p procSysctls) Read(name string) (string, error) {
 	text, err := os.ReadFile(p.path(name))

@@ -290,6 +290,10 @@ func TestFindings(t *testing.T) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.files["/proc/sys/net/ipv6/conf/all/forwarding"] = "0", "0"
 			m.frontend("[fd00::9]:80/tcp", false)
 		}, []string{"sysctls: problem: IPv4 packets are not forwarded", "sysctls: warning: IPv6 packets are not forwarded"}},
+		{"forwarding of IPv6 is on for a device", func(m *made) {
+			m.files["/proc/sys/net/ipv6/conf/all/forwarding"], m.files["/proc/sys/net/ipv6/conf/eth0/force_forwarding"] = "0", "1"
+			m.frontend("[fd00::9]:80/tcp", false)
+		}, nil},
 		{"forwarding is off for a device", func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/forwarding"], m.files["/proc/sys/net/ipv4/conf/lo/forwarding"] = "0", "0"
 		}, []string{"sysctls: warning: IPv4 packets that come in by eth0 are not forwarded"}},

@@ -26,7 +26,7 @@ func checkForwarding(v *visit) {
 		return
 	}
 	const four, six = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
-	off := slices.DeleteFunc(v.per("forwarding", "0"), func(d string) bool { return d == "all" || d == "lo" })
+	off := slices.DeleteFunc(v.per("ipv4", "forwarding", "0"), func(d string) bool { return d == "all" || d == "lo" })
 	switch {
 	case v.sysctl(four) != "0" && len(off) > 0:
 		v.add(warning("IPv4 packets that come in by "+list(off)+" are not forwarded", "clients there reach no endpoint through this host",
@@ -38,7 +38,9 @@ func checkForwarding(v *visit) {
 	default:
 		v.add(problem("IPv4 packets are not forwarded", "clients on other hosts reach no endpoint through this one", "sysctl -w "+four+"=1"))
 	}
-	switch value := v.sysctl(six); {
+	switch value, forced := v.sysctl(six), slices.DeleteFunc(v.per("ipv6", "force_forwarding", "1"), func(d string) bool { return d == "lo" }); {
+	case value == "0" && len(forced) > 0:
+		v.add(fine("IPv6 packets that come in by " + list(forced) + " are forwarded"))
 	case value == "0" && v.has(false):
 		v.add(warning("IPv6 packets are not forwarded",
 			"clients on other hosts reach no endpoint through IPv6 VIPs. vipd leaves this to you: with it, the host no longer takes "+
@@ -49,8 +51,8 @@ func checkForwarding(v *visit) {
 	}
 }
 
-// per lists the devices, "all" among them, for which a sysctl of net.ipv4.conf has the value.
-func (v *visit) per(name, value string) []string {
+// per lists the devices, "all" among them, for which a sysctl of the family's conf has the value.
+func (v *visit) per(family, name, value string) []string {
 	devices := []string{"all"}
 	if interfaces, err := v.Interfaces(); err == nil {
 		for _, i := range interfaces {
@@ -59,12 +61,12 @@ func (v *visit) per(name, value string) []string {
 	}
 	return slices.DeleteFunc(devices, func(d string) bool {
 		// A device's name may have dots, which are no separators.
-		return v.text("/proc/sys/net/ipv4/conf/"+d+"/"+name) != value
+		return v.text("/proc/sys/net/"+family+"/conf/"+d+"/"+name) != value
 	})
 }
 
 func checkLoopbackRouting(v *visit) {
-	on := v.per("route_localnet", "1")
+	on := v.per("ipv4", "route_localnet", "1")
 	if len(on) == 0 {
 		v.add(fine("127.0.0.0/8 is closed to other hosts (route_localnet)"))
 		return
@@ -83,8 +85,8 @@ func sysctlOf(device, name string) string {
 
 func checkReversePath(v *visit) {
 	// The kernel takes the larger of the device's value and that of "all"; 1 is strict, 2 loose.
-	strict := v.per("rp_filter", "1")
-	if slices.Contains(v.per("rp_filter", "2"), "all") {
+	strict := v.per("ipv4", "rp_filter", "1")
+	if slices.Contains(v.per("ipv4", "rp_filter", "2"), "all") {
 		strict = nil
 	}
 	strict = slices.DeleteFunc(strict, func(d string) bool { return d == "lo" })
