@@ -33,7 +33,8 @@ func TestFleet(t *testing.T) {
 			e.Setenv("URL", cluster.Endpoints()[0])
 			e.Setenv("SUDO_USER", "ana")
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command otherwise
-			text := fmt.Sprintf("[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\n", cluster.Endpoints()[0])
+			text := fmt.Sprintf("run_dir = %q # this machine may run a vipd of its own\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\n",
+				filepath.Join(e.WorkDir, "run"), cluster.Endpoints()[0])
 			return os.WriteFile(filepath.Join(e.WorkDir, "vipd.toml"), []byte(text), 0o600)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "put": putKey, "del": delKey, "full": fillUp, "keys": keysBelow},
