@@ -97,16 +97,16 @@ var (
 )
 
 // concerns are what only some frontends ask for: special, that they are sorted further, restricted, by their source ranges, silent,
-// that they give no answer, always and never, that endpoints see the node's address or the client's; direct, that their packets reach
-// endpoints as they came; clamps, a bound of the segment size; owned, that this host is silent about addresses that another one has;
-// roaming, that connections come from other hosts. Packets pay for none that no frontend asks for.
-type concerns struct{ special, restricted, silent, always, never, direct, clamps, owned, roaming bool }
+// that they give no answer, rejected, that they refuse, always and never, that endpoints see the node's address or the client's;
+// direct, that their packets reach endpoints as they came; clamps, a bound of the segment size; owned, that this host is silent about
+// addresses that another one has; roaming, that connections come from other hosts. Packets pay for none that no frontend asks for.
+type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming bool }
 
 // concerns says which of them matter.
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.some(), restricted: w.set(restrictedSet).some(),
-		silent: w.set(silentSet).some(), always: w.set(masqueradeSet).some(), never: w.set(neverSet).some(),
+		silent: w.set(silentSet).some(), rejected: w.set(rejectedSet).some(), always: w.set(masqueradeSet).some(), never: w.set(neverSet).some(),
 		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(),
 	}
 }
@@ -121,12 +121,12 @@ func (m *members) some() bool { return len(m.count)+len(m.have) > 0 }
 func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainOf {
 	all := []chainOf{
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
-		// The node's own are refused in input: a program whose datagram is refused going out is told that it may not send.
-		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Goto("refuse-now"))}},
+		// The node's own datagrams are refused in input: a program is told that it may not send where that happens going out.
+		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Unreachable)}},
 		{nft.Chain{Name: "by-policy"}, l.policy(m, bits, with)},
 		{nft.Chain{Name: "arriving"}, l.arriving(with)},
 		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, with, "arriving")...)},
-		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, with, "by-policy")},
+		{base("output", nft.NAT, nft.Output, sortPriority), append(l.sorted(m, bits, with, "by-policy"), l.own(bits, with)...)},
 		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, with.direct)},
 	}
 	all = append(all, l.sizes(m, bits, with.clamps)...)
@@ -193,6 +193,15 @@ func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then st
 		rules = append(rules, l.at(frontendsSet, ours))
 	}
 	return rules
+}
+
+// own refuses the node's own connections going out: what has gone out conntrack knows, and would lead nowhere when its port is used
+// again.
+func (l *layout) own(bits markBits, with concerns) []nft.Rule {
+	if !with.rejected {
+		return nil
+	}
+	return []nft.Rule{rule(isTCP, nft.In{Of: l.place, Set: l.sets[rejectedSet]}, nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.ResetTCP)}
 }
 
 // arriving keeps out who may not connect.

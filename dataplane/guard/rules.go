@@ -233,9 +233,10 @@ func verdictChains(p *plan) []xtables.Chain {
 		oneArm = append(oneArm, fmt.Sprintf("-i %s -o %s -m connmark ! --mark %s -j MARK --set-xmark %s",
 			name, name, both(p.bits.never), both(p.bits.masquerade)))
 	}
-	// What stays on the host is refused when it comes in: a program whose datagram is refused going out is told that it
-	// may not send, not that nothing listens.
-	leaving := []string{"! -o lo -m conntrack --ctstate NEW " + refused}
+	// A datagram that stays on the host is refused when it comes in: a program is told that it may not send, not that nothing listens,
+	// where that happens going out. A connection is not: what has gone out conntrack knows, and would lead nowhere when its port is used
+	// again.
+	leaving := []string{"-p tcp -m conntrack --ctstate NEW " + refused, "! -o lo -m conntrack --ctstate NEW " + refused}
 	if p.mode.LocalIn { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
 		leaving = append([]string{known, "-m addrtype ! --src-type LOCAL -j ACCEPT"}, leaving...)
 	}

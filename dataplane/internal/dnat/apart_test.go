@@ -140,6 +140,14 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		has("when the services came", "another service's", true)
 		has("when the services came", "a datagram by dr", true)
 
+		empty := web(key(4))
+		begin(empty)
+		time.Sleep(time.Minute)
+		table.add("a refused attempt", empty.Key, 0, 0)
+		take(empty, web(empty.Key, 1))
+		time.Sleep(mostPause)
+		has("when the first endpoint came", "a refused attempt", false)
+
 		table.add("a flow", dns.Key, 2, 0)
 		take(dns, web(dns.Key, 1))
 		has("when its endpoint went", "a flow", false)

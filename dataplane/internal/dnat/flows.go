@@ -189,13 +189,15 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 			l.since[b.Addr] = true
 		}
 	}
-	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f, now)) {
+	if k.Proto != balancer.UDP && (was == nil || movesFlows(was, f, now)) {
 		fl.due[k] = fl.togetherLocked(now)
 	}
 	fl.dueLocked(k, now)
 }
 
-// movesFlows reports whether some flow of was may be wrong for next.
+// movesFlows reports whether some flow of was may be wrong for next: one to a backend that is gone or, where there was none, one to nobody. What
+// the host's own clients open to a frontend without backends is refused when conntrack has noted it, and a port that is used again within its
+// time would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return losesBackend(was, next, now) || !was.Serves() && next.Serves()
 }
