@@ -82,7 +82,7 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 	}
 	maps.Copy(failed, bad)
 	y.removeOrphansLocked(ctx)
-	return nil
+	return y.removeFormer(ctx)
 }
 
 // proveLocked looks whether the kernel has what was written, and remembers what that looks like.

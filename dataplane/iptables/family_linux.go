@@ -51,6 +51,8 @@ type family struct {
 	exact bool
 	// looked: other backends were looked into.
 	looked bool
+	// former are the variants in which an earlier process's rules serve until the first Apply.
+	former []*xtables.Tool
 	// epoch counts the writes.
 	epoch uint64
 	// slots is how many sticky sets exist.

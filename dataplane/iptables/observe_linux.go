@@ -17,8 +17,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Observe reads back what of ours is in the nat table. The first time it removes what an earlier process left in another
-// variant. Frontends are known by their notes, and by how many rules they have.
+// Observe reads back what of ours is in the nat table. Frontends are known by their notes, and by how many rules they have;
+// those that an earlier process left in another variant serve until the first Apply, and count as damaged.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
 	for _, name := range inet.Families() {
@@ -38,13 +38,9 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if !y.looked {
-		for _, other := range xtables.Existing(ctx, y.name) {
-			if other.Variant() != y.tool.Variant() {
-				if err := remove(ctx, other); err != nil {
-					return err
-				}
-			}
+	if !y.looked || len(y.former) > 0 {
+		if err := y.findFormer(ctx, seen.Digests); err != nil {
+			return err
 		}
 	}
 	var err error
@@ -69,6 +65,48 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 	}
 	seen.Damage = append(seen.Damage, damage...)
 	y.removeOrphansLocked(ctx)
+	return nil
+}
+
+// findFormer finds the variants in which an earlier process left frontends, which get digest 0. What leads to none is removed.
+func (y *family) findFormer(ctx context.Context, digests map[balancer.Key]dataplane.Digest) error {
+	y.former = nil
+	for _, other := range xtables.Existing(ctx, y.name) {
+		if other.Variant() == y.tool.Variant() {
+			continue
+		}
+		chains, err := other.Chains(ctx, table, isFront)
+		if err != nil {
+			return err
+		}
+		serves := false
+		if len(chains) > 0 {
+			_, err = other.Saved(ctx, table, frontPrefix, func(_ string, rules []string) error {
+				if len(rules) > 0 {
+					if n, ok := readNote(rules[len(rules)-1]); ok {
+						digests[n.key], serves = 0, true
+					}
+				}
+				return nil
+			})
+		}
+		if serves && err == nil {
+			y.former = append(y.former, other)
+		} else if err := remove(ctx, other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeFormer removes what an earlier process left in another variant.
+func (y *family) removeFormer(ctx context.Context) error {
+	for len(y.former) > 0 {
+		if err := remove(ctx, y.former[0]); err != nil {
+			return err
+		}
+		y.former = y.former[1:]
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/xtables"
 )
 
 // TestRestartWritesNothing: a process that finds the rules as they should be goes on counting, and writes none of them.
@@ -29,6 +30,41 @@ func TestRestartWritesNothing(t *testing.T) {
 		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
 			t.Errorf("the chain was written though it was right: %+v", c)
+		}
+	})
+}
+
+// TestAnotherVariantTakesOver: a process that uses another variant than the one before it leaves that one's rules to serve
+// until its own do.
+func TestAnotherVariantTakesOver(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		tcp, udp := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
+		r.apply(tcp, udp)
+		former := r.d.families[inet.IPv4].tool
+		if err := r.d.Close(context.Background(), true); err != nil {
+			t.Fatal(err)
+		}
+		r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
+		if _, server := r.ask(balancer.TCP); server != "s2" {
+			t.Errorf("%s answered, want s2", server)
+		}
+		seen, err := r.d.Observe(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []*balancer.Frontend{tcp, udp} {
+			if digest, there := seen.Digests[f.Key]; !there || digest != 0 {
+				t.Errorf("%s has digest %d, %t; want 0, true", f.Key, digest, there)
+			}
+		}
+		if err := r.d.Apply(context.Background(), []dataplane.Change{{Key: tcp.Key, New: r.web(balancer.TCP, 3)}, {Key: udp.Key}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, server := r.ask(balancer.TCP); server != "s3" {
+			t.Errorf("%s answered, want s3", server)
+		}
+		if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
+			t.Errorf("%s still has %v, %v", former.Variant(), left, err)
 		}
 	})
 }
