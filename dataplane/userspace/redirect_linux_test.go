@@ -317,6 +317,31 @@ func TestRedirectMendsDamage(t *testing.T) {
 	wantServed(t, w, all...)
 }
 
+// TestATrialLeavesRedirects: a dataplane that is closed without having been given anything, as doctor makes one to see whether the
+// mode works, takes nothing from the one that serves.
+func TestATrialLeavesRedirects(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+		t.Run(string(variant), func(t *testing.T) {
+			d := start(t, Options{Intercept: Redirect, Variant: variant})
+			all := w.four(t, 80)
+			d.apply(all...)
+			trial, err := New(Options{Intercept: Redirect, Variant: variant})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := trial.Close(t.Context(), true); err != nil {
+				t.Error(err)
+			}
+			wantServed(t, w, all...)
+			if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
+				t.Errorf("Intact says %q, %v", reason, err)
+			}
+		})
+	}
+}
+
 // legacyDamages break the rules of iptables-legacy.
 func legacyDamages() []string {
 	return []string{
