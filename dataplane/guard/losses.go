@@ -28,7 +28,7 @@ func losses() []loss {
 		{marksPart, "", silentSet, false, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
 		{verdictsPart, "", rejectedSet, false, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
 		{marksPart, "", frontendsSet, true, false, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
-		{verdictsPart, "", frontendsSet, true, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP"},
+		{verdictsPart, "", frontendsSet, false, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP"},
 		{verdictsPart, "", frontendsSet, true, false, balancer.SeverityWarning, "clients and endpoints behind one interface do not work"},
 		{"masquerade", "", frontendsSet, true, false, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 		{clampsPart, "", clampsSet, false, false, balancer.SeverityWarning, "mss is left to the ends of connections and their links"},
@@ -66,6 +66,9 @@ func (w *wanted) lost(why func(loss) error) []balancer.Problem {
 // problems implements form.
 func (g *legacy) problems() []balancer.Problem {
 	return g.lost(func(l loss) error {
+		if l.filters && !g.mode.Forward { // it may be that nothing but VIPs on loopback can be had here
+			return nil
+		}
 		err := g.failed
 		if l.kind != "" && g.uses(g.set(l.kind)) {
 			err = errors.Join(err, g.set(l.kind).lacking)

@@ -344,3 +344,20 @@ func TestDriftBesideABlindAcceptor(t *testing.T) {
 		t.Errorf("got %q, %v; want what is missing, and the error", reason, err)
 	}
 }
+
+// TestFiltersWithoutIptables: that clients meet a policy DROP where there is no iptables to accept them is a problem in each mode.
+func TestFiltersWithoutIptables(t *testing.T) {
+	for _, m := range nativeModes() {
+		g := beside(t, new(bool))
+		g.mode = m
+		g.accept.tool = func(context.Context) (Tool, error) {
+			return nil, &xtables.UnsupportedError{Need: "iptables"}
+		}
+		if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if all := g.problems(); len(all) != 1 || !strings.Contains(all[0].Text, "policy of FORWARD or INPUT is DROP") {
+			t.Errorf("%+v: got %v", m, all)
+		}
+	}
+}
