@@ -38,11 +38,6 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if !y.looked || len(y.former) > 0 {
-		if err := y.findFormer(ctx, seen.Digests); err != nil {
-			return err
-		}
-	}
 	var err error
 	if y.slots, err = y.setsThere(); err != nil {
 		return err
@@ -59,6 +54,11 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 	}
 	y.look.Found(stamp)
 	damage := s.conclude(seen.Digests)
+	if !y.looked || len(y.former) > 0 { // last, so that what is in both is applied again, and removed from the other by that
+		if err := y.findFormer(ctx, seen.Digests); err != nil {
+			return err
+		}
+	}
 	y.looked = true
 	if wrong := y.countJumps(leads); wrong != "" && len(y.fronts) > 0 {
 		damage = append(damage, fmt.Sprintf("%s leads to %s (%s)", wrong, rootChain, y.name))

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"os/exec"
 	"testing"
 
 	"vipd/balancer"
@@ -35,36 +36,48 @@ func TestRestartWritesNothing(t *testing.T) {
 }
 
 // TestAnotherVariantTakesOver: a process that uses another variant than the one before it leaves that one's rules to serve
-// until its own do.
+// until its own do. Another one ends that, where it was killed before.
 func TestAnotherVariantTakesOver(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tcp, udp := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
 		r.apply(tcp, udp)
 		former := r.d.families[inet.IPv4].tool
-		if err := r.d.Close(context.Background(), true); err != nil {
-			t.Fatal(err)
-		}
-		r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
-		if _, server := r.ask(balancer.TCP); server != "s2" {
-			t.Errorf("%s answered, want s2", server)
-		}
-		seen, err := r.d.Observe(context.Background())
+		rules, err := exec.Command("iptables-"+string(former.Variant())+"-save", "-t", table).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range []*balancer.Frontend{tcp, udp} {
-			if digest, there := seen.Digests[f.Key]; !there || digest != 0 {
-				t.Errorf("%s has digest %d, %t; want 0, true", f.Key, digest, there)
+		for _, servers := range []int{3, 3} { // the second time its own rules are as they should be
+			if err := r.d.Close(context.Background(), true); err != nil {
+				t.Fatal(err)
+			}
+			if _, server := r.ask(balancer.TCP); server == "" {
+				t.Error("nobody answers meanwhile")
+			}
+			r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
+			seen, err := r.d.Observe(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range []*balancer.Frontend{tcp, udp} {
+				if digest, there := seen.Digests[f.Key]; !there || digest != 0 {
+					t.Errorf("%s has digest %d, %t; want 0, true", f.Key, digest, there)
+				}
+			}
+			if err := r.d.Apply(context.Background(), []dataplane.Change{{Key: tcp.Key, New: r.web(balancer.TCP, servers)}, {Key: udp.Key}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, server := r.ask(balancer.TCP); server != "s3" {
+				t.Errorf("%s answered, want s3", server)
+			}
+			if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
+				t.Errorf("%s still has %v, %v", former.Variant(), left, err)
+			}
+			if err := former.Restore(context.Background(), string(rules)); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if err := r.d.Apply(context.Background(), []dataplane.Change{{Key: tcp.Key, New: r.web(balancer.TCP, 3)}, {Key: udp.Key}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, server := r.ask(balancer.TCP); server != "s3" {
-			t.Errorf("%s answered, want s3", server)
-		}
-		if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
-			t.Errorf("%s still has %v, %v", former.Variant(), left, err)
+		if err := remove(context.Background(), former); err != nil {
+			t.Error(err)
 		}
 	})
 }
