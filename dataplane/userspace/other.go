@@ -91,10 +91,10 @@ func (p *pump) run() error {
 	for {
 		n, err := p.src.Read(buf)
 		if n > 0 {
-			if _, err := p.dst.Write(buf[:n]); err != nil {
+			written, err := p.dst.Write(buf[:n])
+			if p.wrote(written, err); err != nil {
 				return err
 			}
-			p.counted(n)
 		}
 		if err == io.EOF {
 			return nil

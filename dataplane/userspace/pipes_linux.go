@@ -192,10 +192,11 @@ func (p *pump) pour(fd uintptr) bool {
 		case err == unix.EINTR:
 		case err != nil:
 			s.err = err
+			p.wrote(0, err)
 			return true
 		default:
 			s.held -= int(n)
-			p.counted(int(n))
+			p.wrote(int(n), nil)
 		}
 	}
 	return true

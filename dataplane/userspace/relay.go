@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"vipd/balancer/sockerr"
 )
@@ -26,7 +27,8 @@ func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
 //
 // The end of one direction is passed on, and the other goes on. It returns nil when both ended in order. Otherwise (a
 // reset, a deadline in the past, set to cut the connection) both stop and it returns the first cause; what
-// to do with the connections is up to the caller, who closes them in any case. Where such a deadline was set to pause the
+// to do with the connections is up to the caller, who closes them in any case. What a side had sent before it was reset still
+// reaches the other one: an answer to a request that it did not read to the end. Where such a deadline was set to pause the
 // connection, it returns errPaused, and the pumps know what they have read and not written: relay may be called again.
 func (r *relaying) relay() error {
 	r.other.Go(func() { r.run(&r.out) })
@@ -56,7 +58,7 @@ func (r *relaying) run(p *pump) {
 	if err == nil {
 		p.ended = true
 		if !r.half.Swap(true) { // the last end needs no CloseWrite: the caller closes both
-			err = p.dst.CloseWrite()
+			err = p.passEnd()
 		}
 	}
 	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how
@@ -66,8 +68,24 @@ func (r *relaying) run(p *pump) {
 		return
 	}
 	r.once.Do(func() { r.err = err })
-	_ = p.src.SetDeadline(longAgo) // wakes the other direction; fails only where it is closed already
-	_ = p.dst.SetDeadline(longAgo)
+	until := longAgo // wakes the other direction
+	if p.lost {
+		until = time.Now().Add(lastWords)
+	}
+	_ = p.src.SetDeadline(until) // both fail only where it is closed already
+	_ = p.dst.SetDeadline(until)
+}
+
+// lastWords is how long what a side sent before it was reset may take to the other one.
+const lastWords = 5 * time.Second
+
+// passEnd passes on the end of a direction whose source may still take data. Where that was reset, of which the other direction was
+// told, it is none.
+func (p *pump) passEnd() error {
+	if sockerr.Is(p.src.CloseRead(), syscall.ENOTCONN) {
+		return syscall.ECONNRESET
+	}
+	return p.dst.CloseWrite()
 }
 
 // pump is one direction.
@@ -77,6 +95,7 @@ type pump struct {
 	pipes      *pipes
 	paused     *atomic.Bool
 	ended      bool // in order, and that was passed on
+	lost       bool // dst was reset, which only the other direction may still read from
 	mover
 }
 
@@ -85,8 +104,9 @@ func (p *pump) isPaused(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && p.paused.Load()
 }
 
-// counted notes n bytes.
-func (p *pump) counted(n int) {
+// wrote notes what a write came to.
+func (p *pump) wrote(n int, err error) {
 	p.count.Add(uint64(n))
 	p.sum.Add(uint64(n))
+	p.lost = err != nil && sockerr.Is(err, syscall.EPIPE, syscall.ECONNRESET)
 }

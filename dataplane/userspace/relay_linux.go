@@ -70,7 +70,7 @@ func (p *pump) resume() error {
 	p.err = nil
 	if len(p.pending) > 0 {
 		n, err := p.dst.Write(p.pending)
-		p.counted(n)
+		p.wrote(n, err)
 		p.pending = p.pending[n:]
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func (p *pump) copy(fd uintptr, buffers *sync.Pool) (n int, err error) {
 		return 0, err
 	}
 	written, err := p.dst.Write((*buf)[:n])
-	p.counted(written)
+	p.wrote(written, err)
 	if p.isPaused(err) {
 		p.pending = bytes.Clone((*buf)[written:n])
 	}

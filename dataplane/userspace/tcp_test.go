@@ -200,6 +200,41 @@ func TestHalfCloseAndReset(t *testing.T) {
 	wantReset(t, c)
 }
 
+// TestLastWordsReachTheOtherSide: what a side says before it closes a connection that the other one is still writing to, as a server
+// does to an upload that it refuses, reaches that one before the reset.
+func TestLastWordsReachTheOtherSide(t *testing.T) {
+	const words = "413 too large"
+	say := func(c net.Conn) { // and leaves the rest unread
+		_, _ = io.ReadFull(c, make([]byte, 1000))
+		_, _ = io.WriteString(c, words)
+	}
+	hear := func(c net.Conn) string {
+		for block, err := make([]byte, 64<<10), error(nil); err == nil; {
+			_, err = c.Write(block)
+		}
+		got, _ := io.ReadAll(c)
+		return string(got)
+	}
+	heard := make(chan string, 1)
+	refuses, asks := serveAt(t, "127.0.0.1:0", say), serveAt(t, "127.0.0.1:0", func(c net.Conn) { heard <- hear(c) })
+	d := start(t, Options{})
+	upload, download := frontendAt("127.77.0.7:9001", refuses.addr), frontendAt("127.77.0.7:9002", asks.addr)
+	d.apply(upload, download)
+	for range 10 {
+		c := mustConnect(t, upload.AddrPort())
+		if got := hear(c); got != words {
+			t.Fatalf("the client got %q from a backend that refused its upload, want %q", got, words)
+		}
+		_ = c.Close()
+		c = mustConnect(t, download.AddrPort())
+		say(c)
+		_ = c.Close()
+		if got := <-heard; got != words {
+			t.Fatalf("the backend got %q from a client that closed its download, want %q", got, words)
+		}
+	}
+}
+
 func TestClientResetReachesTheBackend(t *testing.T) {
 	got := make(chan error, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
