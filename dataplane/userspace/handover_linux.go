@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -101,7 +102,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		_ = ln.SetDeadline(longAgo)
 	}
 	d.tasks.Wait() // no socket is read any more
-	err := errors.Join(unwatched, d.handOverSockets(frontends))
+	err := errors.Join(unwatched, d.handOverSockets(frontends), d.inherited.passOn(d.heir))
 	d.refuseNew()
 	for _, f := range frontends {
 		f.pause()
@@ -173,17 +174,49 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	return failed
 }
 
+// passOn sends what no frontend has taken: this process ends before all that it serves was applied.
+func (in *inheritance) passOn(to *heir) (failed error) {
+	all := slices.Collect(maps.Values(in.sockets))
+	for _, of := range []map[balancer.Key][]inherited{in.conns, in.flows} {
+		for _, items := range of {
+			all = append(all, items...)
+		}
+	}
+	for _, x := range all {
+		err := to.send(x.handed, x.tail, x.files...)
+		failed = errors.Join(failed, err)
+		if err == nil {
+			handover.Item{Files: x.files}.Close()
+		} else {
+			x.reset()
+		}
+	}
+	*in = inheritance{clients: in.clients}
+	return failed
+}
+
 // handOverClients sends the clients with affinity, after what costs more where there is no room.
 func (d *Dataplane) handOverClients(frontends []*frontend) error {
-	for _, f := range frontends {
-		for some := range slices.Chunk(f.clients(time.Now()), clientsAtOnce) {
-			data, err := json.Marshal(handed{Kind: clientsKind, Key: f.key, Clients: some})
+	send := func(key balancer.Key, clients []handedClient) error {
+		for some := range slices.Chunk(clients, clientsAtOnce) {
+			data, err := json.Marshal(handed{Kind: clientsKind, Key: key, Clients: some})
 			if err == nil {
 				err = d.heir.queue.Send(data)
 			}
 			if err != nil {
 				return err
 			}
+		}
+		return nil
+	}
+	for _, f := range frontends {
+		if err := send(f.key, f.clients(time.Now())); err != nil {
+			return err
+		}
+	}
+	for key, clients := range d.inherited.clients {
+		if err := send(key, clients); err != nil {
+			return err
 		}
 	}
 	return nil

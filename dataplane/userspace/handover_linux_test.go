@@ -20,6 +20,17 @@ import (
 // succeed hands what d serves over to a dataplane of its own, as a new process would take it, and applies frontends there.
 func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
+	next := r.takenOver()
+	next.apply(frontends...)
+	if reason, err := next.Intact(r.t.Context()); reason != "" || err != nil {
+		r.t.Fatal(reason, err)
+	}
+	return next
+}
+
+// takenOver is a dataplane to which d has handed over, and that serves nothing yet.
+func (r *rig) takenOver() *rig {
+	r.t.Helper()
 	in, out, err := handover.Pair()
 	if err != nil {
 		r.t.Fatal(err)
@@ -35,10 +46,6 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	}
 	next := start(r.t, Options{})
 	next.Inherit(items)
-	next.apply(frontends...)
-	if reason, err := next.Intact(ctx); reason != "" || err != nil {
-		r.t.Fatal(reason, err)
-	}
 	return next
 }
 
@@ -267,6 +274,38 @@ func TestHandOverOfWhatIsNotWanted(t *testing.T) {
 		if c, err := net.Dial("tcp", f.AddrPort().String()); err == nil {
 			_ = c.Close()
 			t.Errorf("%s, which nobody serves any more, is open", f.Key)
+		}
+	}
+}
+
+// TestHandOverBeforeAnythingIsServed: a process that is replaced before it has applied anything passes on what it was given.
+func TestHandOverBeforeAnythingIsServed(t *testing.T) {
+	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
+	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
+	g := frontendAt("127.1.0.5:8000/udp", echoPackets(t, "a"), echoPackets(t, "b"))
+	d := start(t, Options{})
+	d.apply(f, g)
+	c, packets := mustConnect(t, f.AddrPort()), udpClient(t, g.AddrPort())
+	was, flow := c.mustAsk(t), askPacket(t, packets)
+	before := map[string]string{}
+	for i := range 8 {
+		from := netip.AddrFrom4([4]byte{127, 9, 1, byte(i + 1)}).String()
+		name, err := askOnce(f.AddrPort(), from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[from] = name
+	}
+	d.takenOver().succeed(f, g)
+	if got := c.mustAsk(t); got != was {
+		t.Errorf("a connection was at %s, and is at %s", was, got)
+	}
+	if got := askPacket(t, packets); got != flow {
+		t.Errorf("a flow was at %s, and is at %s", flow, got)
+	}
+	for from, name := range before {
+		if got, err := askOnce(f.AddrPort(), from); got != name || err != nil {
+			t.Errorf("%s went from %s to %s, %v", from, name, got, err)
 		}
 	}
 }
