@@ -130,9 +130,10 @@ func (q *Queue) Close() error {
 	return q.conn.Close()
 }
 
-// Close closes the descriptors of an unwanted item.
+// Close closes the descriptors of an item that nobody carries on: a connection by a reset, for what is cut must not look complete.
 func (i Item) Close() {
 	for _, fd := range i.Files {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails where it is no socket
 		_ = unix.Close(fd)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/balancer"
 	"vipd/dataplane/handover"
 )
@@ -185,10 +187,12 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	for _, x := range all {
 		err := to.send(x.handed, x.tail, x.files...)
 		failed = errors.Join(failed, err)
-		if err == nil {
-			handover.Item{Files: x.files}.Close()
-		} else {
-			x.reset()
+		if err != nil {
+			x.close()
+			continue
+		}
+		for _, fd := range x.files { // copies of what goes on
+			_ = unix.Close(fd)
 		}
 	}
 	*in = inheritance{clients: in.clients}

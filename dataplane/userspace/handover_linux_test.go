@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/test/wait"
 )
@@ -31,6 +32,15 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 // takenOver is a dataplane to which d has handed over, and that serves nothing yet.
 func (r *rig) takenOver() *rig {
 	r.t.Helper()
+	items := r.handedOver()
+	next := start(r.t, Options{})
+	next.Inherit(items)
+	return next
+}
+
+// handedOver is what d hands over.
+func (r *rig) handedOver() []handover.Item {
+	r.t.Helper()
 	in, out, err := handover.Pair()
 	if err != nil {
 		r.t.Fatal(err)
@@ -44,9 +54,7 @@ func (r *rig) takenOver() *rig {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	next := start(r.t, Options{})
-	next.Inherit(items)
-	return next
+	return items
 }
 
 // pattern is a stream in which each byte says where it belongs.
@@ -308,6 +316,18 @@ func TestHandOverBeforeAnythingIsServed(t *testing.T) {
 			t.Errorf("%s went from %s to %s, %v", from, name, got, err)
 		}
 	}
+}
+
+// TestHandOverToAnotherMode: connections that end because the next process serves in a mode of the kernel do not look complete.
+func TestHandOverToAnotherMode(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("one"))
+	f := frontendAt("127.1.0.6:8000/tcp", s.addr)
+	d := start(t, Options{})
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	c.mustAsk(t)
+	dataplane.Base{}.Inherit(d.handedOver())
+	wantReset(t, c)
 }
 
 // TestHandOverOfAffinity: a client without an open connection is remembered, too.

@@ -32,13 +32,8 @@ type inherited struct {
 	files []int
 }
 
-// reset ends what nobody carries on: a connection by a reset, for what is cut must not look complete.
-func (x *inherited) reset() {
-	for _, fd := range x.files {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails where it is a pipe
-	}
-	handover.Item{Files: x.files}.Close()
-}
+// close ends what nobody carries on.
+func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 
 // inheritTime bounds the writes to the kernel that follow from what is not taken over.
 const inheritTime = 30 * time.Second
@@ -286,12 +281,12 @@ func (d *Dataplane) discard() {
 	d.inherited = inheritance{}
 	d.inheriting.Store(false)
 	for _, x := range in.sockets {
-		handover.Item{Files: x.files}.Close()
+		x.close()
 	}
 	for _, all := range []map[balancer.Key][]inherited{in.conns, in.flows} {
 		for _, items := range all {
 			for _, x := range items {
-				x.reset()
+				x.close()
 			}
 		}
 	}

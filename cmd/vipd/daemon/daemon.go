@@ -229,6 +229,9 @@ func (d *Daemon) closeFiles() {
 	for _, c := range slices.Backward(d.opened) {
 		_ = c.Close() // a listener was closed by its server
 	}
+	for _, item := range d.inherited { // New has failed
+		item.Close()
+	}
 	if d.heir != nil { // last: it takes what was closed above as soon as it sees the end
 		_ = d.heir.Close()
 	}

@@ -30,10 +30,6 @@ func (d *Daemon) takeOver() (err error) {
 		return err
 	}
 	if d.inherited, err = queue.All(); err != nil {
-		for _, item := range d.inherited {
-			item.Close()
-		}
-		d.inherited = nil
 		return fmt.Errorf("taking over from the vipd before this one: %w", err)
 	}
 	if len(d.inherited) > 0 {
