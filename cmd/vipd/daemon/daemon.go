@@ -199,7 +199,6 @@ func (d *Daemon) openFiles() (err error) {
 	if d.replacing, err = listenHandover(d.handoverPath()); err != nil {
 		return err
 	}
-	d.opened = append(d.opened, d.replacing)
 	if d.config.API.HTTP != "" {
 		if d.web, err = net.Listen("tcp", d.config.API.HTTP); err != nil {
 			return fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
@@ -226,6 +225,9 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("closing the host's sockets", "err", err)
 		}
 	}
+	if d.replacing != nil {
+		_ = os.Remove(d.handoverPath()) // while the lock is held: the next vipd's has the same name
+	}
 	for _, c := range slices.Backward(d.opened) {
 		_ = c.Close() // a listener was closed by its server
 	}
@@ -234,6 +236,9 @@ func (d *Daemon) closeFiles() {
 	}
 	if d.heir != nil { // last: it takes what was closed above as soon as it sees the end
 		_ = d.heir.Close()
+	}
+	if d.replacing != nil { // as does one that came when this vipd was stopping already
+		_ = d.replacing.Close()
 	}
 }
 

@@ -60,6 +60,7 @@ func listenHandover(socket string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket to hand over by: %w", err)
 	}
+	l.SetUnlinkOnClose(false)
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("closing the socket to hand over by to others: %w", err), l.Close())
 	}

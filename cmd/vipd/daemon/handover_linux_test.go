@@ -2,11 +2,17 @@ package daemon_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon"
 	"vipd/test/wait"
 )
 
@@ -70,4 +76,55 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 		t.Error("a second vipd without --replace: no error")
 	}
 	ask("beside one that was refused")
+}
+
+// TestReplaceWhileStopping: --replace waits for a vipd that is stopping already, and does what is left: it starts.
+func TestReplaceWhileStopping(t *testing.T) {
+	echoes(t, "127.40.1.1:9001")
+	n := startNode(t, `
+[services.web]
+vips = ["127.40.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.40.1.1", port = 9001 }]
+`)
+	c, err := net.DialTimeout("tcp", "127.40.0.1:8080", wait.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	fmt.Fprintln(c, "begin")
+	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); n.stop() }()
+	wait.For(t, 0, "new connections to be refused while that one drains", func() bool {
+		more, err := net.Dial("tcp", "127.40.0.1:8080")
+		if err == nil {
+			_ = more.Close()
+		}
+		return err != nil
+	})
+	var next *daemon.Daemon
+	made := make(chan error, 1)
+	go func() {
+		var err error
+		next, err = n.make(true)
+		made <- err
+	}()
+	socket := filepath.Join(n.dir, "run", api.HandoverSocket)
+	wait.For(t, 0, "the second one to ask the first", func() bool {
+		sockets, err := os.ReadFile("/proc/net/unix")
+		return err == nil && strings.Count(string(sockets), socket) == 2
+	})
+	_ = c.Close()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := next.Run(ctx); err != nil {
+		t.Error(err)
+	}
 }
