@@ -349,3 +349,47 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	}
 	return max(gap, <-dropped), err
 }
+
+// TestSlowReadersAreNotIdle: a client that takes little at a time of what waits for it in the sockets' buffers has traffic, and one
+// that takes nothing has none. A machine that stood still is given twice the timeout, as in TestIdleTimeout.
+func TestSlowReadersAreNotIdle(t *testing.T) {
+	unseen := 0
+	for timeout := time.Second; ; timeout *= 2 {
+		gap, err := readsSlowly(t, timeout)
+		if err == nil {
+			return
+		}
+		if gap < timeout/2 {
+			if unseen++; unseen == 3 {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%v, after a standstill of %s", err, gap)
+	}
+}
+
+// readsSlowly says what is wrong about a client that reads slowly beside one that does not read, and how long it did not read at most.
+func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
+	t.Helper()
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+		for block, err := make([]byte, 64<<10), error(nil); err == nil; {
+			_, err = c.Write(block)
+		}
+	})
+	d := start(t, Options{})
+	f := with(frontendAt("127.77.1.8:9000", s.addr), func(f *balancer.Frontend) { f.IdleTimeout = timeout })
+	d.apply(f)
+	defer d.remove(f.Key)
+	slow, stuck := mustConnect(t, f.AddrPort()), mustConnect(t, f.AddrPort())
+	block := make([]byte, 16<<10)
+	for i := 0; i < 40 || d.Counters()[0].Backends[0].Active > 1; i++ {
+		last := time.Now()
+		time.Sleep(timeout / 10) // it is slow on purpose
+		if _, err := io.ReadFull(slow, block); err != nil {
+			return gap, fmt.Errorf("reading block %d: %w", i, err)
+		}
+		gap = max(gap, time.Since(last))
+	}
+	wantReset(t, stuck)
+	return gap, nil
+}

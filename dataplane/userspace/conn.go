@@ -32,9 +32,10 @@ type conn struct {
 	server     *net.TCPConn // established; nil means not yet
 	cut        bool         // to be reset
 	left       bool         // ended, no longer among the frontend's connections
-	// seen is the traffic at the instant seenAt, for the idle timeout.
-	seen   uint64
-	seenAt int64
+	// seen is the traffic at the instant seenAt, for the idle timeout, and taken how much of it had reached the sides at the last look
+	// since; 0 means there was none.
+	seen, taken uint64
+	seenAt      int64
 }
 
 // forever is longer than any timeout.

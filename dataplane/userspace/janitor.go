@@ -100,16 +100,39 @@ func (f *frontend) cutIdleLocked(timeout int64) {
 			continue
 		}
 		if sum := x.traffic.in.Load() + x.traffic.out.Load(); sum != x.seen {
-			x.seen, x.seenAt = sum, now
+			x.seen, x.seenAt, x.taken = sum, now, 0
 			continue
 		}
-		if now-x.seenAt < timeout {
+		over := now-x.seenAt >= timeout
+		if x.taken == allTaken && !over {
 			continue
 		}
-		if quiet := min(quietFor(x.client), quietFor(x.server)); quiet < time.Duration(timeout) {
-			x.seenAt = now - int64(quiet) // a large transfer is counted in steps: the socket knows better
-			continue
+		// A large transfer is counted in steps, and a slow reader takes what the sockets hold: they know better.
+		client, server := look(x.client), look(x.server)
+		taken := client.taken + server.taken
+		quiet := min(client.quiet, server.quiet)
+		switch {
+		case x.taken != 0 && x.taken != allTaken && x.taken != taken:
+			x.seenAt = now
+		case over && quiet < time.Duration(timeout):
+			x.seenAt = now - int64(quiet)
+		case over:
+			x.cutLocked()
 		}
-		x.cutLocked()
+		if x.taken = taken; !client.waits && !server.waits {
+			x.taken = allTaken
+		}
 	}
+}
+
+// allTaken is a conn's taken where no side has anything to take: what comes is counted.
+const allTaken = ^uint64(0)
+
+// glance is what a socket says of its connection.
+type glance struct {
+	// quiet is how long ago it last received data.
+	quiet time.Duration
+	// taken is how many bytes the other side has acknowledged, and waits that there are more.
+	taken uint64
+	waits bool
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"time"
 
 	"vipd/balancer"
 )
@@ -39,8 +38,8 @@ func anyAddress(uintptr, netip.Addr) error { return nil }
 // announce leaves segment sizes to the kernel here.
 func announce(uintptr, int) error { return nil }
 
-// quietFor can't tell here. Bytes are counted as they pass.
-func quietFor(*net.TCPConn) time.Duration { return forever }
+// look can't tell here. Bytes are counted as they pass.
+func look(*net.TCPConn) glance { return glance{quiet: forever} }
 
 // newInterception returns the only one that there is here.
 func newInterception(o Options, _ *Dataplane) (interception, string, error) {

@@ -45,17 +45,17 @@ func announce(fd uintptr, mss int) error {
 	return nil
 }
 
-// quietFor returns how long ago the connection last received data.
-func quietFor(c *net.TCPConn) time.Duration {
+// look asks the kernel for what a relay does not see.
+func look(c *net.TCPConn) glance {
+	g := glance{quiet: forever}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return forever
+		return g
 	}
-	quiet := forever
 	_ = raw.Control(func(fd uintptr) { // fails only where it is closed already
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			quiet = time.Duration(info.Last_data_recv) * time.Millisecond
+			g = glance{time.Duration(info.Last_data_recv) * time.Millisecond, info.Bytes_acked, info.Unacked > 0 || info.Notsent_bytes > 0}
 		}
 	})
-	return quiet
+	return g
 }
