@@ -187,3 +187,33 @@ func pipeEnds() (n int) {
 	}
 	return n
 }
+
+// TestResetInBulk: a reset after bulk, of which splice is the first to hear, is one to the other side, also when that has ended its own
+// direction: what is cut must not look complete.
+func TestResetInBulk(t *testing.T) {
+	const size = 64 << 10
+	read := make(chan struct{})
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+		_, _ = c.Write(make([]byte, size))
+		<-read
+		reset(c.(*net.TCPConn))
+	})
+	d := start(t, Options{})
+	f := frontendAt("127.77.0.64:9000", s.addr)
+	d.apply(f)
+	for _, half := range []bool{false, true} {
+		for range 5 {
+			c := mustConnect(t, f.AddrPort())
+			if half {
+				_ = c.CloseWrite()
+			}
+			if _, err := io.ReadFull(c, make([]byte, size)); err != nil {
+				t.Error(err)
+			}
+			read <- struct{}{}
+			if _, err := io.Copy(io.Discard, c); !isReset(err) {
+				t.Fatalf("got %v at the end of a connection that the backend reset, want a reset; ended before by the client: %v", err, half)
+			}
+		}
+	}
+}

@@ -86,7 +86,7 @@ func (p *pump) resume() error {
 // a pipe. False: there is nothing now, call again.
 func (p *pump) step(fd uintptr) bool {
 	for {
-		buffers := &smallBuffers
+		buffers, end := &smallBuffers, io.EOF
 		if p.bulk {
 			n, err := p.fill(int(fd))
 			if n > 0 {
@@ -95,6 +95,9 @@ func (p *pump) step(fd uintptr) bool {
 			// Otherwise reading tells what there is. EAGAIN is nothing, or an urgent byte, which splice never passes.
 			if err != syscall.EAGAIN {
 				buffers = &largeBuffers // there is no pipe, most often
+				if err != nil && err != errNoPipe {
+					end = err // the kernel tells of a reset once: reading finds an end then
+				}
 			}
 		}
 		n, err := p.copy(fd, buffers)
@@ -102,7 +105,7 @@ func (p *pump) step(fd uintptr) bool {
 		case err == syscall.EAGAIN:
 			return false
 		case err == nil && n == 0:
-			err = io.EOF
+			err = end
 		}
 		if p.err = err; err != nil {
 			return true
