@@ -154,13 +154,17 @@ func (c *config) keeps(b *backend, now time.Time) bool {
 	return is != nil && !is.Over(now)
 }
 
-// nextUntil returns the next instant at which a backend loses its connections; zero means there is none.
+// nextUntil returns the next instant at which a backend loses its connections, by the monotonic clock: who sets the other one ends no
+// drain. Zero means there is none.
 func (c *config) nextUntil(now time.Time) time.Time {
 	var next time.Time
 	for i := range c.Backends {
 		if u := c.Backends[i].Until; u.After(now) && (next.IsZero() || u.Before(next)) {
 			next = u
 		}
+	}
+	if !next.IsZero() {
+		next = now.Add(next.Sub(now))
 	}
 	return next
 }
