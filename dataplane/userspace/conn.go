@@ -255,7 +255,8 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 		c.pauseLocked()
 	}
 	c.seenAt = c.f.d.now()
-	b.total.Add(1)
+	c.backend = c.f.conf.Load().adopt(b) // the service may have got another name
+	c.backend.total.Add(1)
 	if c.f.d.followers.some() {
 		c.f.d.followers.tell(news{true, c.describeLocked()})
 	}

@@ -257,6 +257,32 @@ func TestRenamesKeepConnections(t *testing.T) {
 	wantReset(t, c)
 }
 
+// TestRenameWhileDialling: a connection that is being made when its service gets another name counts there.
+func TestRenameWhileDialling(t *testing.T) {
+	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background(), false)
+	g := frontendAt("127.77.8.6:9000", netip.MustParseAddrPort("127.0.0.1:9"))
+	f := newFrontend(d, g.Key)
+	f.configure(g, d.counterLocked(g))
+	c := &conn{f: f, client: &net.TCPConn{}}
+	f.enter(c)
+	was, _, err := c.choose(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g = with(g, func(g *balancer.Frontend) { g.Service = "renamed" })
+	f.configure(g, d.counterLocked(g))
+	if !c.settle(was, &net.TCPConn{}) {
+		t.Fatal("it was given up")
+	}
+	if before, now := was.active.Load(), f.conf.Load().backends[0].active.Load(); before != 0 || now != 1 {
+		t.Errorf("%d connections count at the old name and %d at the new one, want 0 and 1", before, now)
+	}
+}
+
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
