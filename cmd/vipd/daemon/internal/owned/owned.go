@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -173,15 +174,13 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 		served[f.Service] = served[f.Service] || f.Serves()
 		local[f.Service] = local[f.Service] || servesLocally(f, s.Env.Local)
 	}
+	where := ""
 	if require == balancer.RequireLocal {
-		served = local
+		served, where = local, " on this host"
 	}
-	for name, ok := range served {
-		switch {
-		case !ok && require == balancer.RequireLocal:
-			return fmt.Sprintf("service %s has no usable endpoint on this host", name)
-		case !ok:
-			return fmt.Sprintf("service %s has no usable endpoint", name)
+	for _, name := range slices.Sorted(maps.Keys(served)) { // the same each time: what changes is written to etcd
+		if !served[name] {
+			return fmt.Sprintf("service %s has no usable endpoint%s", name, where)
 		}
 	}
 	return ""
