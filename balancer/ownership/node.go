@@ -250,6 +250,9 @@ func (n *Node) learn(c Change) {
 			n.registeredAgain()
 		}
 	case Sessions:
+		if old := n.sessions[c.Name]; old != nil {
+			delete(n.votes, old.value.ID) // it is gone, or it is not silent
+		}
 		n.sessions.take(n.now, c)
 		n.locate(c.Name)
 		if c.Name == n.o.Name {
