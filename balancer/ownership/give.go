@@ -16,7 +16,6 @@ const (
 // gift is a unit that is on its way to another node.
 type gift struct {
 	unit *unit
-	to   string
 	// giving is that of the unit until the way has ended, or another one begun.
 	giving int
 }
@@ -38,26 +37,33 @@ func (n *Node) giveAway() {
 		return
 	}
 	n.look = false
-	by, way := map[string][]gift{}, map[string][2]string{}
+	type way struct{ to, why string }
+	gifts, groups := map[way][]gift{}, map[string]way{}
+	add := func(u *unit, w way) {
+		if len(gifts[w]) < mostTaken {
+			gifts[w] = append(gifts[w], gift{unit: u})
+			n.counted[w.to]++ // for the next; refresh counts anew
+		}
+	}
 	n.eachMine(func(u *unit) {
-		if to, why := n.destination(u); to != "" {
-			if g := u.policy.Group; g != "" {
-				way[g] = [2]string{to, why}
-			} else if len(by[why]) < mostTaken {
-				by[why] = append(by[why], gift{unit: u, to: to})
-			}
+		if to, why := n.destination(u); to == "" {
+			return
+		} else if g := u.policy.Group; g != "" {
+			groups[g] = way{to, why}
+		} else {
+			add(u, way{to, why})
 		}
 	})
-	if len(way) > 0 {
+	if len(groups) > 0 {
 		n.eachMine(func(u *unit) {
-			if w, ok := way[u.policy.Group]; ok && len(by[w[1]]) < mostTaken {
-				by[w[1]] = append(by[w[1]], gift{unit: u, to: w[0]})
+			if w, ok := groups[u.policy.Group]; ok {
+				add(u, w)
 			}
 		})
 	}
-	for why, gifts := range by {
+	for w, all := range gifts {
 		n.look = true // there may be more
-		n.give(gifts, why)
+		n.give(all, w.to, w.why)
 	}
 }
 
@@ -167,9 +173,9 @@ func (n *Node) preempt(u *unit) string {
 	return best
 }
 
-// give makes units silent here, and then writes who owns them, or, without a reason, that nobody does. If it can't be written, they
+// give makes units silent here, and then writes that a node owns them, or, without one, that nobody does. If it can't be written, they
 // come back.
-func (n *Node) give(gifts []gift, why string) {
+func (n *Node) give(gifts []gift, to, why string) {
 	n.last++
 	var addrs []netip.Addr
 	for i, g := range gifts {
@@ -184,8 +190,8 @@ func (n *Node) give(gifts []gift, why string) {
 	n.unbinds[n.last] = func() {
 		switch {
 		case n.my.id != id:
-		case why != "":
-			n.hand(gifts, why)
+		case to != "":
+			n.hand(gifts, to, why)
 		case n.units[gifts[0].unit.name] != nil || !n.owns(gifts[0].unit):
 			n.keep(gifts)
 		default:
@@ -201,7 +207,7 @@ func (n *Node) release(u *unit) {
 	case !n.owns(u):
 		n.unbind(u)
 	case u.giving == 0:
-		n.give([]gift{{unit: u}}, "")
+		n.give([]gift{{unit: u}}, "", "")
 	}
 }
 
@@ -234,24 +240,19 @@ func (n *Node) Unbound(now Time, id int) []Action {
 	return n.flush()
 }
 
-// hand writes the new owners.
-func (n *Node) hand(gifts []gift, why string) {
-	var w Write
+// hand writes the new owner.
+func (n *Node) hand(gifts []gift, to, why string) {
+	s := n.sessions[to]
+	w := Write{If: []Condition{{Key{Sessions, to}, n.sessions.at(to)}}}
 	var names []string
-	sessions := map[string]bool{}
 	for _, g := range gifts {
-		s := n.sessions[g.to]
 		if s == nil || !n.owns(g.unit) {
 			g.end()
 		}
 		if g.over() {
 			continue
 		}
-		if !sessions[g.to] {
-			sessions[g.to] = true
-			w.If = append(w.If, Condition{Key{Sessions, g.to}, s.revision})
-		}
-		n.assign(&w, g.unit, Owner{Node: g.to, Session: s.value.ID, Why: why})
+		n.assign(&w, g.unit, Owner{Node: to, Session: s.value.ID, Why: why})
 		if m := n.moves[g.unit.name]; m != nil {
 			w.If = append(w.If, Condition{Key{Moves, g.unit.name}, m.revision})
 			w.Delete = append(w.Delete, Key{Moves, g.unit.name})
@@ -262,9 +263,10 @@ func (n *Node) hand(gifts []gift, why string) {
 		n.adopt()
 		return
 	}
-	id, note := n.my.id, fmt.Sprintf("gave %s to %s (%s%s)", some(names), gifts[0].to, why, n.requested(gifts[0].unit, why))
+	id, note := n.my.id, fmt.Sprintf("gave %s to %s (%s%s)", some(names), to, why, n.requested(gifts[0].unit, why))
 	n.write(w, func(o Outcome, revision int64) {
 		n.hindered.gave(n.now, o)
+		n.stale = true
 		switch {
 		case n.my.id != id:
 		case o == Unknown:

@@ -324,6 +324,29 @@ func TestGivesAway(t *testing.T) {
 	}
 }
 
+// TestGivesEvenly: a host on standby gives its VIPs to the others by their shares, and says which of them got some.
+func TestGivesEvenly(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(340))
+	w.calm = true
+	w.run(10 * time.Second)
+	first, got := w.hosts[0], w.owners() // 114 VIPs on one, 113 on the others
+	for _, h := range w.hosts {
+		if got[h.name] < got[first.name] {
+			first = h
+		}
+	}
+	first.change(func(m *Member) { m.Standby = true })
+	w.run(10 * time.Second)
+	for _, h := range w.hosts {
+		if n := w.owners()[h.name]; h != first && n != 170 {
+			t.Errorf("VIPs are on %v", w.owners())
+		}
+		if to := " to " + h.name + " (standby)"; h != first && !strings.Contains(strings.Join(w.log, "\n"), to) {
+			t.Errorf("no line has %q", to)
+		}
+	}
+}
+
 // TestForce: a VIP that a person moves by force to a host that can't serve it stays there, though the policy prefers another one, until
 // the host can't have it at all. By force nothing goes to a host that can't add it, or that is on standby.
 func TestForce(t *testing.T) {
