@@ -79,7 +79,7 @@ type Node struct {
 
 	peers map[string]*peer
 	// reached is when something to be within reach of an address answered; 0 means never, or nothing is to be.
-	reached [16]Time
+	reached [told]Time
 	jurors  map[string]*Juror
 	// nextBoot is the run as which etcd is to have this node; 0 means the present one.
 	nextBoot ID

@@ -12,7 +12,7 @@ type peer struct {
 	boot ID
 	// heard is when anything of it came, on what addresses of this node.
 	heard Time
-	on    [16]Time
+	on    [told]Time
 	// ready and well are of its newest heartbeat, sent at.
 	ready bool
 	well  uint16
@@ -20,6 +20,9 @@ type peer struct {
 	// alive is since when its session goes on though this node has voted it dead; 0 means it does not.
 	alive Time
 }
+
+// told is of how many of its addresses a node tells whether they are well: Message.Well has so many bits.
+const told = 16
 
 // recent is how many heartbeats may be lost before a peer counts as silent for the choice among hosts.
 const recent = 6
@@ -57,7 +60,9 @@ const reachTime = 2 * time.Second
 // Reached takes in that something answered that is to be within reach of one of this node's addresses (an index of Member.At). From
 // then on the address is only well while that goes on; then no peer need be heard there.
 func (n *Node) Reached(now Time, on int) []Action {
-	n.reached[on] = now
+	if on < told {
+		n.reached[on] = now
+	}
 	return nil
 }
 
@@ -69,7 +74,7 @@ func (n *Node) well() (bits uint16) {
 			bits |= 1 << i
 		}
 	}
-	return cmp.Or(bits, 1<<16-1)
+	return cmp.Or(bits, 1<<told-1)
 }
 
 // hears says whether a peer was heard on an address.
@@ -85,7 +90,7 @@ func (n *Node) hears(on int) bool {
 // Heard takes a message in that came to one of this node's addresses (an index of Member.At).
 func (n *Node) Heard(now Time, on int, m Message) []Action {
 	n.now = now
-	if m.From == n.o.Name || n.members[m.From] == nil && n.sessions[m.From] == nil || on < 0 || on >= 16 {
+	if m.From == n.o.Name || n.members[m.From] == nil && n.sessions[m.From] == nil || on < 0 {
 		return nil
 	}
 	p := n.peers[m.From]
@@ -97,7 +102,9 @@ func (n *Node) Heard(now Time, on int, m Message) []Action {
 		p.boot, p.sent, p.alive = m.Boot, 0, 0
 	}
 	n.look = n.look || !n.recently(p.heard)
-	p.heard, p.on[on] = now, now
+	if p.heard = now; on < told {
+		p.on[on] = now
+	}
 	switch m.Kind {
 	case Beat:
 		n.heardBeat(p, on, m)

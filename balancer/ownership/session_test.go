@@ -181,3 +181,21 @@ func TestBallotEndsWithItsVoters(t *testing.T) {
 		t.Errorf("the burial is %v, want %v", outcome, Refused)
 	}
 }
+
+// TestManyNetworks: a host hears others on more networks than it tells of.
+func TestManyNetworks(t *testing.T) {
+	w, _, owner := owned(t, 2)
+	const beyond = 20
+	owner.input(func(now Time) []Action { return owner.node.Reached(now, beyond) })
+	other := w.hosts[1-owner.index]
+	other.lost[0] = true
+	for range 60 { // then the other one votes its session dead
+		owner.input(func(now Time) []Action {
+			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.my.id, Sent: now})
+		})
+		w.run(10 * time.Millisecond)
+	}
+	if age := owner.node.Status(owner.clock()).Confirmed[other.name]; age < 0 || age > 100*time.Millisecond {
+		t.Errorf("it was confirmed %s ago", age)
+	}
+}
