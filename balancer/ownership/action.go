@@ -127,9 +127,10 @@ type Message struct {
 	Subject string
 	// Sent is the sender's time of a Beat, and comes back in its Answer.
 	Sent Time
-	// Ready: the sender of a Beat can take VIPs. Well has a bit for each of its addresses that hears others.
-	Ready bool
-	Well  uint16
+	// Ready: the sender of a Beat can take VIPs. Away: it does not reach etcd, and would not hear of one that is given to it. Well has a bit
+	// for each of its addresses that hears others.
+	Ready, Away bool
+	Well        uint16
 }
 
 // MessageKind says what a message is.

@@ -179,10 +179,13 @@ func (n *Node) rank(u *unit, seen ranks) int {
 	return r
 }
 
-// best is the best node for a unit but this one; "" means there is none.
+// reachesEtcd says whether a node can be given a unit: one that does not reach etcd would not hear of it, and nobody would answer meanwhile.
+func (n *Node) reachesEtcd(name string) bool { p := n.peers[name]; return p == nil || !p.away }
+
+// best is the best node to give a unit to; "" means there is none.
 func (n *Node) best(u *unit) string {
 	for _, name := range n.candidates(u) {
-		if name != n.o.Name {
+		if name != n.o.Name && n.reachesEtcd(name) {
 			return name
 		}
 	}

@@ -97,7 +97,7 @@ func (n *Node) destination(u *unit) (to, why string) {
 		return n.best(u), "standby"
 	case n.cut(u):
 		return n.best(u), "network"
-	case leader != "" && leader != n.o.Name && n.cannot(leader, u) == "":
+	case leader != "" && leader != n.o.Name && n.reachesEtcd(leader) && n.cannot(leader, u) == "":
 		return leader, "group" // however often it has moved: apart from its group it may be of no use
 	case n.flapping(u):
 		return "", ""
@@ -125,7 +125,10 @@ func (n *Node) whither(u *unit, m Move) (to, no string) {
 	if m.To == n.o.Name {
 		return "", "it is there"
 	}
-	if no = n.whyNot(m.To, u, m.Force); no != "" {
+	if no = n.whyNot(m.To, u, m.Force); no == "" && !n.reachesEtcd(m.To) {
+		no = "it does not reach etcd"
+	}
+	if no != "" {
 		return "", m.To + " can't take it: " + no
 	}
 	return m.To, ""

@@ -94,3 +94,23 @@ func TestCutFromEtcdAlone(t *testing.T) {
 		w.answered(vip, "no other host knows where the owner is")
 	}
 }
+
+// TestNotToOneCutOff: a VIP is not given to a host that etcd can't tell, though its peers hear it: nobody would answer until etcd can.
+func TestNotToOneCutOff(t *testing.T) {
+	vip := netip.MustParseAddr("10.1.0.1")
+	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
+	w.calm = true
+	w.run(5 * time.Second)
+	w.cut[[2]int{1, -1}] = true
+	w.run(2 * time.Second)
+	w.hosts[0].change(func(m *Member) { m.Standby = true })
+	w.run(time.Second)
+	if w.answered(vip, "the next host is cut off from etcd"); w.owner(vip) == w.hosts[0] {
+		t.Error("the VIP stays on a host on standby")
+	}
+	clear(w.cut)
+	w.run(5 * time.Second)
+	w.hosts[2].change(func(m *Member) { m.Standby = true })
+	w.run(time.Second)
+	w.chosen("etcd is back", map[string]int{"gw2": 1})
+}

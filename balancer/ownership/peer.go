@@ -13,10 +13,10 @@ type peer struct {
 	// heard is when anything of it came, on what addresses of this node.
 	heard Time
 	on    [told]Time
-	// ready and well are of its newest heartbeat, sent at.
-	ready bool
-	well  uint16
-	sent  Time
+	// ready, away and well are of its newest heartbeat, sent at.
+	ready, away bool
+	well        uint16
+	sent        Time
 	// alive is since when its session goes on though this node has voted it dead; 0 means it does not.
 	alive Time
 }
@@ -43,7 +43,7 @@ func (n *Node) beats() {
 	if well != n.wasWell || n.now >= n.lookAgain {
 		n.look, n.wasWell, n.lookAgain = true, well, n.now.Add(lookEvery)
 	}
-	m := Message{Kind: Beat, From: n.o.Name, Boot: n.o.Member.Boot, Sent: n.now, Ready: n.gate == open && !n.stopping, Well: well}
+	m := Message{Kind: Beat, From: n.o.Name, Boot: n.o.Member.Boot, Sent: n.now, Ready: n.gate == open && !n.stopping, Away: n.hindered.away, Well: well}
 	if n.my.live {
 		m.Session = n.my.id
 	}
@@ -130,8 +130,8 @@ func (n *Node) heardBeat(p *peer, on int, m Message) {
 	if m.Sent < p.sent {
 		return // a newer one came first
 	}
-	n.look = n.look || p.ready != m.Ready || p.well != m.Well
-	p.sent, p.ready, p.well = m.Sent, m.Ready, m.Well
+	n.look = n.look || p.ready != m.Ready || p.away != m.Away || p.well != m.Well
+	p.sent, p.ready, p.away, p.well = m.Sent, m.Ready, m.Away, m.Well
 	j := n.juror(m.From, m.Session)
 	switch {
 	case j == nil || len(n.at[m.From]) == 0:

@@ -19,8 +19,9 @@ var errShort = errors.New("it is no message of vipd")
 
 // head follows magic, and is followed by the names.
 type head struct {
-	Kind          ownership.MessageKind
-	Ready         bool
+	Kind ownership.MessageKind
+	// Ready is 0, 1, or 2 where the sender is away: earlier versions know what is not 0.
+	Ready         byte
 	Well          uint16
 	Boot, Session ownership.ID
 	Sent          ownership.Time
@@ -29,7 +30,13 @@ type head struct {
 // Encode returns the datagram of a message, signed with a key. Names are at most 255 bytes long.
 func Encode(m ownership.Message, key []byte) []byte {
 	b := append(make([]byte, 0, 160), magic...)
-	b, _ = binary.Append(b, binary.BigEndian, head{m.Kind, m.Ready, m.Well, m.Boot, m.Session, m.Sent}) // its size is fixed
+	ready := byte(0)
+	if m.Ready {
+		if ready = 1; m.Away {
+			ready = 2
+		}
+	}
+	b, _ = binary.Append(b, binary.BigEndian, head{m.Kind, ready, m.Well, m.Boot, m.Session, m.Sent}) // its size is fixed
 	for _, name := range []string{m.From, m.Subject} {
 		b = append(append(b, byte(len(name))), name...)
 	}
@@ -61,7 +68,7 @@ func Decode(b []byte, keys [][]byte) (m ownership.Message, err error) {
 	if err != nil {
 		return m, errShort
 	}
-	m, p = ownership.Message{Kind: h.Kind, Ready: h.Ready, Well: h.Well, Boot: h.Boot, Session: h.Session, Sent: h.Sent}, p[n:]
+	m, p = ownership.Message{Kind: h.Kind, Ready: h.Ready > 0, Away: h.Ready == 2, Well: h.Well, Boot: h.Boot, Session: h.Session, Sent: h.Sent}, p[n:]
 	for _, name := range []*string{&m.From, &m.Subject} {
 		if len(p) == 0 || len(p) < 1+int(p[0]) {
 			return m, errShort

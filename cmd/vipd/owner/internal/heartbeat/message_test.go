@@ -11,7 +11,7 @@ import (
 func TestMessages(t *testing.T) {
 	key, other := []byte("one key"), []byte("another key")
 	want := ownership.Message{
-		Kind: ownership.Vote, From: "gw1", Subject: "gw2", Boot: 1 << 63, Session: 3, Sent: 1 << 40, Ready: true, Well: 0xfffe,
+		Kind: ownership.Vote, From: "gw1", Subject: "gw2", Boot: 1 << 63, Session: 3, Sent: 1 << 40, Ready: true, Away: true, Well: 0xfffe,
 	}
 	b := Encode(want, key)
 	if len(b) > 200 {
