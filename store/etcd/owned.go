@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -298,7 +300,7 @@ func (w *Writer) Members(ctx context.Context) (all [][]string, err error) {
 const movePause = 20 * time.Millisecond
 
 // FenceNode states that a node is off, so that others take its VIPs without having its silence confirmed. It refuses to while
-// the node is registered.
+// the node is registered, and where there is nothing of it: the name may be mistyped.
 func (w *Writer) FenceNode(ctx context.Context, node string, f ownership.Fence) error {
 	if err := CheckNode(node); err != nil {
 		return err
@@ -306,6 +308,14 @@ func (w *Writer) FenceNode(ctx context.Context, node string, f ownership.Fence) 
 	text, err := json.Marshal(f)
 	if err != nil {
 		return err
+	}
+	r, err := w.readOwnership(ctx)
+	if err != nil {
+		return err
+	}
+	if r.revisions[ownership.Key{Kind: ownership.Sessions, Name: node}]+r.revisions[ownership.Key{Kind: ownership.Fences, Name: node}] == 0 {
+		return fmt.Errorf("%s has no session in etcd, and no VIP waits for it: nodes with one are %s", node,
+			cmp.Or(strings.Join(slices.Sorted(maps.Keys(r.sessions)), ", "), "none"))
 	}
 	key := w.keys.Ownership(ownership.Key{Kind: ownership.Fences, Name: node})
 	alive := w.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: node})

@@ -225,3 +225,24 @@ func TestLateRegistration(t *testing.T) {
 		t.Errorf("etcd has %+v, %v, want the second run", there, err)
 	}
 }
+
+// TestFenceNode: a node can be fenced that is not registered and has a session, also twice; another name says which have one.
+func TestFenceNode(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	w := newWriter(t, p.config)
+	p.put("/ownership/sessions/gw1", `{"id":"0000000000000001"}`)
+	p.put("/ownership/sessions/gw2", `{"id":"0000000000000002"}`)
+	p.put("/ownership/nodes/gw2", `{"boot":"0000000000000001"}`)
+	fence := func(node, want string) {
+		t.Helper()
+		if err := w.FenceNode(t.Context(), node, ownership.Fence{}); err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", node, err, want)
+		}
+	}
+	fence("gw3", "gw3 has no session in etcd, and no VIP waits for it: nodes with one are gw1, gw2")
+	fence("gw2", "gw2 was registered in etcd less than 15 s ago")
+	fence("gw1", "")
+	p.remove("/ownership/sessions/gw1") // it is buried
+	fence("gw1", "")
+}
