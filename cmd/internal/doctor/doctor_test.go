@@ -156,6 +156,13 @@ func TestFindings(t *testing.T) {
 		{"no vipd owner", func(m *made) { m.Config.Ownership.Enabled = true }, []string{
 			"ownership: problem: vipd owner does not answer, so this host owns no VIPs: connection refused",
 		}},
+		{"an owner that has no session", func(m *made) {
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", Etcd: "no", Problems: []string{"this host can own no VIPs"}}
+		}, []string{
+			"ownership: problem: this host can own no VIPs",
+			"ownership: warning: vipd owner does not reach etcd: no",
+			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd: VIPs rest here",
+		}},
 		{"an owner with much in its way", func(m *made) {
 			vip := netip.MustParseAddr("192.168.1.77")
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{

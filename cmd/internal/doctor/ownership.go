@@ -69,7 +69,7 @@ func (v *visit) session(s *api.OwnerStatus) {
 		}
 	}
 	switch {
-	case len(s.Confirmed) == 0:
+	case len(s.Confirmed) == 0 && s.Gate == "open": // without a session that is not known
 		v.add(note("no other host takes part in owning VIPs", "etcd alone confirms this one, and none would take its VIPs over", ""))
 	case len(silent) > 0:
 		v.add(warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),
