@@ -92,10 +92,14 @@ func (t *Teller) Run(ctx context.Context, look func() Serving) error {
 		return nil
 	}
 	defer t.client.Close()
-	for {
+	for began := time.Now(); ; {
 		changed := t.o.Changed()
 		v := look()
-		if v.State.Complete {
+		switch {
+		case !v.State.Complete:
+		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < t.o.Grace: // what an earlier vipd has told goes on, as what it has applied does
+			t.take(ctx, t.client.Status, false)
+		default:
 			t.tell(ctx, t.message(&v))
 		}
 		pause := every
@@ -188,10 +192,15 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 
 // tell sends a message and takes the answer in.
 func (t *Teller) tell(ctx context.Context, m api.OwnerTold) {
-	s, err := t.client.Tell(ctx, m)
+	t.take(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return t.client.Tell(ctx, m) }, len(m.VIPs) > 0)
+}
+
+// take takes in what the owner answers. Needed: there are VIPs that it is to own.
+func (t *Teller) take(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
+	s, err := ask(ctx)
 	if err != nil {
 		t.status.Store(nil)
-		if t.failed.Store(nil); len(m.VIPs) > 0 {
+		if t.failed.Store(nil); needed {
 			t.failed.Store(&err)
 		}
 		return
