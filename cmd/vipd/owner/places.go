@@ -65,7 +65,7 @@ func find(vips []netip.Addr, named []string, listen, way []netip.Addr) (places, 
 		delete(p.devices, v)
 	}
 	for _, a := range slices.Concat(listen, way) {
-		if !slices.ContainsFunc(p.at, func(has ownership.Address) bool { return has.Addr == a }) {
+		if index(p.at, a) < 0 {
 			p.at, p.on = append(p.at, ownership.Address{Addr: a}), append(p.on, "")
 		}
 	}
@@ -83,18 +83,25 @@ func (p places) grown(next places) places {
 	out := next
 	out.at, out.on, out.devices, out.reach = slices.Clone(p.at), slices.Clone(p.on), maps.Clone(next.devices), maps.Clone(p.reach)
 	for i, a := range next.at {
-		j := slices.IndexFunc(out.at, func(has ownership.Address) bool { return has.Addr == a.Addr })
-		if j < 0 && next.on[i] != "" {
-			j = slices.Index(out.on, next.on[i]) // it has another address now
+		j, on := index(out.at, a.Addr), next.on[i]
+		for k := 0; j < 0 && k < len(out.at); k++ {
+			if out.on[k] == on && (on != "" || index(next.at, out.at[k].Addr) < 0) {
+				j = k // it has another address now
+			}
 		}
 		switch {
 		case j < 0:
-			out.at, out.on = append(out.at, a), append(out.on, next.on[i])
-		case next.on[i] != "":
-			out.at[j], out.on[j] = a, next.on[i]
+			out.at, out.on = append(out.at, a), append(out.on, on)
+		case on != "" || out.on[j] == "":
+			out.at[j], out.on[j] = a, on
 		}
 	}
 	return out
+}
+
+// index returns which of the addresses is a; -1 means none.
+func index(all []ownership.Address, a netip.Addr) int {
+	return slices.IndexFunc(all, func(has ownership.Address) bool { return has.Addr == a })
 }
 
 // same reports whether nothing has changed on this host.

@@ -1,11 +1,37 @@
 package owner
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"testing"
+
+	"vipd/balancer/ownership"
 )
+
+// TestGrown: places that change keep their indexes, and the address from which etcd is reached is one, also after it was another.
+func TestGrown(t *testing.T) {
+	network := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
+	at := func(lan string, others ...string) (p places) {
+		p.at, p.on = []ownership.Address{{Addr: netip.MustParseAddr(lan), Networks: network}}, []string{"lan"}
+		for _, a := range others {
+			p.at, p.on = append(p.at, ownership.Address{Addr: netip.MustParseAddr(a)}), append(p.on, "")
+		}
+		return p
+	}
+	before := at("10.9.0.1", "10.7.0.1", "10.8.0.1")
+	for _, c := range []struct{ next, want places }{
+		{at("10.9.0.2", "10.7.0.1", "10.8.0.1"), at("10.9.0.2", "10.7.0.1", "10.8.0.1")},
+		{at("10.9.0.1", "10.7.0.1", "10.8.0.2"), at("10.9.0.1", "10.7.0.1", "10.8.0.2")},
+		{at("10.9.0.1", "10.7.0.1"), before},
+		{at("10.9.0.1", "10.7.0.1", "10.8.0.1", "10.6.0.1"), at("10.9.0.1", "10.7.0.1", "10.8.0.1", "10.6.0.1")},
+	} {
+		if got := before.grown(c.next); fmt.Sprint(got.at, got.on) != fmt.Sprint(c.want.at, c.want.on) {
+			t.Errorf("with %v: got %v on %q, want %v on %q", c.next.at, got.at, got.on, c.want.at, c.want.on)
+		}
+	}
+}
 
 // TestSilence: the end of vipd's connection counts where nothing is served without vipd, and what it says twice is read once.
 func TestSilence(t *testing.T) {
