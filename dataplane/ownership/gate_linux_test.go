@@ -248,6 +248,44 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestOtherDevice: a VIP whose network is another device's now is not left on the one before, where nobody would take it away.
+func TestOtherDevice(t *testing.T) {
+	l, _ := world(t)
+	v := netip.MustParseAddr(vip4)
+	on := func(device string) Places {
+		return Places{Interfaces: []string{"lan", "other"}, Devices: map[netip.Addr]string{v: device}}
+	}
+	l.Host().Exec("ip", "link", "add", "other", "type", "bridge")
+	l.Host().Exec("ip", "link", "set", "other", "up")
+	k, err := NewKernel(KernelOptions{Places: on("lan"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4}) })
+	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind([]netip.Addr{v})) > 0 {
+		t.Fatal("the VIP is not there: ", err)
+	}
+	if err := k.Cover(on("other")); err != nil {
+		t.Fatal(err)
+	}
+	if failed := k.Bind(k.Lost()); len(failed) > 0 {
+		t.Errorf("putting it on the other device fails for %v", failed)
+	}
+	held := func() (n int) {
+		all, err := Held()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(fmt.Sprint(all), vip4)
+	}
+	if n := held(); n != 1 {
+		t.Errorf("the VIP is on %d devices", n)
+	}
+	if err := k.Unbind([]netip.Addr{v}); err != nil || held() > 0 {
+		t.Errorf("the VIP stays on %d devices when it goes to another host, %v", held(), err)
+	}
+}
+
 // TestLeft kills an owner. The next one removes the VIP that it left, also where users have taken the VIP away, or it has no device any
 // more and the table of the gate is gone; and it removes a VIP that comes later before the gate lets it pass.
 func TestLeft(t *testing.T) {

@@ -212,13 +212,14 @@ func (k *Kernel) Close() error {
 }
 
 // Cover changes the VIPs, and the interfaces where they may be. What is bound is among them. VIPs that come are removed from this host,
-// as the gate may be open and another host may own them.
+// as the gate may be open and another host may own them. So are those that get another interface: they are Lost then, if they were bound.
 func (k *Kernel) Cover(p Places) error {
+	before := k.o.Devices
 	k.know(p)
 	if err := k.follow(); err != nil {
 		return err
 	}
-	if err := k.strip(slices.DeleteFunc(k.vips(), func(a netip.Addr) bool { return k.gate.vips[a] })); err != nil {
+	if err := k.strip(slices.DeleteFunc(k.vips(), func(a netip.Addr) bool { return k.gate.vips[a] && before[a] == p.Devices[a] })); err != nil {
 		return err
 	}
 	return k.gate.Cover(k.vips())
