@@ -182,20 +182,20 @@ func (n *Node) unbind(u *unit) {
 	n.do(Unbind{Addrs: []netip.Addr{u.addr}})
 }
 
-// ownerChanged takes in that etcd names another owner, or another session of it.
-func (n *Node) ownerChanged(name string) {
+// ownerChanged takes in that etcd has written who owns a unit. Moved: it names another owner, or another session of it.
+func (n *Node) ownerChanged(name string, moved bool) {
 	u := n.unit(name)
 	if u == nil {
 		return
 	}
-	u.changed = append(u.changed, n.now)
-	if len(u.changed) > flaps {
-		u.changed = u.changed[1:]
+	if moved {
+		u.changed = append(u.changed, n.now)
+		u.changed = u.changed[max(0, len(u.changed)-flaps):]
 	}
 	u.giving, u.clear, u.stranger, u.askAgain = 0, false, "", 0 // no write that compares an older revision can be carried out any more
 	if !n.owns(u) {
 		n.unbind(u)
-	} else if n.flapping(u) {
+	} else if moved && n.flapping(u) {
 		n.do(Note{Kind: NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, and stays here until that is over", u.name, flaps)})
 	}
 }

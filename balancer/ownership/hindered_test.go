@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 )
@@ -113,4 +114,15 @@ func TestNotToOneCutOff(t *testing.T) {
 	w.hosts[2].change(func(m *Member) { m.Standby = true })
 	w.run(time.Second)
 	w.chosen("etcd is back", map[string]int{"gw2": 1})
+}
+
+// TestKeptIsNoMove: a VIP that could not be given away, and was kept, has not moved: it goes as soon as etcd answers.
+func TestKeptIsNoMove(t *testing.T) {
+	w, vip, owner := owned(t, 2)
+	w.fates = []fate{lost, answered, lost, answered, lost, answered}
+	owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
+	w.run(10 * time.Second)
+	if w.answered(vip, "etcd answers"); w.owner(vip) == owner {
+		t.Errorf("the VIP stays: %s", strings.Join(w.log, "\n"))
+	}
 }

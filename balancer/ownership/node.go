@@ -261,8 +261,8 @@ func (n *Node) learn(c Change) {
 	case VIPs:
 		before := n.owners[c.Name]
 		n.owners.take(n.now, c)
-		if n.owners[c.Name] != before {
-			n.ownerChanged(c.Name)
+		if after := n.owners[c.Name]; after != before {
+			n.ownerChanged(c.Name, before == nil || after == nil || before.value.Session != after.value.Session)
 		}
 	case Moves:
 		n.moves.take(n.now, c)
