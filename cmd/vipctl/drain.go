@@ -209,11 +209,6 @@ func (c *call) nodeOverrider(q api.OverrideRequest) (overrider, error) {
 	if failed := c.drainVIPs(q.Node, *q.Draining); failed != nil {
 		return nil, failed
 	}
-	if *q.Draining {
-		c.say("node %s: its VIPs are elsewhere until \"vipctl undrain --node %s\"", q.Node, q.Node)
-	} else {
-		c.say("node %s: it may own VIPs again", q.Node)
-	}
 	if err != nil {
 		return nil, nil
 	}

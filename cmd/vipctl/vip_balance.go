@@ -127,16 +127,26 @@ func (c *call) takesPart(node string) (bool, error) {
 	return there, err
 }
 
-// drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back.
+// drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back. It says what came of it.
 func (c *call) drainVIPs(node string, on bool) error {
-	if _, err := c.setNode(node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil || !on {
+	if _, err := c.setNode(node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil {
 		return err
 	}
+	if !on {
+		c.say("node %s: it may own VIPs again", node)
+		return nil
+	}
 	left, err := c.emptied(node)
+	if err != nil {
+		return err
+	}
+	now := "its VIPs are elsewhere"
 	if len(left) > 0 {
 		c.hint("%s", c.stays(node, left))
+		now = "it takes no VIPs"
 	}
-	return err
+	c.say("node %s: %s until \"vipctl undrain --node %s\"", node, now, node)
+	return nil
 }
 
 func (c *call) stays(node string, left []string) string {

@@ -4,8 +4,33 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+
+	"vipd/test/etcdkit"
 )
+
+// TestDrainWithoutAnother: where no other host can take a VIP, the drain of its owner says that it stays, and not that it is elsewhere.
+func TestDrainWithoutAnother(t *testing.T) {
+	f := newFleet(t, etcdkit.Options{})
+	put := func(key, text string) {
+		t.Helper()
+		if _, err := f.cluster.Client().Put(t.Context(), "/vipd/ownership/"+key, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("nodes/gw1", `{"boot": "0000000000000001", "weight": 1, "standby": true, "addresses": [{"address": "10.0.0.1", "networks": ["10.0.0.0/8"]}]}`)
+	put("sessions/gw1", `{"id": "0000000000000001", "jury": ["gw1"]}`)
+	put("vips/10.0.0.100", `{"node": "gw1", "session": "0000000000000001"}`)
+	code, stdout, stderr := f.run(t.Context(), "ana", "drain", "--node", "gw1")
+	if code != exitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take it now") || strings.Contains(stdout+stderr, "are elsewhere") ||
+		!strings.Contains(stdout+stderr, `it takes no VIPs until "vipctl undrain --node gw1"`) {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if _, stdout, stderr = f.run(t.Context(), "ana", "undrain", "--node", "gw1"); !strings.Contains(stdout+stderr, "it may own VIPs again") {
+		t.Errorf("undrain says %s%s", stdout, stderr)
+	}
+}
 
 // TestEvenOut: as few VIPs move as it takes, and none that a host can't take, that prefers its owner, or for nothing.
 func TestEvenOut(t *testing.T) {
