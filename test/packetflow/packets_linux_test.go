@@ -53,7 +53,7 @@ func TestIPVSPackets(t *testing.T) {
 }
 
 func (m mode) holds(t *testing.T) {
-	lab.Need(t, "iptables", "ip6tables")
+	lab.Need(t, "iptables", "ip6tables", "conntrack")
 	w := newWorld(t, m)
 	for _, s := range readSections(t) {
 		t.Run(s.name, func(t *testing.T) {
@@ -272,7 +272,7 @@ func (w *world) check(r row, network string) string {
 		if a, err := w.ask(r, network, atOnce); !errors.Is(err, unix.ECONNREFUSED) && !(network == "tcp" && errors.Is(err, unix.ECONNRESET)) {
 			return fmt.Sprintf("%+v, %v; want it refused", a, err)
 		}
-		return ""
+		return w.remembered(r, network)
 	case lost:
 		if !w.caps.KeepsSource { // a problem that Compile states, and no reply is lost then
 			if _, err := w.ask(r, network, atOnce); err != nil {
@@ -289,6 +289,25 @@ func (w *world) check(r row, network string) string {
 		return ""
 	}
 	return w.checkServed(r, network)
+}
+
+// remembered says what conntrack remembers of a connection of the node's own that a service refused: the next one from its port would be
+// refused as well, whatever the service is by then.
+func (w *world) remembered(r row, network string) string {
+	to, err := r.destination()
+	if _, literal := netip.ParseAddrPort(r.to); err != nil || literal == nil || r.client != "local" || network != "tcp" {
+		return ""
+	}
+	out, err := exec.Command("conntrack", "-L", "-p", network, "--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port())).Output()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "[UNREPLIED]") {
+			return "it is refused, and remembered: " + line
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // checkServed says what is wrong with the answers to a row's client.
