@@ -113,7 +113,7 @@ func (q *Queue) All() (items []Item, err error) {
 	for {
 		item, err := q.Receive()
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET): // the latter: it ended without having taken this connection
+		case errors.Is(err, io.EOF):
 			return items, nil
 		case err != nil:
 			return items, err

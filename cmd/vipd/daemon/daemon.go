@@ -225,8 +225,16 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("closing the host's sockets", "err", err)
 		}
 	}
+	var late []net.Conn // from those that asked when this vipd was stopping already: they start as soon as they see the end
 	if d.replacing != nil {
 		_ = os.Remove(d.handoverPath()) // while the lock is held: the next vipd's has the same name
+		if d.heir == nil {
+			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only where it is closed already
+			for c, err := d.replacing.Accept(); err == nil; c, err = d.replacing.Accept() {
+				late = append(late, c)
+			}
+		}
+		_ = d.replacing.Close()
 	}
 	for _, c := range slices.Backward(d.opened) {
 		_ = c.Close() // a listener was closed by its server
@@ -237,10 +245,13 @@ func (d *Daemon) closeFiles() {
 	if d.heir != nil { // last: it takes what was closed above as soon as it sees the end
 		_ = d.heir.Close()
 	}
-	if d.replacing != nil { // as does one that came when this vipd was stopping already
-		_ = d.replacing.Close()
+	for _, c := range late {
+		_ = c.Close()
 	}
 }
+
+// lateTime is for accepting what waits already.
+const lateTime = 20 * time.Millisecond
 
 // Socket returns the path of the API's socket.
 func (d *Daemon) Socket() string { return d.config.API.Socket }

@@ -78,10 +78,11 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 	ask("beside one that was refused")
 }
 
-// TestReplaceWhileStopping: --replace waits for a vipd that is stopping already, and does what is left: it starts.
-func TestReplaceWhileStopping(t *testing.T) {
+// proxying starts a vipd in userspace mode, with a connection through it that was answered.
+func proxying(t *testing.T) (n *node, c net.Conn, answers *bufio.Reader) {
+	t.Helper()
 	echoes(t, "127.40.1.1:9001")
-	n := startNode(t, `
+	n = startNode(t, `
 [services.web]
 vips = ["127.40.0.1"]
 ports = [{ port = 8080 }]
@@ -91,11 +92,50 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = c.Close() }()
+	t.Cleanup(func() { _ = c.Close() })
+	answers = bufio.NewReader(c)
 	fmt.Fprintln(c, "begin")
-	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
+	if _, err := answers.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
+	return n, c, answers
+}
+
+// TestTwoReplace has two take the place of one vipd at once: one of them gets all connections, and the other nothing that it could end.
+func TestTwoReplace(t *testing.T) {
+	n, c, answers := proxying(t)
+	made := make(chan *daemon.Daemon, 2)
+	for range 2 {
+		go func() {
+			next, err := n.make(true)
+			t.Log(err) // one of them comes too late
+			made <- next
+		}()
+	}
+	for range 2 {
+		if next := <-made; next != nil {
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- next.Run(ctx) }()
+			t.Cleanup(func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
+	fmt.Fprintln(c, "after")
+	if got, err := answers.ReadString('\n'); err != nil {
+		t.Errorf("the connection was answered by %q, %v", got, err)
+	}
+	_ = c.Close()
+}
+
+// TestReplaceWhileStopping: --replace waits for a vipd that is stopping already, and does what is left: it starts.
+func TestReplaceWhileStopping(t *testing.T) {
+	n, c, _ := proxying(t)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); n.stop() }()
 	wait.For(t, 0, "new connections to be refused while that one drains", func() bool {
