@@ -88,7 +88,7 @@ func (n *Node) cannotAlone(name string, u *unit, force bool) string {
 	switch {
 	case at < 0:
 		return "none of its devices has a network with " + u.name
-	case well>>at&1 == 0 && n.someWell(u.addr):
+	case !isWell(well, at) && n.someWell(u.addr):
 		return "its network is cut off"
 	}
 	return m.value.Lacks(u.addr, force)
@@ -98,6 +98,10 @@ func (n *Node) cannotAlone(name string, u *unit, force bool) string {
 func (n *Node) movesTo(name string, u *unit) bool {
 	return slices.ContainsFunc(n.together(u), func(each *unit) bool { m := n.moves[each.name]; return m != nil && m.value.To == name })
 }
+
+// isWell says whether the network of a node's address, the one at a place, is well by what the node tells. Of those that it tells nothing
+// about, it is taken to be.
+func isWell(well uint16, at int) bool { return at >= told || well>>at&1 == 1 }
 
 // someWell says whether the network of a VIP is well on any node. If it is on none, no other node is better than one that is cut off.
 func (n *Node) someWell(a netip.Addr) bool {
@@ -110,7 +114,7 @@ func (n *Node) someWell(a netip.Addr) bool {
 			}
 			well = p.well
 		}
-		if at := m.value.place(a); at >= 0 && well>>at&1 == 1 {
+		if at := m.value.place(a); at >= 0 && isWell(well, at) {
 			return true
 		}
 	}

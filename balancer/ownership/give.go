@@ -156,7 +156,7 @@ func (n *Node) flapping(u *unit) bool {
 // cut says whether a unit's network is not well here, though it is elsewhere.
 func (n *Node) cut(u *unit) bool {
 	at := n.o.Member.place(u.addr)
-	return at >= 0 && n.well()>>at&1 == 0 && n.someWell(u.addr)
+	return at >= 0 && !isWell(n.well(), at) && n.someWell(u.addr)
 }
 
 // preempt is a node that the policy prefers, once it has been well for long enough.

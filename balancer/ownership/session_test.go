@@ -198,4 +198,9 @@ func TestManyNetworks(t *testing.T) {
 	if age := owner.node.Status(owner.clock()).Confirmed[other.name]; age < 0 || age > 100*time.Millisecond {
 		t.Errorf("it was confirmed %s ago", age)
 	}
+	for at, want := range map[int]bool{0: true, 1: false, told - 1: false, told: true, beyond: true} {
+		if got := isWell(1, at); got != want {
+			t.Errorf("the network of address %d is well: %t, want %t", at, got, want)
+		}
+	}
 }
