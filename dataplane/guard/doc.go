@@ -13,6 +13,7 @@
 //	                     special    -> restricted and not allowed, nor from the host itself: dropped; silent: dropped;
 //	                                   marked as ours; rejected: refused; always and never: marked so
 //	                     frontends  -> marked as ours
+//	output               TCP, rejected -> refused
 //	                     then the mode's own: DNAT, REDIRECT, virtual servers
 //	input                known -> passes; rejected -> refused; to a held address: ICMP and served pass, pending is silent, all
 //	                     else is refused
@@ -46,8 +47,8 @@
 //	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
 //	                               pass, all else is refused, or dropped where vipd-pending has the address: none of its
 //	                               frontends has been applied yet
-//	filter OUTPUT               ours, new: leaving the host and in vipd-rejected -> refused; else marked: an endpoint may
-//	                               have no route to the source that the VIP's route names
+//	filter OUTPUT               ours, new: TCP, or leaving the host, and in vipd-rejected -> refused; else marked: an endpoint
+//	                               may have no route to the source that the VIP's route names
 //	mangle INPUT, POSTROUTING   ours, opening a TCP connection: its segment size is bounded where its service has an mss, by a
 //	                               rule for each such frontend
 //	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded

@@ -82,6 +82,11 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 	}
 	maps.Copy(failed, bad)
 	y.removeOrphansLocked(ctx)
+	for _, c := range batch {
+		if bad[c.Key] == nil {
+			delete(y.formerly, c.Key)
+		}
+	}
 	return y.removeFormer(ctx)
 }
 

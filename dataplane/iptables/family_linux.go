@@ -51,8 +51,9 @@ type family struct {
 	exact bool
 	// looked: other backends were looked into.
 	looked bool
-	// former are the variants in which an earlier process's rules serve until the first Apply.
-	former []*xtables.Tool
+	// former are the variants in which an earlier process's rules serve until none is needed, and formerly the frontends that are.
+	former   []*xtables.Tool
+	formerly map[balancer.Key]bool
 	// epoch counts the writes.
 	epoch uint64
 	// slots is how many sticky sets exist.

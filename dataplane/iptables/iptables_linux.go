@@ -225,6 +225,10 @@ func (y *family) removeAll(ctx context.Context) error {
 	if err := rejoin(ctx, y.tool, "", nil, nil); err != nil {
 		return err
 	}
+	clear(y.formerly)
+	if err := y.removeFormer(ctx); err != nil {
+		return err
+	}
 	y.countLastLocked(ctx)
 	y.forget() // what is left of them where they can't be removed counts nothing any more
 	if err := remove(ctx, y.tool); err != nil {

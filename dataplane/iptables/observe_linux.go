@@ -18,7 +18,7 @@ import (
 )
 
 // Observe reads back what of ours is in the nat table. Frontends are known by their notes, and by how many rules they have;
-// those that an earlier process left in another variant serve until the first Apply, and count as damaged.
+// those that an earlier process left in another variant serve until they are applied here, and count as damaged.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
 	for _, name := range inet.Families() {
@@ -70,7 +70,7 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 
 // findFormer finds the variants in which an earlier process left frontends, which get digest 0. What leads to none is removed.
 func (y *family) findFormer(ctx context.Context, digests map[balancer.Key]dataplane.Digest) error {
-	y.former = nil
+	y.former, y.formerly = nil, map[balancer.Key]bool{}
 	for _, other := range xtables.Existing(ctx, y.name) {
 		if other.Variant() == y.tool.Variant() {
 			continue
@@ -84,11 +84,14 @@ func (y *family) findFormer(ctx context.Context, digests map[balancer.Key]datapl
 			_, err = other.Saved(ctx, table, frontPrefix, func(_ string, rules []string) error {
 				if len(rules) > 0 {
 					if n, ok := readNote(rules[len(rules)-1]); ok {
-						digests[n.key], serves = 0, true
+						digests[n.key], y.formerly[n.key], serves = 0, true, true
 					}
 				}
 				return nil
 			})
+		}
+		if err != nil && !errors.Is(err, xtables.ErrIncompatible) {
+			return err
 		}
 		if serves && err == nil {
 			y.former = append(y.former, other)
@@ -99,9 +102,9 @@ func (y *family) findFormer(ctx context.Context, digests map[balancer.Key]datapl
 	return nil
 }
 
-// removeFormer removes what an earlier process left in another variant.
+// removeFormer removes what an earlier process left in another variant, once nothing of it is needed.
 func (y *family) removeFormer(ctx context.Context) error {
-	for len(y.former) > 0 {
+	for len(y.former) > 0 && len(y.formerly) == 0 {
 		if err := remove(ctx, y.former[0]); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -186,7 +187,7 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	}
 	for _, x := range all {
 		err := to.send(x.handed, x.tail, x.files...)
-		failed = errors.Join(failed, err)
+		failed = cmp.Or(failed, err) // one is as good as a thousand
 		if err != nil {
 			x.close()
 			continue
