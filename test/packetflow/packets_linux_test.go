@@ -300,7 +300,7 @@ func (w *world) remembered(r row, network string) string {
 	}
 	out, err := exec.Command("conntrack", "-L", "-p", network, "--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port())).Output()
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "[UNREPLIED]") {
+		if strings.Contains(line, "[UNREPLIED] src="+to.Addr().String()+" ") { // translated to nowhere
 			return "it is refused, and remembered: " + line
 		}
 	}
