@@ -123,22 +123,31 @@ func (f *follower) last() store.Snapshot {
 // wait waits for a snapshot and returns it.
 func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
 	f.t.Helper()
-	defer func() {
-		if f.t.Failed() {
-			s := f.last()
-			f.t.Logf("the last snapshot of %d: revision %d, connected %t (%v), %d services, %d endpoints, %d overrides, problems %v",
-				f.count(), s.Revision, s.Connected, s.Err, s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len(), s.Problems)
-		}
-	}()
+	defer f.tells()
 	var last store.Snapshot
 	wait.For(f.t, within, what, func() bool { last = f.last(); return f.count() > 0 && is(last) })
 	return last
+}
+
+// tells shows the last snapshots where a test has failed.
+func (f *follower) tells() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.t.Failed() {
+		return
+	}
+	for i, s := range f.all[max(0, len(f.all)-5):] {
+		f.t.Logf("snapshot %d of the last of %d: revision %d, connected %t (%v), %d services, %d endpoints, %d overrides, problems %v",
+			i, len(f.all), s.Revision, s.Connected, s.Err, s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len(), s.Problems)
+	}
+	f.t.Logf("position %+v", f.Source.Position())
 }
 
 // reaches waits until everything up to a revision is published. It asks for the position before it takes the snapshot: the
 // other way round the snapshot may be the one before.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
+	defer f.tells()
 	seen := func() bool { return f.Source.Position().Seen >= revision }
 	wait.For(f.t, within, fmt.Sprintf("revision %d", revision), func() bool { return seen() && f.last().Connected })
 	return f.last()
