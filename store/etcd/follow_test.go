@@ -153,6 +153,13 @@ func (f *follower) reaches(revision int64) store.Snapshot {
 	return f.last()
 }
 
+// sees waits until everything up to a revision is known, connected or not.
+func (f *follower) sees(revision int64) {
+	f.t.Helper()
+	defer f.tells()
+	wait.For(f.t, within, fmt.Sprintf("revision %d to be seen", revision), func() bool { return f.Source.Position().Seen >= revision })
+}
+
 func connected(s store.Snapshot) bool { return s.Connected }
 
 // newSource returns a source with short times.

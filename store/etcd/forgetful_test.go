@@ -27,6 +27,8 @@ type forgetful struct {
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
+	// stuck: it makes no watch at all any more, and tells nothing of those that it has made.
+	stuck atomic.Bool
 	// asked counts who asked for it.
 	asked atomic.Int64
 }
@@ -62,7 +64,10 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 			return err
 		}
 		create := request.GetCreateRequest()
-		lost := func() bool { return string(create.Key) == p.lost && p.forgets.Load() }
+		lost := func() bool { return string(create.Key) == p.lost && p.forgets.Load() || p.stuck.Load() }
+		if p.stuck.Load() {
+			continue
+		}
 		if lost() {
 			p.asked.Add(1)
 			if p.confirms {
@@ -135,4 +140,23 @@ func TestProxyForgetsLater(t *testing.T) {
 			f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`)) // by another watch
 		})
 	}
+}
+
+// TestProxyStuck: a proxy makes no watches any more, as that of etcd 3.4 where etcd restarts under load, and answers questions. What changes is
+// found by these.
+func TestProxyStuck(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", web)
+	proxy := &forgetful{client: p.client}
+	config := p.config
+	config.Endpoints = []string{proxy.listen(t)}
+	f := follow(t, newSource(t, etcd.Options{Config: config}))
+	f.wait("the first state", connected)
+	proxy.stuck.Store(true)
+	f.sees(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
+	f.sees(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
+	proxy.stuck.Store(false)
+	f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`))
 }

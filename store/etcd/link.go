@@ -142,6 +142,7 @@ func (l *link) run(ctx context.Context) {
 		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
 		if errors.Is(err, errSilent) || errors.Is(err, errLost) {
 			l.apart = (l.apart + 1) % (mostApart + 1)
+			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
 		}
 		if !l.tell(ctx, message{away: err}) {
 			return
