@@ -40,44 +40,6 @@ func echoes(t *testing.T, address string) {
 	}()
 }
 
-// TestReplace: a vipd that is started with --replace takes the place of the one that runs, whose connections go on. Without it,
-// the second one is refused.
-func TestReplace(t *testing.T) {
-	echoes(t, "127.40.1.1:9001")
-	n := startNode(t, `
-[services.web]
-vips = ["127.40.0.1"]
-ports = [{ port = 8080 }]
-endpoints = [{ address = "127.40.1.1", port = 9001 }]
-`)
-	c, err := net.DialTimeout("tcp", "127.40.0.1:8080", wait.Patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	in := bufio.NewReader(c)
-	ask := func(when string) {
-		t.Helper()
-		_ = c.SetDeadline(time.Now().Add(wait.Patience))
-		fmt.Fprintln(c, when)
-		if got, err := in.ReadString('\n'); got != when+"\n" || err != nil {
-			t.Errorf("%s: got %q, %v", when, got, err)
-		}
-	}
-	ask("before")
-	for i := range 2 {
-		first := n.stop
-		n.replace = true
-		n.start() // the first one ends meanwhile
-		ask(fmt.Sprintf("after %d", i))
-		first()
-	}
-	if _, err := n.make(false); err == nil {
-		t.Error("a second vipd without --replace: no error")
-	}
-	ask("beside one that was refused")
-}
-
 // proxying starts a vipd in userspace mode, with a connection through it that was answered.
 func proxying(t *testing.T) (n *node, c net.Conn, answers *bufio.Reader) {
 	t.Helper()
@@ -99,6 +61,32 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 		t.Fatal(err)
 	}
 	return n, c, answers
+}
+
+// TestReplace: a vipd that is started with --replace takes the place of the one that runs, whose connections go on. Without it,
+// the second one is refused.
+func TestReplace(t *testing.T) {
+	n, c, in := proxying(t)
+	ask := func(when string) {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(wait.Patience))
+		fmt.Fprintln(c, when)
+		if got, err := in.ReadString('\n'); got != when+"\n" || err != nil {
+			t.Errorf("%s: got %q, %v", when, got, err)
+		}
+	}
+	ask("before")
+	for i := range 2 {
+		first := n.stop
+		n.replace = true
+		n.start() // the first one ends meanwhile
+		ask(fmt.Sprintf("after %d", i))
+		first()
+	}
+	if _, err := n.make(false); err == nil {
+		t.Error("a second vipd without --replace: no error")
+	}
+	ask("beside one that was refused")
 }
 
 // TestTwoReplace has two take the place of one vipd at once: one of them gets all connections, and the other nothing that it could end.
