@@ -197,6 +197,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 func (n *node) spawn(bin string) {
 	n.t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "vipd"), "--config", n.file())
+	cmd.Stderr = n.t.Output()
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}

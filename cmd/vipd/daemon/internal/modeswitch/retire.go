@@ -34,7 +34,7 @@ type retirement struct {
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
 func (c *Switch) retire(old *Chosen) {
 	close(old.left)
-	ctx, cut := context.WithTimeout(context.Background(), c.DrainTime())
+	ctx, cut := context.WithCancel(context.Background())
 	traits := old.Dataplane.Traits()
 	traits.Needs.Resets = false // its rules go: nothing new is translated that could go on
 	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
@@ -42,10 +42,14 @@ func (c *Switch) retire(old *Chosen) {
 	began := time.Now()
 	go func() { // endRetiring and close wait for it
 		defer cut()
-		failed := old.Dataplane.Yield(ctx)
+		yielding, end := context.WithTimeout(ctx, c.DrainTime())
+		failed := old.Dataplane.Yield(yielding)
+		end()
 		close(r.yielded)
 		r.kept = r.resumed.Load()
-		failed = errors.Join(failed, old.Dataplane.Close(ctx, r.kept))
+		closing, end := context.WithTimeout(ctx, c.DrainTime()) // what the mode took while it yielded has all of its time
+		failed = errors.Join(failed, old.Dataplane.Close(closing, r.kept))
+		end()
 		c.o.Counters.End(old.Dataplane, r.kept)
 		if failed != nil {
 			c.o.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)

@@ -1,0 +1,54 @@
+package modeswitch
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/traffic"
+	"vipd/dataplane"
+)
+
+// leaving is a dataplane that yields for as long as it may, and says how long it may then drain.
+type leaving struct {
+	refusing
+	yielded time.Duration
+	drains  chan time.Duration
+}
+
+func (l *leaving) Yield(ctx context.Context) error {
+	began := time.Now()
+	<-ctx.Done()
+	l.yielded = time.Since(began)
+	return nil
+}
+
+func (l *leaving) Close(ctx context.Context, _ bool) error {
+	until, _ := ctx.Deadline()
+	l.drains <- time.Until(until)
+	return nil
+}
+
+// TestDrainsBeginAfterYielding: a mode that steps aside takes what is on its way meanwhile, and those connections have the whole time of a
+// drain, too.
+func TestDrainsBeginAfterYielding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const drain = time.Minute
+		old := &leaving{drains: make(chan time.Duration)}
+		engine := dataplane.NewEngine(dataplane.Options{Dataplane: old, Host: old, Log: slog.New(slog.DiscardHandler)})
+		key := balancer.Key{Port: 80, Proto: balancer.TCP}
+		engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key, Policy: balancer.Policy{DrainTimeout: drain}})})
+		use := &Chosen{Dataplane: old, left: make(chan struct{}), ended: make(chan struct{})}
+		o := Options{Choice: Choice{Events: events.New(events.Options{})}, Engine: engine, Counters: &traffic.Counters{}}
+		New(o, use).retire(use)
+		if got := <-old.drains; old.yielded != drain || got != drain {
+			t.Errorf("it may yield for %s and then drain for %s, want %s for each", old.yielded, got, drain)
+		}
+		<-use.ended
+	})
+}
