@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"vipd/cmd/internal/api"
@@ -208,6 +209,9 @@ func (n *node) spawn(bin string) {
 		with := os.Interrupt
 		if kill {
 			with = os.Kill
+		}
+		if n.t.Failed() {
+			with, kill = syscall.SIGQUIT, true // it says where each goroutine is
 		}
 		if err := cmd.Process.Signal(with); err != nil {
 			n.t.Error(err)
