@@ -15,11 +15,13 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a service of two endpoints without checks.
+// pair is a service of two endpoints without checks. One that refuses does so at once, and a machine that stands still for a second is not the
+// other's failure.
 const pair = `
 [services.web]
 vips = ["127.58.0.1"]
 ports = [{ port = 8080 }]
+connect_timeout = "1m"
 endpoints = [{ address = "127.58.1.1", port = 9001 }, { address = "127.58.1.1", port = 9002 }]
 `
 
