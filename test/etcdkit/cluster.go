@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 
+	"vipd/balancer/sockerr"
 	"vipd/test/wait"
 )
 
@@ -292,12 +294,16 @@ func (c *Cluster) Revoke(user, key string) {
 	})
 }
 
-// freePorts returns addresses on host that nobody listens on.
+// freePorts returns addresses on host that nobody listens on. Their ports are below those that Linux gives out by itself
+// (net.ipv4.ip_local_port_range), so that nobody gets them before the members do.
 func freePorts(t testing.TB, host string, n int) []string {
 	t.Helper()
 	var addrs []string
-	for range n {
-		l, err := net.Listen("tcp", host+":0")
+	for len(addrs) < n {
+		l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", host, 10_000+rand.IntN(20_000)))
+		if sockerr.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
