@@ -76,6 +76,7 @@ func wantServed(t *testing.T, w *town, all ...*balancer.Frontend) {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			if err := try(t, from, f.Key); err != nil {
 				t.Errorf("%s from %s: %v", f.Key, from.Name, err)
+				t.Log(w.Host().Exec("sh", "-c", "conntrack -L; iptables-legacy-save; ip6tables-legacy-save; nft list ruleset; ss -Hltn"))
 			}
 		}
 	}
