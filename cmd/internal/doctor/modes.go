@@ -7,15 +7,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 )
-
-// trialTime bounds the trial of one mode.
-const trialTime = 20 * time.Second
 
 // tried is what came of one mode.
 type tried struct {
@@ -130,7 +126,7 @@ func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 	if m.Forward && !v.Root {
 		return note(fmt.Sprintf("%s mode was not tried: that takes root", m.Name), "", "sudo vipctl doctor"), tried{mode: m}
 	}
-	ctx, cancel := context.WithTimeout(ctx, trialTime)
+	ctx, cancel := context.WithTimeout(ctx, modes.TrialTime)
 	defer cancel()
 	c, done, err := v.apart()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
@@ -34,6 +35,9 @@ type Mode struct {
 	// it would do. What all modes share is not its business.
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
+
+// TrialTime bounds what New takes, a fraction of a second on a machine that is not overloaded.
+const TrialTime = 45 * time.Second
 
 // All returns the modes, the best first: auto takes the first that works.
 func All() []Mode { return []Mode{ipvsMode(), nftablesMode(), iptablesMode(), userspaceMode()} }

@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -208,6 +209,17 @@ func TestTry(t *testing.T) {
 				t.Errorf("%q: got %v, want an error with %q", rule, err, reason)
 			}
 		}
+		hurried, end := context.WithCancel(ctx)
+		run := tool.run
+		tool.run = func(ctx context.Context, input, program string, args ...string) (string, string, error) {
+			stdout, stderr, err := run(ctx, input, program, args...)
+			end() // once it is written
+			return stdout, stderr, errors.Join(hurried.Err(), err)
+		}
+		if _, err := tool.Try(hurried, "nat", "-p udp -j RETURN"); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v of a trial without time", err)
+		}
+		tool.run = run
 		if after := saved(t, tool, "nat"); after != before {
 			t.Fatalf("the table is\n%s\nit was\n%s", after, before)
 		}

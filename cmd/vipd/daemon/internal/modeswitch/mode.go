@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
@@ -43,9 +42,6 @@ type Choice struct {
 	// before is called before a mode is tried that is not in use; nil means nothing is.
 	before func(config.ModeName)
 }
-
-// trialTime bounds the trial of one mode, which takes a fraction of a second on a machine that is not overloaded.
-const trialTime = 45 * time.Second
 
 // Make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
 // its dataplane, another one with a new dataplane.
@@ -101,7 +97,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 			if c.before != nil {
 				c.before(name)
 			}
-			ctx, cancel := context.WithTimeout(ctx, trialTime)
+			ctx, cancel := context.WithTimeout(ctx, modes.TrialTime)
 			defer cancel()
 			dp, err := m.New(ctx, conf, c.Log.With("component", "dataplane", "dataplane", string(name)))
 			return m, dp, err
