@@ -98,7 +98,9 @@ func TestFleetOutvotes(t *testing.T) {
 
 // TestFleetOverTCP has three hosts share the checks of servers that listen and end.
 func TestFleetOverTCP(t *testing.T) {
-	w := newWorld(t, 3, quick())
+	health := quick()
+	health.Timeout = wait.Patience // whoever does not listen refuses at once
+	w := newWorld(t, 3, health)
 	w.unhurried()
 	w.real = true
 	listeners := map[balancer.Target]net.Listener{}
