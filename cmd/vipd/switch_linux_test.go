@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,8 +36,8 @@ type loop struct {
 	stop func() // ends it and waits
 }
 
-// clients starts n clients at the VIP, or fewer in a guest, half of them on the gateway itself. What takes longer than drained may be cut: a
-// machine may stand still for so long.
+// clients starts n clients at the VIP, or fewer in a guest, half of them on the gateway itself. What takes longer than drained may be cut, for a
+// machine may stand still for so long, but its client is told.
 func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	l := &loop{t: g.t}
@@ -45,7 +47,7 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
-				if _, err := once(from, "10.96.0.10:80"); err != nil && time.Since(began) < drained {
+				if _, err := once(from, "10.96.0.10:80"); err != nil && (time.Since(began) < drained || isTimeout(err)) {
 					l.t.Errorf("from %s, after %s: %v", from.Name, time.Since(began), err)
 					return
 				}
@@ -57,6 +59,11 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 	l.stop = func() { cancel(); all.Wait() }
 	g.t.Cleanup(l.stop)
 	return l
+}
+
+// isTimeout reports whether a client was told nothing.
+func isTimeout(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // once is one connection of a client, and who answers it.

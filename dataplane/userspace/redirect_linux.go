@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
@@ -154,6 +155,7 @@ func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
 	y.shared = ln
 	d := y.r.d
+	d.accepts = append(d.accepts, dnat.Accepts(ln.Addr().(*net.TCPAddr).AddrPort().Port()))
 	d.goAccept(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
 		f := y.frontendOf(c)
 		if f == nil && d.inheriting.Load() { // its frontend may be applied in a moment

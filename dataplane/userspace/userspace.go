@@ -88,6 +88,9 @@ type Dataplane struct {
 	gate     sync.RWMutex // guards shutting
 	shutting bool         // no connection is begun any more: conns only counts down
 
+	// accepts end what other modes know of the sockets that redirects lead to; guarded by applying.
+	accepts []func()
+
 	// applying is held by what the engine calls, one at a time and for as long as it takes; taken before mu.
 	applying sync.Mutex
 
@@ -212,6 +215,9 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	}
 	d.cancel()
 	d.tasks.Wait()
+	for _, ended := range d.accepts {
+		ended()
+	}
 	d.pipes.close()
 	err = errors.Join(err, d.tables.close(ctx))
 	for _, f := range frontends {

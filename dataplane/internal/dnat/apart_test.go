@@ -297,6 +297,17 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	if fl.judge(time.Now())(&flow) {
 		t.Error("it has no time")
 	}
+	later := fl.judge(time.Now().Add(time.Hour))
+	one, other := Accepts(40001), Accepts(40001)
+	one()
+	one()
+	if later(&flow) {
+		t.Error("it is cut while its socket is there")
+	}
+	other()
+	if !later(&flow) {
+		t.Error("it is kept without its socket")
+	}
 	if port, counted := fl.portOf(&flow); counted {
 		t.Errorf("its bytes are counted to %v", port)
 	}

@@ -267,6 +267,8 @@ func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 			return false
 		case fl.own != nil && f != nil && f.Serves() && k.Proto == balancer.UDP:
 			return true // its client, which goes on sending, belongs here
+		case (f == nil || f.Backend(flow.Backend()) == nil) && isAccepted(flow):
+			return false
 		}
 		return stale(flow, f, fl.leaving[k].keeps(flow.Backend(), now), now)
 	}
