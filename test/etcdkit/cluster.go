@@ -19,7 +19,6 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 
-	"vipd/balancer/sockerr"
 	"vipd/test/wait"
 )
 
@@ -294,16 +293,15 @@ func (c *Cluster) Revoke(user, key string) {
 	})
 }
 
-// freePorts returns addresses on host that nobody listens on. Their ports are below those that Linux gives out by itself
-// (net.ipv4.ip_local_port_range), so that nobody gets them before the members do.
+// freePorts returns addresses on host that nobody listens on. No process that this one begins meanwhile inherits the sockets: until
+// it runs its program, which a busy machine may put off, the ports would be in use.
 func freePorts(t testing.TB, host string, n int) []string {
 	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	var addrs []string
-	for len(addrs) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", host, 10_000+rand.IntN(20_000)))
-		if sockerr.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
+	for range n {
+		l, err := net.Listen("tcp", host+":0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"vipd/test/wait"
@@ -76,6 +77,7 @@ func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
 
 // Close ends the server and its connections, which are reset. It may be called again.
 func (s *Server) Close() {
+	syscall.ForkLock.RLock() // a process that is being begun has the sockets, too, until it runs its program
 	s.close()
 	s.mu.Lock()
 	for c := range s.open {
@@ -84,6 +86,7 @@ func (s *Server) Close() {
 	}
 	s.open = nil
 	s.mu.Unlock()
+	syscall.ForkLock.RUnlock()
 	s.running.Wait()
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,7 +83,13 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 			_ = c.Close()
 		}
 	}()
-	stop = func() { _ = l.Close(); <-done }
+	stop = func() {
+		// A process that is being begun has the socket, too, until it runs its program: clients would be taken, and reset then.
+		syscall.ForkLock.RLock()
+		_ = l.Close()
+		syscall.ForkLock.RUnlock()
+		<-done
+	}
 	t.Cleanup(stop)
 	return stop
 }
