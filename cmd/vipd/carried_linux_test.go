@@ -62,7 +62,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 
 func TestCarriedOnByConntrack(t *testing.T) {
 	for _, way := range [][3]string{{"nftables", "userspace", "redirect"}, {"iptables", "userspace", "bind"}} {
-		t.Run(way[0]+" to "+way[1]+" by "+way[2], func(t *testing.T) { carriedOn(t, way[0], way[1], way[2]) })
+		t.Run(way[0], func(t *testing.T) { carriedOn(t, way[0], way[1], way[2]) })
 	}
 }
 
