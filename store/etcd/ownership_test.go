@@ -151,13 +151,18 @@ func TestOwnershipWhenFull(t *testing.T) {
 	_, _, p := single(t, etcdkit.Options{})
 	o := takePart(t, p.config)
 	key := ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}
-	revision := p.put("/ownership/vips/10.0.0.1", "{}")
+	put, revision := []ownership.Put{{Key: key, Text: []byte("{}")}}, int64(0)
+	wait.For(t, wait.Patience, "the host to be connected: a full etcd lets none take part again", func() bool {
+		outcome, at, _ := o.Write(t.Context(), ownership.Write{Put: put})
+		revision = at
+		return outcome == ownership.Done
+	})
 	alarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE}
 	if _, err := etcdserverpb.NewMaintenanceClient(p.client.ActiveConnection()).Alarm(t.Context(), alarm); err != nil {
 		t.Fatal(err)
 	}
 	for at, want := range map[int64]ownership.Outcome{revision: ownership.Unsent, revision - 1: ownership.Unknown} {
-		w := ownership.Write{If: []ownership.Condition{{Key: key, Revision: at}}, Put: []ownership.Put{{Key: key, Text: []byte("{}")}}}
+		w := ownership.Write{If: []ownership.Condition{{Key: key, Revision: at}}, Put: put}
 		wait.For(t, wait.Patience, fmt.Sprintf("writing at revision %d to come to %v", at, want), func() bool {
 			outcome, _, err := o.Write(t.Context(), w)
 			if outcome == want && etcd.Full(err) {

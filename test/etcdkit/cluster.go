@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -293,21 +293,19 @@ func (c *Cluster) Revoke(user, key string) {
 	})
 }
 
-// freePorts returns addresses on host that nobody listens on. No process that this one begins meanwhile inherits the sockets: until
-// it runs its program, which a busy machine may put off, the ports would be in use.
-func freePorts(t testing.TB, host string, n int) []string {
+// freePorts returns addresses on host that nobody listens on.
+func freePorts(t testing.TB, host string, n int) (addrs []string) {
 	t.Helper()
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	var addrs []string
-	for range n {
-		l, err := net.Listen("tcp", host+":0")
-		if err != nil {
-			t.Fatal(err)
+	program.Unshared(func() {
+		for range n {
+			l, err := net.Listen("tcp", host+":0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs = append(addrs, l.Addr().String())
+			defer func() { _ = l.Close() }() // after all are found, so that they differ
 		}
-		addrs = append(addrs, l.Addr().String())
-		defer func() { _ = l.Close() }() // after all are found, so that they differ
-	}
+	})
 	return addrs
 }
 

@@ -41,6 +41,9 @@ func TestSources(t *testing.T) {
 		if l.changeBytes > 1000 {
 			t.Errorf("one changed endpoint costs %d bytes on the network", l.changeBytes)
 		}
+		if l.heapMore > l.heap/10 {
+			t.Errorf("changes made %d bytes that are in use %d more", l.heap, l.heapMore)
+		}
 		holds(t, "the first state", firstWithin, l.first)
 		holds(t, "publishing a change", lagWithin, l.lag.at(0.99))
 	})
@@ -189,10 +192,9 @@ func (l large) measure(t testing.TB, binary string) (r largely) {
 	r.changeBytes = (relay.Bytes() - bytes) / int64(len(puts.began))
 	r.lag = f.seen(puts)
 	after, _ := memory(t, f.pid)
-	r.rssMore = after - before
-	wait.For(t, 0, "what is on its way to the disk to be no longer in use, and no more than a tenth to be left of changes", func() bool {
+	r.heapMore, r.rssMore = f.heap()-r.heap, after-before
+	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // what is on its way to the disk is in use until it is there
 		r.heapMore = f.heap() - r.heap
-		return r.heapMore <= r.heap/10
-	})
+	}
 	return r
 }

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -77,16 +77,16 @@ func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
 
 // Close ends the server and its connections, which are reset. It may be called again.
 func (s *Server) Close() {
-	syscall.ForkLock.RLock() // a process that is being begun has the sockets, too, until it runs its program
-	s.close()
-	s.mu.Lock()
-	for c := range s.open {
-		_ = c.(*net.TCPConn).SetLinger(0)
-		_ = c.Close()
-	}
-	s.open = nil
-	s.mu.Unlock()
-	syscall.ForkLock.RUnlock()
+	program.Unshared(func() {
+		s.close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for c := range s.open {
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+		s.open = nil
+	})
 	s.running.Wait()
 }
 

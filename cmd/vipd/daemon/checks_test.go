@@ -5,11 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"vipd/cmd/internal/events"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -83,13 +83,7 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 			_ = c.Close()
 		}
 	}()
-	stop = func() {
-		// A process that is being begun has the socket, too, until it runs its program: clients would be taken, and reset then.
-		syscall.ForkLock.RLock()
-		_ = l.Close()
-		syscall.ForkLock.RUnlock()
-		<-done
-	}
+	stop = func() { program.Unshared(func() { _ = l.Close() }); <-done }
 	t.Cleanup(stop)
 	return stop
 }
