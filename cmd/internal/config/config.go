@@ -190,6 +190,10 @@ type API struct {
 	Socket string `toml:"socket"`
 	// HTTP serves metrics and health; "" turns it off.
 	HTTP string `toml:"http"`
+	// HTTPHosts are names of this host under which HTTP answers, besides its addresses, its host name and localhost.
+	HTTPHosts []string `toml:"http_hosts"`
+	// ChangeGroup is the group whose members may change the running vipd by vipctl, besides root; "" means root alone.
+	ChangeGroup string `toml:"change_group"`
 }
 
 // Ownership is this host's part in VIPs of which one host of the fleet is the owner (hold = "one").

@@ -32,11 +32,11 @@ func (d *Daemon) api() http.Handler {
 	mux.HandleFunc("GET /v1/frontends", d.view(func(v *status.View) any { return v.Frontends() }))
 	mux.HandleFunc("GET /v1/diff", d.getDiff)
 	mux.HandleFunc("GET /v1/overrides", d.view(func(v *status.View) any { return v.Overrides() }))
-	mux.HandleFunc("POST /v1/overrides", d.postOverrides)
+	mux.HandleFunc("POST /v1/overrides", d.operators(d.postOverrides))
 	mux.HandleFunc("GET /v1/connections", d.getConnections)
-	mux.HandleFunc("POST /v1/connections/kill", d.postKill)
+	mux.HandleFunc("POST /v1/connections/kill", d.operators(d.postKill))
 	mux.HandleFunc("GET /v1/explain", d.getExplain)
-	mux.HandleFunc("POST /v1/reload", d.postReload)
+	mux.HandleFunc("POST /v1/reload", d.operators(d.postReload))
 	mux.HandleFunc("POST /v1/check", d.postCheck)
 	mux.HandleFunc("GET /v1/events", d.getEvents)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // this socket alone: what it shows is not for everyone
@@ -125,9 +125,9 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 	answer(w, api.Reload{Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems})
 }
 
-// signedBy is who a request says asks, as " by NAME"; "" where it does not say.
+// signedBy is the author of a request as " by NAME", or "" if nobody is known.
 func signedBy(r *http.Request) string {
-	if by := r.URL.Query().Get("by"); by != "" {
+	if by := author(r, r.URL.Query().Get("by")); by != "" {
 		return " by " + by
 	}
 	return ""
@@ -156,6 +156,7 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusBadRequest, err)
 		return
 	}
+	q.By = author(r, q.By)
 	var result api.OverrideResult
 	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (_ model.Overrides, recorded []events.Event, _ error) {
 		place, now := s.Place(), time.Now()

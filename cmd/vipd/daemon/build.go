@@ -203,7 +203,7 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.owned.Problems(), d.access.Problems())
+	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.owned.Problems(), d.access.Problems(), d.exposure())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

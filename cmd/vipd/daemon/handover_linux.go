@@ -17,6 +17,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
+	"vipd/cmd/internal/api"
 	"vipd/dataplane/handover"
 )
 
@@ -56,14 +57,11 @@ func askFor(socket string) (*handover.Queue, error) {
 // listenHandover opens the socket for askFor. Only this user may connect.
 func listenHandover(socket string) (*net.UnixListener, error) {
 	_ = os.Remove(socket) // of a vipd that was killed: the lock of run_dir is ours
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	l, err := api.Listen("unixpacket", socket)
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket to hand over by: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("closing the socket to hand over by to others: %w", err), l.Close())
-	}
 	return l, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lockfile"
 	"vipd/dataplane/userspace"
 	"vipd/store/etcd"
@@ -32,6 +33,12 @@ func (d *Daemon) fileProblems() []balancer.Problem {
 	if text := etcd.Config(d.config.Etcd).Expiry(time.Now()); text != "" && d.fleet != nil {
 		at := balancer.Origin{File: d.ConfigFile}
 		all = append(all, balancer.Problem{Severity: balancer.SeverityWarning, Origin: at, Field: "etcd.cert_file", Text: text})
+	}
+	if group := d.config.API.ChangeGroup; group != "" {
+		if _, err := user.LookupGroup(group); err != nil {
+			all = append(all, balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.change_group",
+				Text: fmt.Sprintf("this host has no group %q, so only root may change vipd: create it with groupadd %[1]s, or correct the name", group)})
+		}
 	}
 	return all
 }
@@ -84,12 +91,9 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("removing the socket of an earlier vipd: %w", err)
 	}
-	l, err := net.Listen("unix", path)
+	l, err := api.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("opening api.socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening api.socket to its group: %w", err), l.Close())
 	}
 	if g, err := user.LookupGroup(socketGroup); err == nil {
 		if gid, err := strconv.Atoi(g.Gid); err == nil {
@@ -97,6 +101,9 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 				log.Warn("giving the API's socket to its group", "group", socketGroup, "err", err)
 			}
 		}
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening api.socket to its group: %w", err), l.Close())
 	}
 	return l, nil
 }
@@ -136,7 +143,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, b bounds) error 
 	slots := make(chan struct{}, b.connections)
 	server := &http.Server{
 		Handler: b.handler(h, slots), ReadHeaderTimeout: b.header, ReadTimeout: b.request, IdleTimeout: b.idle,
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withCaller,
 	}
 	down := make(chan struct{})
 	stopping := context.AfterFunc(ctx, func() {

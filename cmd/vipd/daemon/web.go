@@ -30,7 +30,7 @@ func (d *Daemon) webHandler() http.Handler {
 		o.Fleet = d.fleet.Nodes
 	}
 	page.New(o).Register(mux)
-	return fewFollowers(mux, webBounds())
+	return onlyOwnNames(fewFollowers(mux, webBounds()), d.ownNames())
 }
 
 // verdict is the body of /healthz and /readyz.

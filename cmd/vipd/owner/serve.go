@@ -65,12 +65,9 @@ func (o *Owner) Run(ctx context.Context) error {
 	defer lock.Close()
 	path := filepath.Join(o.runDir, api.OwnerSocket)
 	_ = os.Remove(path) // of an earlier process
-	l, err := net.Listen("unix", path)
+	l, err := api.Listen("unix", path)
 	if err != nil {
 		return fmt.Errorf("opening the owner's socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(err, l.Close())
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /vips", o.take)

@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// caller is the process at the other end of a connection of the API's socket.
+type caller struct {
+	uid int
+	// groups are the primary and the supplementary groups of the process.
+	groups []int
+}
+
+// callerKey is the key of a connection's caller in the context of its requests.
+type callerKey struct{}
+
+// withCaller adds to ctx who has opened c. On systems that don't report it, the mode of the socket alone decides.
+func withCaller(ctx context.Context, c net.Conn) context.Context {
+	if s, ok := c.(*slotted); ok {
+		c = s.Conn
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	who, err := peer(u)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return ctx
+	case err != nil:
+		return context.WithValue(ctx, callerKey{}, caller{uid: unknownUser})
+	}
+	return context.WithValue(ctx, callerKey{}, who)
+}
+
+// unknownUser is the user of a caller whose credentials can't be read. No process has it: it is the kernel's "no user" (uid_t -1).
+const unknownUser = -1
+
+// mayChange reports whether the caller may change the running vipd: root, the user that runs it, and the members of a group; "" means
+// no group.
+func (c caller) mayChange(group string) bool {
+	if c.uid == 0 || c.uid == os.Geteuid() {
+		return true
+	}
+	if group == "" {
+		return false
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return false
+	}
+	gid, err := strconv.Atoi(g.Gid)
+	return err == nil && slices.Contains(c.groups, gid)
+}
+
+// name is the caller's user name, or "uid N" if the user has none.
+func (c caller) name() string {
+	if u, err := user.LookupId(strconv.Itoa(c.uid)); err == nil {
+		return u.Username
+	}
+	return fmt.Sprintf("uid %d", c.uid)
+}
+
+// maxClaim is the maximum length of the name that a caller adds to its own, in bytes.
+const maxClaim = 64
+
+// author is who makes a request: the user that the kernel reports, and in parentheses the name that the caller adds, such as the one
+// behind sudo. It returns "" if neither is known.
+func author(r *http.Request, claimed string) string {
+	claimed = strings.TrimSpace(strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) && !strings.ContainsRune("()", c) {
+			return c
+		}
+		return -1
+	}, claimed))
+	claimed = strings.ToValidUTF8(claimed[:min(len(claimed), maxClaim)], "")
+	who, known := r.Context().Value(callerKey{}).(caller)
+	if !known {
+		return claimed
+	}
+	name := who.name()
+	if claimed == "" || claimed == name {
+		return name
+	}
+	return fmt.Sprintf("%s (%s)", name, claimed)
+}
+
+// operators lets only callers that may change something reach h.
+func (d *Daemon) operators(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		group := d.config.API.ChangeGroup
+		who, known := r.Context().Value(callerKey{}).(caller)
+		if known && !who.mayChange(group) {
+			text := "only root may change this vipd, %s may not: use sudo, or set api.change_group to a group of operators and restart vipd"
+			if group != "" {
+				text = "only root and the group " + group + " (api.change_group) may change this vipd, %s may not: use sudo, or join the group and log in again"
+			}
+			refuseCall(w, http.StatusForbidden, fmt.Errorf(text, who.name()))
+			return
+		}
+		h(w, r)
+	}
+}

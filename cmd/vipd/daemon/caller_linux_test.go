@@ -1,0 +1,150 @@
+package daemon_test
+
+import (
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/events"
+	"vipd/test/program"
+)
+
+const (
+	nobody = 65534 // the user and group nobody and nogroup of Debian
+	games  = 60    // a group of every Debian host
+)
+
+// dialAs connects to a socket with the credentials of a user and its groups. It changes those of one thread and returns without
+// unlocking it, so the thread ends with the goroutine.
+func dialAs(path string, uid int, groups []uint32) (net.Conn, error) {
+	type result struct {
+		c   net.Conn
+		err error
+	}
+	dialed := make(chan result)
+	go func() {
+		runtime.LockOSThread()
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			dialed <- result{err: err}
+			return
+		}
+		first := unsafe.Pointer(nil)
+		if len(groups) > 0 {
+			first = unsafe.Pointer(&groups[0])
+		}
+		for _, call := range [][4]uintptr{
+			{unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(first), 0},
+			{unix.SYS_SETRESGID, uintptr(uid), uintptr(uid), uintptr(uid)},
+			{unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)},
+		} {
+			if _, _, errno := syscall.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
+				dialed <- result{err: errno}
+				return
+			}
+		}
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		f := os.NewFile(uintptr(fd), path)
+		defer func() { _ = f.Close() }()
+		if err != nil {
+			dialed <- result{err: err}
+			return
+		}
+		c, err := net.FileConn(f)
+		dialed <- result{c, err}
+	}()
+	r := <-dialed
+	return r.c, r.err
+}
+
+// clientAs returns a client whose connections are made by another user.
+func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Client {
+	t.Helper()
+	relay := filepath.Join(t.TempDir(), "relay.sock")
+	l, err := net.Listen("unix", relay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := dialAs(socket, uid, groups)
+			if err != nil {
+				t.Error(err)
+				_ = from.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
+			go func() { _, _ = io.Copy(from, to); _ = from.Close() }()
+		}
+	}()
+	c := api.NewClient(relay)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestCallersThatMayChange opens the socket to all users and calls as several of them. Everybody may read; only root and the
+// group of operators may change, and events name the user that the kernel reports.
+func TestCallersThatMayChange(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("calls as other users, which takes root")
+	}
+	dir, err := os.MkdirTemp("", "vipd") // other users can't enter t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: dir}
+	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nchange_group = \"games\"\n", 1))
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	info, err := os.Stat(n.daemon.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o660 {
+		t.Errorf("the socket's mode = %o, want 660", mode)
+	}
+	if err := os.Chmod(n.daemon.Socket(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	reader := clientAs(t, n.daemon.Socket(), nobody)
+	if _, err := reader.Status(t.Context()); err != nil {
+		t.Errorf("reading as nobody: %v", err)
+	}
+	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "only root and the group games (api.change_group) may change this vipd, nobody may not") {
+		t.Errorf("reload as nobody = %v, want it refused", err)
+	}
+	draining := true
+	if _, err := reader.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.0.0.1", Draining: &draining}); err == nil || !strings.Contains(err.Error(), "only root") {
+		t.Errorf("drain as nobody = %v, want it refused", err)
+	}
+	if _, err := clientAs(t, n.daemon.Socket(), nobody, games).Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
+		t.Errorf("reload as an operator: %v", err)
+	}
+	if _, err := clientAs(t, n.daemon.Socket(), 0).Reload(t.Context(), "alice"); err != nil {
+		t.Errorf("reload as root: %v", err)
+	}
+	story := n.story(events.Reload)
+	for _, want := range []string{"vipctl reload by nobody (alice[31m root)", "vipctl reload by root (alice)"} {
+		if !strings.Contains(story, want) {
+			t.Errorf("reload events = %s, want one %q", story, want)
+		}
+	}
+}

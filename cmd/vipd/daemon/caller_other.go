@@ -1,0 +1,11 @@
+//go:build !linux
+
+package daemon
+
+import (
+	"errors"
+	"net"
+)
+
+// peer is not implemented on this system: the mode of the socket alone decides who may call.
+func peer(*net.UnixConn) (caller, error) { return caller{}, errors.ErrUnsupported }

@@ -1,0 +1,59 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// ownNames are the names under which api.http answers, in lower case: those of this host, of the listener, and of api.http_hosts.
+func (d *Daemon) ownNames() []string {
+	listener, _, _ := net.SplitHostPort(d.config.API.HTTP) // it was validated
+	names := append([]string{"localhost", d.config.Node, listener}, d.config.API.HTTPHosts...)
+	if host, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(host, ".")
+		names = append(names, host, short)
+	}
+	for i, name := range names {
+		names[i] = strings.ToLower(name)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+}
+
+// onlyOwnNames refuses requests to a foreign name. A web page elsewhere can let its own name lead to this host, and have a
+// browser behind the firewall read api.http as if it were that page's (DNS rebinding). An address can't be rebound, so any address
+// is accepted.
+func onlyOwnNames(h http.Handler, names []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		host = strings.ToLower(strings.TrimSuffix(host, "."))
+		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || slices.Contains(names, host) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		refuseCall(w, http.StatusMisdirectedRequest, fmt.Errorf("%q is not a name of this host: use its address, or add the name to api.http_hosts and restart vipd", host))
+	})
+}
+
+// exposure warns of an api.http that other hosts may read.
+func (d *Daemon) exposure() []balancer.Problem {
+	if d.web == nil {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(d.web.Addr().String())
+	if err != nil || at.Addr().Unmap().IsLoopback() {
+		return nil
+	}
+	return []balancer.Problem{{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.http", Text: fmt.Sprintf(
+		"%s shows services, endpoints, nodes and events without a password to every host that reaches it: "+
+			"listen on 127.0.0.1, or limit it with a firewall", at)}}
+}
