@@ -57,23 +57,6 @@ func anchors(t *testing.T, file string) (all []string) {
 	return all
 }
 
-// TestLength: README.md and docs stay short enough to be read: 13,500 words, as wc counts them.
-func TestLength(t *testing.T) {
-	const most = 13500
-	top := filepath.Join("..", "..")
-	files, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	words := 0
-	for _, file := range append(files, filepath.Join(top, "README.md")) {
-		words += len(strings.Fields(read(t, file)))
-	}
-	if words > most {
-		t.Errorf("README.md and docs have %d words, want at most %d: cut what repeats, or move reference to packaging/man/settings.md", words, most)
-	}
-}
-
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
