@@ -364,6 +364,11 @@ func (g *gateway) sandbox() {
 			g.t.Errorf("of the process, %s does not match:\n%s", want, status)
 		}
 	}
+	for _, escape := range []string{"systemctl show vipd", "touch /run/systemd/vipd-escaped", "touch /run/vipd-escaped"} {
+		if out, err := g.try("nsenter -m -t $(systemctl show vipd --value -p MainPID) " + escape); err == nil {
+			g.t.Errorf("in the sandbox, %s succeeded, want a refusal\n%s", escape, out)
+		}
+	}
 	if out := g.journal(""); strings.Contains(out, "level=") || strings.Contains(out, "time=") {
 		g.t.Errorf("the journal has time and level twice:\n%s", out)
 	}

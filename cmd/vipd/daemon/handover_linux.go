@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
-	"path"
-	"strings"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -24,11 +22,9 @@ import (
 // storeName is the name of the queue in systemd's descriptor store.
 const storeName = "vipd-handover"
 
-// systemctlTime bounds a question to systemd.
-const systemctlTime = 5 * time.Second
-
 // fromStore returns the queue that the process before this one has left with systemd; nil means that there is none.
 func fromStore() (queue *handover.Queue, err error) {
+	_ = restarting() // a process that was killed leaves the mark
 	for _, f := range activation.Files(true) {
 		if f.Name() != storeName || queue != nil {
 			_ = f.Close()
@@ -80,10 +76,9 @@ func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 	return errReplaced
 }
 
-// storeQueue leaves a queue with systemd, if this unit is being restarted; nil means that it is not, or that systemd keeps no
-// descriptors of it.
+// storeQueue leaves a queue with systemd if this unit is being restarted. It returns nil if it is not.
 func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
-	if os.Getenv("NOTIFY_SOCKET") == "" || !restarting(ctx) {
+	if os.Getenv("NOTIFY_SOCKET") == "" || !restarting() {
 		return nil, nil
 	}
 	in, out, err := handover.Pair()
@@ -100,58 +95,23 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	if err == nil {
 		err = barrier(ctx)
 	}
-	if err == nil && property(ctx, ownUnit(), "NFileDescriptorStore") == "0" {
-		err = errors.New("systemd did not take the descriptor: set FileDescriptorStoreMax=1 in the unit; systemd 246 is the oldest that can do it")
-	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("leaving connections with systemd: %w", err), out.Close())
 	}
 	return out, nil
 }
 
-// restarting reports whether systemd stops this process to start it again: then its job is a restart. It also reports false where
-// the unit has no descriptor store.
-func restarting(ctx context.Context) bool {
-	unit := ownUnit()
-	if max := property(ctx, unit, "FileDescriptorStoreMax"); max == "" || max == "0" {
-		return false
-	}
-	jobs, _ := systemctl(ctx, "list-jobs", "--no-legend", "--plain", "--full") // an error is an answer too: no job is known
-	for line := range strings.Lines(jobs) {
-		if f := strings.Fields(line); len(f) >= 3 && f[1] == unit { // JOB UNIT TYPE STATE
-			return f[2] == "restart"
-		}
-	}
-	return false
-}
+// barrierTime bounds how long systemd may take to read what it was sent.
+const barrierTime = 5 * time.Second
 
-// ownUnit returns the name of the unit of this process; "" where it is in none.
-func ownUnit() string {
-	groups, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(groups)) {
-		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
-			return name
-		}
-	}
-	return ""
-}
+// restartMark is a file of the unit's RuntimeDirectory. ExecStop of the unit makes it before systemd stops vipd to start it again.
+// The sandbox of vipd itself does not reach systemd to ask.
+const restartMark = "restarting"
 
-func property(ctx context.Context, unit, name string) string {
-	out, err := systemctl(ctx, "show", "--value", "-p", name, "--", unit)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(out)
-}
-
-func systemctl(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, systemctlTime)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
-	return string(out), err
+// restarting reports whether systemd stops this process to start it again, and removes the mark of that.
+func restarting() bool {
+	folder := os.Getenv("RUNTIME_DIRECTORY")
+	return folder != "" && os.Remove(filepath.Join(folder, restartMark)) == nil
 }
 
 // notifyWith sends systemd a message with a descriptor.
@@ -180,7 +140,7 @@ func barrier(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.SetReadDeadline(time.Now().Add(systemctlTime)); err != nil {
+	if err := r.SetReadDeadline(time.Now().Add(barrierTime)); err != nil {
 		return fmt.Errorf("waiting for systemd: %w", err)
 	}
 	if _, err := r.Read(make([]byte, 1)); os.IsTimeout(err) {
