@@ -261,7 +261,7 @@ func wrongSettings(t *testing.T) string {
 		}
 	}
 	section := ""
-	setting := regexp.MustCompile(`^#(\w+) = `)
+	setting := regexp.MustCompile(`^#?(\w+) = `)
 	for line := range strings.Lines(readSource(t, "systemd/vipd.toml")) {
 		if heading, _, _ := strings.Cut(line, "#"); strings.HasPrefix(heading, "[") {
 			section = strings.TrimSpace(heading) + "\n"

@@ -65,6 +65,8 @@ endpoints = ["%s"]
 prefix = %q
 username = %q
 password_file = "password"
+[addresses]
+allowed = ["10.96.0.0/16"]
 [sync]
 min_interval = "100ms"
 [api]

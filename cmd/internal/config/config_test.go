@@ -60,13 +60,13 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[api]\nhttp = \"9890\"", `vipd.toml:2: api.http: "9890" is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`},
 		{"[addresses]\ninterface = \"a/b\"", `vipd.toml:2: addresses.interface: "a/b" is not an interface's name: it has 1 to 15 characters, none of them a space, / or :`},
 		{"run_dir = \"\"", "vipd.toml:1: run_dir: is empty; write a path, or leave the field out for the default"},
-		{"[store]\nkind = \"etcd\"", ""},
+		{"[store]\nkind = \"etcd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", ""},
 		{"[etcd]\nprefix = \"/x\"", `vipd.toml:1: etcd: is for vipctl alone: vipd follows etcd where store.kind is "etcd"`},
-		{"[store]\nkind = \"etcd\"\n[etcd]\nusername = \"me\"", "vipd.toml:3: etcd: username and password_file belong together"},
-		{"[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"127.0.0.1:2379\"]", `vipd.toml:4: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
-		{"node = \"a/b\"\n[store]\nkind = \"etcd\"", `vipd.toml:1: node: the name "a/b" of a node is not possible: it has no /, no spaces and only characters that print`},
+		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nusername = \"me\"", "vipd.toml:4: etcd: username and password_file belong together"},
+		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"127.0.0.1:2379\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
+		{"addresses.allowed = [\"10.96.0.0/16\"]\nnode = \"a/b\"\n[store]\nkind = \"etcd\"", `vipd.toml:2: node: the name "a/b" of a node is not possible: it has no /, no spaces and only characters that print`},
 		{"node = \"a/b\"", ""},
-		{"[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://etcd1:23790000\"]", `vipd.toml:4: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
+		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://etcd1:23790000\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
 		{"[iptables]\nmasquerade_bit = 32", "vipd.toml:2: iptables.masquerade_bit: 32 is out of range; 0 to 31 are possible"},
 		{"[ipvs]\ntcp_timeout = \"-1s\"", "vipd.toml:2: ipvs.tcp_timeout: -1s is negative; 0s or more is possible"},
 		{"[ipvs]\n\ntcpfin_timeout = \"1500ms\"", "vipd.toml:3: ipvs.tcpfin_timeout: 1.5s is no whole number of seconds, in which the kernel counts; whole seconds from 1s to 596h31m23s are possible, and 0s leaves the kernel's"},
@@ -90,6 +90,17 @@ func TestSettingBelowATable(t *testing.T) {
 		want := "vipd.toml:2: store." + name + ": unknown field; as a setting of vipd it belongs at the top of vipd.toml, before the first table"
 		if _, got, _ := load(t, "[store]\n"+name+" = 1"); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+// TestUnboundedFleet loads hosts of a fleet with and without addresses.allowed. The warning without it names the setting and an example.
+func TestUnboundedFleet(t *testing.T) {
+	const etcd = "[store]\nkind = \"etcd\"\n[addresses]\n"
+	for text, warned := range map[string]bool{"": false, etcd: true, etcd + "allowed = []": true, etcd + "allowed = [\"10.96.0.0/16\"]": false} {
+		_, got, _ := load(t, text)
+		if has := strings.Contains(got, "addresses.allowed: "+config.Unbounded); has != warned || !warned && got != "" {
+			t.Errorf("%q: problems = %q, want the warning: %v", text, got, warned)
 		}
 	}
 }

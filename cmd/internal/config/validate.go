@@ -89,6 +89,9 @@ func (c *Config) checkFleet(f *findings) {
 	if err := etcd.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
 		f.wrong("node", "%s", err)
 	}
+	if len(c.Addresses.Allowed) == 0 && c.Store.Kind == EtcdStore {
+		f.add(balancer.SeverityWarning, "addresses.allowed", "%s", Unbounded)
+	}
 	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
 		f.wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")
 	}
@@ -104,6 +107,10 @@ func (c *Config) checkFleet(f *findings) {
 		}
 	}
 }
+
+// Unbounded is the warning about a host that follows etcd and bounds no VIPs. The host stays usable: the setting is younger than the store.
+const Unbounded = "is empty: anyone who may write services in etcd can claim almost any address for this host's own clients, " +
+	"such as a name server's. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 

@@ -249,7 +249,7 @@ func TestFindings(t *testing.T) {
 			m.Config.Store.Kind, m.Config.Etcd.Endpoints = config.EtcdStore, []string{"http://127.0.0.1:2379", "http://etcd2:2379"}
 			m.Status.Store = api.Store{Error: "connection refused"}
 		}, []string{
-			"fleet: warning: services from etcd may claim any address but loopback, link-local, multicast and this host's own",
+			"fleet: warning: addresses.allowed of vipd.toml " + config.Unbounded,
 			"fleet: warning: etcd is reached without TLS",
 			"fleet: problem: etcd can't be read: connection refused",
 		}},

@@ -14,10 +14,7 @@ func checkFleet(_ context.Context, v *visit) {
 		return
 	}
 	if len(v.Config.Addresses.Allowed) == 0 {
-		v.add(warning("services from etcd may claim any address but loopback, link-local, multicast and this host's own",
-			"anyone who may write services there can take this host's traffic to, say, its name server. Set addresses.allowed in "+v.ConfigFile+
-				` to the networks of your VIPs, such as ["10.96.0.0/16"]`,
-			""))
+		v.add(warning("addresses.allowed of "+v.ConfigFile+" "+config.Unbounded, "", ""))
 	}
 	if exposed(v.Config.Etcd.Endpoints) {
 		v.add(warning("etcd is reached without TLS",
