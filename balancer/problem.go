@@ -53,6 +53,8 @@ type Problem struct {
 	Kind ProblemKind `json:"kind,omitempty"`
 	// Unknown: this version has no such field.
 	Unknown bool `json:"-"`
+	// Misplaced reports whether the value may belong to another table, whose heading is missing.
+	Misplaced bool `json:"-"`
 	// Port is the port of a problem with one port's endpoints, such as "80/tcp", as Service.PortWords writes it; "" for all others.
 	Port string `json:"port,omitempty"`
 	// Text says what is wrong and what is allowed or helps.

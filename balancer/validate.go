@@ -45,13 +45,18 @@ func (r *reading) result() ([]Problem, bool) {
 // told for each service.
 func (r *reading) decode(target any, tree map[string]any) {
 	for _, p := range decode.Into(target, tree) {
-		if !p.Unknown {
+		severity := SeverityError
+		switch {
+		case !p.Unknown:
 			r.breaks(p.Path)
-			r.add(SeverityError, p.Path, p.Text)
-		} else if !r.inherits(p.Path) {
-			r.add(cmp.Or(r.unknown, SeverityError), p.Path, p.Text)
-			r.problems[len(r.problems)-1].Unknown = true
+		case r.inherits(p.Path):
+			continue
+		default:
+			severity = cmp.Or(r.unknown, SeverityError)
 		}
+		r.add(severity, p.Path, p.Text)
+		last := &r.problems[len(r.problems)-1]
+		last.Unknown, last.Misplaced = p.Unknown, p.Misplaced
 	}
 }
 

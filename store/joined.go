@@ -80,6 +80,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 		}
 	}
 	j.out.Pools = fleet.Pools
+	j.out.Retained, j.out.Vanished = local.Retained, local.Vanished
 	j.out.Settings, j.out.Began = local.Settings, fleet.Began
 	if local.Began.After(fleet.Began) {
 		j.out.Began = local.Began

@@ -29,6 +29,9 @@ type Snapshot struct {
 	// Problems are what was found wrong in what users wrote. What they are about is absent from the maps, or there in
 	// its last good state.
 	Problems []balancer.Problem
+	// Retained are the services that are here in their last good state because of an error in what defines them, by name. Vanished are
+	// those of them that nothing defines any more: the error may hide their definition.
+	Retained, Vanished []balancer.Name
 	// Revision counts up with each state that differs from the one before; a store that has revisions uses those.
 	Revision int64
 	// Connected is false while the place can't be read; Err says why. What it holds is here in its last good state then,

@@ -18,6 +18,9 @@ type Problem struct {
 	Path string
 	// Unknown: the struct has no such field. All other problems are about values.
 	Unknown bool
+	// Misplaced reports whether the value may belong elsewhere, because a heading before it is missing: the field is unknown, or has a
+	// table or a list where it needs something else.
+	Misplaced bool
 	// Text says what is wrong and what is possible.
 	Text string
 }
@@ -99,6 +102,16 @@ func (d *decoder) problem(format string, args ...any) {
 // wrong notes that the value at hand is of another type than the wanted one.
 func (d *decoder) wrong(wanted string, raw any) {
 	d.problem("needs %s, not %s", wanted, describe(raw))
+	d.problems[len(d.problems)-1].Misplaced = isComposite(raw)
+}
+
+// isComposite reports whether raw is a table or a list.
+func isComposite(raw any) bool {
+	switch raw.(type) {
+	case map[string]any, []any, []map[string]any:
+		return true
+	}
+	return false
 }
 
 // Join returns the path of the field called name in the table at path.
@@ -180,7 +193,8 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 			hint = "; it is a field of " + at
 		}
 		d.problem("unknown field%s", hint)
-		d.problems[len(d.problems)-1].Unknown = true
+		last := &d.problems[len(d.problems)-1]
+		last.Unknown, last.Misplaced = true, true
 		d.leave(back)
 	}
 }
@@ -319,6 +333,7 @@ func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
 		d.elements(v, len(list), func(i int) any { return list[i] }, allowed)
 	case map[string]any:
 		d.problem("needs a list of tables, not one table: write [[...]] for its heading, or [{ ... }]")
+		d.problems[len(d.problems)-1].Misplaced = true
 	case string:
 		if f, ok := reflect.New(v.Type().Elem()).Interface().(exampler); ok {
 			d.problem("needs a list of tables, such as [%s]", f.Example())

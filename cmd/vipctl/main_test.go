@@ -194,6 +194,12 @@ func changes(d *fakeDaemon) map[string]func() {
 				{Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 7}, Service: "web", Field: "ports[0].port", Text: "is missing"},
 			}
 		},
+		"changes": func() {
+			d.reload.ReloadChanges = api.ReloadChanges{
+				Added: []balancer.Name{"api", "mail"}, Changed: []balancer.Name{"dns"}, Removed: []balancer.Name{"old"},
+				Kept: []balancer.Name{"gone", "web"}, Vanished: []balancer.Name{"gone"},
+			}
+		},
 		"nearestreload": func() {
 			d.reload.Problems = []balancer.Problem{
 				{Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}, Service: "web", Field: "scheduler", Text: "this mode has no lc; it takes random, the nearest"},

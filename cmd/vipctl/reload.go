@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/wording"
 )
 
@@ -16,12 +17,16 @@ func reloadVerb() *verb {
 	return &verb{
 		name: "reload", brief: "make the daemon read its files now, and print the result",
 		about: "Makes the daemon read its configuration and services again, and returns when that is done. It prints each " +
-			"problem on a line; the last good state of what has a problem stays in use. The exit code is 1 if any problem is " +
-			"more than a warning. A file that a program is still writing is read when that program has closed it. A main file " +
-			"that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.",
+			"problem on a line, and each service of files that differs from what the last reload printed: + added, ~ changed, " +
+			"- removed, = kept in its last good state because of an error. The exit code is 1 if any problem is " +
+			"more than a warning. A file that a program is still writing is read when that program has closed it.\n\n" +
+			"A mistake outside a service can hide the service's definition: a misspelled heading, or a file that can't be parsed. So while " +
+			"there is one, services that are no longer defined are kept. --prune removes them; without it, the last line names them. " +
+			"A main file that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.",
 		example: "vipctl reload",
 		flags: []cli.Flag{
-			&cli.BoolFlag{Name: "allow-empty", Usage: "serve nothing where the main file says nothing"},
+			&cli.BoolFlag{Name: "allow-empty", Usage: "accept a main file that is empty, and serve nothing of it"},
+			&cli.BoolFlag{Name: "prune", Usage: "remove and list the services that are no longer defined, in spite of errors"},
 		},
 		formats: []string{formTable, formJSON},
 		run:     runReload, traced: true,
@@ -33,22 +38,44 @@ func runReload(c *call) error {
 	if err != nil {
 		return err
 	}
-	reload := client.Reload
+	var flags []api.ReloadFlag
 	if c.flags.Bool("allow-empty") {
-		reload = client.ReloadEmpty
+		flags = append(flags, api.ReloadAllowEmpty)
 	}
-	r, err := reload(c, c.operator())
+	if c.flags.Bool("prune") {
+		flags = append(flags, api.ReloadPrune)
+	}
+	r, err := client.Reload(c, c.operator(), flags...)
 	if err != nil {
 		return err
 	}
-	kept := ""
-	if slices.ContainsFunc(r.Problems, func(p balancer.Problem) bool { return isError(p) && p.Origin.File != "" && p.Kind == "" }) { // a text's own
-		kept = "; what has an error stays as it was"
-	}
 	err = c.show(r, func() string {
-		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n", r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), kept)
+		return c.problemLines(r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n",
+			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), prunable(r.Vanished))
 	})
 	return cmp.Or(err, reported(r.Problems))
+}
+
+// changeLines has a line for each service that a reload changes or keeps.
+func changeLines(c *api.ReloadChanges) string {
+	var lines strings.Builder
+	for _, kind := range []struct {
+		sign, why string
+		names     []balancer.Name
+	}{{"+", "", c.Added}, {"~", "", c.Changed}, {"-", "", c.Removed}, {"=", " kept because of an error", c.Kept}} {
+		for _, name := range kind.names {
+			fmt.Fprintf(&lines, "%s %s%s\n", kind.sign, name, kind.why)
+		}
+	}
+	return lines.String()
+}
+
+// prunable says which services a reload with --prune would remove.
+func prunable(names []balancer.Name) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; vipctl reload --prune would remove %s", strings.Join(mapped(names, func(n balancer.Name) string { return string(n) }), ", "))
 }
 
 func (p *printer) problemLines(problems []balancer.Problem) string {

@@ -18,6 +18,7 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/version"
 	"vipd/cmd/vipd/daemon"
+	"vipd/store/tomlfile"
 )
 
 // Exit codes. Go's runtime ends a program that panics with 2 as well.
@@ -116,7 +117,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f.SetOutput(io.Discard) // errors are printed once, by run
 	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
 	f.StringVar(&a.mode, "mode", "", "`MODE` that wins over the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
-	f.BoolVar(&a.allowEmpty, "allow-empty", false, "start with a configuration that says nothing also where an earlier vipd has left services")
+	f.BoolVar(&a.allowEmpty, "allow-empty", false, "accept an empty configuration even if services were running")
 	f.BoolVar(&a.replace, "replace", false, "take the place of the vipd that runs with this run_dir, and its connections in userspace mode")
 	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
@@ -184,7 +185,7 @@ func reloadOn(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon) {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			_, _ = d.Reload(ctx, "SIGHUP") // it is in the journal, and so in the log
+			_, _ = d.Reload(ctx, "SIGHUP", tomlfile.Reload{}) // it is in the journal, and so in the log
 		}
 	}
 }

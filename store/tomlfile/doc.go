@@ -12,12 +12,13 @@
 // What is wrong never takes away what was right:
 //   - a file that can't be read or is no valid TOML leaves its services as they were;
 //   - a service with an error stays as it was, those beside it change;
-//   - [defaults] with an error leave the defaults as they were;
+//   - [defaults] with an error leave the defaults as they were, and so do [defaults] and [store].path that are missing in a file with one;
+//   - while an error may hide a definition (an unknown table, a wrong shape, a bad name, a file that can't be parsed), tables that no file
+//     defines any more stay, until the error is fixed or a Reload has Prune;
 //   - while the main file, or the file or folder that [store].path names, is missing, everything from there stays;
 //   - of two files that define the same service, the one that had it first keeps it.
 //
-// So it is after a restart: the last good state of services, settings of addresses and defaults is kept in Options.StateDir. A main file
-// that is empty at the start is believed.
+// So it is after a restart: the last good state of services, settings of addresses, defaults and settings is kept in Options.StateDir.
 //
 // Only regular files of 64 MiB at most are read: anything else, at the end of a link too, is a file that can't be read.
 //
@@ -30,7 +31,7 @@
 // it. Reload waits for a writer, and for nothing else.
 //
 // A main file that says nothing any more is never believed by itself: it is a problem, and what it said before goes on, until
-// Reload after AllowEmpty.
+// Reload with AllowEmpty.
 //
 // The file's other sections are published with each snapshot, as Settings: the file is read once.
 //

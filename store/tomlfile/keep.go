@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
+	"vipd/store/statedir"
 )
 
 const (
@@ -18,10 +19,18 @@ const (
 	keepVersion = 1
 )
 
-// goodState is what is kept: services, settings of addresses, and the defaults that services are decoded with.
+// goodState is the last good state of all files. To be written it has a snapshot, and after it was read it has the contents of files.
 type goodState struct {
-	store.Snapshot
+	snapshot store.Snapshot
+	files    map[string]*contents
+	// defaults are [defaults], which services are decoded with.
 	defaults map[string]any
+	// settings are the main file's other sections; nil if they are unknown.
+	settings *Document
+}
+
+func (l *loader) good() *goodState {
+	return &goodState{snapshot: l.state, defaults: l.defaults, settings: l.main.good}
 }
 
 // keptHead is the first line of the file, which has a line for each table after it.
@@ -29,6 +38,9 @@ type keptHead struct {
 	Version int `json:"version"`
 	// Folder is the working folder, to which names of files may be relative.
 	Folder string `json:"folder"`
+	// Main is the name of the main file, and Settings are its sections besides services, settings of addresses and defaults.
+	Main     string         `json:"main,omitempty"`
+	Settings map[string]any `json:"settings,omitempty"`
 	// Defaults are [defaults].
 	Defaults map[string]any `json:"defaults,omitempty"`
 	// Tables is how many follow.
@@ -43,18 +55,22 @@ type keptTable struct {
 	Fields  map[string]any `json:"fields"`
 }
 
-func encodeKept(w *bufio.Writer, s goodState) error {
+func encodeKept(w *bufio.Writer, s *goodState) error {
 	folder, _ := os.Getwd() // "": names that are relative mean nothing
 	lines := json.NewEncoder(w)
-	if err := lines.Encode(keptHead{keepVersion, folder, s.defaults, s.Services.Len() + s.VIPs.Len()}); err != nil {
+	head := keptHead{Version: keepVersion, Folder: folder, Defaults: s.defaults, Tables: s.snapshot.Services.Len() + s.snapshot.VIPs.Len()}
+	if s.settings != nil {
+		head.Main, head.Settings = s.settings.file, s.settings.tree
+	}
+	if err := lines.Encode(head); err != nil {
 		return err
 	}
-	for name, service := range s.Services.All() {
+	for name, service := range s.snapshot.Services.All() {
 		if err := lines.Encode(keptTable{File: service.Origin.File, Service: name, Fields: balancer.EncodeService(service)}); err != nil {
 			return err
 		}
 	}
-	for addr, vip := range s.VIPs.All() {
+	for addr, vip := range s.snapshot.VIPs.All() {
 		if err := lines.Encode(keptTable{File: vip.Origin.File, VIP: addr.String(), Fields: balancer.EncodeVIP(vip)}); err != nil {
 			return err
 		}
@@ -62,29 +78,71 @@ func encodeKept(w *bufio.Writer, s goodState) error {
 	return nil
 }
 
-// decodeKept returns the contents of files and the defaults when they were last good, as an earlier process has kept them.
-func decodeKept(text []byte) (files map[string]*contents, defaults map[string]any, err error) {
-	lines := json.NewDecoder(bytes.NewReader(text))
+// decodeHead reads the first line of what was kept.
+func decodeHead(lines *json.Decoder) (head keptHead, err error) {
 	lines.UseNumber()
-	var head keptHead
 	if err := lines.Decode(&head); err != nil {
-		return nil, nil, err
+		return head, err
 	}
 	if head.Version != keepVersion {
-		return nil, nil, fmt.Errorf("it has version %d; this program reads %d", head.Version, keepVersion)
+		return head, fmt.Errorf("it has version %d; this program reads %d", head.Version, keepVersion)
+	}
+	return head, nil
+}
+
+// settings are those that h has; nil if it has none, or their file's name is relative to another folder.
+func (h *keptHead) settings() *Document {
+	if here, _ := os.Getwd(); h.Main == "" || !filepath.IsAbs(h.Main) && h.Folder != here {
+		return nil
+	}
+	none := func() map[string]mark { return nil }
+	return &Document{file: h.Main, tree: h.Settings, top: none, all: none}
+}
+
+// decodeKept returns the last good state as an earlier process has kept it.
+func decodeKept(text []byte) (*goodState, error) {
+	lines := json.NewDecoder(bytes.NewReader(text))
+	head, err := decodeHead(lines)
+	if err != nil {
+		return nil, err
 	}
 	here, _ := os.Getwd()
-	files = map[string]*contents{}
+	kept := &goodState{files: map[string]*contents{}, defaults: head.Defaults, settings: head.settings()}
 	for range head.Tables {
 		var t keptTable
 		if err := lines.Decode(&t); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if filepath.IsAbs(t.File) || head.Folder == here {
-			t.define(files)
+			t.define(kept.files)
 		}
 	}
-	return files, head.Defaults, nil
+	return kept, nil
+}
+
+// KeptSettings returns the last good settings of the main file, as a Source has kept them in the folder stateDir, and nil if there are
+// none, or neither settings nor services. It is for a start at which the file can't be used.
+func KeptSettings(stateDir, main string) store.Document {
+	var kept *Document
+	file := statedir.New(stateDir, func() {}).File(keepName, "", statedir.Large)
+	err := file.Load(func(text []byte) error {
+		head, err := decodeHead(json.NewDecoder(bytes.NewReader(text)))
+		if len(head.Settings)+head.Tables > 0 {
+			kept = head.settings()
+		}
+		return err
+	})
+	if err != nil || kept == nil || !samePath(kept.file, main) {
+		return nil
+	}
+	return kept
+}
+
+// samePath reports whether two names lead to the same place from this process's working folder.
+func samePath(a, b string) bool {
+	x, err := filepath.Abs(a)
+	y, err2 := filepath.Abs(b)
+	return err == nil && err2 == nil && x == y
 }
 
 // define gives the file of t its table. One that this version does not take is left out.

@@ -26,7 +26,7 @@ func (w *world) run() store.Snapshot {
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	var last store.Snapshot
 	kept := statedir.New(w.dir, func() {})
-	err := tomlfile.New(tomlfile.Options{Main: w.path("vipd.toml"), StateDir: kept, Log: log}).Watch(ctx, func(s store.Snapshot) {
+	err := tomlfile.New(tomlfile.Options{Main: w.path("vipd.toml"), StateDir: kept, Check: unknownTables, Log: log}).Watch(ctx, func(s store.Snapshot) {
 		last = s
 		cancel()
 	})
@@ -35,7 +35,8 @@ func (w *world) run() store.Snapshot {
 	return last
 }
 
-// TestKeepsOverRestart: what files said before a mistake in them is served after a restart too, and what they do not say any more is not.
+// TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. What files said before the mistakes is served, and so
+// is what a mistake may hide; what they no longer define goes once the mistakes are fixed.
 func TestKeepsOverRestart(t *testing.T) {
 	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
 	w := newWorld(t, map[string]string{
@@ -52,8 +53,8 @@ func TestKeepsOverRestart(t *testing.T) {
 	w.do(os.Remove(w.path("d/f.toml")))
 	for range 2 { // what is served from what was kept is kept
 		s := w.run()
-		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5"; got != want || len(s.Problems) != 5 {
-			t.Fatalf("after a restart: %s, want %s and 5 problems", describe(s), want)
+		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5 f=6 z=9"; got != want || len(s.Problems) != 6 {
+			t.Fatalf("after a restart: %s, want %s and 6 problems", describe(s), want)
 		}
 		for _, name := range []balancer.Name{"a", "c", "e"} {
 			if was, is := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(was, is) {
@@ -68,6 +69,7 @@ func TestKeepsOverRestart(t *testing.T) {
 			t.Errorf("after a restart the settings of the address are %v, want %v", is, was)
 		}
 	}
+	w.write("vipd.toml", "[store]\npath = \"d\"\n"+service("a", 1))
 	w.write("d/b.toml", service("b", 4))
 	w.write("d/e.toml", "")
 	if got, want := strings.Split(describe(w.run()), " |")[0], "a=1 b=4"; got != want {

@@ -26,6 +26,8 @@ type loader struct {
 	// path of the main file; "" where there is only a place.
 	path string
 	main mainFile
+	// check is [Options.Check].
+	check func(store.Document) []balancer.Problem
 	// readText is the function of that name, but where the text of the main file is at hand.
 	readText func(path string) (text, error)
 	// place is the file or folder of [store].path; "" means there is none. placeErr is why it can't be read.
@@ -52,8 +54,7 @@ type look struct {
 	all bool
 	// forced: read also what seems unchanged.
 	forced bool
-	// empty: a main file that says nothing is meant.
-	empty bool
+	Reload
 	// files are names in the place's folder.
 	files map[string]bool
 }
@@ -62,15 +63,19 @@ func newLoader(main, place string) *loader {
 	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readText: readText, ahead: map[string]sighting{}}
 }
 
-// begin takes in the files and the defaults of an earlier process. What is not there any more goes with the first load.
-func (l *loader) begin(files map[string]*contents, defaults map[string]any) {
-	l.defaults = defaults
-	for path, c := range files {
+// begin makes the last good state of an earlier process the former state. The first load removes what has vanished since, unless an
+// error may hide it.
+func (l *loader) begin(kept *goodState) {
+	l.defaults = kept.defaults
+	for path, c := range kept.files {
 		l.merge.put(path, c)
 	}
-	l.main.contents = files[l.path]
-	l.merge.services.settle()
-	l.merge.vips.settle()
+	l.main.contents = cmp.Or(kept.files[l.path], &contents{path: l.path, kept: true})
+	if kept.settings != nil && samePath(kept.settings.file, l.path) {
+		l.main.settings, l.main.good = kept.settings, kept.settings
+		l.readPlace(kept.settings, false)
+	}
+	l.merge.settle(false)
 }
 
 // load looks, and reports whether the snapshot says something else now.
@@ -84,8 +89,7 @@ func (l *loader) load(what look) bool {
 	} else {
 		l.loadFiles(what)
 	}
-	l.merge.services.settle()
-	l.merge.vips.settle()
+	l.merge.settle(l.hider() != nil && !what.Prune)
 	return l.renew()
 }
 
@@ -96,6 +100,7 @@ func (l *loader) renew() bool {
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
 	next.Settings = l.settings()
+	next.Retained, next.Vanished = l.retained()
 	if l.state.Revision > 0 && next.Same(l.state) {
 		return false
 	}
@@ -110,11 +115,16 @@ func (l *loader) problems() []balancer.Problem {
 	if l.placeErr != nil {
 		problems = append(problems, l.placeProblem())
 	}
-	slices.SortStableFunc(problems, func(a, b balancer.Problem) int {
-		return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line),
-			a.Service.Compare(b.Service))
-	})
+	if p := l.vanishedProblem(); p != nil {
+		problems = append(problems, *p)
+	}
+	slices.SortStableFunc(problems, l.compareProblems)
 	return problems
+}
+
+// compareProblems orders problems by file, the main file first, then by line and service.
+func (l *loader) compareProblems(a, b balancer.Problem) int {
+	return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line), a.Service.Compare(b.Service))
 }
 
 // fileErr is why the main file can't be read, or the place where that is one file. Files of a folder are on their own.
@@ -276,7 +286,7 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 	switch {
 	case doc == nil:
 		return old.seen(&t, l.round).broken(path, nil, problems), nil
-	case path == l.path && len(doc.tree) == 0 && !what.empty && l.main.says():
+	case path == l.path && len(doc.tree) == 0 && !what.AllowEmpty && l.main.says():
 		return l.emptied(old, &t, what), nil
 	case l.isCut(old, doc, &t, what):
 		return old.unchanged(false), nil

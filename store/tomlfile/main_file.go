@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/store"
@@ -21,6 +22,9 @@ type mainFile struct {
 	keepDoc bool
 	// settings are all in it that is not about services and addresses, as it was last read without errors in its syntax; nil before.
 	settings *Document
+	// mistakes are the errors in settings, and good are the last settings without any.
+	mistakes []balancer.Problem
+	good     *Document
 }
 
 // loadMain reads the main file, if it has changed: its services, the place of others, and the defaults.
@@ -40,11 +44,8 @@ func (l *loader) loadMain(what look) {
 		if l.main.keepDoc {
 			l.main.doc = doc
 		}
-		l.readPlace(doc)
 		l.readSettings(doc)
-		problems := l.readDefaults(doc)
-		fresh.define(doc, l.defaults)
-		fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
+		l.defineMain(fresh, doc)
 	}
 	l.main.contents = fresh
 	l.unsettled = l.unsettled || fresh.unsettled
@@ -53,7 +54,7 @@ func (l *loader) loadMain(what look) {
 
 // says reports whether the file defined anything or had a setting when it was last read.
 func (m *mainFile) says() bool {
-	return m.contents != nil && !m.kept && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
+	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 
 // emptied returns what an old main file becomes that says nothing any more: a disk was full, the power failed, or a program
@@ -68,13 +69,13 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 	}})
 }
 
-// readPlace takes [store].path, relative to the main file's folder. One that is no text is reported by the reader of
-// the section as a whole, and leaves the place as it is.
-func (l *loader) readPlace(doc *Document) {
+// readPlace reads [store].path, relative to the main file's folder. A path that is no text is reported by the reader of
+// the section as a whole, and leaves the place as it is. So does a missing path if an error may hide it.
+func (l *loader) readPlace(doc *Document, hidden bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)
 	switch {
-	case section["path"] != nil && !ok:
+	case section["path"] != nil && !ok, section["path"] == nil && hidden:
 		return
 	case path == "":
 		l.place, l.main.placeOrigin = "", balancer.Origin{}
@@ -85,10 +86,18 @@ func (l *loader) readPlace(doc *Document) {
 	l.place, l.main.placeOrigin = filepath.Clean(path), doc.Where("store.path")
 }
 
-// readSettings takes what the file says besides services and settings of addresses.
+// readSettings reads the sections besides services and settings of addresses.
 func (l *loader) readSettings(doc *Document) {
-	if fresh := doc.settings(); l.main.settings == nil || !l.main.settings.same(fresh) {
-		l.main.settings = fresh
+	fresh := doc.settings()
+	if l.main.settings != nil && l.main.settings.same(fresh) {
+		return
+	}
+	l.main.settings, l.main.mistakes = fresh, nil
+	if l.check != nil {
+		l.main.mistakes = slices.DeleteFunc(l.check(fresh), func(p balancer.Problem) bool { return p.Severity != balancer.SeverityError })
+	}
+	if len(l.main.mistakes) == 0 {
+		l.main.good = fresh
 	}
 }
 
@@ -100,24 +109,41 @@ func (l *loader) settings() store.Document {
 	return l.main.settings
 }
 
-// readDefaults takes [defaults], unless there is an error in them. Other defaults make another round: all services
-// are decoded again.
-func (l *loader) readDefaults(doc *Document) []balancer.Problem {
-	raw, there := doc.tree["defaults"]
-	defaults, ok := raw.(map[string]any)
-	if there && !ok {
-		return nil // as whoever reads the settings says
+// defineMain gives fresh the tables of doc, the main file, with its [defaults], and reads the place of others. Defaults with an error stay
+// as they were, and so do those that lack something while the file has an error, which may hide it. Other defaults make another round:
+// all services are decoded again.
+func (l *loader) defineMain(fresh *contents, doc *Document) {
+	defaults, problems := l.readDefaults(doc)
+	fresh.define(doc, defaults)
+	wrong := len(l.main.mistakes) > 0 || slices.ContainsFunc(fresh.problems, isError) || slices.ContainsFunc(problems, isError)
+	l.readPlace(doc, wrong)
+	if wrong && lacks(defaults, l.defaults) {
+		defaults = l.defaults
+		fresh.define(doc, defaults)
 	}
-	defaults = balancer.ResolvePaths(defaults, doc.Folder())
-	problems := balancer.CheckDefaults(defaults, doc.Under("defaults"))
-	bad := false
-	for i := range problems {
-		problems[i].Field = "defaults." + problems[i].Field
-		bad = bad || problems[i].Severity == balancer.SeverityError
-	}
-	if !bad && !reflect.DeepEqual(defaults, l.defaults) {
+	if !reflect.DeepEqual(defaults, l.defaults) {
 		l.defaults = interner{}.table(defaults)
 		l.round++
 	}
-	return problems
+	fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
 }
+
+// readDefaults returns the [defaults] of doc, or the former ones if these have an error, and their problems.
+func (l *loader) readDefaults(doc *Document) (map[string]any, []balancer.Problem) {
+	raw, there := doc.tree["defaults"]
+	defaults, ok := raw.(map[string]any)
+	if there && !ok {
+		return l.defaults, nil // the reader of the settings reports it
+	}
+	defaults = balancer.ResolvePaths(defaults, doc.Folder())
+	problems := balancer.CheckDefaults(defaults, doc.Under("defaults"))
+	for i := range problems {
+		problems[i].Field = "defaults." + problems[i].Field
+	}
+	if slices.ContainsFunc(problems, isError) {
+		return l.defaults, problems
+	}
+	return defaults, problems
+}
+
+func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }

@@ -3,6 +3,7 @@ package tomlfile
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -64,6 +65,12 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, old.vips, fresh.vips)
 }
 
+// settle takes each changed table from the file that holds it. Hold keeps those that no file defines any more.
+func (m *merge) settle(hold bool) {
+	m.services.settle(hold)
+	m.vips.settle(hold)
+}
+
 // problems are those of all files, and those between them, in no particular order.
 func (m *merge) problems() []balancer.Problem {
 	var problems []balancer.Problem
@@ -86,6 +93,8 @@ type merged[K snap.Ordered[K], V any] struct {
 	contested map[K]bool
 	// changed are the tables that settle has to look at.
 	changed map[K]bool
+	// held are the tables that no file defines any more and that stay because of an error.
+	held map[K]bool
 	// values are what is merged: of each table the last good state.
 	values snap.Map[K, *V]
 }
@@ -93,7 +102,7 @@ type merged[K snap.Ordered[K], V any] struct {
 func newMerged[K snap.Ordered[K], V any](compare func(a, b string) int, tables func(string) map[K]definition[V]) merged[K, V] {
 	return merged[K, V]{
 		compare: compare, tables: tables,
-		claims: map[K][]string{}, holders: map[K]string{}, contested: map[K]bool{}, changed: map[K]bool{},
+		claims: map[K][]string{}, holders: map[K]string{}, contested: map[K]bool{}, changed: map[K]bool{}, held: map[K]bool{},
 	}
 }
 
@@ -115,17 +124,26 @@ func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 }
 
 // settle takes each changed table from the file that holds it. One that went from one file to another is not gone in between, and
-// one that says the same as before keeps its pointer, also in that file, so that it is in memory once.
-func (m *merged[K, V]) settle() {
+// one that says the same as before keeps its pointer, also in that file, so that it is in memory once. Hold keeps the tables that no
+// file defines any more, until a call without it.
+func (m *merged[K, V]) settle(hold bool) {
+	if !hold {
+		maps.Copy(m.changed, m.held)
+	}
 	for key := range m.changed {
 		claims := m.claims[key]
+		delete(m.held, key)
 		if delete(m.contested, key); len(claims) > 1 {
 			m.contested[key] = true
 		}
 		if len(claims) == 0 {
 			delete(m.claims, key)
 			delete(m.holders, key)
-			m.values = m.values.Delete(key)
+			if hold && m.values.Has(key) {
+				m.held[key] = true
+			} else {
+				m.values = m.values.Delete(key)
+			}
 			continue
 		}
 		if !slices.Contains(claims, m.holders[key]) {

@@ -51,6 +51,8 @@ type contents struct {
 	unsettled bool
 	// writing means that the last of the problems says so.
 	writing bool
+	// stale means that services and vips are from before, because the file has an error.
+	stale bool
 	// kept means that this is from an earlier process, and the file was not read yet.
 	kept bool
 }
@@ -89,7 +91,7 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 	switch {
 	case c == nil || c.kept:
 		return nil
-	case c.err == nil && c.sum == t.sum && c.round == l.round && !(what.empty && c.path == l.path):
+	case c.err == nil && c.sum == t.sum && c.round == l.round && !(what.AllowEmpty && c.path == l.path):
 		return c.seen(t, l.round)
 	case t.writers == someWriters && l.recent(t), !what.forced && t.blank() && l.recent(t):
 		return c.unchanged(what.forced)
@@ -208,7 +210,7 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 	if c != nil {
 		out = *c
 	}
-	out.path, out.err, out.problems, out.writing = path, err, problems, false
+	out.path, out.err, out.problems, out.writing, out.stale = path, err, problems, false, true
 	return &out
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -24,6 +23,11 @@ type Options struct {
 	Main string
 	// StateDir is the folder that the last good state is kept in, for a start at which a file has a mistake; nil means it is not kept.
 	StateDir *statedir.Dir
+	// Check returns the mistakes in the sections of Main that are left to others. While there is one, nothing that has vanished from
+	// the files is removed. If nil, these sections have no mistakes.
+	Check func(store.Document) []balancer.Problem
+	// AllowEmpty makes the first look at Main believe that it is empty, as [Reload] does for later ones.
+	AllowEmpty bool
 	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
 	// (warning). Default: nothing is logged.
 	Log *slog.Logger
@@ -51,12 +55,25 @@ type Source struct {
 	// open starts notifications, which tests make fail, and poll is defaultPoll but in tests.
 	open func() (*fsnotify.Watcher, error)
 	poll time.Duration
-	// reloads are requests to read everything anew, each answered with the problems once the result is published.
-	reloads chan chan<- []balancer.Problem
-	empty   atomic.Bool // see AllowEmpty
+	// reloads are requests to read everything again, each answered with the problems once the result is published.
+	reloads chan request
 
 	mu     sync.Mutex // held while Watch runs, which owns loader
 	loader *loader
+}
+
+// Reload says how a reload treats definitions that have vanished.
+type Reload struct {
+	// AllowEmpty believes a main file that is empty. Otherwise such a file is a problem, and its former content stays in use.
+	AllowEmpty bool
+	// Prune removes what has vanished from the files and is kept because of an error.
+	Prune bool
+}
+
+// request is a reload that somebody waits for.
+type request struct {
+	Reload
+	answer chan<- []balancer.Problem
 }
 
 var _ store.Source = (*Source)(nil)
@@ -65,7 +82,7 @@ var _ store.Source = (*Source)(nil)
 func New(o Options) *Source {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Source{
-		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan chan<- []balancer.Problem), loader: newLoader(o.Main, ""),
+		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan request), loader: newLoader(o.Main, ""),
 		file: o.StateDir.File(keepName, "the last good state of files is not kept", statedir.Large),
 	}
 }
@@ -79,11 +96,11 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	defer s.mu.Unlock()
 	f := newFollower(s.options.Log, s.open)
 	defer f.close()
-	s.loader.follow = f
+	s.loader.follow, s.loader.check = f, s.options.Check
 	err := s.file.Load(func(text []byte) error {
-		files, defaults, err := decodeKept(text)
+		kept, err := decodeKept(text)
 		if err == nil {
-			s.loader.begin(files, defaults)
+			s.loader.begin(kept)
 		}
 		return err
 	})
@@ -91,11 +108,11 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 		s.options.Log.Error("the last good state of files can't be read", "err", err)
 	}
 	w := &watching{Source: s, follower: f}
-	what, answer, ok := look{all: true}, chan<- []balancer.Problem(nil), true
+	what, answer, ok := look{all: true, Reload: Reload{AllowEmpty: s.options.AllowEmpty}}, chan<- []balancer.Problem(nil), true
 	for first := true; ok; what, answer, ok = w.next(ctx) {
 		if w.load(what) || first {
 			publish(s.loader.state)
-			good := goodState{s.loader.state, s.loader.defaults}
+			good := s.loader.good()
 			s.file.Keep(func(w *bufio.Writer) error { return encodeKept(w, good) })
 		}
 		if first = false; answer != nil {
@@ -105,21 +122,22 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	return nil
 }
 
-// Reload reads everything anew, also what seems unchanged, and returns when the result has been published, with all
+// Reload reads everything again, also what seems unchanged, and returns when the result has been published, with all
 // problems that there are. It waits for Watch to run, and fails only when ctx ends before.
 func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
+	return s.ReloadAs(ctx, Reload{})
+}
+
+// ReloadAs is [Source.Reload] as r says.
+func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, error) {
 	answer := make(chan []balancer.Problem, 1)
 	select {
-	case s.reloads <- answer:
+	case s.reloads <- request{r, answer}:
 		return <-answer, nil // Watch answers every request that it has taken
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
-
-// AllowEmpty makes the next Reload believe a main file that says nothing any more. Otherwise such a file is a problem, and what
-// it said before goes on.
-func (s *Source) AllowEmpty() { s.empty.Store(true) }
 
 // watching is one run of Watch.
 type watching struct {
@@ -171,8 +189,8 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 		select {
 		case <-ctx.Done():
 			return what, nil, false
-		case answer := <-w.reloads:
-			return look{all: true, forced: true, empty: w.empty.Swap(false)}, answer, true
+		case r := <-w.reloads:
+			return look{all: true, forced: true, Reload: r.Reload}, r.answer, true
 		case e, ok := <-w.follower.events:
 			if !ok {
 				w.follower.lost()

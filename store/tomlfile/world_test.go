@@ -135,9 +135,11 @@ func (w *world) stays(what string, while time.Duration) {
 	}
 }
 
-func (w *world) reload() []balancer.Problem {
+func (w *world) reload() []balancer.Problem { w.Helper(); return w.reloadAs(tomlfile.Reload{}) }
+
+func (w *world) reloadAs(r tomlfile.Reload) []balancer.Problem {
 	w.Helper()
-	problems, err := w.source.Reload(w.Context())
+	problems, err := w.source.ReloadAs(w.Context(), r)
 	w.do(err)
 	return problems
 }

@@ -95,13 +95,12 @@ func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
 }
 
 // Reload makes the daemon read its configuration again, for the operator with the name by; "" if that is not known.
-func (c *Client) Reload(ctx context.Context, by string) (r Reload, err error) {
-	return r, c.call(ctx, http.MethodPost, "/v1/reload?by="+url.QueryEscape(by), nil, &r)
-}
-
-// ReloadEmpty is Reload, and believes a main file that says nothing any more.
-func (c *Client) ReloadEmpty(ctx context.Context, by string) (r Reload, err error) {
-	return r, c.call(ctx, http.MethodPost, "/v1/reload?allow_empty=true&by="+url.QueryEscape(by), nil, &r)
+func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r Reload, err error) {
+	q := url.Values{"by": {by}}
+	for _, f := range flags {
+		q.Set(string(f), "true")
+	}
+	return r, c.call(ctx, http.MethodPost, "/v1/reload?"+q.Encode(), nil, &r)
 }
 
 // Overrides asks for what operators said by hand.

@@ -265,7 +265,30 @@ type Reload struct {
 	Revision int64              `json:"revision"`
 	Services int                `json:"services"`
 	Problems []balancer.Problem `json:"problems"`
+	ReloadChanges
 }
+
+// ReloadChanges are the services of files that differ from those that the last reload before showed, or the start of vipd, by name.
+type ReloadChanges struct {
+	Added   []balancer.Name `json:"added,omitempty"`
+	Changed []balancer.Name `json:"changed,omitempty"`
+	Removed []balancer.Name `json:"removed,omitempty"`
+	// Kept are the services that stay in their last good state because of an error.
+	Kept []balancer.Name `json:"kept,omitempty"`
+	// Vanished are those of Kept that nothing defines any more: a reload with ReloadPrune removes them.
+	Vanished []balancer.Name `json:"vanished,omitempty"`
+}
+
+// ReloadFlag changes what a reload does.
+type ReloadFlag string
+
+// The flags of a reload.
+const (
+	// ReloadAllowEmpty believes a main file that is empty.
+	ReloadAllowEmpty ReloadFlag = "allow_empty"
+	// ReloadPrune removes the services that nothing defines any more, in spite of errors.
+	ReloadPrune ReloadFlag = "prune"
+)
 
 // Difference is one key that does not run as wanted, or, without a key, what frontends share.
 type Difference struct {

@@ -20,6 +20,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
+	"vipd/store/tomlfile"
 )
 
 // api returns the handler of the Unix socket.
@@ -113,16 +114,14 @@ func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*s
 }
 
 func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Query().Has("allow_empty") {
-		d.files.AllowEmpty()
-	}
-	problems, err := d.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), "vipctl reload"+signedBy(r))
+	q := r.URL.Query()
+	how := tomlfile.Reload{AllowEmpty: q.Has(string(api.ReloadAllowEmpty)), Prune: q.Has(string(api.ReloadPrune))}
+	result, err := d.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), "vipctl reload"+signedBy(r), how)
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return
 	}
-	s := d.model.State()
-	answer(w, api.Reload{Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems})
+	answer(w, result)
 }
 
 // signedBy is the author of a request as " by NAME", or "" if nobody is known.

@@ -150,7 +150,9 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 // newSource makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
 func (d *Daemon) newSource() (err error) {
 	c, log := d.config, d.component("store")
-	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, StateDir: d.stateDir, Log: log})
+	d.files = tomlfile.New(tomlfile.Options{
+		Main: d.ConfigFile, StateDir: d.stateDir, Check: settingsProblems, AllowEmpty: d.AllowEmpty, Log: log,
+	})
 	if c.Store.Kind != config.EtcdStore {
 		d.source = d.files
 		return nil
@@ -166,6 +168,12 @@ func (d *Daemon) newSource() (err error) {
 	}
 	d.source = &store.Joined{Local: d.files, Fleet: d.fleet.Source()}
 	return nil
+}
+
+// settingsProblems returns what is wrong in the sections of the configuration file besides services.
+func settingsProblems(doc store.Document) []balancer.Problem {
+	_, problems := config.Decode(doc)
+	return problems
 }
 
 // newOwned makes what tells vipd owner, where this host may own VIPs. Elsewhere it removes what is left of a time at which it did.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/events"
+	"vipd/store/tomlfile"
 	"vipd/test/wait"
 )
 
@@ -46,7 +47,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 	states("127.59.1.1:9001:active/1 127.59.1.1:9002:down/0")
 	server(t, "127.59.1.1:9002", "two")
 	states("127.59.1.1:9001:active/1 127.59.1.1:9002:active/1")
-	if _, err := n.daemon.Reload(t.Context(), "the test"); err != nil {
+	if _, err := n.daemon.Reload(t.Context(), "the test", tomlfile.Reload{}); err != nil {
 		t.Error(err)
 	}
 	if n.story(events.Health) == "" || n.story(events.Reload) == "" {

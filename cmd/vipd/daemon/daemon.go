@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
@@ -70,9 +69,11 @@ type Options struct {
 type Daemon struct {
 	Options
 	config config.Config
-	lock   *os.File
-	opened []io.Closer // what closeFiles closes, the last first
-	spare  descriptors
+	// mistake is why vipd starts with the last good configuration instead of the file; nil means that it does not.
+	mistake error
+	lock    *os.File
+	opened  []io.Closer // what closeFiles closes, the last first
+	spare   descriptors
 	// filesLost: the last look did not find vipd's files; it belongs to the watch.
 	filesLost bool
 	host      hostSide
@@ -104,6 +105,7 @@ type Daemon struct {
 	socket        net.Listener // nil means the system has no Unix sockets
 	web           net.Listener // nil means turned off
 	started       time.Time
+	reloaded      reloaded
 	notify        notifier
 	// inherited is what the process before this one has handed over; heir is the one that takes this one's place, by replacing.
 	inherited []handover.Item
@@ -114,12 +116,9 @@ type Daemon struct {
 // New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
 // kernel but for the trials. Close what it returns by running it.
 func New(o Options) (*Daemon, error) {
-	c, problems, err := config.Load(o.ConfigFile)
-	if err == nil {
-		err = config.Unusable(problems)
-	}
+	c, mistake, err := startConfig(&o)
 	if err != nil {
-		return nil, configError{err}
+		return nil, err
 	}
 	c.Mode = cmp.Or(o.Mode, c.Mode)
 	if c.Node == "" {
@@ -127,7 +126,7 @@ func New(o Options) (*Daemon, error) {
 			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
 		}
 	}
-	d := &Daemon{Options: o, config: c, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
+	d := &Daemon{Options: o, config: c, mistake: mistake, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
 	if d.spare, err = spareDescriptors(); err != nil {
 		return nil, err
 	}
@@ -153,32 +152,6 @@ func New(o Options) (*Daemon, error) {
 	opened = true
 	return d, nil
 }
-
-// ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until it is mended,
-// another attempt ends the same way.
-var ErrConfig = errors.New("the configuration can't be used")
-
-// checkEmptied returns an error if the configuration says nothing, though an earlier vipd has left addresses of services: the
-// power failed, or a disk was full. They stay as they are until the file is mended.
-func (d *Daemon) checkEmptied() error {
-	if d.AllowEmpty || !d.host.Inherited() {
-		return nil
-	}
-	text, err := tomlfile.ReadFile(d.ConfigFile)
-	if err != nil {
-		return configError{err}
-	}
-	if doc, _ := tomlfile.Parse(d.ConfigFile, text); doc == nil || len(doc.Tree()) > 0 { // the source says what is wrong
-		return nil
-	}
-	return configError{fmt.Errorf("%s is empty, and an earlier vipd has left services here, which stay as they are: restore the file; "+
-		"if it is meant to be empty: vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
-}
-
-type configError struct{ error }
-
-func (e configError) Is(target error) bool { return target == ErrConfig }
-func (e configError) Unwrap() error        { return e.error }
 
 // openFiles takes the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
@@ -271,6 +244,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
+	if d.mistake != nil {
+		d.Log.Error("starting with the last good configuration", "file", d.ConfigFile, "err", d.mistake)
+	}
 	written := d.startWriting()
 	first := d.modeSwitch.Serving()
 	d.events.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: "vipd has started; " + first.Reason})
@@ -361,53 +337,6 @@ func (d *Daemon) publish(s store.Snapshot) {
 	if d.configuration.Follow(s.Settings) && d.fleet != nil {
 		d.fleet.Source().SetDefaults(d.configuration.Current().Defaults)
 	}
+	d.reloaded.start(s.Services)
 	d.model.Publish(s)
-}
-
-// Reload reads the configuration and all definitions again, and returns what came of it. The history says so, and that
-// by was the cause.
-func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, error) {
-	done := d.transitions.Reloads(d.model.State(), by)
-	traced := d.tracing.Reload(ctx)
-	problems, err := d.reload(ctx)
-	traced(err)
-	done(d.model.State(), problems, err)
-	d.notify.status(d.summary)
-	return problems, err
-}
-
-func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
-	d.notify.reloading()
-	defer d.notify.reloaded()
-	if _, err := d.files.Reload(ctx); err != nil {
-		return nil, err
-	}
-	if err := d.model.Update(ctx, nil); err != nil {
-		return nil, err
-	}
-	d.modeSwitch.Reload(ctx)
-	d.engine.Resync()
-	d.settle(ctx)
-	return d.views.Look().Problems(), nil
-}
-
-// settleTime bounds how long a caller waits until what it asked for is applied. What takes longer goes on, and is seen
-// in status.
-const settleTime = 5 * time.Second
-
-// settle waits until what is compiled is applied, but for frontends in backoff.
-func (d *Daemon) settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
-	defer cancel()
-	for {
-		changed := d.engine.Changed()
-		if d.views.Look().Pending() == 0 {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-	}
 }

@@ -1,9 +1,19 @@
 package daemon_test
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon"
+	"vipd/test/program"
+	"vipd/test/wait"
 )
 
 // TestRestartWithMistake: a service whose file has a mistake is served after a restart as it was before.
@@ -19,6 +29,73 @@ func TestRestartWithMistake(t *testing.T) {
 	}
 	if got := ask("127.40.0.1:8080"); got != "one" && got != "two" {
 		t.Errorf("%q answers", got)
+	}
+}
+
+// TestMistakeOutsideService hides a service by a misspelled heading, restarts, and fixes that without the service: it is served until then,
+// and each reload names it.
+func TestMistakeOutsideService(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	n := startNode(t, web)
+	reload := func(want api.ReloadChanges, flags ...api.ReloadFlag) {
+		t.Helper()
+		r, err := n.client.Reload(t.Context(), "", flags...)
+		if err != nil || !reflect.DeepEqual(r.ReloadChanges, want) {
+			t.Errorf("reload: %+v, %v; want %+v", r.ReloadChanges, err, want)
+		}
+	}
+	served := func(when string) {
+		t.Helper()
+		if got := ask("127.40.0.1:8080"); got != "one" {
+			t.Errorf("%s: %q answers", when, got)
+		}
+	}
+	hidden := strings.ReplaceAll(web, "[services.web", "[service.web")
+	kept := api.ReloadChanges{Kept: []balancer.Name{"web"}, Vanished: []balancer.Name{"web"}}
+	n.write(hidden)
+	reload(kept)
+	served("with a misspelled heading")
+	for range 2 {
+		n.stop()
+		n.start()
+		served("after a restart")
+		reload(kept)
+	}
+	n.write(hidden + "[services.other]\nvips = [\"127.40.0.2\"]\nports = [{ port = 8080 }]\n")
+	wait.For(t, 10*time.Second, "the other service", func() bool { return n.status().Services == 2 })
+	added := kept
+	added.Added = []balancer.Name{"other"}
+	reload(added) // which vipd has noticed before
+	reload(kept)
+	reload(api.ReloadChanges{Removed: []balancer.Name{"web"}}, api.ReloadPrune)
+	n.write("")
+	reload(api.ReloadChanges{Removed: []balancer.Name{"other"}})
+}
+
+// TestStartWithMistake starts vipd with a file that it can't use, or that is empty: the last good configuration is in use. It refuses to
+// start without one.
+func TestStartWithMistake(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	n := startNode(t, web)
+	n.stop()
+	for _, text := range []string{header + "[sync]\nmin_intervall = \"1s\"\n" + web, strings.Replace(header, "userspace", "none", 1) + web} {
+		program.Save(t, n.file(), text)
+		n.start()
+		if s := n.status(); s.Mode.Wanted != "userspace" || len(s.Problems) == 0 {
+			t.Errorf("%q: the wanted mode is %s; problems: %v", text, s.Mode.Wanted, s.Problems)
+		}
+		if got := ask("127.40.0.1:8080"); got != "one" {
+			t.Errorf("%q: %q answers", text, got)
+		}
+		n.stop()
+	}
+	if err := os.RemoveAll(filepath.Join(n.dir, "state")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.make(false); err == nil || !errors.Is(err, daemon.ErrConfig) {
+		t.Errorf("without a last good configuration: %v", err)
 	}
 }
 
@@ -46,7 +123,7 @@ func TestSavingInPlace(t *testing.T) {
 	}
 	n.written()
 	unchanged("is empty")
-	r, err := n.client.ReloadEmpty(t.Context(), "")
+	r, err := n.client.Reload(t.Context(), "", api.ReloadAllowEmpty)
 	if err != nil || r.Services != 0 {
 		t.Errorf("reload that allows an empty file: %+v, %v", r, err)
 	}

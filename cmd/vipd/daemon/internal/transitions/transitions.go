@@ -76,25 +76,9 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 		if len(problems) > 0 {
 			e.Level, found = slog.LevelWarn, wording.Count(len(problems), "problem")
 		}
-		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", wording.Count(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
+		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", wording.Count(s.Snapshot.Services.Len(), "service"), inWords(ChangesOfFiles(last.Snapshot.Services, &s.Snapshot)), found)
 	}
 	return e
-}
-
-// changes says how the services of s differ from those of last.
-func changes(last, s *model.State) string {
-	added, changed, removed := 0, 0, 0
-	for _, c := range snap.Diff(last.Snapshot.Services, s.Snapshot.Services) {
-		switch {
-		case !c.HadOld:
-			added++
-		case !c.HasNew:
-			removed++
-		default:
-			changed++
-		}
-	}
-	return fmt.Sprintf("%d added, %d changed, %d removed", added, changed, removed)
 }
 
 // Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is

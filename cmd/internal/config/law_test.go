@@ -1,0 +1,316 @@
+package config_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/store"
+	"vipd/store/statedir"
+	"vipd/store/tomlfile"
+	"vipd/test/wait"
+)
+
+// The files that are edited: each way to write a service, and neighbours whose tables and maps could swallow one.
+const (
+	lawMain = `# The daemon's own file.
+mode = "userspace"
+[store]
+path = "services.d"
+[defaults]
+scheduler = "lc"
+health = { type = "tcp", interval = "5s" }
+[api]
+http = "127.0.0.1:9890"
+[sync]
+min_interval = "1s"
+# The web.
+[services.web]
+vips = ["10.96.0.10", "fd00:96::10"]
+endpoints = [{ address = "192.168.1.11", weight = 2 },
+  { address = "192.168.1.12" }] # two of them
+[[services.web.ports]]
+name = "http"
+port = 80
+[[services.web.ports]]
+name = "https"
+port = 443
+[services.web.health]
+type = "http"
+path = "/healthz"
+[services.web.health.headers]
+Accept = "text/plain"
+# Mail, which follows a table with free keys.
+[services.mail]
+vips = ["10.96.0.11"]
+ports = [{ name = "smtp", port = 25 }]
+[[services.mail.endpoints]]
+address = "192.168.1.21"
+[services.mail.endpoints.ports]
+smtp = 2525
+# Names.
+[services.resolver]
+vips = ["10.96.0.12"]
+ports = [{ port = 53, protocol = "udp" }]
+health = { type = "udp", send = """
+?
+""", expect = '''
+!''' }
+[vips."10.96.0.12"]
+hold = "each"
+`
+	lawFolder = `[services]
+database = { vips = ["10.96.0.13"], ports = [{ port = 5432 }], endpoints = [{ address = "192.168.1.31" }] }
+queue.vips = ["10.96.0.14"]
+queue.ports = [{ port = 5672 }]
+# The last one.
+[services.archive]
+vips = ["10.96.0.15"]
+ports = [{ port = 8080, target_port = 80 }]
+source_ranges = ["10.0.0.0/8"]
+`
+)
+
+// edit is one change of one file: what stands from from to to becomes text.
+type edit struct {
+	file     int
+	from, to int
+	text     string
+}
+
+// randomEdit deletes, inserts or replaces one character or line.
+func randomEdit(r *rand.Rand, files []string) edit {
+	e := edit{file: r.IntN(len(files))}
+	text := files[e.file]
+	e.from = r.IntN(len(text))
+	e.to = e.from + 1
+	const bytes = "\n\r\t \"\"''[[]]{}##==..,,\\-_aswv019\x00\xff"
+	e.text = string(bytes[r.IntN(len(bytes))])
+	if r.IntN(2) == 0 { // a line
+		e.from = strings.LastIndex(text[:e.from], "\n") + 1
+		e.to = e.from + strings.Index(text[e.from:], "\n") + 1
+		lines := append(strings.SplitAfter(lawMain+lawFolder, "\n"), "[services.new]\n", "[[services]]\n", "[service.web]\n", "'''\n", "\"\"\"\n", "x = 1\n", "é\n")
+		e.text = lines[r.IntN(len(lines)-1)]
+	}
+	switch r.IntN(3) {
+	case 0:
+		e.text = ""
+	case 1:
+		e.to = e.from
+	}
+	return e
+}
+
+func (e edit) apply(text string) string { return text[:e.from] + e.text + text[e.to:] }
+
+// String is for a failure.
+func (e edit) String() string {
+	return fmt.Sprintf("file %d: %d to %d become %q", e.file, e.from, e.to, e.text)
+}
+
+// owner returns the service whose text has the byte at in a file; "" means that none has. A comment belongs to the table before it.
+func owner(text string, at int) (service string, inServices bool) {
+	section, end := "", 0
+	for line := range strings.Lines(text) {
+		if end > at {
+			break
+		}
+		end += len(line)
+		switch word := strings.Trim(line, "[] \n"); {
+		case strings.HasPrefix(line, "[services.") || strings.HasPrefix(line, "[[services."):
+			service, section = strings.Split(word, ".")[1], "services"
+		case strings.HasPrefix(line, "["):
+			service, section = "", word
+		case section == "services" && (strings.HasPrefix(line, "database") || strings.HasPrefix(line, "queue")):
+			service = line[:strings.IndexAny(line, " .")]
+		}
+	}
+	return service, section == "services"
+}
+
+// touched returns the services whose text e changes. A line that is inserted adds to the table before it. A line without its end takes in
+// the next one, unless that is a heading, whose loss is an error.
+func (e edit) touched(text string) (services [2]string, inServices bool) {
+	at := e.from
+	if e.from == e.to && e.from > 0 && strings.HasSuffix(e.text, "\n") {
+		at--
+	}
+	services[0], inServices = owner(text, at)
+	if joins := e.to > e.from && text[e.to-1] == '\n' && e.to-e.from == 1 && e.text != "\n"; joins && e.to < len(text) && text[e.to] != '[' {
+		services[1], _ = owner(text, e.to)
+	}
+	return services, inServices
+}
+
+// lawful is a source that follows the files.
+type lawful struct {
+	dir    string
+	source *tomlfile.Source
+	mu     sync.Mutex
+	last   store.Snapshot
+}
+
+func (l *lawful) publish(s store.Snapshot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = s
+}
+
+func (l *lawful) options(kept *statedir.Dir) tomlfile.Options {
+	return tomlfile.Options{Main: filepath.Join(l.dir, "vipd.toml"), StateDir: kept, Check: func(d store.Document) []balancer.Problem {
+		_, problems := config.Decode(d)
+		return problems
+	}}
+}
+
+func (l *lawful) save(t testing.TB, files []string) {
+	for i, name := range []string{"vipd.toml", "services.d/a.toml"} {
+		if err := os.WriteFile(filepath.Join(l.dir, name), []byte(files[i]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// reload returns the state after a reload.
+func (l *lawful) reload(t testing.TB) store.Snapshot {
+	problems, err := l.source.Reload(t.Context())
+	if err != nil || slices.ContainsFunc(problems, func(p balancer.Problem) bool { return strings.Contains(p.Text, "is being written") }) {
+		t.Fatal(problems, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// restarted returns the first state of a process that starts with the files after another one, with good, has ended.
+func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
+	for _, texts := range [][]string{good, files} {
+		l.save(t, texts)
+		ctx, cancel := context.WithCancel(t.Context())
+		kept := statedir.New(l.dir, func() {})
+		if err := tomlfile.New(l.options(kept)).Watch(ctx, func(last store.Snapshot) { s = last; cancel() }); err != nil {
+			t.Fatal(err)
+		}
+		if err := kept.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// faulty reports whether anything is wrong with a state.
+func faulty(s store.Snapshot) bool {
+	_, problems := config.Decode(s.Settings)
+	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
+}
+
+// missing says what of a service that was served is not in after; "" means nothing.
+func missing(was, is *balancer.Service, whole bool) string {
+	switch {
+	case is == nil:
+		return "the service"
+	case whole && !reflect.DeepEqual(balancer.EncodeService(was), balancer.EncodeService(is)):
+		return fmt.Sprintf("%v, which is %v", balancer.EncodeService(was), balancer.EncodeService(is))
+	case !slices.Equal(was.VIPs, is.VIPs):
+		return "its addresses"
+	}
+	for _, p := range was.Ports {
+		if !slices.Contains(is.Ports, p) {
+			return fmt.Sprint("port ", p)
+		}
+	}
+	for _, e := range was.Endpoints {
+		if !slices.ContainsFunc(is.Endpoints, func(o balancer.Endpoint) bool { return o.Address == e.Address && o.Weight == e.Weight }) {
+			return fmt.Sprint("endpoint ", e.Address)
+		}
+	}
+	return ""
+}
+
+// TestSingleEdits makes one random edit after another in valid files. If it is inside a service or makes an error anywhere, the services
+// whose text it does not touch are served as before; also after a restart, for some of the edits; and the valid files say what they said.
+func TestSingleEdits(t *testing.T) {
+	l := &lawful{dir: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(l.dir, "services.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	good := []string{lawMain, lawFolder}
+	l.save(t, good)
+	l.source = tomlfile.New(l.options(nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = l.source.Watch(ctx, l.publish) })
+	defer running.Wait()
+	defer cancel()
+	before := l.reload(t)
+	if before.Services.Len() != 6 || faulty(before) {
+		t.Fatalf("the files are not valid: %v", before.Problems)
+	}
+	r := rand.New(rand.NewPCG(39, 1))
+	counts := map[string]int{}
+	began := time.Now()
+	for i := range wait.Soak(1000, 10_000) {
+		e := randomEdit(r, good)
+		files := slices.Clone(good)
+		files[e.file] = e.apply(good[e.file])
+		touched, inServices := e.touched(good[e.file])
+		check := func(when string, s store.Snapshot) {
+			if !faulty(s) && !inServices {
+				counts["neither in a service nor an error"]++
+				return
+			}
+			counts[when]++
+			for name, was := range before.Services.All() {
+				if slices.Contains(touched[:], string(name)) {
+					continue
+				}
+				if what := missing(was, s.Services.At(name), !inServices); what != "" {
+					t.Errorf("edit %d, %s (touches %q; %s): %s lacks %s; problems: %v", i, e, touched, when, name, what, s.Problems)
+				}
+			}
+		}
+		l.save(t, files)
+		check("reload", l.reload(t))
+		if i%25 == 0 {
+			other := &lawful{dir: t.TempDir()}
+			if err := os.Mkdir(filepath.Join(other.dir, "services.d"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			check("restart", other.restarted(t, good, files))
+		}
+		l.save(t, good)
+		if s := l.reload(t); len(s.Problems) > 0 || !maps.Equal(texts(before), texts(s)) {
+			t.Fatalf("edit %d, %s: after it is taken back: %v, problems: %v", i, e, texts(s), s.Problems)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	t.Log(counts, time.Since(began))
+	if counts["reload"] < 500 || counts["restart"] < 20 {
+		t.Errorf("the edits are too few: %v", counts)
+	}
+}
+
+// texts are the services in words.
+func texts(s store.Snapshot) map[balancer.Name]string {
+	all := map[balancer.Name]string{}
+	for name, service := range s.Services.All() {
+		var b bytes.Buffer
+		fmt.Fprint(&b, balancer.EncodeService(service))
+		all[name] = b.String()
+	}
+	return all
+}

@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+
+	"vipd/cmd/internal/config"
+	"vipd/store/tomlfile"
+)
+
+// startConfig returns the configuration to start with. If the file has an error or is empty, that is the last good one of an earlier
+// vipd, and mistake says why: a restart serves on, as a reload of such a file does. Without one the error is ErrConfig.
+func startConfig(o *Options) (c config.Config, mistake, err error) {
+	c, problems, err := config.Load(o.ConfigFile)
+	if err != nil {
+		return c, nil, configError{err}
+	}
+	mistake = config.Unusable(problems)
+	empty := mistake == nil && !o.AllowEmpty && isEmpty(o.ConfigFile)
+	if mistake == nil && !empty {
+		return c, nil, nil
+	}
+	if kept := tomlfile.KeptSettings(c.StateDir, o.ConfigFile); kept != nil {
+		last, wrong := config.Decode(kept)
+		switch {
+		case config.Unusable(wrong) != nil:
+		case empty:
+			return last, fmt.Errorf("%s is empty; if it is meant to be empty: vipctl reload --allow-empty", o.ConfigFile), nil
+		default:
+			return last, mistake, nil
+		}
+	}
+	if empty {
+		return c, nil, nil
+	}
+	return c, nil, configError{mistake}
+}
+
+// isEmpty reports whether a configuration that can be read has nothing in it but comments.
+func isEmpty(file string) bool {
+	text, err := tomlfile.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	doc, _ := tomlfile.Parse(file, text)
+	return doc != nil && len(doc.Tree()) == 0
+}
+
+// ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until it is mended,
+// another attempt ends the same way.
+var ErrConfig = errors.New("the configuration can't be used")
+
+// checkEmptied returns an error if the configuration says nothing, though an earlier vipd has left addresses of services: the
+// power failed, or a disk was full. They stay as they are until the file is mended.
+func (d *Daemon) checkEmptied() error {
+	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {
+		return nil
+	}
+	return configError{fmt.Errorf("%s is empty, and an earlier vipd has left services here, which stay as they are: restore the file; "+
+		"if it is meant to be empty: vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
+}
+
+type configError struct{ error }
+
+func (e configError) Is(target error) bool { return target == ErrConfig }
+func (e configError) Unwrap() error        { return e.error }

@@ -1,0 +1,104 @@
+package tomlfile
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+)
+
+// A mistake outside a service can hide the service's definition: [service.web] in place of [services.web], a lost heading, a file that
+// can't be parsed. So while there is such an error, tables that have vanished from all files stay in their last good state. They are
+// removed once the files have no such error, or by a reload with Prune.
+
+// hider returns the first error that may hide a definition; nil means there is none.
+func (l *loader) hider() *balancer.Problem {
+	var first *balancer.Problem
+	consider := func(p balancer.Problem) {
+		if l.mayHide(&p) && (first == nil || l.compareProblems(p, *first) < 0) {
+			first = &p
+		}
+	}
+	for _, p := range l.main.mistakes {
+		consider(p)
+	}
+	if l.placeErr != nil {
+		consider(l.placeProblem())
+	}
+	for path := range l.merge.faulty {
+		for _, p := range l.merge.files[path].problems {
+			consider(p)
+		}
+	}
+	return first
+}
+
+// mayHide reports whether p is an error that may hide the definition of a service: it is about no service, about one that was never
+// served, such as a misspelled one, about a service as a whole, or about a value that may belong elsewhere. A wrong value of a service
+// hides nothing else.
+func (l *loader) mayHide(p *balancer.Problem) bool {
+	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
+}
+
+// vanishedProblem is the problem of the tables that no file defines any more; nil means there are none.
+func (l *loader) vanishedProblem() *balancer.Problem {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(l.merge.services.held)) {
+		names = append(names, string(name))
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(l.merge.vips.held), netip.Addr.Compare) {
+		names = append(names, decode.Join("vips", addr.String()))
+	}
+	cause := l.hider()
+	if len(names) == 0 || cause == nil {
+		return nil
+	}
+	const shown = 5
+	if more := len(names) - shown; more > 0 {
+		names = append(names[:shown], fmt.Sprintf("%d more", more))
+	}
+	return &balancer.Problem{Severity: balancer.SeverityWarning, Origin: cause.Origin.At(""), Text: fmt.Sprintf(
+		"this error may hide what no file defines any longer: %s; it stays in use until the error is fixed, or until vipctl reload --prune",
+		strings.Join(names, ", "))}
+}
+
+// retained returns the services that stay in their last good state because of an error, and those of them that no file defines any more.
+func (l *loader) retained() (all, vanished []balancer.Name) {
+	services := &l.merge.services
+	vanished = slices.Sorted(maps.Keys(services.held))
+	names := map[balancer.Name]bool{}
+	maps.Copy(names, services.held)
+	add := func(path string, name balancer.Name) {
+		if services.holders[name] == path && services.values.Has(name) {
+			names[name] = true
+		}
+	}
+	for path := range l.merge.faulty {
+		c := l.merge.files[path]
+		if c.stale {
+			for name := range c.services {
+				add(path, name)
+			}
+			continue
+		}
+		for _, p := range c.problems {
+			if d, defined := c.services[p.Service]; defined && d.value == nil {
+				add(path, p.Service)
+			}
+		}
+	}
+	if l.placeErr != nil { // what was there stays
+		for path, c := range l.merge.files {
+			for name := range c.services {
+				if path != l.path {
+					add(path, name)
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), vanished
+}
