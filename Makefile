@@ -55,6 +55,7 @@ test: needs ## every test, under the race detector; skips, and tests that pass o
 soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
 	@for os in windows darwin; do GOOS=$$os CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/vipd ./cmd/vipctl; done
 	@export VIPD_SOAK=1; $(REPORT) -race -count=1 -timeout=60m ./...
+	@test/fuzz 60s
 
 test-kernel: needs ## only the packages whose tests need root and make real kernel objects
 	@$(REPORT) -kernel -race -count=1 -timeout=20m

@@ -68,8 +68,8 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		l.changed = true
 		return l, fmt.Errorf("reading the ledger %s: %w", l.path, err)
 	}
-	if l.Boot != boot || l.Namespace != namespace {
-		l = fresh()
+	if l.Boot != boot || l.Namespace != namespace || l.Links == nil || l.Addresses == nil || l.Leaving == nil || l.Sysctls == nil {
+		l = fresh() // null in place of a map is as unreadable as anything else that vipd does not write
 		l.changed = true
 	}
 	return l, nil

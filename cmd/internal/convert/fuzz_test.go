@@ -1,0 +1,40 @@
+package convert
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// FuzzConvert converts arbitrary text of each format. The result is an error with its place, or services that vipd accepts.
+func FuzzConvert(f *testing.F) {
+	files, err := filepath.Glob("testdata/*/*.conf")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("%d configurations, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(filepath.Base(filepath.Dir(file)), text)
+	}
+	options := Options{VIPs: []netip.Addr{netip.MustParseAddr("10.5.0.1"), netip.MustParseAddr("2001:db8::1")}}
+	f.Fuzz(func(t *testing.T, format string, text []byte) {
+		if readers()[format] == nil || len(text) > 16<<10 {
+			t.Skip("not a format, or a text that takes long")
+		}
+		result, err := Convert(format, "origin", text, options)
+		var placed *Error
+		if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
+			t.Fatalf("the error has no place: %v", err)
+		}
+		if err == nil {
+			for _, p := range problemsOf(result) {
+				t.Errorf("%s\n%s", p, result.TOML)
+			}
+		}
+	})
+}

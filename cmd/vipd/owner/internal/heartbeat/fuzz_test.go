@@ -1,0 +1,35 @@
+package heartbeat
+
+import (
+	"slices"
+	"testing"
+
+	"vipd/balancer/ownership"
+)
+
+// FuzzDecode signs arbitrary bytes and decodes them. A decoded message survives another round, and no byte string passes
+// without its signature.
+func FuzzDecode(f *testing.F) {
+	key := []byte("one key")
+	for _, m := range []ownership.Message{
+		{Kind: ownership.Beat, From: "gw1", Boot: 1, Session: 2, Sent: 3},
+		{Kind: ownership.Vote, From: "gw1", Subject: "gw2", Boot: 1 << 63, Session: 3, Sent: 1 << 40, Ready: true, Away: true, Well: 0xfffe},
+	} {
+		b := Encode(m, key)
+		f.Add(b[len(magic) : len(b)-len(sign(nil, key))])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		text := slices.Concat([]byte(magic), body)
+		if m, err := Decode(text, [][]byte{key}); err == nil {
+			t.Errorf("Decode accepted %q without a signature: %+v", text, m)
+		}
+		m, err := Decode(slices.Concat(text, sign(text, key)), [][]byte{key})
+		if err != nil {
+			return
+		}
+		again, err := Decode(Encode(m, key), [][]byte{key})
+		if err != nil || again != m {
+			t.Errorf("Decode(Encode(%+v)) = %+v, %v", m, again, err)
+		}
+	})
+}

@@ -1,0 +1,21 @@
+package userspace
+
+import (
+	"bytes"
+	"testing"
+)
+
+// FuzzHandedOver decodes arbitrary bytes as an item that an earlier vipd hands over. The bytes behind the description are kept as
+// they are.
+func FuzzHandedOver(f *testing.F) {
+	f.Add([]byte(`{"kind":"conn","key":{"Addr":"10.96.0.10","Port":80,"Proto":"tcp"}}tail`))
+	f.Add([]byte(`{"kind":"listener","redirected":true}`))
+	f.Add([]byte(`{"kind":"clients","clients":[{}]}`))
+	f.Add([]byte(`{"kind":"conn","key":{"Addr":"","Port":-1}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, tail, err := decodeHanded(data)
+		if err == nil && !bytes.HasSuffix(data, tail) {
+			t.Errorf("the tail of %q = %q, want a suffix", data, tail)
+		}
+	})
+}

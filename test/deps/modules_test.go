@@ -1,0 +1,37 @@
+package deps
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDependenciesHaveAReason compares the modules that go.mod requires directly with those of docs/contributing.md.
+func TestDependenciesHaveAReason(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("../../docs/contributing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(doc), "\n## Dependencies\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	required := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) { // others end in "// indirect"
+		required[m[1]] = true
+		if !strings.Contains(section, "`"+m[1]+"`") {
+			t.Errorf("docs/contributing.md lacks the reason for %s", m[1])
+		}
+	}
+	if len(required) < 10 {
+		t.Fatalf("go.mod requires %d modules directly: the pattern no longer fits it", len(required))
+	}
+	for _, m := range regexp.MustCompile("`([a-z.]+\\.[a-z]+/[^`]+)`").FindAllStringSubmatch(section, -1) {
+		if !required[m[1]] {
+			t.Errorf("docs/contributing.md lists %s, which go.mod does not require directly", m[1])
+		}
+	}
+}
