@@ -151,12 +151,12 @@ func (p *printer) describedPorts(s *api.Service) *table.Table {
 	fleet := p.fleetWide
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"},
-		table.Column{Title: "CONNECTIONS", Right: true, Skip: fleet}, table.Column{Title: "IN", Right: true, Skip: fleet}, table.Column{Title: "OUT", Right: true, Skip: fleet},
+		table.Column{Title: "UP", Style: upStyle, Skip: fleet}, table.Column{Title: "CONNECTIONS", Right: true, Skip: fleet}, table.Column{Title: "IN", Right: true, Skip: fleet}, table.Column{Title: "OUT", Right: true, Skip: fleet},
 	)
 	for _, p := range s.Ports {
 		in, out := transferred(p.In, p.Out)
 		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), number(int(p.NodePort)),
-			strconv.FormatUint(p.Connections, 10), in, out)
+			fmt.Sprintf("%d/%d", p.Up, p.Of), strconv.FormatUint(p.Connections, 10), in, out)
 	}
 	return t
 }

@@ -282,7 +282,7 @@ func (d *fakeDaemon) fill() {
 				"endpoints": []any{map[string]any{"address": "192.168.1.21"}},
 			},
 			VIPs:      []string{"10.96.0.53"},
-			Ports:     []api.Port{{Port: 53, Protocol: balancer.UDP, TargetPort: 53, Connections: 4}},
+			Ports:     []api.Port{{Port: 53, Protocol: balancer.UDP, TargetPort: 53, Up: 1, Of: 1, Connections: 4}},
 			Endpoints: []api.Endpoint{{Service: "dns", Address: "192.168.1.21:53", Configured: 1, Weight: 1, State: balancer.Active, Connections: 4}},
 			Frontends: []api.Frontend{{
 				Key: key("10.96.0.53:53/udp"), Service: "dns", Scheduler: balancer.WeightedRoundRobin, State: "applied",
@@ -301,8 +301,8 @@ func (d *fakeDaemon) fill() {
 			Check: &api.CheckRules{Type: balancer.HTTPHealth, Interval: 2 * time.Second, FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3, PanicThreshold: 50},
 			VIPs:  []string{"10.96.0.10", "fd00:96::10"},
 			Ports: []api.Port{
-				{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 8080, NodePort: 30080, Connections: 120, In: 2048, Out: 5 << 20},
-				{Name: "https", Port: 443, Protocol: balancer.TCP, TargetPort: 443},
+				{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 8080, NodePort: 30080, Up: 1, Of: 2, Connections: 120, In: 2048, Out: 5 << 20},
+				{Name: "https", Port: 443, Protocol: balancer.TCP, TargetPort: 443, Up: 2, Of: 2},
 			},
 			Endpoints: []api.Endpoint{
 				{Service: "web", Address: "192.168.1.11:443", Port: "https", Node: "rack1", Configured: 2, Weight: 3, State: balancer.Active, Override: &balancer.Override{Weight: &weight, By: "ana", Reason: "new machine"}},

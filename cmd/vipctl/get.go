@@ -21,7 +21,7 @@ func getVerb() *verb {
 		name: "get", args: "services|endpoints|frontends|nodes|pools|vips [NAME]", brief: "list services, endpoints, frontends, nodes, pools or VIPs",
 		about: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
 			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
-			"is shown again with each change. svc, ep, fe and no are short for the kinds, and svc/web is one argument for two.\n\n" +
+			"is shown again with each change. UP counts the endpoints of a service that get new connections, per port if ports differ. svc, ep, fe and no are short for the kinds, and svc/web is one argument for two.\n\n" +
 			"-o wide adds columns. -o json prints the API's JSON, always a list. -o toml (services) prints definitions " +
 			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
 			"10.96.0.10:80/tcp.\n\n" +
@@ -294,11 +294,12 @@ func servicesTable(p *printer, services []api.Service) *table.Table {
 			ports = append(ports, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
 			connections += port.Connections
 		}
+		up := api.UseOf(s.Endpoints).Text("/")
 		scheduler, set := s.Definition["scheduler"]
 		if !set {
 			scheduler = balancer.WeightedRoundRobin
 		}
-		t.Row(string(s.Name), p.few(s.VIPs, 1), p.few(ports, 3), up(s.Endpoints), up(s.Endpoints), number(len(s.Problems)), fmt.Sprint(scheduler),
+		t.Row(string(s.Name), p.few(s.VIPs, 1), p.few(ports, 3), up, up, number(len(s.Problems)), fmt.Sprint(scheduler),
 			strconv.FormatUint(connections, 10), origin(s.Origin), strconv.FormatInt(s.Origin.Revision, 10))
 	}
 	return t
@@ -312,22 +313,17 @@ func (p *printer) few(list []string, n int) string {
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
 }
 
-// up writes how many endpoints get new connections, of how many: at the port that is worst off.
-func up(endpoints []api.Endpoint) string {
-	var use api.Use
-	for _, e := range endpoints {
-		use.Add(e.Port, e.State)
-	}
-	active, all := use.Worst()
-	return fmt.Sprintf("%d/%d", active, all)
-}
-
+// upStyle is the style of counts as api.Use writes them: bad only if no port has an endpoint.
 func upStyle(text string) table.Style {
-	active, all, _ := strings.Cut(text, "/")
-	switch active {
-	case "0":
+	none, full := true, true
+	for part := range strings.SplitSeq(text, ", ") {
+		active, all, _ := strings.Cut(part[strings.LastIndex(part, " ")+1:], "/")
+		none, full = none && active == "0", full && active == all
+	}
+	switch {
+	case none:
 		return table.Bad
-	case all:
+	case full:
 		return table.Good
 	}
 	return table.Notice

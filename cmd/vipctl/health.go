@@ -151,7 +151,7 @@ func (p *printer) lastResult(k *api.Check) string {
 
 // describedChecks is the health of a service's endpoints, of those where there is something to say.
 func (p *printer) describedChecks(s *api.Service) *table.Table {
-	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "HEALTH", Style: stateStyle},
+	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT", Skip: len(s.Ports) < 2}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "LAST RESULT"})
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -173,7 +173,7 @@ func (p *printer) describedChecks(s *api.Service) *table.Table {
 		} else if e.Ejection == nil && e.Ramp == 0 {
 			continue
 		}
-		t.Row(e.Address, verdict, p.since(e), p.nextCheck(e.Check), strings.Join(all, "; "))
+		t.Row(e.Address, e.Port, verdict, p.since(e), p.nextCheck(e.Check), strings.Join(all, "; "))
 	}
 	return t
 }
@@ -223,6 +223,9 @@ func (out *sheet) health(h *api.HealthCount) {
 		text += fmt.Sprintf(", %d down", h.Down)
 	}
 	if h.Down > 0 {
+		style = table.Notice
+	}
+	if len(h.Out) > 0 {
 		style = table.Bad
 	}
 	if h.Unknown > 0 {
@@ -232,21 +235,41 @@ func (out *sheet) health(h *api.HealthCount) {
 		text += fmt.Sprintf("; %d can't be checked from here", h.Unable)
 	}
 	out.painted("health", text, style)
-	out.namedServices("no endpoint is left for clients of ", h.Out)
-	out.namedServices("in panic mode, all endpoints are used, healthy or not: ", h.Panic)
+	out.services("up: ", "; ", style, mapped(h.Services, func(s api.ServiceHealth) string { return string(s.Service) + " " + s.Ports.Text("/") }))
+	out.services("no endpoint is left for clients of ", ", ", table.Bad, mapped(slices.Sorted(slices.Values(h.Out)), func(n balancer.Name) string { return outText(h, n) }))
+	out.services("in panic mode, all endpoints are used, healthy or not: ", ", ", table.Bad,
+		mapped(slices.Sorted(slices.Values(h.Panic)), func(n balancer.Name) string { return string(n) }))
 }
 
 // servicesNamed is how many services a line of status names, unless it is asked for all.
 const servicesNamed = 10
 
-// namedServices writes what is the matter with some services, loudly.
-func (out *sheet) namedServices(what string, of []balancer.Name) {
-	if len(of) == 0 {
+// services writes a text about each of some services after what they have in common.
+func (out *sheet) services(what, sep string, style table.Style, texts []string) {
+	if len(texts) == 0 {
 		return
 	}
-	names := mapped(slices.Sorted(slices.Values(of)), func(n balancer.Name) string { return string(n) })
-	if more := len(names) - servicesNamed; more > 0 && out.format != formWide {
-		names = append(names[:servicesNamed], fmt.Sprintf("and %d more: vipctl status -o wide", more))
+	if more := len(texts) - servicesNamed; more > 0 && out.format != formWide {
+		texts = append(texts[:servicesNamed], fmt.Sprintf("and %d more: vipctl status -o wide", more))
 	}
-	out.painted("", what+strings.Join(names, ", "), table.Bad)
+	out.painted("", what+strings.Join(texts, sep), style)
+}
+
+// outText names a service that is out, with its ports without a healthy endpoint if others have some.
+func outText(h *api.HealthCount, name balancer.Name) string {
+	var dead []string
+	for _, s := range h.Services {
+		if s.Service != name || s.Ports.None() {
+			continue
+		}
+		for _, p := range s.Ports {
+			if p.Up == 0 {
+				dead = append(dead, p.Port)
+			}
+		}
+	}
+	if len(dead) == 0 {
+		return string(name)
+	}
+	return fmt.Sprintf("%s at %s", name, wording.List(dead, "and"))
 }

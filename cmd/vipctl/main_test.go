@@ -223,6 +223,19 @@ func changes(d *fakeDaemon) map[string]func() {
 		"outage": func() {
 			d.status.Health = api.HealthCount{Checked: 9, Endpoints: 6, Down: 6, Unable: 2, Out: []balancer.Name{"web", "api"}}
 		},
+		"deadport": func() {
+			all := func(state balancer.BackendState, port string) (all []api.Endpoint) {
+				for i := range 3 {
+					all = append(all, api.Endpoint{Service: "web", Address: fmt.Sprintf("192.168.1.%d:80", 11+i), Port: port, Configured: 1, State: state})
+				}
+				return all
+			}
+			d.services[1].Endpoints = append(all(balancer.Active, "http"), all(balancer.Down, "metrics")...)
+			d.status.Health = api.HealthCount{
+				Checked: 6, Endpoints: 3, Down: 3, Out: []balancer.Name{"web"},
+				Services: []api.ServiceHealth{{Service: "web", Ports: api.Use{{Port: "http", Up: 3, Of: 3}, {Port: "metrics", Of: 3}}}},
+			}
+		},
 		"manyout": func() {
 			for i := range 12 {
 				d.status.Health.Out = append(d.status.Health.Out, balancer.Name(fmt.Sprintf("s%d", i)))

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -117,6 +116,7 @@ type topLine struct {
 	State    balancer.BackendState `json:"state,omitempty"`
 	Up       int                   `json:"up"`
 	Of       int                   `json:"endpoints"`
+	Ports    api.Use               `json:"ports,omitempty"`
 	Active   uint64                `json:"active"`
 	New      float64               `json:"new_per_second"`
 	In       float64               `json:"bytes_in_per_second"`
@@ -124,7 +124,7 @@ type topLine struct {
 }
 
 func topJSON(r rates.Row) topLine {
-	l := topLine{Service: r.Service, Up: r.Up, Of: r.Of, Active: r.Active, New: r.New, In: r.In, Out: r.Out}
+	l := topLine{Service: r.Service, Up: r.Up, Of: r.Of, Ports: r.Use, Active: r.Active, New: r.New, In: r.In, Out: r.Out}
 	if e := r.Endpoint; e != nil {
 		l.Endpoint, l.Port, l.State = e.Address, e.Port, e.State
 	}
@@ -180,7 +180,7 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 	)
 	for _, r := range rows {
 		e := cmp.Or(r.Endpoint, &api.EndpointTraffic{})
-		t.Row(string(r.Service), e.Address, e.Port, fmt.Sprintf("%d/%d", r.Up, r.Of), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
+		t.Row(string(r.Service), e.Address, e.Port, r.Use.Text("/"), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
 			rateText(r.New), strconv.FormatUint(r.Active, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
 	}
 	return t

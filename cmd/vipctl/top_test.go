@@ -25,11 +25,11 @@ func busy() (all []api.Traffic) {
 	for second := range 6 {
 		wave := uint64(second * second)
 		all = append(all, api.Traffic{At: time.Unix(int64(1e9+second), 0), Node: "n1", Mode: "ipvs", Services: []api.ServiceTraffic{
-			{Name: "dns", Connections: 40 * uint64(second), In: 2048 * uint64(second), Out: 4096 * uint64(second), Active: 40, Up: 1, Of: 1, Endpoints: []api.EndpointTraffic{
+			{Name: "dns", Connections: 40 * uint64(second), In: 2048 * uint64(second), Out: 4096 * uint64(second), Active: 40, Up: 1, Of: 1, Ports: api.Use{{Up: 1, Of: 1}}, Endpoints: []api.EndpointTraffic{
 				endpoint(21, 40, second, balancer.Active, ""),
 			}},
 			{Name: "empty"},
-			{Name: "web", Connections: 10 * wave, In: 1 << 20 * wave, Out: 1 << 24 * wave, Active: 7, Up: 1, Of: 2, Endpoints: []api.EndpointTraffic{
+			{Name: "web", Connections: 10 * wave, In: 1 << 20 * wave, Out: 1 << 24 * wave, Active: 7, Up: 1, Of: 2, Ports: api.Use{{Up: 1, Of: 2}}, Endpoints: []api.EndpointTraffic{
 				endpoint(11, 7, second, balancer.Active, balancer.HealthUp), endpoint(12, 0, second, balancer.Down, balancer.HealthDown),
 			}},
 		}})

@@ -25,10 +25,12 @@ type ServiceTraffic struct {
 	// In and Out are bytes from and to clients; 0 also where the kernel does not count them.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
-	// Active connections are open now. Up endpoints get new ones, Of all, as Use counts them.
+	// Active connections are open now. Up endpoints, of Of, get new ones at the port that has the fewest.
 	Active uint64 `json:"active"`
 	Up     int    `json:"up"`
 	Of     int    `json:"of"`
+	// Ports has the same counts per port.
+	Ports Use `json:"ports,omitempty"`
 	// Endpoints are listed where they were asked for.
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 }

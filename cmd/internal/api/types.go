@@ -55,10 +55,19 @@ type HealthCount struct {
 	Unknown   int `json:"unknown"`
 	// Unable checks can't be run by this node: what it knows of the endpoints may be old.
 	Unable int `json:"unable,omitempty"`
+	// Services lists the services with endpoints that are down, with the health of each port.
+	Services []ServiceHealth `json:"services,omitempty"`
 	// Panic are the services of which so few endpoints are healthy that all are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
 	// Out are the services of which all endpoints of a port fail, so that its clients are refused.
 	Out []balancer.Name `json:"out,omitempty"`
+}
+
+// ServiceHealth is the health of one service, per port.
+type ServiceHealth struct {
+	Service balancer.Name `json:"service"`
+	// Ports counts the checked endpoints: those that are not down, of all.
+	Ports Use `json:"ports"`
 }
 
 // Mode is which dataplane is in use, and why.
@@ -162,6 +171,9 @@ type Port struct {
 	Protocol   balancer.Protocol `json:"protocol"`
 	TargetPort uint16            `json:"target_port"`
 	NodePort   uint16            `json:"node_port,omitempty"`
+	// Up endpoints, of Of, get new connections at this port.
+	Up int `json:"up"`
+	Of int `json:"of"`
 	// Connections, In and Out count since the daemon started. In and Out are left out where there are none, or where the
 	// kernel does not count bytes.
 	Connections uint64 `json:"connections"`

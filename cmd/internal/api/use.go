@@ -1,35 +1,115 @@
 package api
 
-import "vipd/balancer"
+import (
+	"fmt"
+	"slices"
+	"strings"
 
-// Use counts endpoints of a service that get new connections, of how many: at the port that is worst off. Its zero value is ready.
-type Use struct{ ports map[string]use }
+	"vipd/balancer"
+)
 
-type use struct{ active, all int }
-
-// Add counts an endpoint at one of its ports. One that was removed, and drains, is left out.
-func (u *Use) Add(port string, state balancer.BackendState) {
-	if state == balancer.Removed {
-		return
-	}
-	if u.ports == nil {
-		u.ports = map[string]use{}
-	}
-	p := u.ports[port]
-	p.all++
-	if state == balancer.Active {
-		p.active++
-	}
-	u.ports[port] = p
+// PortUse counts the endpoints of one port of a service.
+type PortUse struct {
+	// Port is the port's name; "" if the service has one port without a name.
+	Port string `json:"port,omitempty"`
+	// Up is the number of endpoints that get new connections, and Of the number of all endpoints.
+	Up int `json:"up"`
+	Of int `json:"of"`
 }
 
-// Worst returns the counts of the port that is worst off.
-func (u *Use) Worst() (active, all int) {
-	first := true
-	for _, p := range u.ports {
-		if first || p.active < active || p.active == active && p.all > all {
-			active, all, first = p.active, p.all, false
+// Use counts the endpoints of a service per port, in the order in which ports were added.
+type Use []PortUse
+
+// UseOf counts endpoints of one service.
+func UseOf(endpoints []Endpoint) (u Use) {
+	for i := range endpoints {
+		u.Add(endpoints[i].Port, endpoints[i].State)
+	}
+	return u
+}
+
+// Add counts an endpoint at one of its ports. A removed endpoint that still drains is not counted.
+func (u *Use) Add(port string, state balancer.BackendState) {
+	if state != balancer.Removed {
+		u.Count(port, state == balancer.Active)
+	}
+}
+
+// Count adds an endpoint to a port.
+func (u *Use) Count(port string, up bool) {
+	i := slices.IndexFunc(*u, func(p PortUse) bool { return p.Port == port })
+	if i < 0 {
+		i = len(*u)
+		*u = append(*u, PortUse{Port: port})
+	}
+	(*u)[i].Of++
+	if up {
+		(*u)[i].Up++
+	}
+}
+
+// At returns the counts of one port.
+func (u Use) At(port string) PortUse {
+	for _, p := range u {
+		if p.Port == port {
+			return p
 		}
 	}
-	return active, all
+	return PortUse{Port: port}
+}
+
+// Worst returns the counts of the port with the fewest endpoints that get new connections.
+func (u Use) Worst() (up, of int) {
+	for i, p := range u {
+		if i == 0 || p.Up < up || p.Up == up && p.Of > of {
+			up, of = p.Up, p.Of
+		}
+	}
+	return up, of
+}
+
+// None reports whether no port has an endpoint that gets new connections.
+func (u Use) None() bool { return !slices.ContainsFunc(u, func(p PortUse) bool { return p.Up > 0 }) }
+
+// listedPorts is the maximum number of ports that Text lists one by one.
+const listedPorts = 3
+
+// Text writes the counts, with sep between the two numbers: "3/3" if all ports have the same counts, else
+// "http 3/3, metrics 0/3". Of many ports, those with the same counts are one part: "7 ports 3/3, metrics 0/3".
+func (u Use) Text(sep string) string {
+	type part struct {
+		counts string
+		ports  []string
+	}
+	parts := []part{}
+	for _, p := range u {
+		counts := fmt.Sprint(p.Up, sep, p.Of)
+		i := slices.IndexFunc(parts, func(p part) bool { return p.counts == counts })
+		if i < 0 {
+			i = len(parts)
+			parts = append(parts, part{counts: counts})
+		}
+		parts[i].ports = append(parts[i].ports, p.Port)
+	}
+	switch len(parts) {
+	case 0:
+		return "0" + sep + "0"
+	case 1:
+		return parts[0].counts
+	}
+	texts := []string{}
+	if len(u) <= listedPorts {
+		for _, p := range u {
+			texts = append(texts, fmt.Sprint(p.Port, " ", p.Up, sep, p.Of))
+		}
+		return strings.Join(texts, ", ")
+	}
+	for _, p := range parts {
+		name := p.ports[0]
+		if n := len(p.ports); n > 1 {
+			name = fmt.Sprintf("%d ports", n)
+		}
+		texts = append(texts, name+" "+p.counts)
+	}
+	return strings.Join(texts, ", ")
 }

@@ -47,8 +47,10 @@ type Row struct {
 	// NoBytes: connections were counted, but no bytes: the kernel does not count them.
 	NoBytes bool
 	Active  uint64
-	// Up endpoints get new connections, Of all: of a service, as api.Use counts them.
+	// Up endpoints, of Of, get new connections: of a service at the port that has the fewest.
 	Up, Of int
+	// Use has the counts of a service per port; nil in a row of an endpoint.
+	Use api.Use
 	// Past are the last rates of new connections, the latest last.
 	Past []float32
 }
@@ -116,7 +118,7 @@ func (w *Window) Services() []Row {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
 		row := w.row(place{service: s.Name})
-		row.Active, row.Up, row.Of, row.NoBytes = s.Active, s.Up, s.Of, s.Connections > 0 && s.In+s.Out == 0
+		row.Active, row.Up, row.Of, row.Use, row.NoBytes = s.Active, s.Up, s.Of, s.Ports, s.Connections > 0 && s.In+s.Out == 0
 		rows = append(rows, row)
 	}
 	return rows

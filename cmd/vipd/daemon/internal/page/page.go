@@ -250,10 +250,10 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// useClass is the class of a row's state: bad where nothing is in use.
+// useClass is the class of a row's state. A service is bad only if no port has an endpoint in use.
 func useClass(r rates.Row) string {
 	switch {
-	case r.Up == 0 && r.Endpoint == nil, r.Endpoint != nil && r.Endpoint.State == balancer.Down:
+	case r.Endpoint == nil && r.Use.None(), r.Endpoint != nil && r.Endpoint.State == balancer.Down:
 		return "bad"
 	case r.Up < r.Of:
 		return "notice"

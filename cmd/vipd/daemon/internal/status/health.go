@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -124,12 +125,19 @@ func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 func (v *View) health(endpoints int) (n api.HealthCount) {
 	n.Endpoints = endpoints
 	n.Checked, n.Unable = v.State.Checked.Len(), v.State.Unable
+	down := map[balancer.Name]bool{}
 	for target := range v.State.Checked.Keys() {
 		switch v.State.Inputs.Health.At(target) {
 		case balancer.HealthDown:
 			n.Down++
+			down[target.Service] = true
 		case balancer.HealthUnknown:
 			n.Unknown++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(down)) {
+		if s := v.State.Snapshot.Services.At(name); s != nil {
+			n.Services = append(n.Services, api.ServiceHealth{Service: name, Ports: v.healthPerPort(s)})
 		}
 	}
 	for _, of := range v.State.Desired.Problems.All() {
@@ -144,4 +152,20 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 	}
 	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // one for each port of a service
 	return n
+}
+
+// healthPerPort counts the checked endpoints of a service that are not down, for each port.
+func (v *View) healthPerPort(s *balancer.Service) (ports api.Use) {
+	endpoints := balancer.EndpointsOf(s, &v.State.Inputs)
+	for i := range s.Ports {
+		p, counted := &s.Ports[i], map[balancer.Target]bool{}
+		for _, e := range endpoints {
+			t := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
+			if !counted[t] && v.State.Checked.Has(t) {
+				counted[t] = true
+				ports.Count(p.Name, v.State.Inputs.Health.At(t) != balancer.HealthDown)
+			}
+		}
+	}
+	return ports
 }

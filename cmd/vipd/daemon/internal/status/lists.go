@@ -24,9 +24,10 @@ func (v *View) Services() []api.Service {
 	}
 	all := []api.Service{}
 	for name, s := range v.State.Snapshot.Services.All() {
+		endpoints := v.EndpointsOf(s)
 		out := api.Service{
-			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s),
-			Endpoints: v.EndpointsOf(s), Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // JSON writes [] of none
+			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s, api.UseOf(endpoints)),
+			Endpoints: endpoints, Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // JSON writes [] of none
 		}
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
@@ -39,13 +40,13 @@ func (v *View) Services() []api.Service {
 	return all
 }
 
-func (v *View) ports(s *balancer.Service) []api.Port {
+func (v *View) ports(s *balancer.Service, use api.Use) []api.Port {
 	ports := []api.Port{}
 	for _, p := range s.Ports {
 		c := v.Counts()[traffic.Port{Service: s.Name, Name: p.Name}]
 		ports = append(ports, api.Port{
 			Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort,
-			Connections: c.Connections, In: c.In, Out: c.Out,
+			Up: use.At(p.Name).Up, Of: use.At(p.Name).Of, Connections: c.Connections, In: c.In, Out: c.Out,
 		})
 	}
 	return ports
@@ -206,20 +207,20 @@ func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {
 		out := api.ServiceTraffic{Name: name}
-		for _, p := range v.ports(s) {
+		endpoints := v.EndpointsOf(s)
+		out.Ports = api.UseOf(endpoints)
+		out.Up, out.Of = out.Ports.Worst()
+		for _, p := range v.ports(s, out.Ports) {
 			out.Connections, out.In, out.Out = out.Connections+p.Connections, out.In+p.In, out.Out+p.Out
 		}
-		var use api.Use
-		for _, e := range v.EndpointsOf(s) {
+		for _, e := range endpoints {
 			out.Active += e.Active
-			use.Add(e.Port, e.State)
 			if detailed(name) {
 				out.Endpoints = append(out.Endpoints, api.EndpointTraffic{
 					Address: e.Address, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
 				})
 			}
 		}
-		out.Up, out.Of = use.Worst()
 		t.Services = append(t.Services, out)
 	}
 	return t
