@@ -127,10 +127,20 @@ type Message struct {
 	Subject string
 	// Sent is the sender's time of a Beat, and comes back in its Answer.
 	Sent Time
+	// Echo is the newest Beat of the receiver that the sender of a Beat has heard: it proves that this Beat is younger. Echoless reports
+	// whether the sender is of a version without it.
+	Echo     Stamp
+	Echoless bool
 	// Ready: the sender of a Beat can take VIPs. Away: it does not reach etcd, and would not hear of one that is given to it. Well has a bit
 	// for each of its addresses that hears others.
 	Ready, Away bool
 	Well        uint16
+}
+
+// Stamp is the time at which a run of a node sent a Beat. The zero value is none.
+type Stamp struct {
+	Boot ID
+	Sent Time
 }
 
 // MessageKind says what a message is.

@@ -13,6 +13,9 @@
 //	                 +-- silent for Silence --> votes --> one transaction: session deleted, its VIPs are another's
 //
 // As Silence is longer than Confirm and Gate together, the gate of a session is closed for good before it can be buried.
+// A heartbeat returns the newest one of its receiver, and counts once, and only if that is young: what somebody recorded keeps no dead
+// session alive.
+//
 // A VIP's key is changed by the live session that it names, or after that session was buried, and by no other.
 //
 // The parts: Timing, Juror and the functions beside it are the rules that safety rests on, and what the model checks

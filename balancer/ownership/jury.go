@@ -35,8 +35,8 @@ func (t Timing) Deadline(n int, sent []Time, asked Time) Time {
 type Juror struct {
 	// Session is the one that it knows.
 	Session ID
-	// Answered is when it last confirmed a heartbeat of it; 0 means never.
-	Answered Time
+	// Answered is when it last confirmed a heartbeat of it, and Newest is the sending time of that heartbeat; 0 means never.
+	Answered, Newest Time
 	// Dead: it has voted the session dead, and never confirms it again.
 	Dead bool
 }
@@ -48,12 +48,15 @@ func (j *Juror) Meet(session ID) {
 	}
 }
 
-// Confirm says whether the juror confirms a heartbeat of the session, and remembers that it did.
-func (j *Juror) Confirm(now Time, session ID) bool {
-	if j.Session != session || j.Dead {
+// Confirm reports whether the juror confirms a heartbeat of the session, and remembers that it did. A copy of the newest heartbeat is
+// confirmed again, because the first answer may be lost, but it is not a sign of life.
+func (j *Juror) Confirm(now Time, session ID, sent Time) bool {
+	if j.Session != session || j.Dead || sent < j.Newest {
 		return false
 	}
-	j.Answered = max(j.Answered, now)
+	if sent > j.Newest {
+		j.Newest, j.Answered = sent, max(j.Answered, now)
+	}
 	return true
 }
 

@@ -141,7 +141,7 @@ func (m *model) tick(s moment, emit func(moment, string)) {
 	emit(s, "tick")
 }
 
-// beat: a heartbeat is sent, or one comes and is confirmed.
+// beat: a heartbeat is sent, or one comes and is confirmed. Somebody may repeat it: the juror here remembers no newer one.
 func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	if w := s.jurors[j]; w.beats&1 == 0 {
 		w.beats |= 1
@@ -158,10 +158,9 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 		if m.bug == "confirms after its vote" {
 			juror.Dead = false
 		}
-		if !juror.Confirm(present, 1) {
+		if !juror.Confirm(present, 1, present-Time(age)) {
 			continue
 		}
-		w.beats &^= 1 << age
 		w.confirmed = min(w.confirmed, age)
 		w.silent = int8(present - juror.Answered)
 		if m.bug == "counts silence from the sending of what came last" {

@@ -7,16 +7,19 @@ import (
 	"time"
 )
 
-// peer is another node, as its messages tell.
+// peer is another node, as its heartbeats describe it.
 type peer struct {
 	boot ID
-	// heard is when anything of it came, on what addresses of this node.
-	heard Time
-	on    [told]Time
+	// heard is when a heartbeat counted last, and on is when one counted on each address of this node. newest are the sending times of
+	// the newest heartbeats there: each is sent to all addresses, and counts once on each.
+	heard      Time
+	on, newest [told]Time
 	// ready, away and well are of its newest heartbeat, sent at.
 	ready, away bool
 	well        uint16
 	sent        Time
+	// echo is what heartbeats to the peer return to it.
+	echo Stamp
 	// alive is since when its session goes on though this node has voted it dead; 0 means it does not.
 	alive Time
 }
@@ -48,6 +51,9 @@ func (n *Node) beats() {
 		m.Session = n.my.id
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.at)) {
+		if m.Echo = (Stamp{}); n.peers[name] != nil {
+			m.Echo = n.peers[name].echo
+		}
 		if name != n.o.Name {
 			n.do(Send{name, -1, m})
 		}
@@ -87,27 +93,18 @@ func (n *Node) hears(on int) bool {
 	return false
 }
 
-// Heard takes a message in that came to one of this node's addresses (an index of Member.At).
+// Heard processes a message that arrived at one of this node's addresses (an index of Member.At). Anybody on the network may have
+// recorded it earlier: an Answer and a Vote stay true, and an Ask is only a question, but a Beat must be new.
 func (n *Node) Heard(now Time, on int, m Message) []Action {
 	n.now = now
 	if m.From == n.o.Name || n.members[m.From] == nil && n.sessions[m.From] == nil || on < 0 {
 		return nil
 	}
-	p := n.peers[m.From]
-	if p == nil {
-		p = &peer{}
-		n.peers[m.From] = p
-	}
-	if p.boot != m.Boot { // its clock may begin anew; where it was heard, and how it is, goes on
-		p.boot, p.sent, p.alive = m.Boot, 0, 0
-	}
-	n.look = n.look || !n.recently(p.heard)
-	if p.heard = now; on < told {
-		p.on[on] = now
-	}
 	switch m.Kind {
 	case Beat:
-		n.heardBeat(p, on, m)
+		if p := n.peer(m.From); n.accept(p, on, m) {
+			n.heardBeat(p, on, m)
+		}
 	case Answer:
 		if n.my.live && m.Session == n.my.id && m.Sent > n.my.confirmed[m.From] && m.Sent <= now {
 			n.my.confirmed[m.From] = m.Sent
@@ -125,17 +122,79 @@ func (n *Node) Heard(now Time, on int, m Message) []Action {
 	return n.flush()
 }
 
+// peer returns another node.
+func (n *Node) peer(name string) *peer {
+	if n.peers[name] == nil {
+		n.peers[name] = &peer{}
+	}
+	return n.peers[name]
+}
+
+// accept reports whether a heartbeat counts, and remembers where it was heard. It must be fresh and newer than the last one at the same
+// address. Nothing of a replayed or late one is used.
+func (n *Node) accept(p *peer, on int, m Message) bool {
+	counts := n.fresh(p, m)
+	if counts || n.isRun(m) {
+		if p.echo.Boot != m.Boot {
+			p.echo = Stamp{m.Boot, 0}
+		}
+		p.echo.Sent = max(p.echo.Sent, m.Sent)
+	}
+	if !counts {
+		return false
+	}
+	if p.boot != m.Boot { // its clock may have started again; where it was heard, and how it is, goes on
+		p.boot, p.sent, p.alive, p.newest = m.Boot, 0, 0, [told]Time{}
+	}
+	if on >= told {
+		if m.Sent <= p.sent {
+			return false
+		}
+	} else {
+		if m.Sent <= p.newest[on] {
+			return false
+		}
+		p.newest[on], p.on[on] = m.Sent, n.now
+	}
+	n.look = n.look || !n.recently(p.heard)
+	p.heard = n.now
+	return true
+}
+
+// fresh reports whether a heartbeat was sent lately: it returns a heartbeat that this run sent lately. The clocks of two hosts are not
+// compared. Nodes without echoes are trusted if etcd has their run.
+func (n *Node) fresh(p *peer, m Message) bool {
+	if m.Echoless {
+		return n.isRun(m) || n.members[m.From] == nil && p.boot == m.Boot
+	}
+	limit := n.o.Timing.Silence
+	if s := n.sessions[m.From]; s != nil {
+		limit = max(limit, s.value.Silence)
+	}
+	return m.Echo.Boot == n.o.Member.Boot && m.Echo.Sent <= n.now && n.now.Since(m.Echo.Sent) < limit
+}
+
+// isRun reports whether a message is of the registered run of its sender. Without a way to find out it is, unless the sender is heard
+// as another run.
+func (n *Node) isRun(m Message) bool {
+	if r := n.members[m.From]; r != nil && !n.hindered.away {
+		return r.value.Boot == m.Boot
+	}
+	p := n.peer(m.From)
+	return p.boot == m.Boot || !n.recently(p.heard)
+}
+
 // heardBeat confirms a peer's session, if this node knows it from etcd, and where the peer hears that.
 func (n *Node) heardBeat(p *peer, on int, m Message) {
 	if m.Sent < p.sent {
-		return // a newer one came first
+		return // a newer one came first, at another address
 	}
 	n.look = n.look || p.ready != m.Ready || p.away != m.Away || p.well != m.Well
 	p.sent, p.ready, p.away, p.well = m.Sent, m.Ready, m.Away, m.Well
 	j := n.juror(m.From, m.Session)
 	switch {
 	case j == nil || len(n.at[m.From]) == 0:
-	case j.Confirm(n.now, m.Session):
+	case j.Confirm(n.now, m.Session, m.Sent):
 		p.alive = 0
 		n.do(Send{m.From, on, Message{Kind: Answer, From: n.o.Name, Boot: n.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	case p.alive == 0:

@@ -76,6 +76,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	for on := range 2 {
 		owner.node.Heard(owner.clock(), on, Message{
 			Kind: Beat, From: other.name, Boot: ID(on + 1), Session: other.node.my.id, Sent: other.clock(), Ready: true, Well: 3,
+			Echo: Stamp{owner.member.Boot, owner.clock()},
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
 			if u, is := a.(Unbind); is {

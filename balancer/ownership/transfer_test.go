@@ -96,7 +96,8 @@ func (x *transfer) load(i int) {
 	for j, peer := range x.hosts {
 		if j != i {
 			x.take(i, h.Heard(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.my.id, Sent: standstill}))
-			x.take(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.my.id, Sent: standstill, Ready: true, Well: 1}))
+			x.take(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.my.id, Sent: standstill,
+				Echo: Stamp{h.Member.Boot, standstill}, Ready: true, Well: 1}))
 		}
 	}
 }

@@ -28,6 +28,7 @@ type world struct {
 	absent map[netip.Addr]bool // VIPs that users have taken away
 	// shut is off for a control run: kernels have no gate.
 	shut bool
+	spy  *spy // nil means that nobody else is on the network
 	dual string
 	log  []string
 	// fates are those of the next transactions about owners, in order.
@@ -145,6 +146,7 @@ type host struct {
 	stopped   Time // the process does nothing before
 	epoch     int  // of the process
 	boots     int  // of the kernel
+	echoless  bool // it is of a version without echoes
 	node      *Node
 	inputs    []func(Time) []Action
 	working   bool
@@ -460,15 +462,25 @@ func (h *host) sendOn(on, to int, m Message) {
 	if len(h.node.Addresses(peer.name)) == 0 || h.lost[on] || peer.lost[on] || !h.reaches(to) || !h.w.calm && h.w.IntN(50) == 0 {
 		return
 	}
+	if m.Echoless = h.echoless; m.Echoless {
+		m.Echo = Stamp{}
+	}
+	if h.w.spy.withholds(capture{h.index, to, on, m}) {
+		return
+	}
 	delay := time.Duration(h.w.IntN(1000)) * time.Microsecond
 	if !h.w.calm && h.w.IntN(100) == 0 {
 		delay = time.Duration(h.w.IntN(2000)) * time.Millisecond
 	}
-	h.w.after(delay, func() {
-		if peer.node != nil && h.w.now >= peer.stopped {
-			peer.input(func(now Time) []Action { return peer.node.Heard(now, on, m) })
-		}
-	})
+	h.w.after(delay, func() { h.w.deliver(capture{h.index, to, on, m}) })
+}
+
+// deliver hands a message to a process that runs.
+func (w *world) deliver(c capture) {
+	peer := w.hosts[c.to]
+	if peer.node != nil && w.now >= peer.stopped {
+		peer.input(func(now Time) []Action { return peer.node.Heard(now, c.on, c.message) })
+	}
 }
 
 // write carries a transaction out some time later. The process may never hear, or hear too early that nobody knows.

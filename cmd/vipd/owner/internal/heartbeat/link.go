@@ -28,7 +28,7 @@ type Link struct {
 	mu    sync.Mutex // guards what follows, while Run may look at it
 	conns []*net.UDPConn
 	// receive begins to receive by a socket; nil means that Run has not begun, or has ended.
-	receive func(on int, c *net.UDPConn)
+	receive func(on int, c *net.UDPConn, at netip.Addr)
 }
 
 // Listen opens the sockets.
@@ -60,7 +60,7 @@ func (l *Link) Change(at []ownership.Address) error {
 			l.at, l.conns = append(l.at, a), append(l.conns, c)
 		}
 		if l.receive != nil {
-			l.receive(i, c)
+			l.receive(i, c, a.Addr)
 		}
 	}
 	return nil
@@ -94,11 +94,11 @@ func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() 
 func (l *Link) Run(ctx context.Context, heard func(on int, m ownership.Message)) {
 	var all sync.WaitGroup
 	l.mu.Lock()
-	l.receive = func(on int, c *net.UDPConn) {
-		all.Go(func() { l.receiveBy(ctx, c, func(m ownership.Message) { heard(on, m) }) })
+	l.receive = func(on int, c *net.UDPConn, at netip.Addr) {
+		all.Go(func() { l.receiveBy(ctx, c, at, func(m ownership.Message) { heard(on, m) }) })
 	}
 	for i, c := range l.conns {
-		l.receive(i, c)
+		l.receive(i, c, l.at[i].Addr)
 	}
 	l.mu.Unlock()
 	<-ctx.Done()
@@ -106,7 +106,7 @@ func (l *Link) Run(ctx context.Context, heard func(on int, m ownership.Message))
 	all.Wait()
 }
 
-func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, heard func(ownership.Message)) {
+func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, heard func(ownership.Message)) {
 	b := make([]byte, 2048)
 	for {
 		n, _, err := c.ReadFromUDPAddrPort(b)
@@ -117,7 +117,7 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, heard func(ownersh
 		if err != nil || keys == nil {
 			continue // an error of a peer's port, told by ICMP
 		}
-		switch m, err := Decode(b[:n], *keys); {
+		switch m, err := Decode(b[:n], at, *keys); {
 		case errors.Is(err, ErrKey):
 			l.foreign.Add(1)
 			l.intruded.Store(time.Now().UnixNano())
@@ -134,16 +134,12 @@ func (l *Link) Send(m ownership.Message, on int, peer []ownership.Address) {
 	if keys == nil || len(*keys) == 0 {
 		return
 	}
-	var datagram []byte
 	for i := range l.at {
 		if on >= 0 && i != on {
 			continue
 		}
 		for _, to := range l.Reach(i, peer) {
-			if datagram == nil {
-				datagram = Encode(m, (*keys)[0])
-			}
-			_, _ = l.conns[i].WriteToUDPAddrPort(datagram, netip.AddrPortFrom(to, Port)) // silence tells
+			_, _ = l.conns[i].WriteToUDPAddrPort(Encode(m, to, (*keys)[0]), netip.AddrPortFrom(to, Port)) // silence tells
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 
 	"vipd/balancer/ownership"
 )
@@ -15,7 +16,10 @@ const magic = "vipd\x01"
 // ErrKey is the error of a datagram that was signed with another key: of another fleet, or of none.
 var ErrKey = errors.New("it is signed with another key")
 
-var errShort = errors.New("it is no message of vipd")
+var (
+	errShort     = errors.New("it is no message of vipd")
+	errElsewhere = errors.New("it was sent to another address")
+)
 
 // head follows magic, and is followed by the names.
 type head struct {
@@ -27,8 +31,14 @@ type head struct {
 	Sent          ownership.Time
 }
 
-// Encode returns the datagram of a message, signed with a key. Names are at most 255 bytes long.
-func Encode(m ownership.Message, key []byte) []byte {
+// tail follows the names. Earlier versions neither write nor read it.
+type tail struct {
+	Echo ownership.Stamp
+	To   [16]byte
+}
+
+// Encode returns the datagram of a message to an address, signed with a key. Names are at most 255 bytes long.
+func Encode(m ownership.Message, to netip.Addr, key []byte) []byte {
 	b := append(make([]byte, 0, 160), magic...)
 	ready := byte(0)
 	if m.Ready {
@@ -40,6 +50,7 @@ func Encode(m ownership.Message, key []byte) []byte {
 	for _, name := range []string{m.From, m.Subject} {
 		b = append(append(b, byte(len(name))), name...)
 	}
+	b, _ = binary.Append(b, binary.BigEndian, tail{m.Echo, to.As16()}) // its size is fixed
 	return append(b, sign(b, key)...)
 }
 
@@ -49,8 +60,8 @@ func sign(text, key []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Decode reads a datagram that was signed with one of the keys.
-func Decode(b []byte, keys [][]byte) (m ownership.Message, err error) {
+// Decode reads a datagram that was signed with one of the keys, and that arrived at an address.
+func Decode(b []byte, at netip.Addr, keys [][]byte) (m ownership.Message, err error) {
 	if len(b) < len(magic)+sha256.Size || string(b[:len(magic)]) != magic {
 		return m, errShort
 	}
@@ -75,5 +86,16 @@ func Decode(b []byte, keys [][]byte) (m ownership.Message, err error) {
 		}
 		*name, p = string(p[1:1+int(p[0])]), p[1+int(p[0]):]
 	}
+	if m.Echoless = len(p) == 0; m.Echoless {
+		return m, nil
+	}
+	var t tail
+	if _, err := binary.Decode(p, binary.BigEndian, &t); err != nil {
+		return m, errShort
+	}
+	if t.To != at.As16() {
+		return m, errElsewhere
+	}
+	m.Echo = t.Echo
 	return m, nil
 }
