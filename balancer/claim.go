@@ -37,7 +37,7 @@ type portBackends struct {
 }
 
 func newServiceInputs(env *Env, s *Service, in *Inputs) *serviceInputs {
-	return &serviceInputs{service: s, joined: join(env.Allowed, s, in), in: in, ports: map[portFamily]portBackends{}}
+	return &serviceInputs{service: s, joined: join(env, s, in), in: in, ports: map[portFamily]portBackends{}}
 }
 
 // defaultUDPIdle ends a UDP flow without traffic where users leave idle_timeout out.

@@ -25,8 +25,12 @@ type Env struct {
 	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
 	// link-local and multicast ones and the node's own for services from etcd.
 	Allowed []netip.Prefix
+	// AllowedEndpoints are the networks of own addresses, and of other nodes', that services from etcd may lead to.
+	AllowedEndpoints []netip.Prefix
 	// Reserved is what services from etcd may not claim here: see Reserved.
 	Reserved []Reserved
+	// Nodes has the addresses of the other live nodes of the fleet, each with the name of its node.
+	Nodes snap.Map[netip.Addr, NodeName]
 	// AllowExec: services from etcd may have checks that run programs of this host.
 	AllowExec bool
 	// FleetExec: some node of the fleet is known to have such checks run, or it is not known which do.
@@ -43,6 +47,8 @@ type Reserved struct {
 	// network of it alone. They never get a reserved port: what uses it would be cut off, whatever the service is for.
 	Port  uint16
 	Proto Protocol
+	// Etcd reports whether it is an address or a port of etcd, on whichever host.
+	Etcd bool
 	// What it is, such as "an address of etcd".
 	What string
 }

@@ -83,7 +83,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 			w.standings[a] = true
 		}
 	}
-	concerned := concernedBy(c.env, env)
+	concerned := concernedBy(c.env, env, &in)
 	for name, s := range in.Services.All() {
 		if concerned == nil {
 			break
@@ -115,8 +115,26 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 
 // concernedBy returns which services a change of the environment concerns; nil means none. The host's addresses come and go
 // with containers and leases, and concern few services.
-func concernedBy(before, after Env) func(*Service) bool {
+func concernedBy(before, after Env, in *Inputs) func(*Service) bool {
 	before.Standby = after.Standby // which concerns no service, but how VIPs stand
+	moved := map[netip.Addr]bool{} // addresses of other nodes
+	for a := range snap.Diff(before.Nodes, after.Nodes) {
+		moved[a] = true
+	}
+	before.Nodes = after.Nodes
+	switch rest := concernedByHost(before, after, in); {
+	case len(moved) == 0:
+		return rest
+	default:
+		return func(s *Service) bool {
+			return rest != nil && rest(s) || slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return moved[a] }) ||
+				slices.ContainsFunc(EndpointsOf(s, in), func(e *Endpoint) bool { return moved[e.Address] })
+		}
+	}
+}
+
+// concernedByHost is concernedBy without the addresses of other nodes.
+func concernedByHost(before, after Env, in *Inputs) func(*Service) bool {
 	if reflect.DeepEqual(before, after) {
 		return nil
 	}
@@ -126,16 +144,21 @@ func concernedBy(before, after Env) func(*Service) bool {
 		return func(*Service) bool { return true }
 	}
 	if slices.Equal(local, after.Local) && slices.Equal(nodePorts, after.NodePortAddresses) {
-		return reservedAnew(reserved, after.Reserved)
+		return reservedAnew(reserved, after.Reserved, in)
 	}
 	return func(s *Service) bool {
-		return fromEtcd(s) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
+		return someFromEtcd(s, in) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
 	}
+}
+
+// someFromEtcd reports whether s or one of its endpoints is from etcd.
+func someFromEtcd(s *Service, in *Inputs) bool {
+	return fromEtcd(s) || len(EndpointsOf(s, in)) > len(s.Endpoints)
 }
 
 // reservedAnew returns which services a change of what is reserved concerns: of ports, which programs of the host open and
 // close, only those that name one of them.
-func reservedAnew(before, after []Reserved) func(*Service) bool {
+func reservedAnew(before, after []Reserved, in *Inputs) func(*Service) bool {
 	ports, addresses := map[uint16]bool{}, false
 	for _, lists := range [][2][]Reserved{{before, after}, {after, before}} {
 		for _, r := range lists[0] {
@@ -146,7 +169,7 @@ func reservedAnew(before, after []Reserved) func(*Service) bool {
 		}
 	}
 	return func(s *Service) bool {
-		return fromEtcd(s) && (addresses || slices.ContainsFunc(s.Ports, func(p Port) bool { return ports[p.Port] || ports[p.NodePort] }))
+		return addresses && someFromEtcd(s, in) || fromEtcd(s) && slices.ContainsFunc(s.Ports, func(p Port) bool { return ports[p.Port] || ports[p.NodePort] })
 	}
 }
 

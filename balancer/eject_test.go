@@ -141,7 +141,7 @@ func TestEjectionRoom(t *testing.T) {
 
 func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool {
 	s, ok := in.Services.Get(t.Service)
-	return ok && slices.ContainsFunc(balancer.UsedEndpoints(env.Allowed, s, in), func(e *balancer.Endpoint) bool {
+	return ok && slices.ContainsFunc(balancer.UsedEndpoints(env, s, in), func(e *balancer.Endpoint) bool {
 		return e.Address == t.Addr && slices.ContainsFunc(s.Ports, func(q balancer.Port) bool { return e.TargetPort(&q) == t.Port })
 	})
 }
@@ -171,7 +171,7 @@ func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 // nodeOf is the node of the endpoint that a backend of f stands for: the first one at its address.
 func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
 	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
-	for _, e := range balancer.UsedEndpoints(h.env.Allowed, s, &h.in) {
+	for _, e := range balancer.UsedEndpoints(&h.env, s, &h.in) {
 		if netip.AddrPortFrom(e.Address, e.TargetPort(&port)) == at {
 			return e.Node
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -72,10 +73,27 @@ func (h *history) randomEnv() balancer.Env {
 			env.Allowed = append(env.Allowed, netip.MustParsePrefix("127.0.0.0/8"))
 		}
 	}
-	env.Reserved = h.reserved()
+	env.Reserved, env.Nodes = h.reserved(), h.nodes()
+	r := &history{Rand: h.ports}
+	if r.IntN(2) == 0 {
+		env.Local = append(env.Local, r.backendAddr())
+		slices.SortFunc(env.Local, netip.Addr.Compare)
+	}
+	for range r.IntN(3) {
+		env.AllowedEndpoints = append(env.AllowedEndpoints, netip.PrefixFrom(r.backendAddr(), 8+24*r.IntN(2)).Masked())
+	}
 	env.LocalOnly, env.Standby = h.IntN(4) == 0, h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
+}
+
+// nodes are other nodes that have some addresses of endpoints, or a VIP.
+func (h *history) nodes() (of snap.Map[netip.Addr, balancer.NodeName]) {
+	r := &history{Rand: h.ports}
+	for range r.IntN(3) {
+		of = of.Set(pickOne(r, r.backendAddr(), r.vip()), pickOne[balancer.NodeName](r, "n2", "n3"))
+	}
+	return of
 }
 
 func (h *history) reserved() (all []balancer.Reserved) {
@@ -88,6 +106,10 @@ func (h *history) reserved() (all []balancer.Reserved) {
 			r.Addr = addr("192.168.1.1")
 		}
 		all = append(all, r)
+	}
+	if h.ports.IntN(3) == 0 {
+		all = append(all, balancer.Reserved{Port: uint16(8000 + h.ports.IntN(3)), Proto: balancer.TCP, Etcd: true, What: "a port of etcd"},
+			balancer.Reserved{Addr: (&history{Rand: h.ports}).backendAddr(), Etcd: true, What: "an address of etcd"})
 	}
 	return all
 }
@@ -216,7 +238,11 @@ func (h *history) step() {
 			h.in.Ejected = h.in.Ejected.Set(t, balancer.Ejection{Since: h.now, Until: h.now.Add(time.Minute), Count: 1 + h.IntN(3)})
 		}
 	case 12:
-		if h.IntN(2) == 0 {
+		switch h.ports.IntN(3) {
+		case 0:
+			h.env.Nodes = h.nodes()
+			return
+		case 1:
 			h.env.Local = h.randomEnv().Local
 			h.env.NodePortAddresses = h.env.Local
 			h.env.Reserved = h.randomEnv().Reserved

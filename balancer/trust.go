@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"vipd/balancer/snap"
 )
 
 // fromEtcd reports whether s is in etcd, where others than this host's own administrators may write.
@@ -33,7 +35,11 @@ func (s *Service) LogsTo() (to string, ok bool) {
 // own only because vipd brings it.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
+	node, ofNode := env.Nodes.Get(vip)
 	switch {
+	case ofNode && !owned && !slices.Contains(env.Allowed, alone(vip)):
+		return fmt.Sprintf("it is an address of node %s, and a host that holds it itself can't reach that node any more. Use another address; if it is meant, define the service in the host's own file, or add %s to addresses.allowed of its configuration",
+			node, alone(vip))
 	case i >= 0 && !slices.Contains(env.Allowed, alone(vip)):
 		return fmt.Sprintf("it is %s, and a node that holds it itself can't reach etcd any more, nor learn that this is mended. Take another address; if it is meant, have the service in the node's own file, or %s in addresses.allowed of its configuration",
 			env.Reserved[i].What, alone(vip))
@@ -66,8 +72,9 @@ const portAdvice = "services from etcd never get it. Choose another port, or hav
 const notServed = " is not served: "
 
 // Untrusted returns what nodes refuse a service from etcd, as far as that is known without knowing a node: errors are for
-// all nodes, warnings for those whose configuration does not allow it. Reserved is what is reserved on all nodes.
-func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
+// all nodes, warnings for those whose configuration does not allow it. Reserved is what is reserved on all nodes, and nodes are the
+// live nodes.
+func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node]) (all []Problem) {
 	c := *s
 	c.Origin = Origin{Key: "etcd"} // trust depends on the store alone
 	if c.Health != nil {
@@ -75,7 +82,17 @@ func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
 		h.From = HealthFromNode // a node of the fleet has to allow what each node would
 		c.Health = &h
 	}
-	env := Env{NodePortAddresses: []netip.Addr{netip.IPv4Unspecified()}, Reserved: reserved}
+	env := Env{NodePortAddresses: []netip.Addr{netip.IPv4Unspecified()}, Reserved: reserved, Nodes: AddressesOf(nodes, "")}
+	for a := range env.Nodes.Keys() {
+		env.Local = append(env.Local, a) // each is some host's own
+	}
+	for _, n := range nodes.All() {
+		for _, a := range n.Addresses {
+			if containsAddr(n.AllowedEndpoints, a) {
+				env.AllowedEndpoints = append(env.AllowedEndpoints, alone(a))
+			}
+		}
+	}
 	env.Capabilities.Protocols = []Protocol{TCP, UDP, SCTP}
 	strict := compileService(&env, &c, &Inputs{}).problems
 	for _, vip := range c.Addresses() { // a node that serves them allows them
@@ -99,6 +116,61 @@ func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
 
 // alone is the network of a alone.
 func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// refusal is why a node does not use an endpoint from etcd; "" means that it does.
+type refusal string
+
+const (
+	// privateAddress: it is a loopback or link-local address.
+	privateAddress refusal = "private"
+	// ownAddress: it is the node's own, so a program of the node would get what its firewall may keep from clients.
+	ownAddress refusal = "own"
+	// nodePort: it is a low port of another node, which may accept connections there from this node alone.
+	nodePort refusal = "node"
+	// etcdPort: it is a port of etcd, on this node, another node or a member of etcd.
+	etcdPort refusal = "etcd"
+)
+
+// refusesEndpoint says why endpoint e of s, which is from etcd, is not used on this node. Here is onlyHere of s.
+func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
+	if !trusted(env.Allowed, e.Address, here) {
+		return privateAddress
+	}
+	if slices.Contains(env.AllowedEndpoints, alone(e.Address)) {
+		return ""
+	}
+	_, own := slices.BinarySearchFunc(env.Local, e.Address, netip.Addr.Compare)
+	node := env.Nodes.Has(e.Address)
+	etcd := slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port == 0 && r.Addr == e.Address })
+	if !own && !node && !etcd {
+		return ""
+	}
+	leadsTo := func(port func(uint16) bool) bool {
+		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && port(e.TargetPort(&p)) })
+	}
+	switch {
+	case leadsTo(func(port uint16) bool {
+		return slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port == port && port != 0 })
+	}):
+		return etcdPort
+	case containsAddr(env.AllowedEndpoints, e.Address):
+		return ""
+	case own:
+		return ownAddress
+	case node && slices.ContainsFunc(s.Ports, func(p Port) bool { return e.TargetPort(&p) < firstNodePort }):
+		return nodePort
+	}
+	return ""
+}
+
+// SameEndpoints reports whether nodes with these two Envs use the same endpoints of each service.
+func SameEndpoints(a, b *Env) bool {
+	ofEtcd := func(env *Env) []Reserved {
+		return slices.DeleteFunc(slices.Clone(env.Reserved), func(r Reserved) bool { return !r.Etcd })
+	}
+	return slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.AllowedEndpoints, b.AllowedEndpoints) && slices.Equal(a.Local, b.Local) &&
+		a.Nodes == b.Nodes && slices.Equal(ofEtcd(a), ofEtcd(b))
+}
 
 // trusted reports whether a node whose addresses.allowed is this takes an endpoint at a from etcd. What listens on loopback
 // or link-local addresses is often open to all who get there, such as a cloud's metadata: no user who may write in etcd is

@@ -185,7 +185,12 @@ func TestReservedPorts(t *testing.T) {
 // TestUntrusted has what writes to etcd say what nodes will refuse, by the same law as nodes: each problem that Untrusted
 // finds is one on a plain node, and what a plain node refuses it finds.
 func TestUntrusted(t *testing.T) {
-	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), What: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, What: "it is a port of etcd"}}
+	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, What: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"}}
+	node := func(of string, allowed ...netip.Prefix) *balancer.Node {
+		return &balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(of)}, AllowedEndpoints: allowed}
+	}
+	nodes := snap.Map[balancer.NodeName, *balancer.Node]{}.
+		Set("n2", node("10.3.0.2")).Set("n3", node("10.3.0.3", netip.MustParsePrefix("10.3.0.0/24")))
 	for _, c := range []struct {
 		vips, endpoint string
 		nodePort       uint16
@@ -194,6 +199,9 @@ func TestUntrusted(t *testing.T) {
 	}{
 		{"10.96.0.10", "10.2.0.1", 30080, nil, ""},
 		{"10.1.0.1", "10.2.0.1", 0, nil, "vips[0]:warning"},
+		{"10.3.0.2", "10.2.0.1", 0, nil, "vips[0]:warning"},
+		{"10.96.0.10", "10.3.0.2", 0, nil, "endpoints[0].address:warning"},
+		{"10.96.0.10", "10.3.0.3", 0, nil, ""}, // n3 allows it
 		{"10.96.0.10 127.0.0.53 169.254.1.1", "10.2.0.1", 0, nil, "vips[1]:warning vips[2]:warning"},
 		{"10.96.0.10", "10.2.0.1", 2379, nil, "ports[0].node_port:error"},
 		{"10.96.0.10", "10.2.0.1", 22, nil, "ports[0].node_port:warning"},
@@ -214,7 +222,7 @@ func TestUntrusted(t *testing.T) {
 				want = strings.NewReplacer("vips[0]", "vips", "vips[1]", "vips", "vips[2]", "vips").Replace(want)
 			}
 			var got []string
-			for _, p := range balancer.Untrusted(s, reserved) {
+			for _, p := range balancer.Untrusted(s, reserved, nodes) {
 				got = append(got, p.Field+":"+string(p.Severity))
 			}
 			if strings.Join(got, " ") != want {
@@ -286,6 +294,146 @@ func TestTrustedEndpoints(t *testing.T) {
 					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used %v, told %v; want it used %v", e, c.vip, c.allowed, c.nodePort, from, used, told, want)
 				}
 			}
+		}
+	}
+}
+
+// TestNodeAddresses lets services from etcd claim an address of another node only if addresses.allowed names it alone. Files and
+// VIPs with an owner may have it.
+func TestNodeAddresses(t *testing.T) {
+	vip := netip.MustParseAddr("10.3.0.2")
+	for _, c := range []struct {
+		allowed  string
+		fromFile bool
+		hold     balancer.Hold
+		want     bool
+	}{
+		{"", false, balancer.HoldEach, false},
+		{"10.3.0.0/24", false, balancer.HoldEach, false},
+		{"10.3.0.2/32", false, balancer.HoldEach, true},
+		{"", true, balancer.HoldEach, true},
+		{"", false, balancer.HoldOne, true},
+	} {
+		env := plainEnv()
+		env.Nodes = env.Nodes.Set(vip, "n2")
+		if c.allowed != "" {
+			env.Allowed = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
+		}
+		s := oneService("web", 0, 1)
+		s.VIPs = []netip.Addr{vip}
+		if !c.fromFile {
+			s.Origin = balancer.Origin{Key: "/vipd/services/web"}
+		}
+		in := balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)}
+		in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, VIPPolicy: balancer.VIPPolicy{Hold: c.hold}, Given: []string{"hold"}})
+		d := balancer.Compile(env, in)
+		problems := found(d)
+		told := len(problems) == 1 && problems[0].Field == "vips[0]" && strings.Contains(problems[0].Text, "an address of node n2") && strings.Contains(problems[0].Text, "add 10.3.0.2/32 to addresses.allowed")
+		if served := d.Addresses.Has(vip); served != c.want || told == c.want {
+			t.Errorf("%+v: served = %v, problems = %v", c, served, problems)
+		}
+	}
+}
+
+// TestOwnEndpoints leads services from etcd to a host's own addresses, low ports of other nodes and ports of etcd only if
+// addresses.allowed_endpoints allows it. The problem has the line to add.
+func TestOwnEndpoints(t *testing.T) {
+	for _, c := range []struct {
+		endpoint string
+		port     uint16
+		allowed  string
+		want     string // the line to add; "" means the endpoint is used
+	}{
+		{"192.168.1.5", 22, "", `allowed_endpoints = ["192.168.1.5/32"]`},
+		{"192.168.1.5", 8080, "", `allowed_endpoints = ["192.168.1.5/32"]`},
+		{"2001:db8::5", 8080, "", `allowed_endpoints = ["2001:db8::5/128"]`},
+		{"192.168.1.5", 8080, "192.168.2.0/24", `allowed_endpoints = ["192.168.1.5/32"]`},
+		{"192.168.1.5", 22, "192.168.1.0/24", ""},
+		{"192.168.1.5", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.5/32"]`},
+		{"192.168.1.5", 2379, "192.168.1.5/32", ""},
+		{"192.168.1.6", 8080, "", ""}, // another node
+		{"192.168.1.6", 22, "", `allowed_endpoints = ["192.168.1.6/32"]`},
+		{"192.168.1.6", 22, "192.168.1.0/24", ""},
+		{"192.168.1.6", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.6/32"]`},
+		{"192.168.1.7", 2379, "", `allowed_endpoints = ["192.168.1.7/32"]`}, // a member of etcd without vipd
+		{"192.168.1.7", 22, "", ""},
+		{"192.168.1.8", 2379, "", ""}, // nothing is known of it
+		{"192.168.1.8", 22, "", ""},
+	} {
+		env := plainEnv()
+		env.Local = []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")}
+		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
+		env.Reserved = []balancer.Reserved{
+			{Port: 2379, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"}, {Port: 8080, Proto: balancer.TCP, What: "a program of this node listens on it"},
+			{Addr: netip.MustParseAddr("192.168.1.7"), Etcd: true, What: "an address of etcd"}, {Addr: netip.MustParseAddr("192.168.1.8"), What: "a gateway of this node"},
+		}
+		if c.allowed != "" {
+			env.AllowedEndpoints = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
+		}
+		for _, from := range []string{"a file", "etcd", "etcd, apart", "etcd, apart from a file"} {
+			s := oneService("web", 0, 1)
+			s.VIPs, s.Ports[0].TargetPort = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::10")}, c.port
+			e := s.Endpoints[0]
+			e.Address, e.Port = netip.MustParseAddr(c.endpoint), 0
+			s.Endpoints[0] = e
+			if from == "etcd" || from == "etcd, apart" {
+				s.Origin = balancer.Origin{Key: "/vipd/services/web"}
+			}
+			var in balancer.Inputs
+			if strings.HasPrefix(from, "etcd, apart") {
+				s.Endpoints, in.Endpoints = nil, in.Endpoints.Set(balancer.EndpointID{Service: "web", ID: "a"}, &e)
+			}
+			in.Services = in.Services.Set("web", s)
+			used := false
+			d := balancer.Compile(env, in)
+			for _, f := range d.Frontends.All() {
+				used = used || len(f.Backends) > 0
+			}
+			told := ""
+			for _, p := range found(d) {
+				told += p.Text
+			}
+			want := c.want
+			if from == "a file" {
+				want = ""
+			}
+			if used != (want == "") || want != "" && !strings.Contains(told, want) || want == "" && told != "" {
+				t.Errorf("%+v from %s: used = %v, problems = %q", c, from, used, told)
+			}
+		}
+	}
+}
+
+// TestPublishedAddresses publishes a node's own addresses without VIPs that the host has for another reason. The address from which
+// the node sends is always among them.
+func TestPublishedAddresses(t *testing.T) {
+	main, second, vip := netip.MustParseAddr("10.3.0.2"), netip.MustParseAddr("10.3.0.3"), netip.MustParseAddr("10.3.0.100")
+	for _, c := range []struct {
+		what    string
+		edit    func(*balancer.Env, *balancer.Inputs)
+		claimed []netip.Addr
+		want    []netip.Addr
+	}{
+		{"nothing is claimed", nil, nil, []netip.Addr{main, second, vip}},
+		{"claimed without leave", nil, []netip.Addr{main, vip}, []netip.Addr{main, second, vip}},
+		{"claimed with leave", func(env *balancer.Env, _ *balancer.Inputs) {
+			env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.3.0.0/24")}
+		}, []netip.Addr{main, vip}, []netip.Addr{main, second}},
+		{"moved by another program", func(env *balancer.Env, _ *balancer.Inputs) { env.LocalOnly = true }, []netip.Addr{main, vip}, []netip.Addr{main, second}},
+		{"moved by vipd owner", func(_ *balancer.Env, in *balancer.Inputs) {
+			in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne}, Given: []string{"hold"}})
+		}, nil, []netip.Addr{main, second}},
+	} {
+		env, in := plainEnv(), balancer.Inputs{}
+		env.Local = []netip.Addr{main, second, vip}
+		s := oneService("web", 0, 1)
+		s.VIPs = c.claimed
+		in.Services = in.Services.Set("web", s)
+		if c.edit != nil {
+			c.edit(&env, &in)
+		}
+		if got := balancer.PublishedAddresses(&env, &in, []netip.Addr{main}); !slices.Equal(got, c.want) {
+			t.Errorf("%s: published %v, want %v", c.what, got, c.want)
 		}
 	}
 }

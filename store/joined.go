@@ -79,7 +79,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 			j.out.VIPs = j.out.VIPs.Set(addr, vip)
 		}
 	}
-	j.out.Pools = fleet.Pools
+	j.out.Pools, j.out.Nodes = fleet.Pools, fleet.Nodes
 	j.out.Retained, j.out.Vanished = local.Retained, local.Vanished
 	j.out.Settings, j.out.Began = local.Settings, fleet.Began
 	if local.Began.After(fleet.Began) {

@@ -12,7 +12,7 @@ import (
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
-		same(s.Endpoints, other.Endpoints) && same(s.Overrides, other.Overrides) && same(s.VIPs, other.VIPs) && same(s.Pools, other.Pools)
+		same(s.Endpoints, other.Endpoints) && same(s.Overrides, other.Overrides) && same(s.VIPs, other.VIPs) && same(s.Pools, other.Pools) && same(s.Nodes, other.Nodes)
 }
 
 func same[K snap.Ordered[K], V comparable](a, b snap.Map[K, V]) bool {
@@ -37,6 +37,7 @@ func (s Snapshot) Keeping(old Snapshot) Snapshot {
 	s.Overrides = keeping(s.Overrides, old.Overrides)
 	s.VIPs = keeping(s.VIPs, old.VIPs)
 	s.Pools = keeping(s.Pools, old.Pools)
+	s.Nodes = keeping(s.Nodes, old.Nodes)
 	return s
 }
 

@@ -26,6 +26,8 @@ type Snapshot struct {
 	// VIPs are the settings of addresses, and Pools what pools say of theirs.
 	VIPs  snap.Map[netip.Addr, *balancer.VIP]
 	Pools snap.Map[balancer.Name, *balancer.Pool]
+	// Nodes are the live nodes of the fleet, this node included.
+	Nodes snap.Map[balancer.NodeName, *balancer.Node]
 	// Problems are what was found wrong in what users wrote. What they are about is absent from the maps, or there in
 	// its last good state.
 	Problems []balancer.Problem

@@ -26,15 +26,14 @@ type Subject struct {
 type Targets struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
-	allowExec bool
-	allowed   []netip.Prefix
+	env       balancer.Env
 	wanted    snap.Map[balancer.Target, Subject]
 }
 
 // Next returns the subject of each target of the services that have checks. env says whether services from etcd may run
 // programs (AllowExec): what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; the host that
 // runs it looks at its type). No node runs them as a user that etcd names (balancer.WantsUser). Endpoints that the node
-// does not use (Allowed) are not checked. What did not change keeps its place, so that snap.Diff of two answers costs what
+// does not use (refused ones from etcd) are not checked. What did not change keeps its place, so that snap.Diff of two answers costs what
 // changed.
 func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {
 	dirty := map[balancer.Name]bool{}
@@ -44,12 +43,12 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 	for id := range snap.Diff(t.endpoints, in.Endpoints) {
 		dirty[id.Service] = true
 	}
-	if env.AllowExec != t.allowExec || !slices.Equal(env.Allowed, t.allowed) {
+	if env.AllowExec != t.env.AllowExec || !balancer.SameEndpoints(env, &t.env) {
 		for name := range in.Services.Keys() {
 			dirty[name] = true
 		}
 	}
-	t.services, t.endpoints, t.allowExec, t.allowed = in.Services, in.Endpoints, env.AllowExec, env.Allowed
+	t.services, t.endpoints, t.env = in.Services, in.Endpoints, *env
 	for name := range dirty {
 		t.replace(name, in)
 	}
@@ -59,8 +58,8 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 // replace makes the subjects of one service again.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	wanted := map[balancer.Target]Subject{}
-	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && (t.allowExec || !asksForeignExec(s) || ByFleet(s)) {
-		wanted = subjects(t.allowed, s, in)
+	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && (t.env.AllowExec || !asksForeignExec(s) || ByFleet(s)) {
+		wanted = subjects(&t.env, s, in)
 	}
 	for target := range t.wanted.While(balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name }) {
 		if _, stays := wanted[target]; !stays {
@@ -84,12 +83,12 @@ func asksForeignExec(s *balancer.Service) bool {
 }
 
 // subjects returns what is to be checked for each endpoint of s, one target for each of its ports.
-func subjects(allowed []netip.Prefix, s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
+func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
 	wanted := map[balancer.Target]Subject{}
 	if s.Health == nil {
 		return wanted
 	}
-	for _, e := range balancer.UsedEndpoints(allowed, s, in) {
+	for _, e := range balancer.UsedEndpoints(env, s, in) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			probed := p

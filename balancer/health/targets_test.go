@@ -162,6 +162,9 @@ func TestTargetsFollow(t *testing.T) {
 			if r.IntN(2) == 0 {
 				env.Allowed = []netip.Prefix{netip.MustParsePrefix([]string{"127.0.0.0/8", "10.0.0.0/8"}[r.IntN(2)])}
 			}
+			if r.IntN(3) == 0 {
+				env.Local = []netip.Addr{endpoint(1).Address}
+			}
 			got, want := targets.Next(&env, &in), new(health.Targets).Next(&env, &in)
 			for target, c := range snap.Diff(got, want) {
 				t.Fatalf("seed %d, step %d: %s is %+v, want %+v", seed, i, target, c.Old, c.New)

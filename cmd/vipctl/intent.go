@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/balancer/snap"
 	"vipd/cmd/internal/reserved"
 	"vipd/store/etcd"
 )
@@ -72,7 +73,9 @@ type edit struct {
 	// held says who holds which address of a pool. The revision is that of the last reading.
 	held     map[netip.Addr]balancer.Name
 	revision int64
-	intents  []*intent
+	// nodes are what the live nodes publish; none if this user may not read it.
+	nodes   snap.Map[balancer.NodeName, *balancer.Node]
+	intents []*intent
 	// vips are what is to become of settings of addresses.
 	vips []*intent
 	// problems are what is wrong with the changes.
@@ -100,6 +103,9 @@ func (e *edit) read() error {
 	e.stored, e.held, e.revision = make(map[balancer.Name]*etcd.Stored, len(d.Services)), d.Held, d.Revision
 	for _, s := range d.Services {
 		e.stored[s.Name] = s
+	}
+	if e.nodes, err = e.writer.Published(e); err != nil && !etcd.Forbidden(err) {
+		return fmt.Errorf("reading the addresses of the nodes: %w", err)
 	}
 	return nil
 }
@@ -185,7 +191,7 @@ func (e *edit) check() error {
 		if i.service == nil || i.What == unchangedService {
 			continue
 		}
-		for _, p := range balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All()) { // what hosts will not do for it
+		for _, p := range balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All(), e.nodes) { // what hosts will not do for it
 			p.Origin = i.place(p.Field)
 			e.problems = append(e.problems, p)
 		}

@@ -94,6 +94,9 @@ func (b *Bystander) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error
 // Gateways finds none.
 func (b *Bystander) Gateways([]netip.Addr) []netip.Addr { return nil }
 
+// Sources returns nothing: routes are not known here.
+func (b *Bystander) Sources([]netip.Addr) []netip.Addr { return nil }
+
 // FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error when that ends.
 func (b *Bystander) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)

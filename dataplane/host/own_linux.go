@@ -53,6 +53,21 @@ func (h *Host) Gateways(to []netip.Addr) []netip.Addr {
 	return all
 }
 
+// Sources returns the addresses from which the host sends to these addresses now. It leaves out what it can't reach.
+func (h *Host) Sources(to []netip.Addr) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range to {
+		routes, err := h.nl.RouteGet(a.AsSlice())
+		if err != nil || len(routes) == 0 {
+			continue // there is no route
+		}
+		if s, ok := netip.AddrFromSlice(routes[0].Src); ok && !slices.Contains(all, s.Unmap()) {
+			all = append(all, s.Unmap())
+		}
+	}
+	return all
+}
+
 // FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's error when that ends.
 // The kernel's losing events is a change like another. Where it can't be subscribed to, addresses are polled.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {

@@ -7,15 +7,16 @@
 //	PREFIX/pools/NAME                  the networks that addresses are allocated from
 //	PREFIX/nodes/NODE/config           what a node is told: its mode and zone
 //	PREFIX/nodes/NODE/live, status     that a node is there, and how it is, under one lease
+//	PREFIX/hosts/NODE                  the node's own addresses, under the same lease
 //	PREFIX/history/SERVICE/N           the last texts of a service
 //	PREFIX/claims/SLOT                 that a service has come to claim something: turns for those who write
 //	PREFIX/health/NODE/live            that a node takes part in the fleet's health checks
 //	PREFIX/health/NODE/SERVICE/ADDRESS what it has found of an endpoint, under the same lease as that
 //
-// A Source follows the first four and its own node's config. A Presence writes its own node's live and status. A
+// A Source follows the first five, hosts and its own node's config. A Presence writes its own node's live, status and hosts. A
 // HealthBoard follows health/, on its own connection, and a HealthVoter writes its own node's folder there, both only
 // while a service asks for it. All else is written by a Writer, and by a Registrar for one endpoint. These are the rights
-// that a daemon's role needs; without those to vips and config, the rest is followed all the same, with a problem.
+// that a daemon's role needs; without those to vips, hosts and config, the rest is followed all the same, with a problem.
 //
 // How a change comes through Source:
 //

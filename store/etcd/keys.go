@@ -35,6 +35,7 @@ const (
 	nodeFolder     = "/nodes/"
 	historyFolder  = "/history/"
 	healthFolder   = "/health/"
+	hostFolder     = "/hosts/"
 	claimFolder    = "/claims/"
 	policyFolder   = ownershipFolder + "policy/"
 )
@@ -77,6 +78,9 @@ func (k Keys) NodeLive(node string) string { return k.nodeKey(node, nodeLive) }
 // NodeStatus returns the key in which a node says how it is.
 func (k Keys) NodeStatus(node string) string { return k.nodeKey(node, nodeStatus) }
 
+// Host returns the key in which a node publishes its addresses.
+func (k Keys) Host(node string) string { return k.prefix + hostFolder + node }
+
 func (k Keys) nodeKey(node, key string) string { return k.prefix + nodeFolder + node + "/" + key }
 
 // HealthLive returns the key that is there while the node takes part in the fleet's health checks.
@@ -116,6 +120,7 @@ const (
 	nodeConfigKind
 	policyKind
 	poolKind
+	hostKind
 )
 
 // subject is what a key names.
@@ -153,6 +158,8 @@ func (k Keys) parse(key string) (subject, error) {
 		return s, nil
 	case nodeFolder:
 		return parseNode(key, rest)
+	case hostFolder:
+		return subject{kind: hostKind, node: rest}, CheckNode(rest)
 	}
 	return k.parseOfService(key, folder, rest)
 }

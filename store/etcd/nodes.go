@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/balancer/snap"
 )
 
 // Node is what etcd has of a node.
@@ -84,6 +85,16 @@ func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes, nil
+}
+
+// Published returns what the live nodes publish of themselves, without what can't be read.
+func (w *Writer) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
+	err = w.readFolder(ctx, hostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
+		if n, _ := decodeHost(kv.Value, balancer.Origin{}); CheckNode(name) == nil && n != nil {
+			nodes = nodes.Set(balancer.NodeName(name), n.(*balancer.Node))
+		}
+	})
+	return nodes, err
 }
 
 // isNote reports whether a node's configuration says only who took back what was set.

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"vipd/balancer"
 	"vipd/balancer/wake"
 )
 
@@ -17,19 +18,25 @@ import (
 type Presence struct {
 	lease     *lease
 	statusKey string
+	hostKey   string
 	live      []byte
 	wake      wake.Signal // holds a token: there is a status to write
 	// Report hears whether the node is told in etcd: nil, or why not. Nil: not reported. It is called with each change
 	// only, by the goroutine of Run.
 	Report func(error)
 
-	mu     sync.Mutex // guards status
+	mu     sync.Mutex // guards these three
 	status *NodeStatus
+	host   []byte // what is to be published of the node's addresses; nil until they are known
+	denied error  // why it may not be published; nil means it may
 
 	// The rest belongs to Run. encoded is status as text, which takes long where there are many drains: a lease must not wait for it twice.
 	encoded encodedStatus
 	// written is the status that etcd has, but for its time; nil means none.
 	written []byte
+	// published is the text of hostKey that etcd has under the lease of that number.
+	published   []byte
+	publishedBy int64
 	// took is how long the last writing took.
 	took time.Duration
 }
@@ -56,7 +63,7 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	if err != nil {
 		return nil, err
 	}
-	p := &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: wake.New()}
+	p := &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), hostKey: w.keys.Host(node), live: text, wake: wake.New()}
 	lease.what += " or " + p.statusKey
 	return p, nil
 }
@@ -68,6 +75,22 @@ func (p *Presence) Tell(s NodeStatus) {
 	p.status = &s
 	p.mu.Unlock()
 	p.wake.Send()
+}
+
+// Publish publishes the node's addresses for the others. It never blocks.
+func (p *Presence) Publish(n balancer.Node) error {
+	text, err := encode(n)
+	if err == nil {
+		err = checkEntry(p.hostKey, text)
+	}
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.host = text
+	p.mu.Unlock()
+	p.wake.Send()
+	return nil
 }
 
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
@@ -108,7 +131,42 @@ func (p *Presence) write(ctx context.Context) error {
 		return p.lease.heldBy(*other)
 	}
 	p.written, p.lease.rival = says, foreign{}
-	return nil
+	return p.publish(ctx)
+}
+
+// publish writes the node's addresses, unless etcd has them. It is a write of its own: a role of an earlier version has no right
+// to this key, and the node is to be seen all the same.
+func (p *Presence) publish(ctx context.Context) error {
+	p.mu.Lock()
+	host := p.host
+	p.mu.Unlock()
+	if host == nil {
+		return nil
+	}
+	l := *p.lease // whose other keys are not concerned
+	l.key, l.what = p.hostKey, p.hostKey
+	if p.publishedBy == l.id && bytes.Equal(p.published, host) {
+		if other, err := l.attempt(ctx, []*etcdserverpb.Compare{l.ours(l.key)}, nil); other == nil || err != nil {
+			return err
+		}
+	}
+	p.publishedBy = 0 // it may be written without an answer
+	_, err := l.attempt(ctx, nil, []*etcdserverpb.RequestOp{l.put(l.key, host)})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.denied = nil; Forbidden(err) {
+		p.denied, err = err, nil
+	} else if err == nil {
+		p.published, p.publishedBy = host, l.id
+	}
+	return err
+}
+
+// Unpublished says why the node's addresses may not be published; nil means nothing is known against it.
+func (p *Presence) Unpublished() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.denied
 }
 
 // writeKeys writes all keys where they are missing, and the status where it is not known to be there already.

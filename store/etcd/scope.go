@@ -35,7 +35,9 @@ func (k Keys) scopes(node string) []scope {
 	policies, pools := folder(k.prefix+policyFolder), folder(k.prefix+poolFolder)
 	policies.without = "addresses keep the settings that were read before"
 	pools.without = "addresses of pools keep the settings that were read before"
-	all := []scope{folder(k.prefix + serviceFolder), folder(k.prefix + endpointFolder), folder(k.prefix + overrideFolder), vips, policies, pools}
+	hosts := folder(k.prefix + hostFolder)
+	hosts.without = "services may claim the addresses of other nodes, which this node then can't reach"
+	all := []scope{folder(k.prefix + serviceFolder), folder(k.prefix + endpointFolder), folder(k.prefix + overrideFolder), vips, policies, pools, hosts}
 	if node != "" {
 		all = append(all, scope{key: k.NodeConfig(node), without: "this node keeps the configuration that was read before"})
 	}

@@ -33,6 +33,7 @@ type state struct {
 	overrides snap.Map[balancer.Target, *balancer.Override]
 	vips      snap.Map[netip.Addr, *balancer.VIP]
 	pools     snap.Map[balancer.Name, *balancer.Pool]
+	nodes     snap.Map[balancer.NodeName, *balancer.Node]
 	// held are the addresses that are allocated, by service.
 	held snap.Map[holding, bool]
 	// config is what this node is told; nil means nothing.
@@ -100,6 +101,8 @@ func (s *state) use(r *record, now time.Time) {
 		s.vips = s.vips.Set(r.vip, is)
 	case *balancer.Pool:
 		s.pools = s.pools.Set(r.ofPool, is)
+	case *balancer.Node:
+		s.nodes = s.nodes.Set(balancer.NodeName(r.node), is)
 	}
 }
 
@@ -133,6 +136,8 @@ func (s *state) disuse(r *record) {
 		s.vips = s.vips.Delete(r.vip)
 	case poolKind:
 		s.pools = s.pools.Delete(r.ofPool)
+	case hostKind:
+		s.nodes = s.nodes.Delete(balancer.NodeName(r.node))
 	}
 }
 
@@ -234,5 +239,5 @@ func (s *state) problems() []balancer.Problem {
 
 // snapshot is what is published of the state.
 func (s *state) snapshot() store.Snapshot {
-	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, VIPs: s.vips, Pools: s.pools, Revision: s.revision}
+	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, VIPs: s.vips, Pools: s.pools, Nodes: s.nodes, Revision: s.revision}
 }

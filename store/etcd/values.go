@@ -24,7 +24,7 @@ const (
 	maxKeys = 1_000_000
 )
 
-// decodeValue reads the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, or the
+// decodeValue reads the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, a *balancer.Node, or the
 // name of the service that has an allocated address; nil where a problem is an error. Origin is the key with its revisions.
 func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.longest() {
@@ -36,6 +36,9 @@ func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[st
 			return nil, problem("", origin, "needs the name of the service that holds the address, and nothing else; it has "+quote(string(text)))
 		}
 		return holder, nil
+	}
+	if s.kind == hostKind {
+		return decodeHost(text, origin)
 	}
 	fields, err := ParseObject(text)
 	if err != nil {
@@ -57,6 +60,18 @@ func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[st
 		return says(decodePoolPolicy(s.ofPool, fields, origin))
 	}
 	return nil, problem(s.of, origin, "is not the key of anything that is known here")
+}
+
+// decodeHost reads what a node publishes. Fields of newer versions are not reported: each node would report each of the others.
+func decodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
+	var n balancer.Node
+	if err := json.Unmarshal(text, &n); err != nil {
+		return nil, problem("", origin, "the value can't be read: "+err.Error())
+	}
+	for i := range n.Addresses {
+		n.Addresses[i] = n.Addresses[i].Unmap().WithZone("")
+	}
+	return &n, nil
 }
 
 // says is what was decoded, as an interface that is nil where there is none.

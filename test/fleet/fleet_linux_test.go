@@ -25,6 +25,7 @@ func TestFleet(t *testing.T) {
 			w.start(mode)
 			w.knowTheirRights()
 			w.keepTheirPorts()
+			w.keepTheirAddresses()
 			_, last := w.moves(20, 200*time.Millisecond)
 			t.Logf("from a put to its effect at every node: %s", last)
 			holds(t, "95 of 100 changes are in effect", kernelWithin, last.at(0.95))
@@ -50,6 +51,34 @@ func (w *world) knowTheirRights() {
 				return len(s.Problems) == 0
 			}
 			return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "its role has no right to "+prefix+"/nodes/"+n.name+"/live")
+		})
+	}
+}
+
+// keepTheirAddresses claims the address of the first node for a service, and leads another service there. The others refuse the
+// claim and name the node; the node refuses the endpoint.
+func (w *world) keepTheirAddresses() {
+	w.t.Helper()
+	const own = "10.1.0.1"
+	w.put("/services/claim", `{"vips":["`+own+`"],"ports":[{"port":80}]}`)
+	w.put("/services/lead", `{"vips":["`+webVIP+`"],"ports":[{"port":1090,"target_port":22}],"endpoints":[{"address":"`+own+`"}]}`)
+	for i, n := range w.nodes {
+		n.await("the refused claim and endpoint", func(s status) bool {
+			told := func(what string) bool {
+				return slices.ContainsFunc(s.Problems, func(p problem) bool { return strings.Contains(p.Text, what) })
+			}
+			if i == 0 {
+				return told(own+" is not served") && told(`add allowed_endpoints = ["`+own+`/32"] to [addresses]`)
+			}
+			return told("it is an address of node "+w.nodes[0].name) && told("on ports below 1024 of other nodes are not used")
+		})
+	}
+	for _, key := range []string{"/services/claim", "/services/lead"} {
+		w.remove(key)
+	}
+	for _, n := range w.nodes {
+		n.await("no problem of these services", func(s status) bool {
+			return !slices.ContainsFunc(s.Problems, func(p problem) bool { return strings.Contains(p.Text, own) })
 		})
 	}
 }

@@ -142,6 +142,8 @@ type Addresses struct {
 	StrictARP bool `toml:"strict_arp"`
 	// Allowed are the networks that services may claim.
 	Allowed []netip.Prefix `toml:"allowed"`
+	// AllowedEndpoints are networks of this host's and other nodes' own addresses that services from etcd may lead to.
+	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
 
 // NodePorts says where node ports open.

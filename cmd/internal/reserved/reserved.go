@@ -31,6 +31,8 @@ type Options struct {
 	Endpoints []string
 	// Gateways returns the gateways by which this host reaches these addresses. Nil: they are no matter.
 	Gateways func(to []netip.Addr) []netip.Addr
+	// Sources returns the addresses from which this host sends to these addresses. Nil: they are no matter.
+	Sources func(to []netip.Addr) []netip.Addr
 	// Sockets returns those that wait for clients on this host. Nil: they are no matter.
 	Sockets func() []sockets.Socket
 	// Own returns the inodes of this process's sockets, which are no other program's.
@@ -51,6 +53,7 @@ type Follower struct {
 	names   map[string][]netip.Addr // what is known of the other members; belongs to Run
 	taken   taken                   // belongs to Run
 	now     atomic.Pointer[[]balancer.Reserved]
+	sources atomic.Pointer[[]netip.Addr]
 }
 
 // New returns a follower that knows what is to be known without asking another host.
@@ -78,7 +81,7 @@ func New(o Options) *Follower {
 		}
 	}
 	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, What: "it is a port of etcd"})
+		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"})
 	}
 	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
 		at, _ := netip.ParseAddr(host) // a name, or none, stands for all addresses
@@ -105,6 +108,14 @@ func (f *Follower) All() []balancer.Reserved {
 		return nil
 	}
 	return *f.now.Load()
+}
+
+// Sources returns the addresses from which this host reaches etcd, and everything without a route of its own.
+func (f *Follower) Sources() []netip.Addr {
+	if f == nil || f.sources.Load() == nil {
+		return nil
+	}
+	return *f.sources.Load()
 }
 
 // Run calls changed whenever something else is reserved, until ctx ends, whose error it returns.
@@ -142,6 +153,9 @@ func (f *Follower) lookup(ctx context.Context) {
 // anywhere are addresses of documentation: they are reached as everything without a specific route is.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
+// ofEtcd is the word for addresses of etcd.
+const ofEtcd = "an address of etcd"
+
 // look takes in what is reserved now, and reports whether that has changed.
 func (f *Follower) look() bool {
 	what := map[netip.Addr]string{}
@@ -153,9 +167,9 @@ func (f *Follower) look() bool {
 			}
 		}
 	}
-	note(f.members, "an address of etcd")
+	note(f.members, ofEtcd)
 	for _, of := range f.names {
-		note(of, "an address of etcd")
+		note(of, ofEtcd)
 	}
 	if len(f.names) > 0 {
 		note(f.nameServers(), "a name server, which this node needs to find etcd")
@@ -164,12 +178,16 @@ func (f *Follower) look() bool {
 	for _, a := range anywhere {
 		to = append(to, netip.MustParseAddr(a))
 	}
+	if f.o.Sources != nil {
+		sources := f.o.Sources(to)
+		f.sources.Store(&sources)
+	}
 	if f.o.Gateways != nil {
 		note(f.o.Gateways(to), "a gateway of this node")
 	}
 	all := slices.Concat(f.ports, f.taken.look(time.Now()))
 	for _, a := range slices.SortedFunc(maps.Keys(what), netip.Addr.Compare) {
-		all = append(all, balancer.Reserved{Addr: a, What: what[a]})
+		all = append(all, balancer.Reserved{Addr: a, Etcd: what[a] == ofEtcd, What: what[a]})
 	}
 	if slices.Equal(all, f.All()) {
 		return false

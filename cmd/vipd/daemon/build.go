@@ -158,11 +158,11 @@ func (d *Daemon) newSource() (err error) {
 		return nil
 	}
 	d.reserved = reserved.New(reserved.Options{
-		Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
+		Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sources: d.host.Sources, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
 	})
 	if d.fleet, err = fleet.New(fleet.Options{
 		Config: etcd.Config(c.Etcd), Name: c.Node, StateDir: d.stateDir, Defaults: c.Defaults,
-		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Events: d.events, Configured: d.configuration.Configure,
+		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Events: d.events, Configured: d.configuration.Configure, Sources: d.reserved.Sources,
 	}); err != nil {
 		return err
 	}

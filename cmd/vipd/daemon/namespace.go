@@ -25,6 +25,7 @@ type hostSide interface {
 	LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error)
 	FollowAddresses(ctx context.Context, changed func()) error
 	Gateways(to []netip.Addr) []netip.Addr
+	Sources(to []netip.Addr) []netip.Addr
 	Inherited() bool
 	Refuse(context.Context) error
 	Release(context.Context) error

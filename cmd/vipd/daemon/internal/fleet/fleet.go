@@ -38,6 +38,11 @@ type Node struct {
 
 	// set is what etcd last said of this node; nil before it said anything. It belongs to the source.
 	set *etcd.NodeConfig
+
+	// What was published of this node's addresses belongs to Run: from which state and sources, and what it was.
+	publishedOf *model.State
+	sources     []netip.Addr
+	published   *balancer.Node
 }
 
 // Options are what a Node is made of.
@@ -58,10 +63,15 @@ type Options struct {
 	Events *events.History
 	// Configured is told what the fleet says of this node.
 	Configured func(etcd.NodeConfig)
+	// Sources are the addresses from which this node sends. If nil, none is known.
+	Sources func() []netip.Addr
 }
 
 // New returns a node that neither follows nor tells anything yet. The error says what can't be used of the configuration.
 func New(o Options) (*Node, error) {
+	if o.Sources == nil {
+		o.Sources = func() []netip.Addr { return nil }
+	}
 	f := &Node{o: o}
 	var err error
 	f.source, err = etcd.New(etcd.Options{
@@ -104,13 +114,16 @@ func (f *Node) Problems(connected bool) []balancer.Problem {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.trouble == nil {
-		return nil
+	warn := func(key, text string, err error) []balancer.Problem {
+		return []balancer.Problem{{Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.o.Config.Prefix + key}, Text: text + err.Error()}}
 	}
-	return []balancer.Problem{{
-		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.o.Config.Prefix + "/nodes/" + f.o.Name + "/live"},
-		Text: "the fleet does not see this node: " + f.trouble.Error(),
-	}}
+	if f.trouble != nil {
+		return warn("/nodes/"+f.o.Name+"/live", "the fleet does not see this node: ", f.trouble)
+	}
+	if err := f.presence.Unpublished(); err != nil {
+		return warn("/hosts/"+f.o.Name, "services may claim this node's addresses on other nodes, which then can't reach it: ", err)
+	}
+	return nil
 }
 
 // Run tells the fleet how this node is, by what look returns, whenever that has changed, until ctx ends.
@@ -133,12 +146,30 @@ func (f *Node) Run(ctx context.Context, look func() *status.View) error {
 			told, draining = now, len(status.Drains) > 0
 			f.presence.Tell(status)
 		}
+		f.publish(v.State)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
 		}
 	}
+}
+
+// publish tells the other nodes which addresses are this node's own, if that has changed.
+func (f *Node) publish(s *model.State) {
+	sources := f.o.Sources()
+	if !s.Complete || s == f.publishedOf && slices.Equal(sources, f.sources) {
+		return
+	}
+	f.publishedOf, f.sources = s, sources
+	next := balancer.Node{Addresses: balancer.PublishedAddresses(&s.Env, &s.Inputs, sources), AllowedEndpoints: s.Env.AllowedEndpoints}
+	if f.published != nil && f.published.Equal(next) {
+		return
+	}
+	if err := f.presence.Publish(next); err != nil {
+		f.o.Log.Warn("this node's addresses are not published", "err", err)
+	}
+	f.published = &next
 }
 
 // news reports whether the status differs from the last one written; counts of drains alone are no difference.

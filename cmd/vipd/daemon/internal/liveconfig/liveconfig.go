@@ -125,8 +125,8 @@ func (c *Config) Follow(settings store.Document) (taken bool) {
 func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem
 	was, is := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()
-	allowed := next.Addresses.Allowed
-	next.Addresses.Allowed = c.start.Addresses.Allowed
+	addresses := next.Addresses
+	next.Addresses.Allowed, next.Addresses.AllowedEndpoints = c.start.Addresses.Allowed, c.start.Addresses.AllowedEndpoints
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
@@ -149,6 +149,6 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 			})
 		}
 	}
-	next.Addresses.Allowed = allowed
+	next.Addresses.Allowed, next.Addresses.AllowedEndpoints = addresses.Allowed, addresses.AllowedEndpoints
 	return problems
 }

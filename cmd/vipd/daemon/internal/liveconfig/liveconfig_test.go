@@ -20,7 +20,7 @@ func TestNode(t *testing.T) {
 		start := config.Default()
 		start.Node, start.Store.Kind = "one", test.kind
 		c := liveconfig.New("vipd.toml", "", start, func() {})
-		text, problems := tomlfile.Parse("vipd.toml", []byte("node = \"two\"\n[store]\nkind = \""+string(test.kind)+"\"\n"))
+		text, problems := tomlfile.Parse("vipd.toml", []byte("node = \"two\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]\n[store]\nkind = \""+string(test.kind)+"\"\n"))
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -42,6 +42,7 @@ func TestStart(t *testing.T) {
 [addresses]
 bind = false
 allowed = ["10.96.0.0/16"]
+allowed_endpoints = ["192.168.1.0/24"]
 [userspace]
 intercept = "bind"
 [iptables]
@@ -57,10 +58,10 @@ masquerade_bit = 3
 	if len(problems) != 3 {
 		t.Errorf("problems: %v, want one each of addresses, userspace and iptables", problems)
 	}
-	if len(is.Addresses.Allowed) != 1 || is.Mode != config.UserspaceMode {
-		t.Errorf("allowed %v, mode %s; both are followed", is.Addresses.Allowed, is.Mode)
+	if len(is.Addresses.Allowed) != 1 || len(is.Addresses.AllowedEndpoints) != 1 || is.Mode != config.UserspaceMode {
+		t.Errorf("allowed %v and %v, mode %s; all are followed", is.Addresses.Allowed, is.Addresses.AllowedEndpoints, is.Mode)
 	}
-	is.Addresses.Allowed = start.Addresses.Allowed
+	is.Addresses.Allowed, is.Addresses.AllowedEndpoints = start.Addresses.Allowed, start.Addresses.AllowedEndpoints
 	if !reflect.DeepEqual(is.Addresses, start.Addresses) || is.Userspace != start.Userspace || is.IPTables != start.IPTables {
 		t.Errorf("in use are %+v, %+v, %+v, which take a restart", is.Addresses, is.Userspace, is.IPTables)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/checks"
@@ -45,6 +46,9 @@ type Model struct {
 	started   time.Time    // after what an earlier run kept was read, which may wait for the disk
 	everRead  bool         // the store could be read at least once
 	addresses []netip.Addr // the host's own
+	// nodes are what the fleet's nodes publish, and of their addresses without this node's.
+	nodes snap.Map[balancer.NodeName, *balancer.Node]
+	of    snap.Map[netip.Addr, balancer.NodeName]
 }
 
 // Change is a change of the local overrides, with its events.
@@ -234,7 +238,7 @@ func (m *Model) compile() {
 	}
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
 	s.Problems = slices.Concat(fileErrors, m.o.StateDir.Problems(), c.Unheld(latest.VIPs, latest.Pools))
-	s.Env, s.Inputs = m.env(c), balancer.Inputs{
+	s.Env, s.Inputs = m.env(c, latest), balancer.Inputs{
 		Services: latest.Services, Endpoints: latest.Endpoints, VIPs: latest.VIPs, Pools: latest.Pools,
 		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
 	}
@@ -278,7 +282,7 @@ func (m *Model) waits() bool {
 }
 
 // env collects the facts about this node.
-func (m *Model) env(c config.Config) balancer.Env {
+func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	if m.moved.Swap(false) {
 		local, err := m.o.LocalAddresses()
 		if err != nil {
@@ -291,8 +295,16 @@ func (m *Model) env(c config.Config) balancer.Env {
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, Reserved: m.o.Reserved(), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, AllowedEndpoints: c.Addresses.AllowedEndpoints, Reserved: m.o.Reserved(), Nodes: m.nodesAddresses(latest.Nodes, c.Node), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
 	}
+}
+
+// nodesAddresses returns the addresses of the other nodes. The same nodes have the same map.
+func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
+	if nodes != m.nodes {
+		m.nodes, m.of = nodes, balancer.AddressesOf(nodes, balancer.NodeName(self))
+	}
+	return m.of
 }
 
 // AddressesChanged makes the loop list the host's addresses again.

@@ -94,7 +94,7 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
 	if v.usedOf != s {
 		v.usedOf, v.used = s, map[netip.Addr]bool{}
-		for _, e := range balancer.UsedEndpoints(v.State.Env.Allowed, s, &v.State.Inputs) {
+		for _, e := range balancer.UsedEndpoints(&v.State.Env, s, &v.State.Inputs) {
 			v.used[e.Address] = true
 		}
 	}

@@ -1,0 +1,60 @@
+package balancer
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer/snap"
+)
+
+// NodeName is the name of a node of the fleet.
+type NodeName string
+
+// Compare orders names alphabetically.
+func (n NodeName) Compare(other NodeName) int { return cmp.Compare(n, other) }
+
+// Node is what a live node of the fleet publishes for the others.
+type Node struct {
+	// Addresses are its own addresses, sorted. A host that made one of them local could no longer reach the node.
+	Addresses []netip.Addr `json:"addresses"`
+	// AllowedEndpoints is addresses.allowed_endpoints of its configuration.
+	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
+}
+
+// Equal reports whether both publish the same.
+func (n Node) Equal(other Node) bool {
+	return slices.Equal(n.Addresses, other.Addresses) && slices.Equal(n.AllowedEndpoints, other.AllowedEndpoints)
+}
+
+// AddressesOf returns the addresses of all nodes except this one, each with the name of its node.
+func AddressesOf(nodes snap.Map[NodeName, *Node], except NodeName) (of snap.Map[netip.Addr, NodeName]) {
+	for name, n := range nodes.All() {
+		for _, a := range n.Addresses {
+			if name != except && !of.Has(a) {
+				of = of.Set(a, name)
+			}
+		}
+	}
+	return of
+}
+
+// PublishedAddresses returns the addresses that a node with this Env publishes as its own: those of Env.Local that are not
+// VIPs. An address is a VIP if another program or vipd owner moves it, or if the node's configuration allows the service that
+// claims it. Sources, from which the node sends, are always its own.
+func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
+	claimed := map[netip.Addr]bool{}
+	for _, s := range in.Services.All() {
+		for _, vip := range s.Addresses() {
+			if env.LocalOnly || containsAddr(env.Allowed, vip) {
+				claimed[vip] = true
+			}
+		}
+	}
+	for _, a := range env.Local {
+		if in.PolicyOf(a).Hold != HoldOne && (!claimed[a] || slices.Contains(sources, a)) {
+			own = append(own, a)
+		}
+	}
+	return own
+}
