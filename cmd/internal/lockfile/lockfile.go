@@ -12,13 +12,18 @@ import (
 var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 
 // Take opens the lock file at path, makes it where it is missing, and takes the lock until the file is closed. The error
-// is ErrHeld where another process has it.
+// is ErrHeld if another process has it, which Take waits for if that is dying.
 func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock in run_dir (vipd's user, often root, must be able to write there): %w", err)
 	}
-	switch held, err := lock(f); {
+	var lockErr error
+	held := Await(func() (held bool) {
+		held, lockErr = lock(f)
+		return held
+	}, func() int { return Holder(path) })
+	switch err := lockErr; {
 	case held:
 		return nil, errors.Join(fmt.Errorf("%w (it has %s)", ErrHeld, path), f.Close())
 	case err != nil:

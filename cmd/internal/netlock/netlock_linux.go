@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/cmd/internal/lockfile"
 )
 
 // name is the abstract name of the socket.
@@ -29,14 +31,18 @@ type Lock struct {
 }
 
 // Take takes the lock of this process's network namespace, and tells those who ask of self while Run runs. The error is a
-// *HeldError if another process has it.
+// *HeldError if another process has it, which Take waits for if that is dying.
 func Take(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
 		return nil, fmt.Errorf("describing this process: %w", err)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if errors.Is(err, unix.EADDRINUSE) {
+	var l *net.UnixListener
+	held := lockfile.Await(func() bool {
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+		return errors.Is(err, unix.EADDRINUSE)
+	}, holder)
+	if held {
 		return nil, &HeldError{Ask()}
 	}
 	if err != nil {
@@ -76,6 +82,16 @@ func (l *Lock) Close() error {
 		return nil
 	}
 	return l.listener.Close()
+}
+
+// holder returns the process id of the holder, without waiting for its answer; 0 if it is unknown.
+func holder() int {
+	c, err := net.DialTimeout("unix", name, answerTime)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = c.Close() }() // it was only asked for its peer
+	return Peer(c.(*net.UnixConn))
 }
 
 // Ask returns what can be known of the process that has the lock of this network namespace.

@@ -1,0 +1,51 @@
+package lockfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// exiting is the flag of a process that has begun to end (PF_EXITING of the kernel).
+const exiting = 0x4
+
+// IsDying reports whether a process has ended or can't go on: it is exiting, a zombie, or killed. A process that this one can't see, with
+// the id 0, is not.
+func IsDying(pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil { // it has ended, or /proc hides the processes of other users
+		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}
+	// The name, in parentheses, may have any character. The state is the first field behind it, and the flags are the seventh.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
+		return true
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&exiting != 0 || isKilled(pid)
+}
+
+// isKilled reports whether a SIGKILL waits for the process, which has not begun to end.
+func isKilled(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if set, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64); err == nil && set&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,141 @@
+package lockfile
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// holderVar names the lock that this program takes instead of running tests.
+const holderVar = "LOCKFILE_TEST_HOLD"
+
+// TestMain runs the tests, or is a process that has a lock and whose first thread has ended: a zombie until its standard input ends.
+func TestMain(m *testing.M) {
+	path := os.Getenv(holderVar)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	runtime.LockOSThread()
+	if syscall.Gettid() != os.Getpid() { // another try: a program begins on the first thread, and may leave it
+		panic(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	}
+	if _, err := Take(path); err != nil {
+		panic(err)
+	}
+	go func() {
+		_, _ = os.Stdout.WriteString("held\n")
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		os.Exit(0)
+	}()
+	for {
+		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+	}
+}
+
+// TestTakeFromDying takes a lock while its holder is a zombie whose threads have not all ended: that waits for the end.
+func TestTakeFromDying(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vipd.lock")
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), holderVar+"="+path)
+	end, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = end.Close(); _ = holder.Wait() }()
+	if _, err := bufio.NewReader(told).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, wait.Bound(0), "the first thread of the holder to end", func() bool { return IsDying(holder.Process.Pid) })
+	if pid := Holder(path); pid != holder.Process.Pid {
+		t.Fatalf("the holder is %d, want %d", pid, holder.Process.Pid)
+	}
+	asked := 0
+	for held := true; held; { // a busy machine may need longer than patience
+		held = Await(func() bool {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			held, _ := lock(f)
+			return held
+		}, func() int {
+			if asked++; asked == 2 {
+				_ = end.Close()
+			}
+			return Holder(path)
+		})
+		if held && asked < 2 {
+			t.Fatal("a holder that is dying was not waited for")
+		}
+	}
+	f, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+}
+
+// TestIsDying asks about a process that lives, one that is killed and not reaped, and one that has ended.
+func TestIsDying(t *testing.T) {
+	if IsDying(os.Getpid()) || IsDying(0) {
+		t.Error("this process, or none, is dying")
+	}
+	c := exec.Command("sleep", "1000")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if IsDying(c.Process.Pid) {
+		t.Error("a process that sleeps is dying")
+	}
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if !IsDying(c.Process.Pid) {
+		t.Error("a process that is killed is not dying")
+	}
+	_ = c.Wait()
+	if !IsDying(c.Process.Pid) {
+		t.Error("a process that has ended is not dying")
+	}
+}
+
+// TestAwait counts the attempts: a holder that lives is refused after one more, and one that is dying and never ends after patience.
+func TestAwait(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		held, dying  time.Duration // for how long
+		want         bool
+		least, bound time.Duration
+	}{
+		{name: "free", want: false},
+		{name: "lives", held: time.Hour, want: true, bound: attemptPause},
+		{name: "is gone before the question", held: time.Nanosecond, want: false, bound: attemptPause},
+		{name: "dies", held: time.Second, dying: time.Second, want: false, least: time.Second, bound: time.Second + attemptPause},
+		{name: "never ends", held: time.Hour, dying: time.Hour, want: true, least: patience, bound: patience + 2*attemptPause},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			within := func(d time.Duration) func() bool { return func() bool { return time.Since(began) < d } }
+			got := await(within(c.held), within(c.dying))
+			if took := time.Since(began); got != c.want || took < c.least || took > c.bound {
+				t.Errorf("%s: held %t after %s, want %t after %s to %s", c.name, got, took, c.want, c.least, c.bound)
+			}
+		})
+	}
+}
