@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
@@ -121,16 +120,7 @@ func (c *call) besideConfig(path string) string {
 // socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
 func (c *call) socketDespiteMistakes() string {
 	text, _ := tomlfile.ReadFile(c.flags.String("config")) // one that can't be read says nothing
-	section := ""
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(strings.TrimSpace(line), "[") {
-			section = line
-			continue
-		}
-		var conf socketConfig
-		if err := tomlfile.Decode("", []byte(section+line), &conf); err == nil && conf.API.Socket != "" {
-			return c.socketFrom(&conf)
-		}
-	}
-	return config.Default().API.Socket
+	var conf socketConfig
+	tomlfile.DecodeLines(text, &conf)
+	return c.socketFrom(&conf)
 }

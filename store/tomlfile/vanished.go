@@ -62,7 +62,7 @@ func (l *loader) vanishedProblem() *balancer.Problem {
 		names = append(names[:shown], fmt.Sprintf("%d more", more))
 	}
 	return &balancer.Problem{Severity: balancer.SeverityWarning, Origin: cause.Origin.At(""), Text: fmt.Sprintf(
-		"this error may hide what no file defines any longer: %s; it stays in use until the error is fixed, or until vipctl reload --prune",
+		"this error may hide definitions (%s), which stay in use until it is fixed or vipctl reload --prune removes them",
 		strings.Join(names, ", "))}
 }
 

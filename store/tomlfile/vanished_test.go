@@ -60,7 +60,7 @@ func TestMistakeOutsideService(t *testing.T) {
 			if !s.Services.Has("a") || !s.Services.Has("b") || !s.Services.Has("d") || names(s.Vanished) != c.vanished || names(s.Retained) != c.kept {
 				t.Errorf("services %v, vanished %v, kept %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
-			if told := strings.Contains(describe(s), "this error may hide what no file defines any longer: "+strings.ReplaceAll(c.vanished, " ", ", ")+"; "); told != (c.vanished != "") {
+			if told := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); told != (c.vanished != "") {
 				t.Errorf("the problems are %v", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {

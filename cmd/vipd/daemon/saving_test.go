@@ -80,7 +80,9 @@ func TestStartWithMistake(t *testing.T) {
 	server(t, "127.40.1.1:9002", "one")
 	n := startNode(t, web)
 	n.stop()
-	for _, text := range []string{header + "[sync]\nmin_intervall = \"1s\"\n" + web, strings.Replace(header, "userspace", "none", 1) + web} {
+	for _, text := range []string{
+		header + "[sync]\nmin_intervall = \"1s\"\n" + web, strings.Replace(header, "userspace", "none", 1) + web, header + "[services.", header + web + "\xff",
+	} {
 		program.Save(t, n.file(), text)
 		n.start()
 		if s := n.status(); s.Mode.Wanted != "userspace" || len(s.Problems) == 0 {

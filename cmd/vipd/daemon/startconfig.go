@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"vipd/cmd/internal/config"
 	"vipd/store/tomlfile"
@@ -20,7 +21,7 @@ func startConfig(o *Options) (c config.Config, mistake, err error) {
 	if mistake == nil && !empty {
 		return c, nil, nil
 	}
-	if kept := tomlfile.KeptSettings(c.StateDir, o.ConfigFile); kept != nil {
+	if kept := tomlfile.KeptSettings(stateDir(o.ConfigFile, &c), o.ConfigFile); kept != nil {
 		last, wrong := config.Decode(kept)
 		switch {
 		case config.Unusable(wrong) != nil:
@@ -34,6 +35,22 @@ func startConfig(o *Options) (c config.Config, mistake, err error) {
 		return c, nil, nil
 	}
 	return c, nil, configError{mistake}
+}
+
+// stateDir is the state_dir of c, or the one that a readable line of the file names: the file may not be valid as a whole.
+func stateDir(file string, c *config.Config) string {
+	var line struct {
+		StateDir string `toml:"state_dir"`
+	}
+	text, _ := tomlfile.ReadFile(file) // one that can't be read names nothing
+	tomlfile.DecodeLines(text, &line)
+	switch {
+	case line.StateDir == "":
+		return c.StateDir
+	case filepath.IsAbs(line.StateDir):
+		return line.StateDir
+	}
+	return filepath.Join(filepath.Dir(file), line.StateDir)
 }
 
 // isEmpty reports whether a configuration that can be read has nothing in it but comments.
