@@ -15,6 +15,9 @@ type Subject struct {
 	At netip.AddrPort
 	// Proto is the protocol of the port that is probed: DNS is asked over it, all others have their own.
 	Proto balancer.Protocol
+	// Header is the version of the PROXY header that clients' connections to At start with, and so the check's. "" means
+	// that there is none.
+	Header balancer.ProxyProtocol
 	// Health is the service's definition of the check.
 	Health *balancer.Health
 	// Fleet: the hosts of a fleet check it together. The service is theirs (it comes from etcd), and asks for that.
@@ -43,7 +46,7 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 	for id := range snap.Diff(t.endpoints, in.Endpoints) {
 		dirty[id.Service] = true
 	}
-	if env.AllowExec != t.env.AllowExec || !balancer.SameEndpoints(env, &t.env) {
+	if env.AllowExec != t.env.AllowExec || env.Capabilities.ProxyProtocol != t.env.Capabilities.ProxyProtocol || !balancer.SameEndpoints(env, &t.env) {
 		for name := range in.Services.Keys() {
 			dirty[name] = true
 		}
@@ -102,10 +105,21 @@ func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[b
 			if _, twice := wanted[target]; twice {
 				continue // the first of two ports that lead to the same place, as 53/udp and 53/tcp do
 			}
-			wanted[target] = Subject{netip.AddrPortFrom(e.Address, port), probed.Protocol, s.Health, ByFleet(s)}
+			wanted[target] = Subject{
+				At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port), Health: s.Health, Fleet: ByFleet(s),
+			}
 		}
 	}
 	return wanted
+}
+
+// header returns the version of the PROXY header that clients' connections to a port of e start with.
+func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16) balancer.ProxyProtocol {
+	leads := func(p balancer.Port) bool { return p.Protocol == balancer.TCP && e.TargetPort(&p) == port }
+	if !env.Capabilities.ProxyProtocol || s.ProxyProtocol == balancer.NoProxyProtocol || !slices.ContainsFunc(s.Ports, leads) {
+		return ""
+	}
+	return s.ProxyProtocol
 }
 
 // probedFor returns the port of s that is probed for p: p itself where the check can speak its protocol, else the first

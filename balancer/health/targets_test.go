@@ -68,6 +68,43 @@ func TestWhatIsChecked(t *testing.T) {
 	}
 }
 
+// TestHeaders checks a service with proxy_protocol at several ports. Checks of a port that clients' connections reach over
+// TCP must have the header, others must not, nor any in a mode that sends none.
+func TestHeaders(t *testing.T) {
+	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
+	udp := balancer.Port{Name: "udp", Port: 53, TargetPort: 8053, Protocol: balancer.UDP}
+	for _, c := range []struct {
+		name    string
+		version balancer.ProxyProtocol
+		check   balancer.Health
+		able    bool
+		want    balancer.ProxyProtocol
+	}{
+		{"target port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.HTTPHealth}, true, "v2"},
+		{"target port, v1", balancer.ProxyProtocolV1, balancer.Health{Type: balancer.TCPHealth}, true, "v1"},
+		{"health.port is the target port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.TCPHealth, Port: 8080}, true, "v2"},
+		{"health.port is another port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.TCPHealth, Port: 9000}, true, ""},
+		{"health.port is a UDP port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.TCPHealth, Port: 8053}, true, ""},
+		{"a mode that sends none", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.HTTPHealth}, false, ""},
+		{"no header", balancer.NoProxyProtocol, balancer.Health{Type: balancer.HTTPHealth}, true, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := service("web", &c.check, tcp, udp)
+			s.Endpoints, s.ProxyProtocol = []balancer.Endpoint{endpoint(1)}, c.version
+			var in balancer.Inputs
+			in.Services = in.Services.Set("web", s)
+			var targets health.Targets
+			for _, able := range []bool{!c.able, c.able} { // a switch of the mode in between
+				env := balancer.Env{Capabilities: balancer.Capabilities{ProxyProtocol: able}}
+				got := targets.Next(&env, &in).At(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 8080})
+				if want := c.want; able == c.able && got.Header != want {
+					t.Errorf("header = %q, want %q", got.Header, want)
+				}
+			}
+		})
+	}
+}
+
 // TestForeignPrograms: what comes from etcd runs programs only where the node says so.
 func TestForeignPrograms(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.ExecHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})

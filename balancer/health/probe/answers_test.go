@@ -25,7 +25,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/test/wait"
 )
 
@@ -172,20 +171,23 @@ func resolver(query []byte, overUDP bool) []byte {
 	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // RFC 1035, 8: a dot in the mailbox's first label
 }
 
+// resolveOverTCP answers one question with resolver.
+func resolveOverTCP(c net.Conn) {
+	size := make([]byte, 2)
+	if _, err := io.ReadFull(c, size); err != nil {
+		return
+	}
+	query := make([]byte, binary.BigEndian.Uint16(size))
+	_, _ = io.ReadFull(c, query)
+	answer := resolver(query, false)
+	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+}
+
 // serveDNS runs the resolver on a port, over both protocols.
 func serveDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
 	for {
-		at := serve(t, func(c net.Conn) {
-			size := make([]byte, 2)
-			if _, err := io.ReadFull(c, size); err != nil {
-				return
-			}
-			query := make([]byte, binary.BigEndian.Uint16(size))
-			_, _ = io.ReadFull(c, query)
-			answer := resolver(query, false)
-			_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
-		})
+		at := serve(t, resolveOverTCP)
 		pc, err := net.ListenPacket("udp", at.String())
 		if err != nil {
 			continue // somebody has the port: try another
@@ -268,7 +270,7 @@ func TestExchange(t *testing.T) {
 		h.Timeout = wait.Patience // which nothing here waits for
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
-	_, text := probe.New(h, balancer.TCP).Exchange(t.Context(), at)
+	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), at)
 	for _, want := range []string{
 		"* connected to " + at.String() + " from 127.0.0.1:", "> GET / HTTP/1.1\n", "> Authorization: (hidden)\n", "> X-Plain: shown\n",
 		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "\n* passed after ",
@@ -285,17 +287,17 @@ func TestExchange(t *testing.T) {
 		"in an answer of bytes":   says("HTTP/1.1 200 OK\r\n\r\n\x00\x01hunter2hunter2\xff"),
 		"cut in two at the bound": endless("HTTP/1.1 200 OK\r\n\r\n"+strings.Repeat("x", 8<<10-19-5)+"hunter2hunter2", "more "),
 	} {
-		if _, text = probe.New(h, balancer.TCP).Exchange(t.Context(), serve(t, answer)); strings.Contains(text, "hunte") || !strings.Contains(text, "(hidden)") {
+		if _, text = newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answer)); strings.Contains(text, "hunte") || !strings.Contains(text, "(hidden)") {
 			t.Errorf("%s, a secret is shown:\n%s", name, text)
 		}
 	}
 
-	_, text = probe.New(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience }), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
+	_, text = newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience }), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
 	if len(text) > 20<<10 || !strings.Contains(text, "bytes received are shown") {
 		t.Errorf("the exchange has %d bytes:\n%s", len(text), text[:500])
 	}
 
-	_, text = probe.New(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
+	_, text = newProbe(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
 	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "\n* failed after ") {
 		t.Errorf("bytes are not shown as such:\n%s", text)
 	}
@@ -305,7 +307,7 @@ func TestExchange(t *testing.T) {
 	named := func(h *balancer.Health) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Bound(0)
 	}
-	_, text = probe.New(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
+	_, text = newProbe(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
 		t.Errorf("the TLS exchange:\n%s", text)
 	}
@@ -319,7 +321,7 @@ func TestExchange(t *testing.T) {
 		{secure, func(h *balancer.Health) { named(h); h.Host = "other.example" }, "certificate is for shop.example, not for other.example"},
 		{secure, func(h *balancer.Health) { named(h); h.CAFile = "" }, "certificate is by an authority that is not trusted here"},
 	} {
-		got, text := probe.New(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
+		got, text := newProbe(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
 		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, from ") {
 			t.Errorf("%s: what is wrong with the certificate is not to be seen:\n%s", got.Text, text)
 		}
@@ -342,7 +344,7 @@ func TestExchangeSaysNothingTwice(t *testing.T) {
 		"refused": {define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Bound(0) }), "* there is no connection to AT\n* failed after TIME\n"},
 	} {
 		at := closedPort(t)
-		got, text := probe.New(c.health, balancer.TCP).Exchange(t.Context(), at)
+		got, text := newProbe(c.health, balancer.TCP).Exchange(t.Context(), at)
 		text = regexp.MustCompile("after .*").ReplaceAllString(strings.ReplaceAll(text, at.String(), "AT"), "after TIME")
 		if text != c.want || got.Text == "" {
 			t.Errorf("%s: %q, and the exchange\n%s, want\n%s", name, got.Text, text, c.want)

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"vipd/balancer"
 	"vipd/balancer/decode"
 	"vipd/balancer/sockerr"
 )
@@ -32,7 +33,25 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 		_ = conn.SetDeadline(end)
 	}
 	a.interrupts = append(a.interrupts, context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }))
+	if network == "tcp" && a.header != "" {
+		a.notes.note("sending a PROXY header that names no client")
+		if _, err := io.WriteString(conn, a.header); err != nil && !resets(err) {
+			_ = conn.Close()
+			return nil, a.unsent(err)
+		}
+	}
 	return conn, nil
+}
+
+// localHeader returns a PROXY header for a connection without a client; "" if the endpoints expect no header.
+func localHeader(version balancer.ProxyProtocol) string {
+	switch version {
+	case balancer.ProxyProtocolV1:
+		return "PROXY UNKNOWN\r\n"
+	case balancer.ProxyProtocolV2: // the signature, version 2 with command LOCAL, family unspecified, no addresses
+		return "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
+	}
+	return ""
 }
 
 // dial makes the connection with the definition's source and mark.

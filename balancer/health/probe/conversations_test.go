@@ -12,7 +12,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/test/wait"
 )
 
@@ -37,6 +36,7 @@ func TestTCP(t *testing.T) {
 		{"half-open", stuck, expect, health.Failed, "connected, but nothing came within 300ms"},
 		{"hangs up", says(""), expect, health.Failed, "closed the connection without a word"},
 		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "PONG", and it goes on`},
+		{"answers and resets", answersUnread("+PONG"), expect, health.Passed, "answered as expected"},
 		{"across reads", func(c net.Conn) {
 			_ = readRequest(c)
 			for _, b := range []byte("+PONG") {
@@ -86,6 +86,16 @@ func TestHTTP(t *testing.T) {
 		{"endless body, expected text", endless("HTTP/1.1 200 OK\r\n\r\nready", "more "), expect, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
 		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
 		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), func(h *balancer.Health) { expect(h); h.Timeout = 5 * time.Second }, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
+		{"reset after the body", answersUnread("HTTP/1.0 200 OK\r\n\r\nready"), nil, health.Passed, "answered 200 OK"},
+		{"reset after the body, expected", answersUnread("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
+		{"reset after the body, unexpected", answersUnread("HTTP/1.0 200 OK\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
+		{"reset after a wrong status", answersUnread("HTTP/1.0 503 Service Unavailable\r\n\r\n"), nil, health.Failed, "answered 503 Service Unavailable, not 200-399"},
+		{"reset after a body with a length", answersUnread(ok), expect, health.Passed, "answered 200 OK"},
+		{"reset after the last chunk", answersUnread("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n0\r\n\r\n"), expect, health.Passed, "answered 200 OK"},
+		{"reset after keep-alive", answersUnread("HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nready"), nil, health.Passed, "answered 200 OK"},
+		{"reset in a body with a length", answersUnread("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body ended after 5 bytes"},
+		{"reset before the last chunk", answersUnread("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n"), nil, health.Failed, "answered 200 OK, but the body ended after 5 bytes"},
+		{"reset in the headers", answersUnread("HTTP/1.0 200 OK\r\nConte"), nil, health.Failed, "connection reset after 22 bytes"},
 		{"not HTTP", says("SSH-2.0-OpenSSH_9.2\r\n"), nil, health.Failed, `answered "SSH-2.0-OpenSSH_9.2\r\n", which is not HTTP`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -177,7 +187,7 @@ func TestRenewed(t *testing.T) {
 	h := define(balancer.HTTPSHealth, func(h *balancer.Health) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", file, wait.Patience
 	})
-	p := probe.New(h, balancer.TCP)
+	p := newProbe(h, balancer.TCP)
 	for i, c := range []struct {
 		from string
 		want health.Outcome
@@ -234,7 +244,7 @@ func TestStopped(t *testing.T) {
 	ctx, cancel := contextThatEnds(t, 50*time.Millisecond)
 	defer cancel()
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = time.Minute })
-	if got := probe.New(h, balancer.TCP).Check(ctx, serve(t, stuck)); got.Outcome != health.NotRun {
+	if got := newProbe(h, balancer.TCP).Check(ctx, serve(t, stuck)); got.Outcome != health.NotRun {
 		t.Errorf("%s: %s", got.Outcome, got.Text)
 	}
 }

@@ -6,7 +6,7 @@
 // and says nothing, an answer that stops in the middle or never ends, a certificate that has expired or is for another
 // name.
 //
-//	p := probe.New(&balancer.Health{Type: balancer.HTTPHealth, Path: "/healthz", ...}, balancer.TCP)
+//	p := probe.New(health.Subject{Proto: balancer.TCP, Health: &balancer.Health{Type: balancer.HTTPHealth, ...}})
 //	result := p.Check(ctx, netip.MustParseAddrPort("192.168.1.11:8080"))     // "answered 200 OK"
 //	result, exchange := p.Exchange(ctx, at)                                   // and what was sent and received
 //

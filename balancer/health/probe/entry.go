@@ -87,6 +87,7 @@ type move struct {
 type definitionOf struct {
 	health *balancer.Health
 	proto  balancer.Protocol
+	header balancer.ProxyProtocol
 }
 
 // startRate is how many first checks a second there are, as far as intervals allow: one new target is checked at once,
@@ -100,7 +101,7 @@ func (b *batch) within(interval time.Duration) time.Duration {
 
 // definition writes down what a subject asks for, of whomever: two with the same text are one check.
 func (b *batch) definition(s health.Subject) string {
-	k := definitionOf{s.Health, s.Proto}
+	k := definitionOf{s.Health, s.Proto, s.Header}
 	if text, ok := b.definitions[k]; ok {
 		return text
 	}
@@ -113,6 +114,7 @@ func (b *batch) definition(s health.Subject) string {
 	if h.Type == balancer.DNSHealth {
 		text = append(text, s.Proto...)
 	}
+	text = append(text, s.Header...)
 	b.definitions[k] = string(text)
 	return b.definitions[k]
 }
@@ -150,7 +152,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	s := m.subject
 	shared := r.probes[key.definition]
 	if shared == nil {
-		shared = &sharedProbe{New(s.Health, s.Proto), circle{of: ofCheck}, digest(key.definition)}
+		shared = &sharedProbe{New(s), circle{of: ofCheck}, digest(key.definition)}
 		r.probes[key.definition] = shared
 	}
 	e := &entry{key: key, probe: shared.Probe, rules: health.RulesOf(s.Health), lane: &r.network}

@@ -15,7 +15,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/test/wait"
 )
 
@@ -74,7 +73,7 @@ func TestExecUser(t *testing.T) {
 		t.Skip("needs root: only root runs programs as another user")
 	}
 	for user, want := range map[string]string{"": "nobody", "daemon": "daemon", "root": "root"} {
-		got := probe.New(shell("id -un", func(h *balancer.Health) { h.User = user }), balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
+		got := newProbe(shell("id -un", func(h *balancer.Health) { h.User = user }), balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 		if got.Outcome != health.Passed || got.Text != want {
 			t.Errorf("user %q: %s: %q, want %q", user, got.Outcome, got.Text, want)
 		}
@@ -104,7 +103,7 @@ func TestExecLeavesNothing(t *testing.T) {
 		var pid int
 		for range 4 { // until a busy machine lets the program get as far as it should before it is killed
 			start := time.Now()
-			got = probe.New(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
+			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {
 				t.Errorf("%s: it took %s, the limit is %s", name, took, h.Timeout)
 			}

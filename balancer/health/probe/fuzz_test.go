@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"vipd/balancer"
+	"vipd/balancer/health"
 )
 
 // answer is a connection from which only prepared bytes come.
@@ -36,7 +37,7 @@ func legible(t *testing.T, text string, err error) {
 
 func attemptOf(h balancer.Health) *attempt {
 	h.Timeout, h.Status, h.Path, h.Method = time.Second, "200-399", "/healthz", http.MethodGet
-	return &attempt{Probe: New(&h, balancer.TCP), at: netip.MustParseAddrPort("192.0.2.1:80")}
+	return &attempt{Probe: New(health.Subject{Health: &h, Proto: balancer.TCP}), at: netip.MustParseAddrPort("192.0.2.1:80")}
 }
 
 // FuzzHTTPAnswer judges arbitrary bytes as the answer to an HTTP check.

@@ -44,7 +44,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 	if err := req.Write(&text); err != nil {
 		return "", localf("writing the request: %w", err)
 	}
-	if _, err := conn.Write(text.Bytes()); err != nil {
+	if _, err := conn.Write(text.Bytes()); err != nil && !resets(err) {
 		return "", a.unsent(err)
 	}
 	return a.response(conn, req)
@@ -86,6 +86,9 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	}
 	counted.left = 2 * maxAnswer // the chunks' own headers count too
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if endsWithConnection(resp) && resets(err) {
+		err = nil // the peer closed the connection without reading the whole request
+	}
 	whole := err == nil && len(body) < maxAnswer
 	if want := a.health.Expect; want != "" && !bytes.Contains(body, []byte(want)) && (err == nil || errors.Is(err, errTooMuch)) {
 		if !whole {
@@ -100,6 +103,11 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 		return "answered " + status, nil
 	}
 	return fmt.Sprintf("answered %s, and a body of %d KiB or more", status, maxAnswer>>10), nil
+}
+
+// endsWithConnection reports whether only the end of the connection shows where the body ends.
+func endsWithConnection(resp *http.Response) bool {
+	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
 }
 
 // unread says why there is no status.

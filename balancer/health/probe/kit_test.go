@@ -121,6 +121,16 @@ func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
+// answersUnread sends a fixed text without reading the request, then closes, so the kernel resets the connection.
+func answersUnread(text string) func(net.Conn) {
+	return func(c net.Conn) {
+		buf := make([]byte, 1)
+		if _, err := c.Read(buf); err == nil { // the rest of the request stays unread
+			_, _ = io.WriteString(c, text)
+		}
+	}
+}
+
 // says answers with a fixed text once a request has come.
 func says(text string) func(net.Conn) {
 	return func(c net.Conn) {
@@ -208,7 +218,7 @@ func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outc
 // checkOver is check for a port of any protocol.
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
-	got := patient(t, probe.New(h, proto), at)
+	got := patient(t, newProbe(h, proto), at)
 	for range 3 { // where what answers was late, on a busy machine
 		late := " within " + h.Timeout.String()
 		if got.Outcome == want && strings.HasPrefix(got.Text, text) || !strings.Contains(got.Text, late) && !strings.Contains(got.Text, "not over in time") {
@@ -218,7 +228,7 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 		longer.Timeout *= 4
 		text = strings.ReplaceAll(text, late, " within "+longer.Timeout.String())
 		h = &longer
-		got = patient(t, probe.New(h, proto), at)
+		got = patient(t, newProbe(h, proto), at)
 	}
 	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
 		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
@@ -368,6 +378,11 @@ func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	})
 	t.Cleanup(func() { _ = pc.Close(); wg.Wait() })
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// newProbe returns the probe of a definition.
+func newProbe(h *balancer.Health, proto balancer.Protocol) *probe.Probe {
+	return probe.New(health.Subject{Health: h, Proto: proto})
 }
 
 // contextThatEnds is cancelled after d.

@@ -158,7 +158,7 @@ func stopped(t *testing.T) {
 		fmt.Println("checking") // before, it might be stopped too early
 		stuck(c)
 	})
-	p := probe.New(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)
+	p := newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)
 	r := p.Check(t.Context(), at)
 	fmt.Printf("%s: %s\n", r.Outcome, r.Text)
 }

@@ -13,7 +13,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -158,7 +157,7 @@ func TestOutOfDescriptors(t *testing.T) {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
 			t.Fatal(err)
 		}
-		got = probe.New(define(balancer.TCPHealth, nil), balancer.TCP).Check(t.Context(), at)
+		got = newProbe(define(balancer.TCPHealth, nil), balancer.TCP).Check(t.Context(), at)
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 			t.Fatal(err)
 		}

@@ -18,14 +18,15 @@ const maxAnswer = 64 << 10
 type Probe struct {
 	health *balancer.Health
 	proto  balancer.Protocol
+	header string // sent first over TCP
 	kind   func(*attempt, context.Context) (string, error)
 	files  *files // nil means no TLS
 }
 
-// New returns the probe for a definition that was validated, which must not change any more. proto is the protocol of
-// the port that is probed; only DNS can be asked over more than one.
-func New(h *balancer.Health, proto balancer.Protocol) *Probe {
-	p := &Probe{health: h, proto: proto, kind: kinds()[h.Type]}
+// New returns the probe for a subject, whose address it ignores. The definition was validated, and must not change.
+func New(s health.Subject) *Probe {
+	h := s.Health
+	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}
 	if h.Type == balancer.HTTPSHealth || h.Type == balancer.GRPCHealth && grpcOverTLS(h) {
 		p.files = newFiles(h)
 	}

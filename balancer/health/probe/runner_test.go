@@ -488,7 +488,7 @@ func TestManyAtOnceByHand(t *testing.T) {
 		mu.Unlock()
 		_, _ = io.WriteString(c, "pong")
 	})
-	p := probe.New(define(balancer.TCPHealth, func(h *balancer.Health) { h.Expect, h.Timeout = "pong", time.Minute }), balancer.TCP)
+	p := newProbe(define(balancer.TCPHealth, func(h *balancer.Health) { h.Expect, h.Timeout = "pong", time.Minute }), balancer.TCP)
 	var asking sync.WaitGroup
 	for range 100 {
 		asking.Go(func() {

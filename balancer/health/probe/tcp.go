@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"syscall"
+
+	"vipd/balancer/sockerr"
 )
 
 // tcp connects, and where the definition says so, sends something and waits for the expected answer.
@@ -19,7 +22,8 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	}
 	conn = a.record(conn)
 	if a.health.Send != "" {
-		if _, err := io.WriteString(conn, a.health.Send); err != nil {
+		_, err := io.WriteString(conn, a.health.Send)
+		if err != nil && (a.health.Expect == "" || !resets(err)) {
 			return "", a.unsent(err)
 		}
 	}
@@ -28,6 +32,10 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	}
 	return a.expect(conn)
 }
+
+// resets reports whether err means that the peer has reset the connection. An answer that came before can still be read.
+// Servers that answer without reading everything reset the connection when they close it.
+func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE) }
 
 // unsent says why what was to be sent was not.
 func (a *attempt) unsent(err error) error {

@@ -1,0 +1,92 @@
+package probe_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/test/wait"
+)
+
+// afterHeader is a connection whose PROXY header was read.
+type afterHeader struct {
+	net.Conn
+	rest io.Reader
+}
+
+func (c afterHeader) Read(p []byte) (int, error) { return c.rest.Read(p) }
+
+// behindProxy requires a PROXY header of the given version that names no client before handle. It closes other connections.
+func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net.Conn) {
+	return func(c net.Conn) {
+		r := bufio.NewReader(c)
+		h, err := proxyproto.Read(r)
+		if err != nil || !h.Command.IsLocal() || version != []balancer.ProxyProtocol{"", "v1", "v2"}[h.Version] {
+			return
+		}
+		handle(afterHeader{c, r})
+	}
+}
+
+// TestProxyHeader checks servers that accept only connections with a PROXY header without a client's address. Each kind of
+// check over TCP must pass with the header, and fail without it.
+func TestProxyHeader(t *testing.T) {
+	quiet(t)
+	ca := newAuthority(t)
+	secure := &tls.Config{Certificates: []tls.Certificate{ca.issue("web.example", -time.Hour, time.Hour)}}
+	for _, c := range []struct {
+		kind   balancer.HealthType
+		handle func(net.Conn)
+		change func(*balancer.Health)
+	}{
+		{balancer.TCPHealth, says("PONG"), func(h *balancer.Health) { h.Send, h.Expect = "PING\r\n\r\n", "PONG" }},
+		{balancer.HTTPHealth, says(ok), nil},
+		{balancer.HTTPSHealth, overTLS(secure, says(ok)), func(h *balancer.Health) { h.Host, h.CAFile = "web.example", ca.file("ca.pem") }},
+		{balancer.DNSHealth, resolveOverTCP, func(h *balancer.Health) { h.Query = "ok.example" }},
+		{balancer.GRPCHealth, forward(t, serveGRPC(t, func(s *grpc.Server) {
+			grpc_health_v1.RegisterHealthServer(s, &healthServer{answer: func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error) {
+				return grpc_health_v1.HealthCheckResponse_SERVING, nil
+			}})
+		})), nil},
+	} {
+		for _, version := range []balancer.ProxyProtocol{balancer.ProxyProtocolV1, balancer.ProxyProtocolV2} {
+			t.Run(string(c.kind)+", "+string(version), func(t *testing.T) {
+				at := serve(t, behindProxy(version, c.handle))
+				h := define(c.kind, c.change)
+				h.Timeout = wait.Patience
+				if got := patient(t, probe.New(health.Subject{Proto: balancer.TCP, Header: version, Health: h}), at); got.Outcome != health.Passed {
+					t.Errorf("with the header: %s %q, want passed", got.Outcome, got.Text)
+				}
+				if got := patient(t, newProbe(define(c.kind, c.change), balancer.TCP), at); got.Outcome != health.Failed {
+					t.Errorf("without the header: %s %q, want failed", got.Outcome, got.Text)
+				}
+			})
+		}
+	}
+}
+
+// forward copies a connection to and from a server.
+func forward(t *testing.T, to netip.AddrPort) func(net.Conn) {
+	t.Helper()
+	return func(c net.Conn) {
+		server, err := net.Dial("tcp", to.String())
+		if err != nil {
+			return
+		}
+		defer func() { _ = server.Close() }()
+		go func() { _, _ = io.Copy(server, c); _ = server.Close() }()
+		_, _ = io.Copy(c, server)
+	}
+}
