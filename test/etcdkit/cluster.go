@@ -32,6 +32,16 @@ type Options struct {
 	TokenTTL time.Duration
 	// Flags are further arguments of each member.
 	Flags []string
+	// Hosts are where the members run. If nil, they run on a loopback address of the test's own namespace.
+	Hosts []Host
+}
+
+// Host is a network namespace that a member runs in.
+type Host struct {
+	// Addr is the member's address there, which the test must reach.
+	Addr string
+	// Do calls a function in the namespace, as lab.NS does.
+	Do func(func() error) error
 }
 
 // Cluster is a running etcd.
@@ -68,6 +78,9 @@ func Start(t testing.TB, o Options) *Cluster {
 		m := &Member{
 			t: t, binary: binary, name: fmt.Sprintf("m%d", i), dir: filepath.Join(t.TempDir(), "data"),
 			client: ports[2*i], peer: "http://" + ports[2*i+1],
+		}
+		if o.Hosts != nil {
+			m.host, m.client, m.peer = &o.Hosts[i], o.Hosts[i].Addr+":2379", "http://"+o.Hosts[i].Addr+":"+peerPort
 		}
 		m.ready = func() bool { return c.serves(m) }
 		m.log = filepath.Join(t.TempDir(), "log")

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -21,6 +22,7 @@ type Member struct {
 	client  string // HOST:PORT for clients
 	peer    string
 	flags   []string
+	host    *Host // nil means the test's own namespace
 	ready   func() bool
 	process *os.Process
 	ended   chan struct{}
@@ -47,7 +49,7 @@ func (m *Member) launch() {
 	go func() {
 		// The kernel takes the end of the thread that started a process for the end of its parent.
 		runtime.LockOSThread()
-		err := cmd.Start()
+		err := m.within(cmd.Start)
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // how it ended is in its log
@@ -60,6 +62,14 @@ func (m *Member) launch() {
 	}
 	m.process, m.ended = cmd.Process, ended
 	m.t.Cleanup(m.Kill)
+}
+
+// within calls a function where the member runs.
+func (m *Member) within(f func() error) error {
+	if m.host == nil {
+		return f()
+	}
+	return m.host.Do(f)
 }
 
 // wait waits until it serves.
@@ -122,5 +132,53 @@ func (m *Member) Restore(dir string) {
 	m.Wipe()
 	if err := os.CopyFS(m.dir, os.DirFS(dir)); err != nil {
 		m.t.Fatal(err)
+	}
+}
+
+// peerPort is where a member with a [Host] is reached by the others.
+const peerPort = "2380"
+
+// Loss is a direction in which a member loses packets to port 2380, by which members talk to each other. Clients still reach it.
+type Loss string
+
+// The directions.
+const (
+	Inbound  Loss = "inbound"
+	Outbound Loss = "outbound"
+	Both     Loss = "both"
+)
+
+// Losses are all directions.
+func Losses() []Loss { return []Loss{Inbound, Outbound, Both} }
+
+// CutPeers drops packets to port 2380 from now on until HealPeers. The member needs a [Host].
+func (m *Member) CutPeers(l Loss) {
+	m.t.Helper()
+	rules := "add table inet peers; "
+	if l != Outbound {
+		rules += "add chain inet peers in { type filter hook input priority 0; }; add rule inet peers in tcp dport " + peerPort + " drop; "
+	}
+	if l != Inbound {
+		rules += "add chain inet peers out { type filter hook output priority 0; }; add rule inet peers out tcp dport " + peerPort + " drop; "
+	}
+	m.nft(rules)
+}
+
+// HealPeers undoes CutPeers.
+func (m *Member) HealPeers() {
+	m.t.Helper()
+	m.nft("delete table inet peers")
+}
+
+func (m *Member) nft(rules string) {
+	m.t.Helper()
+	var out strings.Builder
+	cmd := exec.Command("nft", rules)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := m.within(cmd.Start); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		m.t.Fatalf("nft %q: %v\n%s", rules, err, out.String())
 	}
 }
