@@ -14,12 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -84,80 +78,6 @@ func (c Config) Check() error {
 func isPort(text string) bool {
 	n, err := strconv.ParseUint(text, 10, 16)
 	return err == nil && n > 0
-}
-
-// The life of a connection.
-const (
-	// dialTimeout bounds getting a token for a user.
-	dialTimeout = 5 * time.Second
-	// keepaliveTime and keepaliveTimeout find a connection dead on which nothing comes back. Servers refuse who asks
-	// more often than every 5 s.
-	keepaliveTime    = 10 * time.Second
-	keepaliveTimeout = 5 * time.Second
-	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is longer than a question waits.
-	slowestDial = 3 * time.Second
-	// mostReceived bounds one answer, in bytes.
-	mostReceived = 64 << 20
-)
-
-// open returns a client, which connects by and by, and outlives ctx. The password is read each time, and certificates for each
-// connection, so that what was exchanged counts.
-//
-// A user's token is got here and given to the client, which does not renew it then: once it has ended, questions fail
-// and a new client is due. Left to itself the client asks for the new token in the name of the old one, which servers
-// before 3.5 refuse, whereupon it asks again from within that question, and so on, as long as it may.
-func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
-	if err := c.Check(); err != nil {
-		return nil, err
-	}
-	pauses := backoff.DefaultConfig
-	pauses.MaxDelay = slowestDial
-	config := clientv3.Config{
-		Endpoints: c.Endpoints, Context: context.WithoutCancel(ctx), DialTimeout: dialTimeout,
-		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
-		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout})},
-	}
-	var err error
-	if strings.HasPrefix(c.Endpoints[0], "https:") {
-		if config.TLS, err = c.tls(); err != nil {
-			return nil, err
-		}
-		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(handshakes{credentials.NewTLS(config.TLS), c}))
-	}
-	if c.Username != "" {
-		if config.Token, err = c.token(ctx, config); err != nil {
-			return nil, err
-		}
-	}
-	client, err := clientv3.New(config)
-	return client, plain(err)
-}
-
-// token asks for one in the name of the user. It is empty where etcd has no authentication.
-func (c Config) token(ctx context.Context, config clientv3.Config) (string, error) {
-	text, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("reading password_file: %w", err)
-	}
-	password := strings.TrimRight(string(text), "\r\n")
-	if password == "" {
-		return "", fmt.Errorf("password_file %s is empty", c.PasswordFile)
-	}
-	client, err := clientv3.New(config)
-	if err != nil {
-		return "", plain(err)
-	}
-	defer func() { _ = client.Close() }() // nothing is left to be done about it
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	// Not through the client, for the reason in link.get.
-	answer, err := etcdserverpb.NewAuthClient(client.ActiveConnection()).Authenticate(ctx,
-		&etcdserverpb.AuthenticateRequest{Name: c.Username, Password: password})
-	if is(err, rpctypes.ErrAuthNotEnabled) {
-		return "", nil
-	}
-	return answer.GetToken(), plain(err)
 }
 
 // handshakes are those of TLS, each of which reads the files again: a client lives for as long as the daemon, and authorities and

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -23,8 +24,9 @@ func (e *plainError) Unwrap() error { return e.cause }
 
 // plain makes an error of the client readable; its cause stays.
 func plain(err error) error {
-	if err == nil {
-		return nil
+	var before *plainError
+	if err == nil || errors.As(err, &before) {
+		return err
 	}
 	text := err.Error()
 	if s, ok := status.FromError(err); ok {
@@ -61,16 +63,24 @@ func Untrusted(err error) bool {
 // is reports whether err is the server's error want.
 func is(err, want error) bool { return errors.Is(rpctypes.Error(unwrapped(err)), want) }
 
-// leaderless reports whether err says that etcd has not begun an operation because its leader changes. Such an operation can
-// be repeated, a write too. A request that timed out can't: it may have been done.
-func leaderless(err error) bool {
-	return err != nil && (is(err, rpctypes.ErrLeaderChanged) || is(err, rpctypes.ErrNoLeader))
+// undecided reports whether err says that a member has not carried out an operation, or does not know, because there is no leader or it
+// changed. The member may do better soon.
+func undecided(err error) bool {
+	return err != nil && slices.ContainsFunc([]error{
+		rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,
+	}, func(e error) bool { return is(err, e) })
 }
 
 // late reports whether err says that there was no answer in time.
 func late(err error) bool {
 	cause := unwrapped(err)
-	return errors.Is(cause, context.DeadlineExceeded) || status.Code(cause) == codes.DeadlineExceeded
+	switch {
+	case errors.Is(cause, context.DeadlineExceeded), status.Code(cause) == codes.DeadlineExceeded:
+		return true
+	case status.Code(cause) == codes.Unknown: // which etcd makes of the end of a request
+		return status.Convert(cause).Message() == context.DeadlineExceeded.Error()
+	}
+	return false
 }
 
 // Unreachable reports whether err says that no member of etcd has answered.

@@ -18,7 +18,7 @@ func (t *timing) hasten() {
 	t.jitter, t.slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.refill = time.Second
 	t.errorPause = time.Minute // one outage is one error, however busy the machine
-	t.pageKeys, t.knock, t.survey = 7, 100*time.Millisecond, 200*time.Millisecond
+	t.pageKeys, t.knock, t.proxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
 }
 
 // Silence sets for how long a stream of the source may say nothing.

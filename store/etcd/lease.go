@@ -110,13 +110,9 @@ func (l *lease) once(ctx context.Context, write func(context.Context) error) err
 	if err == nil {
 		err = write(ctx)
 	}
-	switch {
-	case is(err, rpctypes.ErrLeaseNotFound):
+	if is(err, rpctypes.ErrLeaseNotFound) {
 		l.id = 0
 		return errPatience // the next attempt asks for another
-	case late(err) && ctx.Err() == nil:
-		// The member at the other end may be frozen or cut off: before that is noticed, the lease would have ended.
-		_ = l.writer.Close() // the next question makes another connection
 	}
 	return err
 }
@@ -183,9 +179,8 @@ func (l *lease) renew(ctx context.Context) error {
 func (l *lease) do(ctx context.Context, operation func(context.Context, etcdserverpb.LeaseClient) error) error {
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	return l.writer.do(ctx, l.key, func(ctx context.Context, client *clientv3.Client) error {
-		// Not through the client, which asks again at once, forever, where nothing listens.
-		return operation(ctx, etcdserverpb.NewLeaseClient(client.ActiveConnection()))
+	return l.writer.do(ctx, l.key, l.writer.members.write, func(ctx context.Context, m *member) error {
+		return operation(ctx, etcdserverpb.NewLeaseClient(m.conn()))
 	})
 }
 
@@ -267,8 +262,8 @@ type foreign struct{ lease, created int64 }
 
 // attempt runs ops if the conditions hold, and else returns who has the first key.
 func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare, ops []*etcdserverpb.RequestOp) (*foreign, error) {
-	// To look only, any member will do: what it does not know yet is found when something is written.
-	look := read(&etcdserverpb.RangeRequest{Key: []byte(l.key), Serializable: len(ops) == 0})
+	// All members agree on the answer: one that is cut off would go on reporting a lease of the past.
+	look := read(&etcdserverpb.RangeRequest{Key: []byte(l.key)})
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	ctx, cancel := l.limit(ctx)
 	defer cancel()

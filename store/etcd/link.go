@@ -13,20 +13,18 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
 
 // link owns the connection: it reads, follows, and notices when that no longer works. What it learns it tells in
 // messages, in order.
 type link struct {
-	config Config
-	keys   Keys
-	log    *slog.Logger
-	timing timing
-	out    chan<- message
-	// client is the connection in use; nil means the next attempt makes one.
-	client *clientv3.Client
+	config  Config
+	keys    Keys
+	log     *slog.Logger
+	timing  timing
+	out     chan<- message
+	members *members
 
 	// full: everything must be read (again). another: because etcd has another history than what was seen.
 	full, another bool
@@ -38,8 +36,6 @@ type link struct {
 	marked   int64
 	// scopes are what is read and followed.
 	scopes []followed
-	// apart is how many attempts were silent or lost, up to mostApart, and then none again: see stream.create.
-	apart int
 	// steady: the present attempt has come to following. reread is when everything is to be read again.
 	steady bool
 	reread time.Time
@@ -68,8 +64,7 @@ type timing struct {
 	now func() time.Time
 	// errorPause is the time between two errors that are published during one absence, if they differ.
 	errorPause time.Duration
-	// ask is the time between requests for progress; silence is how long a stream may say nothing before it is given up: an
-	// etcd that stands still for seconds must not have all its clients read everything again.
+	// ask is the time between questions how far etcd is; silence is how long a stream may be behind the answers before it is given up.
 	ask, silence time.Duration
 	// call bounds one question, page the reading of one page.
 	call, page time.Duration
@@ -78,8 +73,8 @@ type timing struct {
 	// reread is the time between full readings, without any reason but caution; knock that between questions whether
 	// what may not be read may be read by now.
 	reread, knock time.Duration
-	// survey is the time between surveys of what a proxy has, with few keys.
-	survey time.Duration
+	// proxyReread is the time between full readings behind a proxy, with few keys.
+	proxyReread time.Duration
 	// refill is how long no service may come until what another history has counts, at most longestRefill after the first.
 	refill, longestRefill time.Duration
 	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
@@ -90,13 +85,13 @@ type timing struct {
 
 func usualTiming() timing {
 	return timing{
-		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, survey: 2 * time.Minute, refill: refillTime, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
+		now: time.Now, ask: 5 * time.Second, silence: 9 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
+		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, proxyReread: 2 * time.Minute, refill: refillTime, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
 	}
 }
 
 func newLink(c Config, keys Keys, scopes []scope, t timing, log *slog.Logger, out chan<- message) *link {
-	l := &link{config: c, keys: keys, log: log, timing: t, out: out}
+	l := &link{config: c, members: newMembers(c, keys), keys: keys, log: log, timing: t, out: out}
 	for _, s := range scopes {
 		l.scopes = append(l.scopes, followed{scope: s})
 	}
@@ -120,15 +115,12 @@ type message struct {
 	away   error
 }
 
-// mostApart bounds by how much the keys of watches grow.
-const mostApart = 32
-
 // errReread ends an attempt without anything being wrong.
 var errReread = errors.New("it is time to read everything again")
 
 // run connects again and again until ctx ends.
 func (l *link) run(ctx context.Context) {
-	defer l.disconnect()
+	defer l.members.close()
 	l.full = true
 	for failures := 0; ctx.Err() == nil; {
 		l.steady = false
@@ -140,16 +132,15 @@ func (l *link) run(ctx context.Context) {
 			failures = 0
 		}
 		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
-		if errors.Is(err, errSilent) || errors.Is(err, errLost) {
-			l.apart = (l.apart + 1) % (mostApart + 1)
+		if errors.Is(err, errSilent) {
+			l.members.leave(l.members.current.Load())
 			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
 		}
 		if !l.tell(ctx, message{away: err}) {
 			return
 		}
 		if !l.steady {
-			// A new client has fresh files, names and connections, and does not wait as long as the old one would.
-			l.disconnect()
+			l.members.close() // the next connection has fresh files and names
 		}
 		wake.Sleep(ctx, l.timing.pause(failures))
 		failures++
@@ -176,22 +167,9 @@ func (l *link) tell(ctx context.Context, m message) bool {
 	}
 }
 
-func (l *link) disconnect() {
-	if l.client != nil {
-		_ = l.client.Close() // nothing is left to be done about it
-	}
-	l.client = nil
-}
-
-// attempt connects, gets up to date and follows, until that ends; the error says why.
+// attempt gets up to date and follows, until that ends; the error says why.
 func (l *link) attempt(ctx context.Context) error {
-	if l.client == nil {
-		var err error
-		if l.client, err = l.config.open(ctx); err != nil {
-			return err
-		}
-	}
-	if !l.full {
+	if l.cluster != 0 {
 		if err := l.verify(ctx); err != nil {
 			return err
 		}
@@ -204,15 +182,16 @@ func (l *link) attempt(ctx context.Context) error {
 	return l.follow(ctx)
 }
 
-// get asks etcd for keys by a client, of all members' agreement.
-func (l *link) get(
-	ctx context.Context, client *clientv3.Client, limit time.Duration, request *etcdserverpb.RangeRequest,
-) (*etcdserverpb.RangeResponse, error) {
+// get asks etcd for keys, as all members agree on them.
+func (l *link) get(ctx context.Context, limit time.Duration, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// Not through the client: that waits out the limit where nothing listens, instead of saying so.
-	kv := etcdserverpb.NewKVClient(client.ActiveConnection())
-	return kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+	err = l.members.do(ctx, func(ctx context.Context, m *member) (err error) {
+		answer, err = etcdserverpb.NewKVClient(m.conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		return err
+	})
+	l.members.saw(answer.GetHeader())
+	return answer, err
 }
 
 // verify asks whether etcd still has the history that was seen: the key that changed last must have been what it was, at
@@ -223,21 +202,23 @@ func (l *link) verify(ctx context.Context) error {
 		key = l.scopes[0].key
 	}
 	at := max(l.revision, l.known())
-	answer, err := l.get(ctx, l.client, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
+	another := false
+	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
 	switch {
 	case is(err, rpctypes.ErrFutureRev):
-		l.full = true
+		another = true
 	case is(err, rpctypes.ErrCompacted):
 		l.full = true
 		return nil // nothing is wrong; it was long ago
 	case err != nil:
 		return l.config.denied(plain(err), "read", l.scopes[0].key)
 	case answer.Header.ClusterId != l.cluster:
-		l.full = true
+		another = true
 	case l.marker != "":
-		l.full = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
+		another = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
 	}
-	if l.another = l.full; l.full {
+	if another {
+		l.full, l.another = true, true
 		l.log.Warn("etcd has another history than before: reading everything again", "rev", at)
 	}
 	return nil
@@ -296,7 +277,7 @@ type reading struct {
 func (r *reading) scope(ctx context.Context, s scope) error {
 	first := true
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-		answer, err := r.get(ctx, r.client, r.timing.page, request)
+		answer, err := r.get(ctx, r.timing.page, request)
 		return answer, plain(err)
 	}
 	return readScope(ctx, ask, s, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
@@ -335,22 +316,14 @@ func (r *reading) mark(kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// askLeases asks which of the leases live, all on one connection, and writes that into them. Where etcd does not answer, the rest
-// stays unknown.
+// askLeases asks which of the leases live, and writes that into them. If etcd does not answer, the rest stays unknown.
 func (l *link) askLeases(ctx context.Context, all []leaseNews) {
-	// A new client: the token of the one that follows may have ended since.
-	opening, cancel := context.WithTimeout(ctx, l.timing.call)
-	client, err := l.config.open(opening)
-	cancel()
-	if err != nil {
-		return
-	}
-	defer func() { _ = client.Close() }() // nothing is left to be done about it
-	leases, known := etcdserverpb.NewLeaseClient(client.ActiveConnection()), map[int64]leaseAnswer{}
+	known := map[int64]leaseAnswer{}
 	for i := range all {
 		answer, asked := known[all[i].lease]
 		if !asked {
-			if answer, err = l.lease(ctx, leases, all[i].lease); err != nil && Unreachable(err) {
+			var err error
+			if answer, err = l.lease(ctx, all[i].lease); err != nil && Unreachable(err) {
 				return
 			}
 			known[all[i].lease] = answer
@@ -360,10 +333,18 @@ func (l *link) askLeases(ctx context.Context, all []leaseNews) {
 }
 
 // lease asks whether a lease lives. With an error it is unknown.
-func (l *link) lease(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (leaseAnswer, error) {
+func (l *link) lease(ctx context.Context, id int64) (is leaseAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
 	defer cancel()
-	answer, err := leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
+	err = l.members.do(ctx, func(ctx context.Context, m *member) error {
+		is, err = timeToLive(ctx, m, id)
+		return err
+	})
+	return is, err
+}
+
+func timeToLive(ctx context.Context, m *member, id int64) (leaseAnswer, error) {
+	answer, err := etcdserverpb.NewLeaseClient(m.conn()).LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
 	switch {
 	case is(err, rpctypes.ErrLeaseNotFound), err == nil && answer.TTL <= 0:
 		return leaseEnded, nil

@@ -283,13 +283,13 @@ func (w *Writer) Unregistered(ctx context.Context) (nodes []string, err error) {
 
 // Members returns the URLs of each member of etcd.
 func (w *Writer) Members(ctx context.Context) (all [][]string, err error) {
-	err = w.do(ctx, "the list of members", func(ctx context.Context, client *clientv3.Client) error {
-		answer, err := client.MemberList(ctx)
+	err = w.do(ctx, "the list of members", w.members.do, func(ctx context.Context, m *member) error {
+		answer, err := m.client.MemberList(ctx)
 		if err != nil {
 			return err
 		}
-		for _, m := range answer.Members {
-			all = append(all, append(m.GetPeerURLs(), m.GetClientURLs()...))
+		for _, each := range answer.Members {
+			all = append(all, append(each.GetPeerURLs(), each.GetClientURLs()...))
 		}
 		return nil
 	})

@@ -51,6 +51,8 @@ type Ownership struct {
 	Report  func(error)
 
 	writer *Writer
+	// watched are the members for what is followed: a write that moves to another one ends no watch.
+	watched *members
 	// ready: the history that is followed is the one that was, and may be written to.
 	ready atomic.Bool
 	wake  wake.Signal
@@ -66,7 +68,7 @@ func NewOwnership(c Config, node string) (*Ownership, error) {
 	if err = errors.Join(err, CheckNode(node)); err != nil {
 		return nil, err
 	}
-	return &Ownership{keys: w.keys, node: node, writer: w, wake: wake.New()}, nil
+	return &Ownership{keys: w.keys, node: node, writer: w, watched: newMembers(c, w.keys), wake: wake.New()}, nil
 }
 
 // MemberChanged has what Member returns written again.
@@ -99,11 +101,11 @@ func (o *Ownership) denied(err error) error {
 }
 
 func (o *Ownership) attempt(run context.Context) error {
-	client, err := o.writer.config.open(run) // a watch outlives its token, what is written needs others
+	m, err := o.reach(run)
 	if err != nil {
 		return err
 	}
-	defer func() { _, _ = client.Close(), o.writer.Close() }() // nothing is left to be done about it
+	defer func() { o.watched.close(); _ = o.writer.Close() }() // which returns no error
 	ctx, cancel := context.WithCancelCause(run)
 	defer cancel(nil)
 	defer o.ready.Store(false)
@@ -118,20 +120,27 @@ func (o *Ownership) attempt(run context.Context) error {
 			_ = lease.revoke(bounded)
 		}
 	}()
-	revision, err := o.load(ctx, client)
+	revision, err := o.load(ctx, m.client)
 	if err != nil {
 		return err
 	}
 	go func() { // the client would go on with what listens there next, which may be another etcd
-		if client.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
+		if m.conn().WaitForStateChange(ctx, connectivity.Ready) {
 			cancel(errors.New("the connection was lost"))
 		}
 	}()
 	if !o.proxied {
 		o.Report(nil)
 	}
-	err = o.follow(ctx, client, lease, revision)
+	err = o.follow(ctx, m, lease, revision)
 	return cmp.Or(context.Cause(ctx), err) // the cause is known only now
+}
+
+// reach returns a member that has not lost the others.
+func (o *Ownership) reach(ctx context.Context) (*member, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	return o.watched.reach(ctx, nil)
 }
 
 // register writes nodes/NODE under a lease.
@@ -237,27 +246,29 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c ownership.Change, 
 }
 
 // follow passes changes on and keeps the lease, until something fails.
-func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *lease, revision int64) error {
+func (o *Ownership) follow(ctx context.Context, m *member, l *lease, revision int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	var keeping sync.WaitGroup
 	defer keeping.Wait() // the lease is for one goroutine at a time
 	defer cancel()
-	records := client.Watch(ctx, o.keys.prefix+ownershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
-	config := client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
+	records := m.client.Watch(ctx, o.keys.prefix+ownershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
+	config := m.client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
 	kept := make(chan error, 1)
 	keeping.Go(func() { kept <- o.keep(ctx, l) })
-	probe := time.NewTicker(ownershipProbe)
-	defer probe.Stop()
-	heard, progressed := time.Now(), false
+	wanted := make(chan int64, 1)
+	keeping.Go(func() { o.probe(ctx, m, wanted) })
+	look := time.NewTicker(ownershipProbe)
+	defer look.Stop()
+	heard, progressed, behind := time.Now(), false, int64(0)
 	for {
 		select {
 		case err := <-kept:
 			return err
-		case <-probe.C:
+		case behind = <-wanted:
+		case <-look.C:
 			if time.Since(heard) > ownershipSilence {
-				return o.silent(ctx, client, progressed)
+				return o.silent(ctx, m, progressed)
 			}
-			go func() { _ = client.RequestProgress(ctx) }() // silence is what counts
 		case answer, ok := <-config:
 			if !ok || answer.Err() != nil {
 				return errors.Join(errors.New("the watch has ended"), answer.Err())
@@ -272,7 +283,10 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *leas
 			if !ok || answer.Err() != nil {
 				return errors.Join(errors.New("the watch has ended"), answer.Err())
 			}
-			heard, progressed = time.Now(), progressed || answer.IsProgressNotify()
+			if len(answer.Events) > 0 || answer.Header.Revision >= behind {
+				heard = time.Now()
+			}
+			progressed = progressed || answer.IsProgressNotify()
 			if o.proxied && progressed {
 				o.proxied = false
 				o.Report(nil)
@@ -289,15 +303,45 @@ func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, l *leas
 	}
 }
 
+// probe asks how far etcd is, as all members agree on it, and then the watches, until ctx ends. If the member that these are on does not
+// answer, the question moves to another one, which ends the watches.
+func (o *Ownership) probe(ctx context.Context, m *member, wanted chan<- int64) {
+	for wake.Sleep(ctx, ownershipProbe) {
+		revision, err := o.agreed(ctx)
+		if err != nil {
+			continue // silence is what counts
+		}
+		select {
+		case wanted <- revision:
+		case <-ctx.Done():
+			return
+		}
+		_ = m.client.RequestProgress(ctx)
+	}
+}
+
+// agreed returns etcd's revision, as all members agree on it.
+func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipProbe)
+	defer cancel()
+	err = o.watched.do(ctx, func(ctx context.Context, m *member) error {
+		answer, err := etcdserverpb.NewKVClient(m.conn()).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(o.keys.NodeConfig(o.node)), CountOnly: true})
+		revision = answer.GetHeader().GetRevision()
+		return err
+	})
+	return revision, err
+}
+
 // silent says why etcd tells nothing. A gRPC proxy answers questions, and requests for progress never.
-func (o *Ownership) silent(ctx context.Context, client *clientv3.Client, progressed bool) error {
+func (o *Ownership) silent(ctx context.Context, m *member, progressed bool) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
-	if _, err := client.Get(ctx, o.keys.NodeConfig(o.node), clientv3.WithCountOnly()); err == nil && !progressed {
+	if _, err := m.client.Get(ctx, o.keys.NodeConfig(o.node), clientv3.WithCountOnly()); err == nil && !progressed {
 		o.proxied = true
 		return fmt.Errorf("etcd at %s answers, but not how far its watches have come, as its gRPC proxies do not: name etcd's members as endpoints",
 			strings.Join(o.writer.config.Endpoints, ", "))
 	}
+	o.watched.leave(m)
 	return errors.New("etcd is silent")
 }
 

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer/wake"
-
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,11 +17,9 @@ import (
 // Writer writes services and what belongs to them, and reads what there is. Each service is one transaction. Its
 // methods may be called by several goroutines at once.
 type Writer struct {
-	config Config
-	keys   Keys
-
-	opening chan struct{} // of one place, taken while client is used or made: to make one takes as long as etcd does
-	client  *clientv3.Client
+	config  Config
+	keys    Keys
+	members *members
 
 	newestMu sync.Mutex // guards found
 	found    found
@@ -41,77 +37,35 @@ func NewWriter(c Config) (*Writer, error) {
 		return nil, err
 	}
 	keys, err := NewKeys(c.Prefix)
-	return &Writer{config: c, keys: keys, opening: make(chan struct{}, 1)}, err
+	return &Writer{config: c, keys: keys, members: newMembers(c, keys)}, err
 }
 
 // Close ends the connection. Another question makes another.
 func (w *Writer) Close() error {
-	w.opening <- struct{}{}
-	defer func() { <-w.opening }()
-	if w.client == nil {
-		return nil
-	}
-	err := w.client.Close()
-	w.client = nil
-	return err
+	w.members.close()
+	return nil
 }
 
 // patience bounds one question to etcd.
 const patience = 10 * time.Second
 
-// connection returns the client in use, or a new one in place of old.
-func (w *Writer) connection(ctx context.Context, old *clientv3.Client) (*clientv3.Client, error) {
-	select {
-	case w.opening <- struct{}{}:
-		defer func() { <-w.opening }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if w.client != nil && w.client != old {
-		return w.client, nil
-	}
-	if w.client != nil {
-		_ = w.client.Close() // its token has ended, and nothing else is left of it
-		w.client = nil
-	}
-	client, err := w.config.open(ctx)
-	if err == nil {
-		w.client = client
-	}
-	return client, err
-}
+// attempts carries out an operation: members.do or members.write.
+type attempts func(context.Context, func(context.Context, *member) error) error
 
-// do runs one operation, again with a new token if the old one has ended, and while etcd elects a leader. What is the key or
-// folder that it is about.
-func (w *Writer) do(ctx context.Context, what string, operation func(context.Context, *clientv3.Client) error) error {
+// do carries out an operation in time. What is the key or folder that it is about.
+func (w *Writer) do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var client *clientv3.Client
-	for range 2 {
-		var err error
-		if client, err = w.connection(ctx, client); err != nil {
-			return w.where(unsent{err})
-		}
-		for tries := 0; ; tries++ {
-			if err = operation(ctx, client); !leaderless(err) {
-				break
-			}
-			wake.Sleep(ctx, usualTiming().pause(tries))
-			if ctx.Err() != nil {
-				break
-			}
-		}
-		if err == nil {
-			return nil
-		}
-		if is(err, rpctypes.ErrPermissionDenied) {
-			return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", w.config.who(), what), err}
-		}
-		if !w.config.ended(err) {
-			return w.where(plain(err))
-		}
+	err := attempts(ctx, operation)
+	switch {
+	case err == nil:
+		return nil
+	case is(err, rpctypes.ErrPermissionDenied):
+		return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", w.config.who(), what), err}
+	case w.config.ended(err):
+		return w.where(errors.New("its tokens end at once"))
 	}
-	return w.where(errors.New("its tokens end at once"))
+	return w.where(plain(err))
 }
 
 // unsent is why etcd was not asked at all.
@@ -126,10 +80,11 @@ func (w *Writer) where(err error) error {
 
 // get asks for keys. It does not wait for members that are silent.
 func (w *Writer) get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
-	err = w.do(ctx, string(request.Key), func(ctx context.Context, client *clientv3.Client) (err error) {
-		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+	err = w.do(ctx, string(request.Key), w.members.do, func(ctx context.Context, m *member) (err error) {
+		answer, err = etcdserverpb.NewKVClient(m.conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 		return err
 	})
+	w.members.saw(answer.GetHeader())
 	return answer, err
 }
 
@@ -142,14 +97,65 @@ func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// transact runs a transaction.
+// transact runs a transaction. If it is repeated because an answer was lost, and its conditions no longer hold because it was
+// carried out, that is found by what it has written.
 func (w *Writer) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (answer *etcdserverpb.TxnResponse, err error) {
-	err = w.do(ctx, what, func(ctx context.Context, client *clientv3.Client) (err error) {
-		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+	repeated := false
+	err = w.do(ctx, what, w.members.write, func(ctx context.Context, m *member) (err error) {
+		kv := etcdserverpb.NewKVClient(m.conn())
+		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		if err == nil && !answer.Succeeded && repeated {
+			answer, err = readBack(ctx, kv, request, answer)
+		}
+		repeated = true
 		return err
 	})
+	w.members.saw(answer.GetHeader())
 	return answer, err
 }
+
+// readBack returns the answer to a transaction as if it were the first: its conditions do not hold now, but if all that it puts and
+// deletes is so, it was carried out before.
+func readBack(
+	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
+) (*etcdserverpb.TxnResponse, error) {
+	effects, first := effectsOf(request.Success)
+	if len(effects) == 0 {
+		return refused, nil
+	}
+	answer, err := kv.Txn(ctx, &etcdserverpb.TxnRequest{Compare: effects, Success: first})
+	if err != nil || !answer.Succeeded {
+		return refused, err
+	}
+	for _, part := range answer.Responses {
+		for _, kv := range part.GetResponseRange().GetKvs() {
+			answer.Header.Revision = kv.ModRevision
+		}
+	}
+	return answer, nil
+}
+
+// effectsOf returns conditions that hold after operations, and a request for the first key that is put. Deletions in nested transactions
+// are not among them.
+func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, first []*etcdserverpb.RequestOp) {
+	for _, op := range ops {
+		if p := op.GetRequestPut(); p != nil {
+			value := clientv3.Compare(clientv3.Value(string(p.Key)), "=", string(p.Value))
+			effects = append(effects, value.GetCompare(), under(string(p.Key), p.Lease))
+			if first == nil {
+				first = []*etcdserverpb.RequestOp{read(&etcdserverpb.RangeRequest{Key: p.Key, KeysOnly: true})}
+			}
+		}
+		if d := op.GetRequestDeleteRange(); d != nil {
+			gone := clientv3.Compare(clientv3.Version(string(d.Key)).WithRange(string(d.RangeEnd)), "=", 0)
+			effects = append(effects, gone.GetCompare())
+		}
+	}
+	return effects[:min(len(effects), mostEffects)], first
+}
+
+// mostEffects is how many conditions are enough to recognize a transaction: etcd accepts 128.
+const mostEffects = 100
 
 // unchanged is the condition that a key was last changed at a revision; 0 means that it is not there.
 func unchanged(key string, revision int64) *etcdserverpb.Compare {

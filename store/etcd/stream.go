@@ -24,31 +24,38 @@ import (
 type stream struct {
 	*link
 	watch etcdserverpb.Watch_WatchClient
-	// heard is when something came last, in nanoseconds since began; handing while it is being handed over.
-	began   time.Time
-	heard   atomic.Int64
-	created int
-	// order are the places of the scopes that are watched. server is who numbers the watches.
-	order  []int
-	server atomic.Int32
-	seen   atomic.Pointer[seen]
+	// wanted is how far etcd was when it was last asked, and proven when the stream had come so far, in nanoseconds since began:
+	// handing while an answer is handed over.
+	began          time.Time
+	wanted, proven atomic.Int64
+	created        int
+	// ready: all watches exist. proxied: a gRPC proxy has made them. It numbers them itself, from 0, and has no answer to requests for
+	// progress, on which old proxies crash.
+	ready, proxied atomic.Bool
+	// size is the number of keys when the attempt started.
+	size int64
 }
 
 const handing = -1
 
-var errSilent = errors.New("the watch is silent: not even progress is reported")
+var errSilent = errors.New("the watch is silent: it is behind what etcd answers")
 
 // follow opens the watches and tells what changes, until that ends.
 func (l *link) follow(ctx context.Context) error {
 	// A member that has lost the others ends the stream, instead of saying nothing.
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
-	client := etcdserverpb.NewWatchClient(l.client.ActiveConnection())
-	watch, err := client.Watch(ctx, grpc.MaxCallRecvMsgSize(mostReceived))
+	reaching, stop := context.WithTimeout(ctx, l.timing.call)
+	m, err := l.members.reach(reaching, nil)
+	stop()
 	if err != nil {
 		return plain(err)
 	}
-	s := &stream{link: l, watch: watch, began: l.timing.now()}
+	watch, err := etcdserverpb.NewWatchClient(m.conn()).Watch(ctx, grpc.MaxCallRecvMsgSize(mostReceived))
+	if err != nil {
+		return plain(err)
+	}
+	s := &stream{link: l, watch: watch, began: l.timing.now(), size: total(l.scopes)}
 	s.create()
 	var asking sync.WaitGroup
 	asking.Go(func() { cancel(s.ask(ctx, l.reread)) })
@@ -58,39 +65,36 @@ func (l *link) follow(ctx context.Context) error {
 		answer, err := watch.Recv()
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-				l.full = l.full || errors.Is(cause, errReread) || errors.Is(cause, errLost)
+				l.full = l.full || errors.Is(cause, errReread)
 				return cause
+			}
+			if l.members.current.Load() != m {
+				return errMoved
 			}
 			return plain(err)
 		}
-		s.heard.Store(handing)
+		before := s.proven.Swap(handing)
 		if err := s.take(ctx, answer); err != nil {
 			return err
 		}
-		s.remember()
-		s.hear()
+		if len(answer.Events) > 0 || answer.Header.GetRevision() >= s.wanted.Load() {
+			before = s.now()
+		}
+		s.proven.Store(before)
 	}
 }
 
-// hear notes that the stream lives.
-func (s *stream) hear() { s.heard.Store(int64(s.timing.now().Sub(s.began))) }
+// now is the time since the stream began.
+func (s *stream) now() int64 { return int64(s.timing.now().Sub(s.began)) }
 
 // create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
-//
-// After a silent attempt the watches of folders begin at another key, below all that can be in them. A proxy watches equal ranges
-// once for all its clients: one that has lost such a watch, as it does when the token of the client that came first has ended
-// while etcd restarts, goes on giving it to whoever asks for this range, and drops it only when nobody does.
 func (s *stream) create() {
 	for i, f := range s.scopes {
 		if f.denied {
 			continue
 		}
-		key := f.key
-		if f.end != "" {
-			key += strings.Repeat("\x00", s.apart)
-		}
 		create := &etcdserverpb.WatchCreateRequest{
-			Key: []byte(key), RangeEnd: []byte(f.end),
+			Key: []byte(f.key), RangeEnd: []byte(f.end),
 			StartRevision: f.next, ProgressNotify: true, Fragment: true, WatchId: int64(i + 1),
 		}
 		request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}
@@ -98,26 +102,22 @@ func (s *stream) create() {
 			return // Recv says why
 		}
 		s.created--
-		s.order = append(s.order, i)
 	}
 }
 
-// ask requests progress now and then, and returns why the stream should end; nil means it has ended.
+// ask asks how far etcd is, now and then, and returns why the stream should end; nil means it has ended.
 func (s *stream) ask(ctx context.Context, reread time.Time) error {
-	request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
-		ProgressRequest: &etcdserverpb.WatchProgressRequest{},
-	}}
 	knock := s.began.Add(s.timing.knock)
-	survey := survey{due: s.began.Add(s.timing.survey/2 + rand.N(s.timing.survey))}
+	behindProxy := s.timing.proxyReread/2 + rand.N(s.timing.proxyReread) + time.Duration(s.size)*rereadKey
 	for {
-		wake.Sleep(ctx, s.timing.ask*3/4+rand.N(s.timing.ask/2))
-		heard, now := s.heard.Load(), s.timing.now()
+		wake.Sleep(ctx, s.timing.ask*9/10+rand.N(s.timing.ask/5))
+		proven, now := s.proven.Load(), s.timing.now()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case heard != handing && now.Sub(s.began)-time.Duration(heard) > s.timing.silence:
+		case proven != handing && time.Duration(s.now()-proven) > s.timing.silence:
 			return errSilent
-		case now.After(reread):
+		case now.After(reread), s.proxied.Load() && now.After(s.began.Add(behindProxy)):
 			return errReread
 		case now.After(knock):
 			if err := s.knock(ctx); err != nil {
@@ -125,50 +125,61 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 			}
 			knock = now.Add(s.timing.knock)
 		}
-		switch s.server.Load() {
-		case member:
-			if err := s.watch.Send(request); err != nil {
-				return nil // Recv says why
-			}
-		case proxy:
-			err := s.probe(ctx, heard)
-			if err == nil {
-				err = s.survey(ctx, &survey)
-			}
-			if err != nil {
-				return err
-			}
+		if err := s.prove(ctx); err != nil {
+			return err
 		}
 	}
+}
+
+// rereadKey is how much longer each key makes the time between full readings behind a proxy, which may have lost a watch and not
+// report it: a host reads 100 keys a second at most.
+const rereadKey = 10 * time.Millisecond
+
+// prove asks how far etcd is, as all members agree on it, and then the watches. If the member that these are on does not answer, the
+// question moves to another one, which ends the stream. If none answers, the stream becomes silent.
+func (s *stream) prove(ctx context.Context) error {
+	answer, err := s.get(ctx, s.timing.call, &etcdserverpb.RangeRequest{Key: []byte(s.scopes[0].key)})
+	switch {
+	case Forbidden(err):
+		return errReread // which reports that
+	case err != nil && !Unreachable(err):
+		return plain(err)
+	case err != nil:
+		return nil
+	case answer.Header.ClusterId != s.cluster || answer.Header.Revision < s.wanted.Load():
+		return fmt.Errorf("etcd has another history than before, at revision %d", answer.Header.Revision)
+	}
+	s.wanted.Store(answer.Header.Revision)
+	switch {
+	case !s.ready.Load():
+	case s.proxied.Load():
+		if before := s.proven.Load(); before != handing {
+			s.proven.CompareAndSwap(before, s.now())
+		}
+	default:
+		_ = s.watch.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{ // Recv reports the error
+			ProgressRequest: &etcdserverpb.WatchProgressRequest{},
+		}})
+	}
+	return nil
 }
 
 // knock asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
 // one that was denied is not granted later. The error is why the stream should end. It asks for the key of the folder itself,
 // which costs nothing, and which can't exist.
 func (s *stream) knock(ctx context.Context) error {
-	client := s.client
 	for i := range s.scopes {
 		f := &s.scopes[i] // whose next the other goroutine writes
 		request := &etcdserverpb.RangeRequest{Key: []byte(f.key)}
 		if f.denied {
 			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.end), true, true
 		}
-		_, err := s.get(ctx, client, s.timing.call, request)
-		if s.config.ended(err) && client == s.client {
-			// The token has ended, which a watch does not notice. So may the user have.
-			fresh, failed := s.config.open(ctx)
-			if is(failed, rpctypes.ErrAuthFailed) {
-				return failed
-			}
-			if failed != nil {
-				return nil // where etcd does not answer, the stream finds out by itself
-			}
-			defer func() { _ = fresh.Close() }() // nothing is left to be done about it
-			client = fresh
-			_, err = s.get(ctx, client, s.timing.call, request)
-		}
+		_, err := s.get(ctx, s.timing.call, request)
 		if f.denied && err == nil || !f.denied && Forbidden(err) {
 			return errReread
+		}
+		if is(err, rpctypes.ErrAuthFailed) {
+			return plain(err)
 		}
 	}
 	return nil
@@ -180,9 +191,12 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 	case answer.Canceled:
 		return s.canceled(answer)
 	case answer.Created:
-		s.number(answer.WatchId)
+		if answer.WatchId == 0 {
+			s.proxied.Store(true)
+		}
 		if s.created++; s.created == 0 {
 			s.steady = true
+			s.ready.Store(true)
 			if !s.tell(ctx, message{steady: true}) {
 				return ctx.Err()
 			}
@@ -195,8 +209,9 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 			return errors.Join(err, fmt.Errorf("etcd went back from revision %d to %d", s.revision, answer.Header.Revision))
 		}
 	default:
-		if f := s.watched(answer.WatchId); f != nil {
+		if id := answer.WatchId; s.steady && !s.proxied.Load() && id > 0 && id <= int64(len(s.scopes)) {
 			// A watch's own notice comes in order with its events, other than the answer to a request.
+			f := &s.scopes[id-1]
 			f.next = max(f.next, answer.Header.Revision+1)
 		}
 	}
@@ -213,6 +228,16 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	// Denied watches have no ID in some versions: reading all anew finds out which it is, and whether it is needed.
 	s.full = s.full || strings.Contains(reason, "permission denied")
 	return err
+}
+
+// holding is the scope that a key is in; nil means none.
+func (s *stream) holding(key string) *followed {
+	for i := range s.scopes {
+		if s.scopes[i].holds(key) {
+			return &s.scopes[i]
+		}
+	}
+	return nil
 }
 
 // takeEvents hands changes over.

@@ -14,7 +14,7 @@ func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.ready.Store(true)
-	o.writer.opening <- struct{}{}
+	o.writer.members.choosing <- struct{}{}
 	if outcome, _, err := o.Write(t.Context(), ownership.Write{}); outcome != ownership.Unsent || err == nil {
 		t.Errorf("got %v, %v", outcome, err)
 	}

@@ -46,7 +46,9 @@ func (w *watching) suspect(before *state, another bool) {
 	case w.wiped == nil:
 		w.wiped = &wiped{state: *before}
 	}
-	w.refilled()
+	if w.state.services != before.services {
+		w.refilled()
+	}
 }
 
 // hasServices reports whether there are all services that other has.

@@ -63,8 +63,13 @@ type fleet struct {
 // newFleet starts the hosts. They may have lines of configuration before and after the usual.
 func newFleet(t *testing.T, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
+	return newFleetIn(t, lab.New(t), mode, o, more...)
+}
+
+// newFleetIn is newFleet in a lab of the test.
+func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more ...string) *fleet {
+	t.Helper()
 	bin := program.Bin(t)
-	l := lab.New(t)
 	f := &fleet{t: t, lab: l, bin: bin, lan: l.Bridge("lan"), other: l.Bridge("other"), third: l.Bridge("third"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
 	f.lan.Join(f.client, "10.9.0.50/16", "fd09::50/64", taken.String()+"/32")
 	for i := range 3 {

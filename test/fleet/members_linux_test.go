@@ -1,0 +1,255 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+// registrars is the number of registrars in TestMemberCut, ttl the life of their leases.
+const (
+	registrars = 6
+	ttl        = 10 * time.Second
+)
+
+// cutFleet is a cluster of three members in network namespaces, and programs that use it from the host.
+type cutFleet struct {
+	t       *testing.T
+	bin     string
+	etcd    *etcdkit.Cluster
+	sources [3]*etcd.Source
+}
+
+// TestMemberCut cuts each member off from the others for longer than leases live, in each direction, while clients still reach
+// it. Writes and reads succeed, no registrar loses its key, and sources see all changes.
+func TestMemberCut(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft", "ip")
+	f := newCutFleet(t)
+	losses := etcdkit.Losses()
+	for i, m := range f.etcd.Members {
+		for j, loss := range losses {
+			if !wait.Soaking() && i != j {
+				continue
+			}
+			t.Run(fmt.Sprintf("member %d %s", i, loss), func(t *testing.T) { f.cut(t, m, loss) })
+		}
+	}
+}
+
+func newCutFleet(t *testing.T) *cutFleet {
+	l := lab.New(t)
+	hosts, _ := etcdkit.Hosts(l, 3)
+	f := &cutFleet{t: t, bin: program.Bin(t), etcd: etcdkit.Start(t, etcdkit.Options{Members: 3, Hosts: hosts})}
+	f.follow()
+	for i := range registrars {
+		f.register(fmt.Sprintf("10.2.0.%d", i+1))
+	}
+	wait.For(t, wait.Patience, "all registrars' keys", func() bool { return len(f.registered(t)) == registrars })
+	return f
+}
+
+// registered returns when the key of each registrar was created, which tells whether it was lost meanwhile.
+func (f *cutFleet) registered(t *testing.T) map[string]int64 {
+	t.Helper()
+	created := map[string]int64{}
+	client := f.etcd.Client()
+	wait.For(t, wait.Patience, "the registrars' keys to be read", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		answer, err := client.Get(ctx, prefix+"/endpoints/web/", clientv3.WithPrefix())
+		if err != nil {
+			return false
+		}
+		for _, kv := range answer.Kvs {
+			created[string(kv.Key)] = kv.CreateRevision
+		}
+		return true
+	})
+	return created
+}
+
+// follow starts sources, which begin at members of their choice.
+func (f *cutFleet) follow() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	f.t.Cleanup(func() { cancel(); running.Wait() })
+	for i := range f.sources {
+		s, err := etcd.New(etcd.Options{Config: etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix}})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.sources[i] = s
+		running.Go(func() { _ = s.Watch(ctx, func(store.Snapshot) {}) }) // its one error is that it runs already
+	}
+}
+
+// register starts a registrar.
+func (f *cutFleet) register(address string) {
+	log, err := os.Create(filepath.Join(f.t.TempDir(), "log"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(f.bin, "vipctl"), "--etcd", strings.Join(f.etcd.Endpoints(), ","), "register", "web", address, "--ttl", ttl.String())
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, proxiedEnv()
+	if err := cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		text, _ := os.ReadFile(log.Name())
+		if strings.Contains(string(text), "held by another") {
+			f.t.Errorf("registrar of %s reports a rival that does not exist", address)
+		}
+		if f.t.Failed() {
+			f.t.Logf("registrar of %s:\n%s", address, text)
+		}
+	})
+}
+
+// proxiedEnv names a web proxy that does not exist, which is not for etcd.
+func proxiedEnv() []string {
+	const nobody = "http://10.6.0.254:9"
+	return append(os.Environ(), "http_proxy="+nobody, "https_proxy="+nobody, "HTTPS_PROXY="+nobody, "all_proxy="+nobody)
+}
+
+// vipctl runs a command, and returns what it wrote.
+func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(f.bin, "vipctl"), append([]string{"--etcd", strings.Join(f.etcd.Endpoints(), ",")}, args...)...)
+	cmd.Stdin, cmd.Env = strings.NewReader(stdin), proxiedEnv()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// cut is one cut of one member. What fails while the other members have no leader is tried again.
+func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
+	var applies, gets, seen time.Duration
+	before := f.registered(t)
+	m.CutPeers(loss)
+	heal := sync.OnceFunc(m.HealPeers)
+	defer heal()
+	w := f.witness(t, m)
+	run := func(stdin string, args ...string) time.Duration {
+		for {
+			began := time.Now()
+			out, err := f.vipctl(stdin, args...)
+			if took := time.Since(began); err == nil {
+				return took
+			} else if gap := w.gap(began); gap < leaderless {
+				t.Errorf("vipctl %q: %v after %s, while others had no answer for %s at most\n%s", args, err, took, gap, out)
+				return took
+			}
+		}
+	}
+	began := time.Now()
+	for n := 0; n < 10 || time.Since(began) < ttl+ttl/2; n++ {
+		applies = max(applies, run(fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", 1+time.Now().UnixNano()%60000), "apply", "-f", "-"))
+		gets = max(gets, run("", "get", "services"))
+		seen = max(seen, f.seen(t))
+		time.Sleep(500 * time.Millisecond) // not a wait: the cut lasts longer than leases live
+	}
+	gap := w.gap(began)
+	heal()
+	if after := f.registered(t); !maps.Equal(before, after) && gap < leaderless {
+		t.Errorf("keys of registrars with the revisions of their creation: %v, before the cut %v", after, before)
+	}
+	t.Logf("longest apply %s, get %s, change to sources %s; the other members had no answer for %s", applies, gets, seen, gap)
+}
+
+// leaderless is how long the members that are not cut off may have no answer: after that, failures are theirs.
+const leaderless = 2 * time.Second
+
+// witness asks the members that are not cut off, each by a client of its own.
+type witness struct {
+	mu       sync.Mutex
+	answered []time.Time
+}
+
+func (f *cutFleet) witness(t *testing.T, cut *etcdkit.Member) *witness {
+	w := &witness{answered: []time.Time{time.Now()}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	for _, m := range f.etcd.Members {
+		if m == cut {
+			continue
+		}
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{f.etcd.URL(m.Addr())}, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			defer func() { _ = client.Close() }() // nothing is left to be done about it
+			for ctx.Err() == nil {
+				w.ask(ctx, client)
+			}
+		})
+	}
+	return w
+}
+
+// ask writes a key, and notes when that was done.
+func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
+	bounded, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := client.Put(bounded, "/witness", ""); err == nil {
+		w.mu.Lock()
+		w.answered = append(w.answered, time.Now())
+		w.mu.Unlock()
+	}
+	time.Sleep(50 * time.Millisecond)
+}
+
+// gap is the longest time without an answer since then.
+func (w *witness) gap(since time.Time) (longest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := w.answered[0]
+	for _, at := range append(w.answered, time.Now()) {
+		if at.After(since) {
+			longest = max(longest, at.Sub(last))
+		}
+		last = at
+	}
+	return longest
+}
+
+// seen waits until all sources have seen what was written last, and returns how long that took.
+func (f *cutFleet) seen(t *testing.T) time.Duration {
+	began := time.Now()
+	var revision int64
+	wait.For(t, wait.Patience, "the revision of the last change", func() bool {
+		w, err := etcd.NewWriter(etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = w.Close() }()
+		s, err := w.Service(t.Context(), "web")
+		if err == nil && s != nil {
+			revision = s.Revision
+		}
+		return revision > 0
+	})
+	for i, s := range f.sources {
+		wait.For(t, wait.Patience, fmt.Sprintf("source %d to see revision %d", i, revision), func() bool { return s.Position().Seen >= revision })
+	}
+	return time.Since(began)
+}
