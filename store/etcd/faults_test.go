@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -240,4 +241,20 @@ func TestWritesWaitForALeader(t *testing.T) {
 			t.Fatalf("a write during an election: %+v, %v", r, err)
 		}
 	}
+}
+
+// TestMemberProblem stops one member of three: a source names it in a problem, and no longer once it answers.
+func TestMemberProblem(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", web)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f.wait("the first state", connected)
+	c.Members[1].Pause()
+	f.wait("the problem", func(s store.Snapshot) bool {
+		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, c.Endpoints()[1])
+	})
+	c.Members[1].Resume()
+	f.wait("the end of the problem", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 0 })
 }

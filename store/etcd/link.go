@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/wake"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -25,6 +26,8 @@ type link struct {
 	timing  timing
 	out     chan<- message
 	members *members
+	// inspects reports whether the members that are not in use are inspected.
+	inspects bool
 
 	// full: everything must be read (again). another: because etcd has another history than what was seen.
 	full, another bool
@@ -113,6 +116,8 @@ type message struct {
 	// steady: the watches are open, nothing has been missed. away: they no longer are, because of err.
 	steady bool
 	away   error
+	// members are problems of members of etcd that have failed; nil means that says nothing about them.
+	members []balancer.Problem
 }
 
 // errReread ends an attempt without anything being wrong.

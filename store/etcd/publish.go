@@ -61,6 +61,9 @@ func (w *watching) tell() {
 	if w.wiped != nil {
 		next.Problems = append(next.Problems, w.wiped.problem(w.keys))
 	}
+	if w.connected {
+		next.Problems = append(next.Problems, w.members...)
+	}
 	next.Connected, next.Kept = w.connected, !w.connected && w.state.revision != 0
 	patient := !w.connected && (w.unread() || now.Sub(w.awaySince) < w.options.Patience)
 	switch {

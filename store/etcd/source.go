@@ -125,6 +125,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	messages := make(chan message, 16)
 	scopes := s.keys.scopes(s.options.Node)
 	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
+	l.inspects = true
 	w := &watching{
 		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
 		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, awaySince: s.timing.now(),
@@ -168,6 +169,8 @@ type watching struct {
 	awaySince time.Time
 	err       error
 	told      time.Time
+	// members are the problems of members of etcd that have failed.
+	members []balancer.Problem
 
 	published   store.Snapshot
 	everTold    bool
@@ -228,6 +231,11 @@ func (w *watching) take(m message) {
 		w.takeSteady()
 	case m.away != nil:
 		w.takeAway(m.away)
+	case m.members != nil:
+		if !slices.Equal(w.members, m.members) {
+			w.members = m.members
+			w.changed()
+		}
 	}
 }
 

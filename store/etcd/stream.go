@@ -59,6 +59,9 @@ func (l *link) follow(ctx context.Context) error {
 	s.create()
 	var asking sync.WaitGroup
 	asking.Go(func() { cancel(s.ask(ctx, l.reread)) })
+	if l.inspects {
+		asking.Go(func() { s.inspect(ctx) })
+	}
 	defer asking.Wait()
 	defer cancel(nil)
 	for {
