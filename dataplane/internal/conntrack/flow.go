@@ -49,6 +49,16 @@ func (f *Flow) Client() netip.AddrPort { return f.Orig.Src }
 // Backend returns who answers: where DNAT sent the flow, or, without, the original destination.
 func (f *Flow) Backend() netip.AddrPort { return f.Reply.Src }
 
+// Answered reports whether the other side has accepted the connection: it has answered, and an SCTP association is past its
+// handshake. A UDP flow is answered once any datagram came back.
+func (f *Flow) Answered() bool {
+	switch f.State {
+	case "closed", "cookie-wait", "cookie-echoed":
+		return false
+	}
+	return f.Status.Has(SeenReply)
+}
+
 // Status is a set of the kernel's bits (IPS_..., include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 

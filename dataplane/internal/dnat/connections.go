@@ -132,7 +132,10 @@ func idle() func(*conntrack.Flow) bool {
 	}
 }
 
-// isLive reports whether a flow counts as a connection that has not ended.
+// isLive reports whether a flow counts as a connection that was established and has not ended. UDP flows need no answer.
 func isLive(flow *conntrack.Flow, idle func(*conntrack.Flow) bool) bool {
+	if flow.Proto != balancer.UDP && !flow.Answered() {
+		return false
+	}
 	return flow.State != "time-wait" && flow.State != "close" && !idle(flow)
 }

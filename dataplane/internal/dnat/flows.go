@@ -195,19 +195,19 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	fl.dueLocked(k, now)
 }
 
-// movesFlows reports whether some flow of was may be wrong for next: one to a backend that is gone or, where there was none, one to nobody. What
+// movesFlows reports whether some flow of was may be wrong for next: one to a backend that stops, or, if there was none, one to nobody. What
 // the host's own clients open to a frontend without backends is refused when conntrack has noted it, and a port that is used again within its
 // time would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
-	return losesBackend(was, next, now) || !was.Serves() && next.Serves()
+	return stopsBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
-// losesBackend reports whether a backend of was is gone from next, or its connections' time is over there and was not in was, as
-// that of one that fails its checks may be at once. One that is gone after its time may have gone during a search that began before.
-func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
+// stopsBackend reports whether next gives no new connections to a backend of was that had some, lacks a backend of was, or has
+// ended the time of its connections. A backend that is removed after its time may have been removed during an earlier search.
+func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := next.Backend(b.Addr)
-		return is == nil || is.Over(now) && !b.Over(now)
+		return is == nil || is.Over(now) && !b.Over(now) || is.State != balancer.Active && b.State == balancer.Active
 	})
 }
 
@@ -308,7 +308,8 @@ func (fl *Flows) again() {
 }
 
 // stale reports whether a flow to a frontend has to go; f is nil where there is none any more. kept: it is an earlier
-// frontend's, and still has time.
+// frontend's, and still has time. A flow without an answer goes as soon as its backend gets no new connections: the client
+// tries again, and is led to another backend.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {
 		// It began before the service was there. A connection that was answered is not vipd's. With dr and tunnel, conntrack
@@ -318,10 +319,10 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 	}
 	if f != nil {
 		if b := f.Backend(flow.Backend()); b != nil {
-			return b.Over(now)
+			return b.Over(now) || b.State != balancer.Active && !flow.Answered()
 		}
 	}
-	return !kept || flow.Proto == balancer.UDP
+	return !kept || flow.Proto == balancer.UDP || !flow.Answered()
 }
 
 // retryCut is the time until what conntrack refused is tried again.
