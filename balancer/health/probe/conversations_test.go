@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
 	"vipd/test/wait"
 )
 
@@ -205,6 +207,49 @@ func TestRenewed(t *testing.T) {
 		if got := patient(t, p, at); got.Outcome != c.want {
 			t.Errorf("version %d of the file: %s: %s, want %s", i, got.Outcome, got.Text, c.want)
 		}
+	}
+}
+
+// TestSystemAuthority adds an authority to the system's store, then replaces it, in its file and in its folder. The next checks
+// must trust what the store holds then, without a restart.
+func TestSystemAuthority(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the store is a set of files on Linux only")
+	}
+	quiet(t)
+	ca, other := newAuthority(t), newAuthority(t)
+	file, folder := t.TempDir()+"/bundle.crt", t.TempDir()
+	t.Setenv("SSL_CERT_FILE", file)
+	t.Setenv("SSL_CERT_DIR", folder)
+	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
+	subject := health.Subject{At: at, Proto: balancer.TCP, Health: define(balancer.HTTPSHealth, func(h *balancer.Health) {
+		h.Host, h.Timeout = "shop.example", wait.Patience
+	})}
+	r := probe.NewRunner(probe.Options{})
+	for _, c := range []struct {
+		name, from, to string
+		want           health.Outcome
+	}{
+		{"another authority", other.file("ca.pem"), file, health.Failed},
+		{"added to the file", ca.file("ca.pem"), file, health.Passed},
+		{"replaced in the file", other.file("ca.pem"), file, health.Failed},
+		{"added to the folder", ca.file("ca.pem"), folder + "/ca.pem", health.Passed},
+	} {
+		text, err := os.ReadFile(c.from)
+		if err == nil {
+			text = append(text, strings.Repeat("\n", len(c.name))...) // another size: clocks of file systems are coarse
+			err = os.WriteFile(c.to, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait.For(t, time.Minute, c.name, func() bool {
+			got, _, err := r.Exchange(t.Context(), subject)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.Outcome == c.want
+		})
 	}
 }
 

@@ -152,7 +152,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	s := m.subject
 	shared := r.probes[key.definition]
 	if shared == nil {
-		shared = &sharedProbe{New(s), circle{of: ofCheck}, digest(key.definition)}
+		shared = &sharedProbe{newProbe(s, &r.system), circle{of: ofCheck}, digest(key.definition)}
 		r.probes[key.definition] = shared
 	}
 	e := &entry{key: key, probe: shared.Probe, rules: health.RulesOf(s.Health), lane: &r.network}

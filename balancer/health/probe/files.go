@@ -20,6 +20,7 @@ const mostText = 1 << 20
 // services, and a file system may hang: they are read apart from the checks, which wait no longer than they may take.
 type files struct {
 	health *balancer.Health
+	system *systemStore
 	// read looks at the files, and reads them if they are others than known was made from, which may be nil.
 	read func(h *balancer.Health, known *certificates) (*certificates, error)
 
@@ -48,14 +49,15 @@ type look struct {
 	err   error
 }
 
-func newFiles(h *balancer.Health) *files { return &files{health: h, read: readCertificates} }
+func newFiles(h *balancer.Health, system *systemStore) *files {
+	f := &files{health: h, system: system}
+	f.read = f.readCertificates
+	return f
+}
 
 // load returns what the files say now: certificates are renewed under a running daemon. A look that hangs outlives ctx, and
 // the Runner: nothing ends a read that the kernel does not end. There is never more than one of a definition.
 func (f *files) load(ctx context.Context) (*certificates, error) {
-	if f.health.CAFile == "" && f.health.CertFile == "" && f.health.KeyFile == "" {
-		return &certificates{}, nil
-	}
 	f.mu.Lock()
 	l := f.look
 	if l == nil {
@@ -82,8 +84,11 @@ func (f *files) run(l *look, known *certificates) {
 }
 
 // readCertificates is what files.read does.
-func readCertificates(h *balancer.Health, known *certificates) (*certificates, error) {
+func (f *files) readCertificates(h *balancer.Health, known *certificates) (*certificates, error) {
 	now := &certificates{}
+	if h.CAFile == "" && h.Verify {
+		now.authors = f.system.authorities()
+	}
 	for i, name := range []string{h.CAFile, h.CertFile, h.KeyFile} {
 		if name == "" {
 			continue
@@ -94,7 +99,7 @@ func readCertificates(h *balancer.Health, known *certificates) (*certificates, e
 		}
 		now.stamp[i] = stamp{info.Size(), info.ModTime()}
 	}
-	if known != nil && known.stamp == now.stamp {
+	if known != nil && known.stamp == now.stamp && (h.CAFile != "" || known.authors == now.authors) {
 		return known, nil
 	}
 	if h.CAFile != "" {

@@ -25,7 +25,7 @@ func TestFilesHang(t *testing.T) {
 		other.CAFile = "/works/ca.pem"
 		var looks atomic.Int32
 		answer := make(chan error)
-		hung, works := newFiles(h), newFiles(&other)
+		hung, works := newFiles(h, nil), newFiles(&other, nil)
 		works.read = func(*balancer.Health, *certificates) (*certificates, error) { return &certificates{}, nil }
 		hung.read = func(*balancer.Health, *certificates) (*certificates, error) {
 			looks.Add(1)

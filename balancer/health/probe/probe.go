@@ -24,11 +24,13 @@ type Probe struct {
 }
 
 // New returns the probe for a subject, whose address it ignores. The definition was validated, and must not change.
-func New(s health.Subject) *Probe {
+func New(s health.Subject) *Probe { return newProbe(s, &systemStore{}) }
+
+func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}
 	if h.Type == balancer.HTTPSHealth || h.Type == balancer.GRPCHealth && grpcOverTLS(h) {
-		p.files = newFiles(h)
+		p.files = newFiles(h, system)
 	}
 	return p
 }

@@ -90,7 +90,8 @@ type Status struct {
 //  5. One report for what changes together: see Options.Gather.
 type Runner struct {
 	o      Options
-	wake   wake.Signal   // holds one token: look again
+	wake   wake.Signal // holds one token: look again
+	system systemStore
 	byHand chan struct{} // holds a token for each check that a user asked for
 
 	mu       sync.Mutex // guards the rest
@@ -344,15 +345,20 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 	if e == nil {
 		return health.Result{}, "", fmt.Errorf("checking %s: %w", t, ErrUnchecked)
 	}
-	return r.Exchange(ctx, e.probe, e.key.at)
+	return r.exchange(ctx, e.probe, e.key.at)
 }
 
 // mostByHand bounds the checks under way that users asked for. They have their own queue: who asks over and over
 // must neither start any number of programs, nor keep those of the schedule waiting.
 const mostByHand = 4
 
-// Exchange does what Probe.Exchange does, as soon as few others do it. The error is that of ctx, which ended before.
-func (r *Runner) Exchange(ctx context.Context, p *Probe, at netip.AddrPort) (health.Result, string, error) {
+// Exchange checks a subject once and returns what Probe.Exchange does, as soon as few others do it. The error is that of ctx,
+// which ended before.
+func (r *Runner) Exchange(ctx context.Context, s health.Subject) (health.Result, string, error) {
+	return r.exchange(ctx, newProbe(s, &r.system), s.At)
+}
+
+func (r *Runner) exchange(ctx context.Context, p *Probe, at netip.AddrPort) (health.Result, string, error) {
 	select {
 	case r.byHand <- struct{}{}:
 	case <-ctx.Done():

@@ -488,11 +488,11 @@ func TestManyAtOnceByHand(t *testing.T) {
 		mu.Unlock()
 		_, _ = io.WriteString(c, "pong")
 	})
-	p := newProbe(define(balancer.TCPHealth, func(h *balancer.Health) { h.Expect, h.Timeout = "pong", time.Minute }), balancer.TCP)
+	subject := health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.TCPHealth, func(h *balancer.Health) { h.Expect, h.Timeout = "pong", time.Minute })}
 	var asking sync.WaitGroup
 	for range 100 {
 		asking.Go(func() {
-			if res, _, err := r.Exchange(t.Context(), p, where); err != nil || res.Outcome != health.Passed {
+			if res, _, err := r.Exchange(t.Context(), subject); err != nil || res.Outcome != health.Passed {
 				t.Errorf("%+v, %v", res, err)
 			}
 		})
@@ -504,7 +504,7 @@ func TestManyAtOnceByHand(t *testing.T) {
 	})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := r.Exchange(gone, p, where); !errors.Is(err, context.Canceled) {
+	if _, _, err := r.Exchange(gone, subject); !errors.Is(err, context.Canceled) {
 		t.Errorf("who has gone gets %v", err)
 	}
 	close(open)

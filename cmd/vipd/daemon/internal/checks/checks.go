@@ -231,7 +231,7 @@ func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
 	r, exchange, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {
-		return c.runner.Exchange(ctx, probe.New(at), at.At)
+		return c.runner.Exchange(ctx, at)
 	}
 	return r, exchange, err
 }

@@ -1,0 +1,88 @@
+package probe
+
+import (
+	"cmp"
+	"crypto/x509"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// systemStore is the system's store of certificate authorities. Package crypto/x509 reads it once in a process's life, so a
+// CA that is added later would be trusted only after a restart. The zero value is ready; all definitions of a Runner share it.
+type systemStore struct {
+	mu     sync.Mutex // also held while files are read: no check waits for it longer than its timeout
+	looked time.Time
+	stamps map[string]stamp
+	pool   *x509.CertPool
+}
+
+// storePause is the minimum time between two looks whether the store has changed.
+const storePause = time.Second
+
+// storePlaces returns the files and folders that crypto/x509 reads on Linux. Only the first readable file counts.
+func storePlaces() (files, folders []string) {
+	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
+		files = []string{file}
+	} else {
+		files = []string{
+			"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem",
+			"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
+		}
+	}
+	return files, filepath.SplitList(cmp.Or(os.Getenv("SSL_CERT_DIR"), "/etc/ssl/certs:/etc/pki/tls/certs"))
+}
+
+// authorities returns the authorities that the system trusts now. If nil, crypto/x509 knows them: on other systems than
+// Linux, and if no store is found.
+func (s *systemStore) authorities() *x509.CertPool {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.looked) < storePause {
+		return s.pool
+	}
+	files, folders := storePlaces()
+	stamps := map[string]stamp{}
+	for _, name := range append(files, folders...) {
+		if info, err := os.Stat(name); err == nil {
+			stamps[name] = stamp{info.Size(), info.ModTime()}
+		}
+	}
+	if s.stamps == nil || !maps.Equal(s.stamps, stamps) {
+		s.stamps, s.pool = stamps, readStore(files, folders)
+	}
+	s.looked = time.Now()
+	return s.pool
+}
+
+// readStore reads the first readable file and all files of the folders. It returns nil if none holds a certificate.
+func readStore(files, folders []string) *x509.CertPool {
+	pool, found := x509.NewCertPool(), false
+	for _, name := range files {
+		if text, err := readText(name); err == nil {
+			found = pool.AppendCertsFromPEM(text)
+			break
+		}
+	}
+	for _, folder := range folders {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if text, err := readText(filepath.Join(folder, e.Name())); err == nil && pool.AppendCertsFromPEM(text) {
+				found = true
+			}
+		}
+	}
+	if !found {
+		return nil
+	}
+	return pool
+}
