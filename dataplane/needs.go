@@ -13,6 +13,9 @@ type Needs struct {
 	LocalIn bool
 	// Translates: conntrack translates connections to it without Forward, as redirects of userspace mode do.
 	Translates bool
+	// TranslatesAll reports whether every packet that opens a connection to a frontend is translated. An untranslated one on its
+	// way in belongs to a flow that is older than the frontend: nothing on this host may answer it.
+	TranslatesAll bool
 	// Resets: conntrack alone knows the connections to it. A TCP packet without SYN that is new to conntrack belongs to one that
 	// was ended or lost, and is reset: translated anew, it could reach the endpoint that it had, and the connection would go on.
 	Resets bool
@@ -22,6 +25,7 @@ type Needs struct {
 func (n Needs) And(other Needs) Needs {
 	return Needs{
 		Forward: n.Forward || other.Forward, Marked: n.Marked && other.Marked, LocalIn: n.LocalIn || other.LocalIn,
-		Translates: n.Translates || other.Translates, Resets: n.Resets || other.Resets,
+		Translates: n.Translates || other.Translates, TranslatesAll: n.TranslatesAll && other.TranslatesAll,
+		Resets: n.Resets || other.Resets,
 	}
 }

@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,7 @@ func checks() []check {
 		{name: "snat", run: testSNAT},
 		{name: "straight", needs: []string{"ip"}, run: testStraight},
 		{name: "arrival", guard: true, run: testArrival},
+		{name: "waiting", guard: true, needs: []string{"ip", "iptables", "ip6tables"}, run: testWaiting},
 		{name: "narrow", needs: []string{"ss", "iptables", "ip6tables"}, run: testNarrow},
 		{name: "routed", run: testRouted},
 		{name: "damage", run: testDamage},
@@ -90,15 +92,15 @@ func checks() []check {
 	}
 }
 
-// Run runs the suite. The package's TestMain must call lab.Main.
-func Run(t *testing.T, s Subject) {
+// Run runs the suite, or only the named cases. The package's TestMain must call lab.Main.
+func Run(t *testing.T, s Subject, names ...string) {
 	if os.Getenv(childVar) != "" {
 		runChild(t, &s)
 		return
 	}
 	lab.Require(t)
 	s.ports, s.root = &ports{}, t.Name()
-	s.all(t, checks())
+	s.all(t, slices.DeleteFunc(checks(), func(c check) bool { return names != nil && !slices.Contains(names, c.name) }))
 	dp := s.New(t)
 	s.leftNothing(t, dp)
 	if err := dp.Close(context.Background(), false); err != nil {

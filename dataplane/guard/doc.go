@@ -16,7 +16,8 @@
 //	output               TCP, rejected -> refused
 //	                     then the mode's own: DNAT, REDIRECT, virtual servers
 //	input                known -> passes; rejected -> refused; to a held address: ICMP and served pass, pending is silent, all
-//	                     else is refused
+//	                     else is refused. If the mode translates all connections, served is silent: conntrack knew these
+//	                     before the frontend, and the mode makes it forget them
 //	segment-size         ours, the first segment of either side: its size is clamped to what the links of its path take, and to
 //	                     what clamps has for the place that the connection was opened to, in input too
 //	source               ours, not never: with onearm's pair of interfaces by which it came in and goes out, or marked
@@ -46,7 +47,7 @@
 //	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
 //	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
 //	                               pass, all else is refused, or dropped where vipd-pending has the address: none of its
-//	                               frontends has been applied yet
+//	                               frontends has been applied yet; vipd-served is dropped if the mode translates all
 //	filter OUTPUT               ours, new: TCP, or leaving the host, and in vipd-rejected -> refused; else marked: an endpoint
 //	                               may have no route to the source that the VIP's route names
 //	mangle INPUT, POSTROUTING   ours, opening a TCP connection: its segment size is bounded where its service has an mss, by a

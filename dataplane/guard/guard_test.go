@@ -399,7 +399,7 @@ func TestGuardHistories(t *testing.T) {
 
 // mode returns one that is, or two that serve at once.
 func (h *history) mode() dataplane.Needs {
-	all := []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, Resets: true}, {Forward: true, LocalIn: true}}
+	all := []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}}
 	return all[h.r.IntN(len(all))]
 }
 

@@ -39,7 +39,7 @@ func nftables(t *testing.T, input string, args ...string) string {
 func TestNativePlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
-	for _, m := range []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, Resets: true}, {Forward: true, LocalIn: true}} {
+	for _, m := range []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}} {
 		frontends := append(examples(), frontend("10.96.0.60:80", forward(balancer.DRForward)), frontend("10.96.0.61:80", sources("10.0.0.0/8", "10.1.0.0/16")))
 		var b strings.Builder
 		for _, f := range inet.Families() {
@@ -86,7 +86,7 @@ func (h *nativeHistory) restart(m dataplane.Needs) {
 
 // nativeModes are those that histories change between.
 func nativeModes() []dataplane.Needs {
-	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, Resets: true}, {Forward: true, LocalIn: true}}
+	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}}
 }
 
 // specified is what each set shall hold, from scratch.

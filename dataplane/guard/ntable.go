@@ -127,7 +127,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		{nft.Chain{Name: "arriving"}, l.arriving(with)},
 		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, with, "arriving")...)},
 		{base("output", nft.NAT, nft.Output, sortPriority), append(l.sorted(m, bits, with, "by-policy"), l.own(bits, with)...)},
-		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, with.direct)},
+		{base("input", nft.Filter, nft.Input, inputPriority), l.input(m, bits, with.direct)},
 	}
 	all = append(all, l.sizes(m, bits, with.clamps)...)
 	if m.Forward {
@@ -231,8 +231,9 @@ func (l *layout) policy(m dataplane.Needs, bits markBits, with concerns) (rules 
 }
 
 // input keeps held addresses closed but for the ports of services, and ping. Before the first frontend of an address is
-// applied they are silent: clients try again after silence, but not after a refusal.
-func (l *layout) input(bits markBits, direct bool) []nft.Rule {
+// applied they are silent: clients try again after silence, but not after a refusal. For the same reason a port is silent to
+// connections that conntrack does not translate because it knew them before the frontend was applied. They are forgotten soon.
+func (l *layout) input(m dataplane.Needs, bits markBits, direct bool) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
 		icmp = protocolICMPv6
@@ -241,12 +242,17 @@ func (l *layout) input(bits markBits, direct bool) []nft.Rule {
 	if direct { // the rest of connections that were opened before
 		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
 	}
-	return append(rules,
+	rules = append(rules,
 		l.at(rejectedSet, nft.Goto("refuse-now")),
 		// A redirect may lead to a held address, as may a translation to a program of this host.
 		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
 		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
+	)
+	if m.TranslatesAll {
+		rules = append(rules, rule(nft.State(nft.New), nft.In{Of: l.place, Set: l.sets[servedSet]}, nft.Drop))
+	}
+	return append(rules,
 		l.at(servedSet, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[pendingSet]}, nft.Drop),
 		rule(nft.Goto("refuse-now")),

@@ -15,8 +15,8 @@ import (
 
 // TestRender compares with golden files; go test -run TestRender ./dataplane/guard -update writes it.
 func TestRender(t *testing.T) {
-	checkRendered(t, "legacy", dataplane.Needs{Forward: true, Resets: true}, examples(), "testdata/render.want")
-	checkRendered(t, "auto", dataplane.Needs{Forward: true, Resets: true}, examples(), "testdata/nft.want")
+	checkRendered(t, "legacy", dataplane.Needs{Forward: true, TranslatesAll: true, Resets: true}, examples(), "testdata/render.want")
+	checkRendered(t, "auto", dataplane.Needs{Forward: true, TranslatesAll: true, Resets: true}, examples(), "testdata/nft.want")
 	direct := examples()
 	for i, how := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
 		direct = append(direct, frontend(fmt.Sprintf("10.96.0.%d:80", 60+i), forward(how)), frontend(fmt.Sprintf("[fd00:96::%d]:80", 60+i), forward(how), func(f *balancer.Frontend) {

@@ -130,8 +130,11 @@ func heldChains(p *plan) []xtables.Chain {
 	guarded := []string{
 		p.notIn(heldSet, "dst") + " -j RETURN",
 		"-p " + icmp + " -j RETURN",
-		p.in(servedSet, "dst,dst") + " -j RETURN",
 	}
+	if p.mode.TranslatesAll { // see layout.input
+		guarded = append(guarded, older+" "+p.in(servedSet, "dst,dst")+" -j DROP")
+	}
+	guarded = append(guarded, p.in(servedSet, "dst,dst")+" -j RETURN")
 	if len(p.direct) > 0 {
 		guarded = append(guarded, halfway+" "+p.in(directSet, "dst,dst")+" -j RETURN")
 	}
@@ -140,6 +143,9 @@ func heldChains(p *plan) []xtables.Chain {
 		xtables.NewChain("VIPD-HELD", dispatch(p.held, "VIPD-GUARD")...), xtables.NewChain("VIPD-GUARD", append(guarded, refusal(p.family)...)...),
 	}
 }
+
+// older matches new packets that conntrack did not translate because it knew their flow before.
+const older = "-m conntrack ! --ctstate DNAT"
 
 // otherChains are layout.others in iptables. It can't tell by which interface an address is reached, so that connections from other
 // networks to what another host has meet silence, too.
@@ -252,11 +258,15 @@ func verdictChains(p *plan) []xtables.Chain {
 	if p.clamp && p.mode.Forward {
 		forward, leaving = append([]string{clampRule}, forward...), append([]string{clampRule}, leaving...)
 	}
+	untranslated := []string{p.in(servedSet, "dst,dst") + " -j ACCEPT"}
+	if p.mode.TranslatesAll { // VIPD-GUARD drops it
+		untranslated = nil
+	}
 	return []xtables.Chain{
 		xtables.NewChain("VIPD-FORWARD", forward...),
 		xtables.NewChain("VIPD-FORWARD-NEW", "-j VIPD-ONE-ARM", "-j ACCEPT"),
 		xtables.NewChain("VIPD-ONE-ARM", oneArm...),
-		xtables.NewChain("VIPD-INPUT", slices.Concat([]string{known}, cut, []string{translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused})...),
+		xtables.NewChain("VIPD-INPUT", slices.Concat([]string{known}, cut, []string{translated + " -j ACCEPT"}, untranslated, []string{refused})...),
 		xtables.NewChain("VIPD-OUTPUT", leaving...),
 		xtables.NewChain("VIPD-REFUSE", refusal(p.family)...),
 	}

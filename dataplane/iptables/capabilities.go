@@ -39,4 +39,6 @@ func Capabilities() balancer.Capabilities {
 }
 
 // Needs are what iptables mode needs of the host.
-func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true, Resets: true} }
+func Needs() dataplane.Needs {
+	return dataplane.Needs{Forward: true, Marked: true, TranslatesAll: true, Resets: true}
+}

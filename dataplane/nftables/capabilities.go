@@ -31,4 +31,6 @@ func Capabilities() balancer.Capabilities {
 }
 
 // Needs are what nftables mode needs of the host.
-func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true, Resets: true} }
+func Needs() dataplane.Needs {
+	return dataplane.Needs{Forward: true, Marked: true, TranslatesAll: true, Resets: true}
+}

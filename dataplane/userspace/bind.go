@@ -18,6 +18,8 @@ type interception interface {
 	commit(ctx context.Context) error
 	// lose has conntrack forget the UDP flows to frontends whose sockets it led to are closed, at any time: the ports may be others' next.
 	lose(ctx context.Context, keys map[balancer.Key]bool) error
+	// translates reports whether conntrack translates connections to some frontends, and to all.
+	translates() (some, all bool)
 	// served reports whether the way to f is there.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
@@ -34,6 +36,8 @@ type interception interface {
 
 // bind is the interception by sockets at VIP:port.
 type bind struct{}
+
+func (bind) translates() (some, all bool) { return false, false }
 
 func (bind) open(f *frontend) error {
 	f.mu.Lock()

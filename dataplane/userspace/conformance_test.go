@@ -33,6 +33,11 @@ func TestConformance(t *testing.T) {
 		s.Skip = map[string]string{"routed/no-endpoints/weight-0/udp4": why, "routed/no-endpoints/weight-0/udp6": why}
 		dataplanetest.Run(t, s)
 	})
+	t.Run("bind-guarded", func(t *testing.T) { // on a host that adds VIPs
+		s := subject(Bind)
+		s.Host = func(t testing.TB) dataplane.Host { return dataplanetest.GuardedHost(t, host.DefaultOptions()) }
+		dataplanetest.Run(t, s, "waiting")
+	})
 	t.Run("redirect", func(t *testing.T) {
 		if _, err := New(Options{Intercept: Redirect}); err != nil {
 			t.Skip("needs redirection: ", err)
@@ -73,7 +78,7 @@ func shownByBind() map[string]string {
 func guarded(t testing.TB) dataplane.Host {
 	t.Helper()
 	o := host.DefaultOptions()
-	o.Mode.Translates = true
+	o.Mode.Translates, o.Mode.TranslatesAll = true, true
 	return dataplanetest.GuardedHost(t, o)
 }
 

@@ -53,7 +53,8 @@
 // without a redirect, any program of the host that listens on the port would get the clients. A UDP frontend has a port of its
 // own, and serves clients that find it as it serves those that come through the VIP. When the redirect of a UDP frontend comes
 // or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed: but for
-// that of flows to a socket that stays open for them.
+// that of flows to a socket that stays open for them. A new redirect of TCP drops connections under way that are older than it:
+// the client's next SYN is redirected.
 //
 // Connections of another mode that conntrack carries on are counted, and cut with their endpoints (dnat.Carried).
 //

@@ -84,6 +84,11 @@ func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*r
 	return r, nil
 }
 
+// translates implements interception: frontends of a family without redirects are bound.
+func (r *redirect) translates() (some, all bool) {
+	return true, len(r.families) == len(inet.Families())
+}
+
 // open asks for the redirect of f. Where redirects do not work for its family, f is bound.
 func (r *redirect) open(f *frontend) error {
 	family := r.families[inet.Of(f.key.Addr)]

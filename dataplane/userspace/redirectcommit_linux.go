@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// commit has the kernel redirect as was asked for, and drops conntrack's memory of UDP flows that went elsewhere. Keys that
-// failed on their own are a KeyErrors.
+// commit has the kernel redirect as was asked for, and drops conntrack's memory of flows that went elsewhere: those of UDP, and
+// connections under way that are older than their redirect. Keys that failed on their own are a KeyErrors.
 func (r *redirect) commit(ctx context.Context) error {
 	failed := dataplane.KeyErrors{}
 	var all error
@@ -44,7 +44,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	}
 	for _, side := range []map[balancer.Key]uint16{y.there, y.ports} {
 		for k := range side {
-			if k.Proto == balancer.UDP && y.there[k] != y.ports[k] {
+			if y.there[k] != y.ports[k] && (k.Proto == balancer.UDP || y.there[k] == 0) {
 				y.stale[k] = true
 			}
 		}
@@ -63,8 +63,11 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 
 // misled reports whether conntrack leads a flow elsewhere than to the socket of its frontend, which may be open for such flows
 // alone. It decides only once per flow where that goes, so that a client that goes on sending would never meet a redirect that is
-// new, and go on meeting one that is not there any more.
+// new, and go on meeting one that is not there any more. A connection is misled if nobody has answered it and no redirect leads it.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
+	if flow.Proto == balancer.TCP {
+		return !flow.Status.Has(conntrack.DstNAT) && !flow.Status.Has(conntrack.SeenReply)
+	}
 	f := y.r.d.chains.at(flow.Frontend())
 	if f == nil {
 		return true

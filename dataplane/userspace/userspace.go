@@ -134,8 +134,8 @@ func New(o Options) (*Dataplane, error) {
 
 // Traits implements dataplane.Dataplane. The detail is how connections are intercepted and, where that was chosen, why.
 func (d *Dataplane) Traits() dataplane.Traits {
-	_, binds := d.tables.(bind)
-	return dataplane.Traits{Needs: dataplane.Needs{Translates: !binds}, Detail: d.detail, Lacks: d.budget.lacks(), Drains: true}
+	translates, all := d.tables.translates()
+	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.budget.lacks(), Drains: true}
 }
 
 // TellDials implements dataplane.Dataplane. Of UDP, what succeeds is an answer, or a

@@ -1,0 +1,146 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// waitingClients is how many connections are under way when a service is added.
+const waitingClients = 200
+
+// testWaiting connects to VIPs that nobody has, and adds their service while the connections are under way: when
+// the dataplane starts, and beside another service. Conntrack knows the connections by then. No client may be refused.
+func testWaiting(t *testing.T, s *Subject) {
+	r := newStill(t, s, swallowing(t, lab.New(t)))
+	r.tracks()
+	r.prepare(wait.Scaled(driverProbe))
+	r.endDriven()
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	clients := r.connects(r.w.vip)
+	r.set(web)
+	r.start()
+	r.connected(clients, "at the start")
+	r.apply(web)
+	clients = r.connects(vipN(30))
+	r.set(web, newService("new", vipN(30), endpoints(r.w.servers...)...))
+	r.connected(clients, "with a new service")
+}
+
+// swallowing is the layout routed with a route of the host for all VIPs to a neighbor that drops what it gets.
+func swallowing(t testing.TB, l *lab.Lab) *world {
+	w := routed(t, l)
+	sink := l.Add("sink")
+	l.Link(w.host, sink, "10.5.0.1/24", "10.5.0.2/24", "fd05::1/64", "fd05::2/64")
+	for _, to := range vipRanges {
+		sink.Exec("ip", "route", "add", "blackhole", to)
+	}
+	w.routeVIPs(w.host, "10.5.0.2", "fd05::2")
+	w.own = append(w.own, netip.MustParseAddr("10.5.0.1"), netip.MustParseAddr("fd05::1"))
+	return w
+}
+
+// tracks makes the host track connections, as a firewall does.
+func (r *rig) tracks() {
+	r.Helper()
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		known := []string{"FORWARD", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT"}
+		run(r, tool, append([]string{"-A"}, known...)...)
+		r.Cleanup(func() { run(r, tool, append([]string{"-D"}, known...)...) })
+	}
+}
+
+// connecting is a connection whose first packet was sent.
+type connecting struct {
+	fd   int
+	from string
+	to   netip.AddrPort
+}
+
+// connects opens connections to a VIP in both families, from the client and from the host, over a second: so is the time
+// at which their next packets follow.
+func (r *rig) connects(vip addrs) (all []connecting) {
+	r.Helper()
+	for i := range wait.Load(waitingClients) {
+		from := []*lab.NS{r.w.client, r.w.host}[i/2%2]
+		c := connecting{from: from.Name, to: keyOf(vip[i%2], vipPort, balancer.TCP).AddrPort()}
+		err := from.Do(func() (err error) {
+			c.fd, err = startConnect(c.to)
+			return err
+		})
+		if err != nil {
+			r.Fatalf("%s connects to %s: %v", c.from, c.to, err)
+		}
+		r.Cleanup(func() { _ = unix.Close(c.fd) })
+		all = append(all, c)
+		r.pause(time.Second / waitingClients)
+	}
+	return all
+}
+
+// startConnect returns a socket whose SYN was sent.
+func startConnect(to netip.AddrPort) (fd int, err error) {
+	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
+	if to.Addr().Is4() {
+		family, at = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(fd, at); !errors.Is(err, unix.EINPROGRESS) {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("got %v, want a connection under way", err)
+	}
+	return fd, nil
+}
+
+// connected waits for the outcome of connections, and checks that none was refused.
+func (r *rig) connected(all []connecting, when string) {
+	r.Helper()
+	outcome := map[int]error{}
+	lab.Eventually(r, atOnce, "connecting "+when, func() error {
+		for _, c := range all {
+			if _, done := outcome[c.fd]; done {
+				continue
+			}
+			if done, err := connectOutcome(c.fd); done {
+				outcome[c.fd] = err
+			}
+		}
+		if n := len(all) - len(outcome); n > 0 {
+			return fmt.Errorf("%d of %d connections are still under way", n, len(all))
+		}
+		return nil
+	})
+	failures := map[string]int{}
+	for _, c := range all {
+		if err := outcome[c.fd]; err != nil {
+			failures[fmt.Sprintf("%s to %s: %v", c.from, c.to, err)]++
+		}
+	}
+	for failure, n := range failures {
+		r.Errorf("%s, %d of %d waiting clients: %s", when, n, len(all), failure)
+	}
+}
+
+// connectOutcome reports whether a connect has ended, and its error.
+func connectOutcome(fd int) (done bool, err error) {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(poll, 0); err != nil || n == 0 {
+		return false, nil //nolint:nilerr // a signal interrupted it
+	}
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && code != 0 {
+		err = unix.Errno(code)
+	}
+	return true, err
+}
