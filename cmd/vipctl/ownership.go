@@ -11,10 +11,11 @@ import (
 func ownershipVerb() *verb {
 	return &verb{
 		name: "ownership", args: "rekey", brief: "replace the key that signs heartbeats of hosts that own VIPs",
-		about: "\"ownership rekey\" gives the hosts that may own VIPs (hold = \"one\") another key for their heartbeats, without a pause: first all " +
-			"of them learn it, and 3 s later they sign with it. The one before is accepted until the next rekey: after a key has become known to " +
-			"others, do it twice.\n\n" +
-			"All hosts must follow etcd meanwhile. One that does not is not heard afterwards, and refused unless --force is given.",
+		about: "\"ownership rekey\" gives the hosts that may own VIPs (hold = \"one\") another key for their heartbeats. VIPs stay where they are, " +
+			"and are answered all the time. First all hosts learn the key, 3 s later they sign with it, and after 3 s more they refuse the one " +
+			"before. Use it when others may know the key.\n\n" +
+			"All hosts must follow etcd during these 6 s. If one does not, the command refuses to start unless --force is given; that host is " +
+			"not heard afterwards.",
 		example: "vipctl ownership rekey",
 		flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "though a host does not follow etcd"}},
 		formats: []string{formTable, formJSON}, fleet: true, least: 1, most: 1,
@@ -22,7 +23,7 @@ func ownershipVerb() *verb {
 	}
 }
 
-// rekeyPause is how long all hosts have to learn a key before it is used.
+// rekeyPause is how long all hosts have to learn a key before it is used, and to use it before the last one is refused.
 const rekeyPause = 3 * time.Second
 
 func runOwnership(c *call) error {
@@ -41,5 +42,5 @@ func runOwnership(c *call) error {
 	if err := w.RekeyOwnership(c, rekeyPause); err != nil {
 		return err
 	}
-	return c.show(map[string]any{"rekeyed": true}, func() string { return "heartbeats have another key\n" })
+	return c.show(map[string]any{"rekeyed": true}, func() string { return "heartbeats have another key, and the one before is refused\n" })
 }

@@ -46,38 +46,47 @@ type records struct {
 	fences    map[string]ownership.Fence
 }
 
+// readOwnership reads all records at one revision, and leaves the key of heartbeats alone: most users may not read it.
 func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
-	folder := w.keys.prefix + ownershipFolder
-	answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder))})
+	request := &etcdserverpb.TxnRequest{}
+	for _, kind := range []ownership.Kind{ownership.Nodes, ownership.Sessions, ownership.VIPs, ownership.Moves, ownership.Fences} {
+		folder := w.keys.Ownership(ownership.Key{Kind: kind})
+		request.Success = append(request.Success, read(&etcdserverpb.RangeRequest{Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder))}))
+	}
+	answer, err := w.transact(ctx, w.keys.prefix+ownershipFolder, request)
 	if err != nil {
 		return nil, err
 	}
 	r := &records{map[ownership.Key]int64{}, map[string]ownership.Member{}, map[string]ownership.Session{}, map[netip.Addr]ownership.Owner{}, map[netip.Addr]ownership.Move{}, map[string]ownership.Fence{}}
-	o := Ownership{keys: w.keys, Secrets: func([][]byte) {}}
-	for _, kv := range answer.Kvs {
-		c, ok := o.change(kv, false)
-		if !ok {
-			continue
-		}
-		r.revisions[c.Key] = c.Revision
-		switch c.Kind {
-		case ownership.Nodes:
-			readRecord(r.members, c.Name, c.Text)
-		case ownership.Sessions:
-			readRecord(r.sessions, c.Name, c.Text)
-		case ownership.VIPs:
-			if a, err := netip.ParseAddr(c.Name); err == nil {
-				readRecord(r.owners, a, c.Text)
+	o := Ownership{keys: w.keys}
+	for _, part := range answer.Responses {
+		for _, kv := range part.GetResponseRange().Kvs {
+			if c, ok := o.change(kv, false); ok {
+				r.add(c)
 			}
-		case ownership.Moves:
-			if a, err := netip.ParseAddr(c.Name); err == nil {
-				readRecord(r.moves, a, c.Text)
-			}
-		case ownership.Fences:
-			readRecord(r.fences, c.Name, c.Text)
 		}
 	}
 	return r, nil
+}
+
+func (r *records) add(c ownership.Change) {
+	r.revisions[c.Key] = c.Revision
+	switch c.Kind {
+	case ownership.Nodes:
+		readRecord(r.members, c.Name, c.Text)
+	case ownership.Sessions:
+		readRecord(r.sessions, c.Name, c.Text)
+	case ownership.VIPs:
+		if a, err := netip.ParseAddr(c.Name); err == nil {
+			readRecord(r.owners, a, c.Text)
+		}
+	case ownership.Moves:
+		if a, err := netip.ParseAddr(c.Name); err == nil {
+			readRecord(r.moves, a, c.Text)
+		}
+	case ownership.Fences:
+		readRecord(r.fences, c.Name, c.Text)
+	}
 }
 
 // readRecord adds a record, unless a newer version has written what this one can't read.
@@ -238,30 +247,57 @@ func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []
 	return all, nil
 }
 
-// RekeyOwnership replaces the key of heartbeats. First all hosts come to know the next one, and after the pause they sign with it.
+// RekeyOwnership replaces the key of heartbeats in steps, with a pause behind each but the last: all hosts learn the next key; they sign
+// with it; they refuse the one before.
 func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error {
-	key, next := w.keys.prefix+ownershipFolder+"key", newSecret()
-	_, err := w.edit(ctx, key, func(old []byte) (edited, error) {
-		var s secrets
-		if err := json.Unmarshal(old, &s); err != nil || len(s.Key) == 0 {
-			return edited{}, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
+	next := newSecret()
+	err := w.editSecrets(ctx, func(s secrets) (secrets, error) {
+		if len(s.Key) == 0 {
+			return s, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
 		}
-		s.Previous = next // which is known then but signs nothing
-		text, err := json.Marshal(s)
-		return edited{text: text}, err
+		return secrets{Key: s.Key, Previous: next}, nil // it is known then but signs nothing
 	})
 	if err != nil {
 		return err
 	}
 	if wake.Sleep(ctx, pause); ctx.Err() != nil {
-		return ctx.Err() // as before, but that the hosts know one more
+		return fmt.Errorf("hosts still sign heartbeats with the key before: run it again: %w", ctx.Err())
 	}
-	_, err = w.edit(ctx, key, func(old []byte) (edited, error) {
-		var s secrets
-		if json.Unmarshal(old, &s) != nil || !bytes.Equal(s.Previous, next) {
-			return edited{}, errors.New("the key of heartbeats was replaced by another command meanwhile")
+	if err := w.editSecrets(ctx, func(s secrets) (secrets, error) {
+		if !bytes.Equal(s.Previous, next) {
+			return s, errRekeyed
 		}
-		text, err := json.Marshal(secrets{Key: next, Previous: s.Key})
+		return secrets{Key: next, Previous: s.Key}, nil
+	}); err != nil {
+		return err
+	}
+	if wake.Sleep(ctx, pause); ctx.Err() != nil {
+		return fmt.Errorf("hosts still accept the key before: run it again: %w", ctx.Err())
+	}
+	return w.editSecrets(ctx, func(s secrets) (secrets, error) {
+		if !bytes.Equal(s.Key, next) {
+			return s, errRekeyed
+		}
+		return secrets{Key: next}, nil
+	})
+}
+
+var errRekeyed = errors.New("the key of heartbeats was replaced by another command meanwhile")
+
+// editSecrets changes the keys of heartbeats.
+func (w *Writer) editSecrets(ctx context.Context, change func(secrets) (secrets, error)) error {
+	_, err := w.edit(ctx, w.keys.secrets(), func(old []byte) (edited, error) {
+		var s secrets
+		if len(old) > 0 {
+			if err := json.Unmarshal(old, &s); err != nil {
+				return edited{}, fmt.Errorf("reading %s: %w", w.keys.secrets(), err)
+			}
+		}
+		s, err := change(s)
+		if err != nil {
+			return edited{}, err
+		}
+		text, err := json.Marshal(s)
 		return edited{text: text}, err
 	})
 	return err

@@ -28,6 +28,9 @@ func (k Keys) Ownership(of ownership.Key) string {
 	return k.prefix + ownershipFolder + string(of.Kind) + "/" + of.Name
 }
 
+// secrets returns the key of the keys of heartbeats.
+func (k Keys) secrets() string { return k.prefix + ownershipFolder + "key" }
+
 // The times of Ownership. A question must be short: without a leader etcd drops it, and it is asked again.
 const (
 	ownershipCall    = 400 * time.Millisecond
@@ -179,7 +182,7 @@ func (o *Ownership) putMember(ctx context.Context, l *lease) error {
 func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
-	secret := o.keys.prefix + ownershipFolder + "key"
+	secret := o.keys.secrets()
 	fresh, err := json.Marshal(secrets{Key: newSecret()})
 	if err != nil {
 		return 0, err

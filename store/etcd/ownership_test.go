@@ -1,12 +1,14 @@
 package etcd_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,7 +102,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 }
 
 // takePart has a host take part, and returns once it has read all records.
-func takePart(t *testing.T, config etcd.Config) *etcd.Ownership {
+func takePart(t *testing.T, config etcd.Config, change ...func(*etcd.Ownership)) *etcd.Ownership {
 	o, err := etcd.NewOwnership(config, "gw1")
 	if err != nil {
 		t.Fatal(err)
@@ -114,9 +116,83 @@ func takePart(t *testing.T, config etcd.Config) *etcd.Ownership {
 			first()
 		}
 	}
+	for _, f := range change {
+		f(o)
+	}
 	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
 	<-loaded
 	return o
+}
+
+// TestRekey replaces the key of heartbeats while a host takes part. The host accepts the next key before it signs with it, and refuses the
+// last one at the end.
+func TestRekey(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	w, err := etcd.NewWriter(p.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var mu sync.Mutex
+	var told [][][]byte
+	takePart(t, p.config, func(o *etcd.Ownership) {
+		o.Secrets = func(keys [][]byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, keys)
+		}
+	})
+	if err := w.RekeyOwnership(t.Context(), 100*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, wait.Patience, "the host to hear of all steps", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told) == 4
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	before, next := told[0][0], told[3][0]
+	if bytes.Equal(before, next) || len(next) != 32 {
+		t.Errorf("the next key is %x after %x, want 32 other bytes", next, before)
+	}
+	if want := [][][]byte{{before}, {before, next}, {next, before}, {next}}; !reflect.DeepEqual(told, want) {
+		t.Errorf("the host was told %x, want %x", told, want)
+	}
+}
+
+// TestReadOwnershipWithoutKey reads who owns VIPs as a user that may read all records, but not the key of heartbeats.
+func TestReadOwnershipWithoutKey(t *testing.T) {
+	t.Parallel()
+	c, _, p := single(t, etcdkit.Options{})
+	takePart(t, p.config)
+	var folders []string
+	for _, folder := range []string{"nodes", "sessions", "vips", "moves", "fenced", "policy"} {
+		folders = append(folders, "/vipda/ownership/"+folder+"/")
+	}
+	vip := ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}
+	if _, err := c.Client().Put(t.Context(), "/vipda/ownership/vips/"+vip.Name, `{"node":"gw1"}`); err != nil {
+		t.Fatal(err)
+	}
+	c.EnableAuth(etcdkit.User{Name: "reader", Password: "secret", Read: folders})
+	config := p.config
+	config.Username, config.PasswordFile = "reader", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := etcd.NewWriter(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	all, _, err := w.OwnedVIPs(t.Context())
+	if err != nil || len(all) != 1 || all[0].Owner.Node != "gw1" {
+		t.Errorf("OwnedVIPs = %+v, %v; want 10.0.0.1 of gw1", all, err)
+	}
+	if err := w.RekeyOwnership(t.Context(), 0); !etcd.Forbidden(err) {
+		t.Errorf("RekeyOwnership = %v, want that it is forbidden", err)
+	}
 }
 
 // TestOwnershipTokens: a host that has written nothing for longer than its token is good for writes all the same, also where etcd has

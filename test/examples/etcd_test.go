@@ -245,7 +245,7 @@ func TestEtcd(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"rights", e.testRights}, {"strangers", e.testStrangers}, {"files", e.testFiles}, {"member lost", e.testMemberLost},
+		{"rights", e.testRights}, {"readers", e.testReaders}, {"strangers", e.testStrangers}, {"files", e.testFiles}, {"member lost", e.testMemberLost},
 		{"removed user", e.testRemovedUser}, {"new secrets", e.testNewSecrets}, {"proxy", e.testProxy}, {"fleet", e.testFleet},
 		{"member replaced", e.testMemberReplaced}, {"restore", e.testRestore},
 	}
@@ -288,8 +288,11 @@ func (e *etcdExample) testRights(t *testing.T) {
 			[]string{"put /vipd/services/dns {}", "put /vipd/nodes/host1/config {}", "put /vipd/pools/default {}", "del --prefix /vipd/endpoints/api/", "get --prefix /vipd/"},
 			[]string{"put /vipdx x", "put /other x", "get --prefix /", "user list", "user add x:y", "auth disable", "role grant-permission viewer readwrite /"},
 		},
-		"vic":    {[]string{"get --prefix /vipd/"}, []string{"put /vipd/services/web x", "put /vipd/overrides/web/a x", "del /vipd/services/web", "get --prefix /"}},
-		"deploy": {[]string{"get --prefix /vipd/", "put /vipd/overrides/web/a {}", "del /vipd/overrides/web/a"}, []string{"put /vipd/services/web x", "put /vipd/endpoints/web/a x"}},
+		"vic": {readable(), append(unreadable(), "put /vipd/services/web x", "put /vipd/overrides/web/a x", "del /vipd/services/web")},
+		"deploy": {
+			append(readable(), "put /vipd/overrides/web/a {}", "del /vipd/overrides/web/a"),
+			append(unreadable(), "put /vipd/services/web x", "put /vipd/endpoints/web/a x", "put /vipd/ownership/vips/10.96.0.1 x"),
+		},
 		"api1": {
 			[]string{"put /vipd/endpoints/api/1 {}", "get --prefix /vipd/endpoints/api/", "del /vipd/endpoints/api/1", "lease grant 60", "get /vipd/services/api"},
 			[]string{
@@ -312,6 +315,65 @@ func (e *etcdExample) testRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// readable are commands of a user that reads all of vipd's keys but the one of heartbeats, and unreadable would read that one.
+func readable() (commands []string) {
+	for _, folder := range []string{"services", "endpoints", "overrides", "vips", "pools", "health", "history", "nodes", "claims"} {
+		commands = append(commands, "get --prefix /vipd/"+folder+"/")
+	}
+	for _, folder := range []string{"nodes", "sessions", "vips", "moves", "fenced", "policy"} {
+		commands = append(commands, "get --prefix /vipd/ownership/"+folder+"/")
+	}
+	return commands
+}
+
+func unreadable() []string {
+	return []string{"get /vipd/ownership/key", "get --prefix /vipd/ownership/k", "get --prefix /vipd/ownership/", "get --prefix /vipd/", "get --prefix /"}
+}
+
+// testReaders gives readers the right to the key of heartbeats that earlier versions of the example gave. A second run of ./users takes it
+// back, an operator replaces the key, and the readers still see who owns VIPs.
+func (e *etcdExample) testReaders(t *testing.T) {
+	const secret = "/vipd/ownership/key"
+	e.do(`./ctl put ` + secret + ` '{"key":"c2VjcmV0"}' && ./ctl put /vipd/ownership/vips/10.96.0.1 '{"node":"host1"}' && ./ctl del --prefix /vipd/services/`)
+	e.do("vipctl apply -f - --config $OUT/users/ann/vipd.toml <<<'services.web = { vips = [\"10.96.0.20\"], ports = [{ port = 80 }], endpoints = [{ address = \"192.168.1.11\" }] }'")
+	users := []string{"vic", "deploy"}
+	e.do("for role in viewer drainer; do ./ctl role grant-permission $role read --prefix=true /vipd/; done")
+	for _, user := range users {
+		if out := e.do("etcdctl get "+secret, e.as(user)...); !strings.Contains(out, "c2VjcmV0") {
+			t.Fatalf("%s does not read the key with the earlier right: %s", user, out)
+		}
+	}
+	e.do("./users viewer vic && ./users drainer deploy")
+	ctl := func(user, command string) (string, error) {
+		return e.run("vipctl " + command + " --config $OUT/users/" + user + "/vipd.toml")
+	}
+	for _, user := range users {
+		for _, command := range unreadable() {
+			if out, err := e.run("etcdctl "+command, append(e.as(user), e.only(0))...); err == nil || !strings.Contains(out, "permission denied") {
+				t.Errorf("%s: etcdctl %s: got %v, want permission denied; it printed\n%s", user, command, err, out)
+			}
+		}
+		if out, err := ctl(user, "get vips"); !strings.Contains(out, "10.96.0.1") {
+			t.Errorf("%s: vipctl get vips: %v\n%s", user, err, out)
+		}
+		for _, command := range []string{"get nodes", "export", "history web", "pool get", "diff -f - <<<'services.web = { vips = [\"10.96.0.20\"], ports = [{ port = 80 }], endpoints = [{ address = \"192.168.1.11\" }] }'"} {
+			if out, err := ctl(user, command); err != nil {
+				t.Errorf("%s: vipctl %s: %v\n%s", user, command, err, out)
+			}
+		}
+		if out, err := ctl(user, "ownership rekey"); err == nil || !strings.Contains(out, "may not") {
+			t.Errorf("%s: vipctl ownership rekey: got %v, want that it may not\n%s", user, err, out)
+		}
+	}
+	if out, err := ctl("ann", "ownership rekey"); err != nil {
+		t.Errorf("vipctl ownership rekey: %v\n%s", err, out)
+	}
+	if out := e.do("./ctl get " + secret); strings.Contains(out, "c2VjcmV0") || !strings.Contains(out, `"key"`) {
+		t.Errorf("after vipctl ownership rekey the key is\n%s", out)
+	}
+	e.do("./ctl del --prefix /vipd/ownership/ && ./ctl del /vipd/services/web")
 }
 
 // testStrangers: a certificate alone lets nobody in, a wrong password neither, and a client is no member.
@@ -403,10 +465,10 @@ func (e *etcdExample) testRemovedUser(t *testing.T) {
 func (e *etcdExample) testNewSecrets(t *testing.T) {
 	old := e.as("vic")
 	e.do("./users password vic && rm $OUT/users/vic/client.crt $OUT/members/etcd1/server.crt && ./users viewer vic && ./members")
-	if out, err := e.run("etcdctl get --prefix /vipd/", old...); err == nil || !strings.Contains(out, "invalid user ID or password") {
+	if out, err := e.run("etcdctl get --prefix /vipd/services/", old...); err == nil || !strings.Contains(out, "invalid user ID or password") {
 		t.Errorf("with the old password: got %v\n%s", err, out)
 	}
-	e.do("etcdctl get --prefix /vipd/", append(e.as("vic"), e.only(0))...)
+	e.do("etcdctl get --prefix /vipd/services/", append(e.as("vic"), e.only(0))...)
 	serial := func(command string) string {
 		out := e.do(command)
 		_, out, _ = strings.Cut(out, "serial=")
@@ -432,7 +494,7 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
 	defer cancel()
 	through := func(user string) []string { return append(e.as(user), "ETCDCTL_ENDPOINTS=https://"+address+":2379") }
-	if err := p.Await(ctx, func() error { _, err := e.run("etcdctl get --prefix /vipd/", through("vic")...); return err }); err != nil {
+	if err := p.Await(ctx, func() error { _, err := e.run("etcdctl get --prefix /vipd/services/", through("vic")...); return err }); err != nil {
 		t.Fatal(err)
 	}
 	e.do("etcdctl put /vipd/nodes/host1/status 1 && etcdctl get --prefix /vipd/services/", through("node-host1")...)
