@@ -82,7 +82,7 @@ func (r *Runner) hurryLocked(c *circle, most int, v balancer.Verdict, now time.T
 			heap.Fix(&r.due, e.place)
 		} else {
 			heap.Remove(&r.due, e.place)
-			e.lane.waiting = append(e.lane.waiting, e)
+			e.lane.enqueue(e, now)
 		}
 		if most--; most == 0 {
 			return

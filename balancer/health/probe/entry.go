@@ -23,6 +23,7 @@ type entry struct {
 	checking bool
 	place    int // in the schedule; -1 means not there, but in a lane
 	seats    [circles]int
+	queued   time.Time // since when it waits in its lane
 	hurried  time.Time // when its check was last brought forward because of others'
 }
 
@@ -52,6 +53,8 @@ type sharedProbe struct {
 type lane struct {
 	most, running int
 	waiting       []*entry
+	late          Late // the latest that was late
+	lateAt        time.Time
 }
 
 // batch is one Set at work.

@@ -170,7 +170,7 @@ func (r *Runner) turn(now time.Time) []Change {
 	defer r.mu.Unlock()
 	for len(r.due) > 0 && !r.due[0].state.Due.After(now) {
 		e := heap.Pop(&r.due).(*entry)
-		e.lane.waiting = append(e.lane.waiting, e)
+		e.lane.enqueue(e, now)
 	}
 	r.beginLocked(&r.network)
 	r.beginLocked(&r.programs)
@@ -201,6 +201,7 @@ func (r *Runner) beginLocked(l *lane) {
 		if len(e.targets) == 0 {
 			continue // it is not wanted any more
 		}
+		l.noteWait(e, time.Now())
 		l.running++
 		e.checking = true
 		ctx := r.ctx

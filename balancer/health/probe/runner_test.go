@@ -210,6 +210,42 @@ func TestBounds(t *testing.T) {
 	})
 }
 
+// TestLate runs programs of 0.4 s, sixteen at once, and a check over the network. If they are too many for their interval, they
+// must be reported as late, with a delay that shows which interval suffices.
+func TestLate(t *testing.T) {
+	for _, c := range []struct {
+		programs int
+		interval time.Duration
+		late     bool
+	}{
+		{30, time.Second, false},
+		{200, time.Second, true},
+		{200, 6 * time.Second, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			m := wants(c.programs, usual(func(h *balancer.Health) {
+				h.Type, h.Command, h.Interval, h.FastInterval = balancer.ExecHealth, []string{"/bin/true"}, c.interval, c.interval/4
+			}))
+			for i := range c.programs {
+				w.takes[at(i)] = 400 * time.Millisecond
+			}
+			r, stop := w.start(probe.Options{Programs: 16})
+			defer stop()
+			r.Set(m.Set(target("net", 300), health.Subject{At: at(300), Proto: balancer.TCP, Health: usual(nil)}))
+			time.Sleep(2 * time.Minute)
+			late := r.Late()
+			if !c.late && len(late) > 0 {
+				t.Errorf("%d programs each %s: late = %+v, want none", c.programs, c.interval, late)
+			}
+			if c.late && (len(late) != 1 || !late[0].Programs || late[0].Limit != 16 || late[0].Interval != c.interval ||
+				late[0].By < 3*time.Second || late[0].By > 5*time.Second) {
+				t.Errorf("%d programs each %s: late = %+v, want programs by about 4s", c.programs, c.interval, late)
+			}
+		})
+	}
+}
+
 // TestShared: services that ask the same of one address share its checks and hear of it together; what they do about
 // results makes no difference, what they ask does.
 func TestShared(t *testing.T) {

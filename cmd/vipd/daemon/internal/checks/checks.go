@@ -34,6 +34,7 @@ type Checks struct {
 	lease   *statedir.File
 	changed atomic.Bool // since the states were kept
 	unable  unable
+	late    late
 }
 
 // Options are what Checks are made of.
@@ -117,12 +118,13 @@ func (c *Checks) heard(t balancer.Target, res health.Result) {
 	}
 }
 
-// Lacking says what this node can't check, and of how many endpoints that is true.
+// Lacking says what this node can't check, of how many endpoints that is true, and which checks are late.
 func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
-	return c.unable.problems(services, func(t balancer.Target) bool {
+	problems, endpoints := c.unable.problems(services, func(t balancer.Target) bool {
 		_, checked := c.runner.Status(t)
 		return checked
 	})
+	return append(problems, c.late.problems()...), endpoints
 }
 
 // report records what has changed and recompiles.
@@ -150,6 +152,9 @@ func (c *Checks) Run(ctx context.Context) error {
 			c.keep()
 			return nil
 		case <-look.C:
+			if c.late.update(c.runner.Late()) {
+				c.o.Kick()
+			}
 			if changed := c.changed.Swap(false); changed || !kept {
 				kept = c.keep()
 			} else {

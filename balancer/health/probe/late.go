@@ -1,0 +1,52 @@
+package probe
+
+import (
+	"time"
+
+	"vipd/balancer"
+)
+
+// Late says that checks begin later than their interval allows, because as many as may run at once are under way.
+type Late struct {
+	// Programs reports whether the checks run programs; the others use the network.
+	Programs bool
+	// By is how long the latest such check waited, and Interval is the interval of its service.
+	By, Interval time.Duration
+	// Limit is how many may run at once.
+	Limit int
+}
+
+// lateFor is how long checks must have been on time until they are no longer reported as late.
+const lateFor = 30 * time.Second
+
+// noteWait remembers how long e has waited in the lane if that is more than half of its interval.
+func (l *lane) noteWait(e *entry, now time.Time) {
+	wait := now.Sub(e.queued)
+	if 2*wait <= e.rules.Interval {
+		return
+	}
+	l.late = Late{Programs: e.probe.health.Type == balancer.ExecHealth, By: wait, Interval: e.rules.Interval, Limit: l.most}
+	l.lateAt = now
+}
+
+// enqueue makes e wait for its check.
+func (l *lane) enqueue(e *entry, now time.Time) {
+	e.queued = now
+	l.waiting = append(l.waiting, e)
+}
+
+// Late returns which kinds of checks are late now, or were a moment ago.
+func (r *Runner) Late() (late []Late) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for _, l := range []*lane{&r.network, &r.programs} {
+		if len(l.waiting) > 0 && r.ctx != nil {
+			l.noteWait(l.waiting[0], now)
+		}
+		if !l.lateAt.IsZero() && now.Sub(l.lateAt) < lateFor {
+			late = append(late, l.late)
+		}
+	}
+	return late
+}
