@@ -21,6 +21,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/fence"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
@@ -61,6 +62,12 @@ func runCleanup(c *call) error {
 	}
 	if !c.root {
 		return errors.New("what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup")
+	}
+	if err := folder.Check(conf.RunDir); err != nil {
+		return fmt.Errorf("run_dir: %w", err)
+	}
+	if err := folder.Check(conf.StateDir); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
 	}
 	lock, err := netlock.Take(netlock.Holder{})
 	defer func() { _ = lock.Close() }()

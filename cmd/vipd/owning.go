@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,7 +16,9 @@ import (
 	"vipd/balancer/ownership"
 	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/version"
+	"vipd/cmd/vipd/daemon"
 	"vipd/cmd/vipd/owner"
 	"vipd/store/etcd"
 )
@@ -57,7 +60,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		complain(err)
 		return exitUsage
 	}
-	o, runDir, announce, err := ownerOptions(a.config)
+	o, runDir, announce, err := ownerOptions(a.config, log)
 	if err != nil {
 		complain(err)
 		return exitConfig
@@ -80,11 +83,11 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// ownerOptions reads the configuration.
-func ownerOptions(file string) (o owner.Options, runDir string, announce time.Duration, err error) {
-	c, problems, err := config.Load(file)
-	if err == nil {
-		err = config.Unusable(problems)
+// ownerOptions reads the configuration, or the last good one of vipd if that has an error: a restart goes on owning VIPs.
+func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, announce time.Duration, err error) {
+	c, mistake, err := daemon.StartConfig(file, false)
+	if mistake != nil {
+		log.Error("starting with the last good configuration", "file", file, "err", mistake)
 	}
 	switch {
 	case err != nil:
@@ -96,6 +99,9 @@ func ownerOptions(file string) (o owner.Options, runDir string, announce time.Du
 		if c.Node, err = os.Hostname(); err != nil {
 			return o, "", 0, fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
 		}
+	}
+	if err := folder.Check(c.RunDir); err != nil {
+		return o, "", 0, fmt.Errorf("run_dir: %w", err)
 	}
 	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
 		return o, "", 0, fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)

@@ -139,7 +139,7 @@ func New(o Options) (*Host, error) {
 		announcements: announcements{unannounced: map[netip.Addr]bool{}},
 	}
 	if err := h.readLedger(); err != nil {
-		h.log.Warn("going on without the ledger: addresses that an earlier process added to devices of others count as the host's own", "err", err)
+		h.log.Warn("not all of the ledger can be used: addresses on devices of others that it does not name count as the host's own", "err", err)
 	}
 	var system unix.Utsname
 	err := unix.Uname(&system)

@@ -101,7 +101,8 @@ func TestNoRoomForLedger(t *testing.T) {
 func TestIPv6Enabled(t *testing.T) {
 	network(t)
 	runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
-	disable := procSysctls{}.path(disableIPv6("late0.5"))
+	disable, err := procSysctls{}.path(disableIPv6("late0.5"))
+	must(t, err)
 	must(t, os.WriteFile(disable, []byte("1"), 0))
 	o := options(t, xtables.Auto)
 	o.Interface = "late0.5"

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"vipd/balancer/atomicfile"
 )
@@ -72,7 +73,42 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		l = fresh() // null in place of a map is as unreadable as anything else that vipd does not write
 		l.changed = true
 	}
-	return l, nil
+	return l, l.purge()
+}
+
+// purge removes what vipd never writes, such as a sysctl that it does not set, and returns an error that names it: what the ledger says is
+// carried out as root.
+func (l *ledger) purge() error {
+	var names []string
+	for name, r := range l.Sysctls {
+		if !r.isOurs(name) {
+			names = append(names, fmt.Sprintf("sysctl %q", name))
+			l.dropSysctl(name)
+		}
+	}
+	for name := range l.Links {
+		if !isDeviceName(name) {
+			names = append(names, fmt.Sprintf("device %q", name))
+			l.dropLink(name)
+		}
+	}
+	for a := range l.Addresses {
+		if i := slices.IndexFunc(l.devices(a), func(d string) bool { return !isDeviceName(d) }); i >= 0 || !a.IsValid() {
+			names = append(names, fmt.Sprintf("address %s", a))
+			l.dropAddress(a)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("the ledger %s names what vipd never writes, which is left alone: %s", l.path, strings.Join(names, ", "))
+}
+
+// isDeviceName reports whether the kernel accepts a name for a device: at most 15 bytes, without slashes and white space.
+func isDeviceName(name string) bool {
+	const longest = 15
+	return name != "" && name != "." && name != ".." && len(name) <= longest && !strings.ContainsAny(name, "/: \t\n\v\f\r")
 }
 
 // setLink notes that vipd is about to make a device, or that it did.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -56,7 +57,7 @@ func TestLedger(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	l.setAddress(vip, "lo")
 	l.setLink("vipd0")
-	l.setSysctl("net.x", sysctlRecord{Old: "0", Set: "1"})
+	l.setSysctl(forward4, sysctlRecord{Old: "0", Set: "1"})
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func TestLedger(t *testing.T) {
 		{"another namespace", "boot", "net2", false},
 	} {
 		got, err := loadLedger(dir, c.boot, c.namespace)
-		if err != nil || (got.Addresses[vip] == "lo" && got.Links["vipd0"] && got.Sysctls["net.x"].Old == "0") != c.want || got.empty() == c.want {
+		if err != nil || (got.Addresses[vip] == "lo" && got.Links["vipd0"] && got.Sysctls[forward4].Old == "0") != c.want || got.empty() == c.want {
 			t.Errorf("%s: got %+v, %v; want its content: %t", c.name, got, err, c.want)
 		}
 	}
@@ -79,7 +80,7 @@ func TestLedger(t *testing.T) {
 	}
 	l.dropAddress(vip)
 	l.dropLink("vipd0")
-	l.dropSysctl("net.x")
+	l.dropSysctl(forward4)
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
@@ -170,5 +171,42 @@ func TestSysctls(t *testing.T) {
 				t.Fatalf("restored to %q, want %q; the ledger: %+v", s.values["net.x"], c.after, l)
 			}
 		})
+	}
+}
+
+// TestLedgerNames reads a ledger that another user has written: nothing is carried out that vipd never writes, and the error names it.
+func TestLedgerNames(t *testing.T) {
+	dir := t.TempDir()
+	text := `{"boot":"b","namespace":"n","links":{"vipd0":true,"../x":true},"addresses":{"10.96.0.10":"vipd0","10.96.0.11":"a b","10.96.0.12":"lo"},` +
+		`"leaving":{"10.96.0.12":["/dev/sda"]},"sysctls":{"net.ipv4.ip_forward":{"old":"0","set":"1"},"net.ipv4.vs.sloppy_tcp":{"old":"0","set":"1"},` +
+		`"net.ipv4.//../../../tmp/victim":{"old":"root","set":""},"kernel.core_pattern":{"old":"|/bin/sh","set":"core"},` +
+		`"net.ipv4.conf.all.arp_ignore":{"old":"x","set":"1"}}}`
+	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadLedger(dir, "b", "n")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, name := range []string{`sysctl "net.ipv4.//../../../tmp/victim"`, `sysctl "kernel.core_pattern"`, `sysctl "net.ipv4.conf.all.arp_ignore"`, `device "../x"`, "address 10.96.0.11", "address 10.96.0.12"} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("the error does not name %s: %v", name, err)
+		}
+	}
+	if len(l.Sysctls) != 2 || len(l.Links) != 1 || len(l.Addresses) != 1 || !l.changed {
+		t.Errorf("the ledger has %+v", l)
+	}
+}
+
+// TestSysctlPaths has names that lead out of /proc/sys refused.
+func TestSysctlPaths(t *testing.T) {
+	for name, want := range map[string]string{
+		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net.ipv6.conf.eth0/5.disable_ipv6": "/proc/sys/net/ipv6/conf/eth0.5/disable_ipv6",
+		"net.ipv4.//../../../tmp/victim": "", "net.//.kernel.core_pattern": "", "..x": "", "": "", ".etc": "",
+	} {
+		got, err := procSysctls{}.path(name)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("path(%q) = %q, %v; want %q", name, got, err, want)
+		}
 	}
 }

@@ -20,9 +20,14 @@ type sysctls interface {
 // procSysctls are those of the calling thread's network namespace.
 type procSysctls struct{}
 
-// path is the file of a sysctl. As in sysctl(8) a dot within a part, such as in the name of a VLAN, is written as a slash.
-func (procSysctls) path(name string) string {
-	return filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(name))
+// path is the file of a sysctl. As in sysctl(8) a dot within a part, such as in the name of a VLAN, is written as a slash. A name that leads
+// elsewhere is an error.
+func (procSysctls) path(name string) (string, error) {
+	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
+	if path != filepath.Clean(path) || !filepath.IsLocal(path) {
+		return "", fmt.Errorf("%q is not the name of a sysctl", name)
+	}
+	return filepath.Join("/proc/sys", path), nil
 }
 
 // disableIPv6 is the sysctl that disables IPv6 on a device.
@@ -37,7 +42,11 @@ func forced6(device string) string {
 
 // Read returns the value without the white space around it.
 func (p procSysctls) Read(name string) (string, error) {
-	text, err := os.ReadFile(p.path(name))
+	path, err := p.path(name)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -46,7 +55,11 @@ func (p procSysctls) Read(name string) (string, error) {
 
 // Write sets the value.
 func (p procSysctls) Write(name, value string) error {
-	return os.WriteFile(p.path(name), []byte(value), 0)
+	path, err := p.path(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(value), 0)
 }
 
 // minimum is the least value of a sysctl, and what is the matter below it.
@@ -98,6 +111,19 @@ func virtualServers(release string, roams bool) []minimum {
 		wanted = append(wanted, minimum{name: "net.ipv4.vs.sloppy_tcp", value: 1, loss: "open TCP connections that come from another host are reset"})
 	}
 	return wanted
+}
+
+// isOurs reports whether vipd may have written a record: it sets only these sysctls, and only to numbers.
+func (r sysctlRecord) isOurs(name string) bool {
+	const reusing = "5.0" // a kernel on which vipd sets all that it sets on any
+	for _, m := range append(append(strictARP(), virtualServers(reusing, true)...), minimum{name: forward4}, minimum{name: liberal}) {
+		if m.name == name {
+			_, notOld := strconv.Atoi(r.Old)
+			_, notSet := strconv.Atoi(r.Set)
+			return notOld == nil && notSet == nil
+		}
+	}
+	return false
 }
 
 // raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem; so is,

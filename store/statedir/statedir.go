@@ -51,6 +51,15 @@ func (d *Dir) Make() error {
 	return err
 }
 
+// Check returns what check says of the folder. A disk that does not answer is not an error: what is read next reports it.
+func (d *Dir) Check(check func(path string) error) error {
+	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, check(d.path) })
+	if errors.Is(err, errSilent) {
+		return nil
+	}
+	return err
+}
+
 // errSilent is the error of a disk that does not answer a start.
 var errSilent = fmt.Errorf("the disk has not answered for %s", starting)
 

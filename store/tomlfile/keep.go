@@ -120,11 +120,11 @@ func decodeKept(text []byte) (*goodState, error) {
 	return kept, nil
 }
 
-// KeptSettings returns the last good settings of the main file, as a Source has kept them in the folder stateDir, and nil if there are
-// none, or neither settings nor services. It is for a start at which the file can't be used.
-func KeptSettings(stateDir, main string) store.Document {
+// KeptSettings returns the last good settings of the main file, as a Source has kept them in dir, and nil if there are none, or neither
+// settings nor services. It is for a start at which the file can't be used.
+func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	var kept *Document
-	file := statedir.New(stateDir, func() {}).File(keepName, "", statedir.Large)
+	file := dir.File(keepName, "", statedir.Large)
 	err := file.Load(func(text []byte) error {
 		head, err := decodeHead(json.NewDecoder(bytes.NewReader(text)))
 		if len(head.Settings)+head.Tables > 0 {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/fence"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/internal/tracing"
@@ -46,6 +48,9 @@ func (d *Daemon) build() (err error) {
 	}
 	published := model.NewPublished(d.config)
 	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // what can't be kept is a problem that the model's next round tells
+	if err := d.stateDir.Check(folder.Check); err != nil {
+		return configError{fmt.Errorf("state_dir: %w", err)}
+	}
 	if err := d.stateDir.Make(); err != nil {
 		return folderError(err)
 	}

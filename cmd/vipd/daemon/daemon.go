@@ -17,6 +17,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
@@ -116,9 +117,12 @@ type Daemon struct {
 // New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
 // kernel but for the trials. Close what it returns by running it.
 func New(o Options) (*Daemon, error) {
-	c, mistake, err := startConfig(&o)
+	c, mistake, err := StartConfig(o.ConfigFile, o.AllowEmpty)
 	if err != nil {
 		return nil, err
+	}
+	if err := folder.Check(c.RunDir); err != nil {
+		return nil, configError{fmt.Errorf("run_dir: %w", err)}
 	}
 	c.Mode = cmp.Or(o.Mode, c.Mode)
 	if c.Node == "" {

@@ -6,27 +6,33 @@ import (
 	"path/filepath"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
+	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
 
-// startConfig returns the configuration to start with. If the file has an error or is empty, that is the last good one of an earlier
-// vipd, and mistake says why: a restart serves on, as a reload of such a file does. Without one the error is ErrConfig.
-func startConfig(o *Options) (c config.Config, mistake, err error) {
-	c, problems, err := config.Load(o.ConfigFile)
+// StartConfig returns the configuration to start with. If the file has an error, or is empty and may not be, that is the last good one of
+// an earlier vipd, and mistake says why: a restart serves on, as a reload of such a file does. Without one the error is ErrConfig.
+func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
+	c, problems, err := config.Load(file)
 	if err != nil {
 		return c, nil, configError{err}
 	}
 	mistake = config.Unusable(problems)
-	empty := mistake == nil && !o.AllowEmpty && isEmpty(o.ConfigFile)
+	empty := mistake == nil && !allowEmpty && isEmpty(file)
 	if mistake == nil && !empty {
 		return c, nil, nil
 	}
-	if kept := tomlfile.KeptSettings(stateDir(o.ConfigFile, &c), o.ConfigFile); kept != nil {
+	dir := statedir.New(stateDir(file, &c), func() {})
+	if err := dir.Check(folder.Check); err != nil {
+		return c, nil, configError{errors.Join(mistake, fmt.Errorf("state_dir: %w", err))}
+	}
+	if kept := tomlfile.KeptSettings(dir, file); kept != nil {
 		last, wrong := config.Decode(kept)
 		switch {
 		case config.Unusable(wrong) != nil:
 		case empty:
-			return last, fmt.Errorf("%s is empty; if it is meant to be empty: vipctl reload --allow-empty", o.ConfigFile), nil
+			return last, fmt.Errorf("%s is empty; if it is meant to be empty: vipctl reload --allow-empty", file), nil
 		default:
 			return last, mistake, nil
 		}

@@ -1,0 +1,76 @@
+//go:build unix
+
+package folder
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// maxLinks bounds the symbolic links on the way to a folder, as kernels do.
+const maxLinks = 40
+
+// Check returns an error if another user than root and this process's could change what is in the folder at path: the folder, a folder above
+// it, or a symbolic link on the way belongs to that user, or can be written by that user. A sticky folder above, such as /tmp, is accepted.
+// What is missing or can't be reached is not an error.
+func Check(path string) error {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("finding the folder %s: %w", path, err)
+	}
+	trusted := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
+	if info, err := os.Stat("/"); err == nil { // in a user namespace, root of the host may have no number of its own
+		trusted[ownerOf(info)] = true
+	}
+	return check(abs, trusted, maxLinks)
+}
+
+// check follows path from the root folder on.
+func check(path string, trusted map[uint32]bool, links int) error {
+	at := string(filepath.Separator)
+	parts := strings.Split(strings.Trim(filepath.Clean(path), at), at)
+	for i, part := range append([]string{""}, parts...) {
+		at = filepath.Join(at, part)
+		info, err := os.Lstat(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR): // its user reports it
+			return nil
+		case err != nil:
+			return fmt.Errorf("looking who can write to %s: %w", at, err)
+		case !trusted[ownerOf(info)]:
+			return fmt.Errorf("%s belongs to user %d, who could change vipd's files there: chown root %s, or name another folder", at, ownerOf(info), at)
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(at)
+			if err != nil || links == 0 {
+				return fmt.Errorf("following the link %s: %w", at, errors.Join(err, syscall.ELOOP))
+			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(at), target)
+			}
+			return check(filepath.Join(append([]string{target}, parts[i:]...)...), trusted, links-1)
+		case othersWrite(info) && (i == len(parts) || info.Mode()&fs.ModeSticky == 0):
+			return fmt.Errorf("other users can write to %s, and could change vipd's files there: chmod go-w %s, or name another folder", at, at)
+		}
+	}
+	return nil
+}
+
+// othersWrite reports whether everybody may write, or a group that is neither root's nor this process's own.
+func othersWrite(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	private := ok && (stat.Gid == 0 || os.Geteuid() != 0 && int(stat.Gid) == os.Getegid())
+	return info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !private
+}
+
+// ownerOf returns the number of the user to whom a file belongs.
+func ownerOf(info fs.FileInfo) uint32 {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Uid
+	}
+	return 0
+}
