@@ -97,6 +97,11 @@ func (b *Bystander) Gateways([]netip.Addr) []netip.Addr { return nil }
 // Sources returns nothing: routes are not known here.
 func (b *Bystander) Sources([]netip.Addr) []netip.Addr { return nil }
 
+// Tracked returns nothing: a Bystander holds no VIPs.
+func (b *Bystander) Tracked(context.Context, map[netip.Addr]bool) (map[netip.Addr]bool, error) {
+	return nil, nil
+}
+
 // FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error when that ends.
 func (b *Bystander) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)

@@ -24,6 +24,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
+	"vipd/cmd/vipd/daemon/internal/leaving"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
@@ -212,6 +213,25 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 		}
 	}
 	return model.New(o)
+}
+
+// leavingVIPs is what the watch of leaving VIPs needs.
+func (d *Daemon) leavingVIPs() leaving.Options {
+	return leaving.Options{
+		State: func() (*model.State, <-chan struct{}) {
+			changed := d.model.Changed() // before the state, so that none is missed
+			return d.model.State(), changed
+		},
+		Done: func() (snap.Map[balancer.Key, *balancer.Frontend], <-chan struct{}) {
+			changed := d.engine.Changed()
+			return d.engine.Status().Done, changed
+		},
+		Mode: func() any { return d.modeSwitch.Serving() },
+		Connections: func(ctx context.Context, visit func(*dataplane.Connection) error) error {
+			return d.modeSwitch.Connections(ctx, dataplane.ConnectionQuery{}, visit)
+		},
+		Tracked: d.host.Tracked, Release: d.model.Release,
+	}
 }
 
 // hostProblems are what the host can't do, and what on it is in the way.

@@ -28,6 +28,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
+	"vipd/cmd/vipd/daemon/internal/leaving"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
@@ -308,6 +309,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"mode":              d.modeSwitch.Run,
 		"addresses":         func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) },
 		"leftovers":         d.modeSwitch.RemoveLeftovers,
+		"leaving VIPs":      func(ctx context.Context) error { return leaving.Run(ctx, d.leavingVIPs()) },
 		"notify":            d.notifyLoop,
 		"events":            d.transitions.Follow,
 		"hooks": func(ctx context.Context) error {

@@ -26,6 +26,7 @@ type hostSide interface {
 	FollowAddresses(ctx context.Context, changed func()) error
 	Gateways(to []netip.Addr) []netip.Addr
 	Sources(to []netip.Addr) []netip.Addr
+	Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error)
 	Inherited() bool
 	Refuse(context.Context) error
 	Release(context.Context) error

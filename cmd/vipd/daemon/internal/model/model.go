@@ -32,9 +32,10 @@ type Model struct {
 
 	mu     sync.Mutex // guards the rest of this block
 	latest *store.Snapshot
-	seen   time.Time // when the oldest snapshot that is not compiled yet came
-	works  time.Time // since when the loop is at work; zero means that it waits
-	next   *adoption // a dataplane that is to take over
+	seen   time.Time                     // when the oldest snapshot that is not compiled yet came
+	works  time.Time                     // since when the loop is at work; zero means that it waits
+	next   *adoption                     // a dataplane that is to take over
+	freed  map[netip.Addr]balancer.Drain // VIPs to be given up before their time
 
 	// The rest belongs to the loop.
 	carrier   dataplane.Dataplane // for which it is compiled
@@ -245,7 +246,7 @@ func (m *Model) compile() {
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory
-	m.compiler.Memory = remembered.Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began)))
+	m.compiler.Memory = m.release(remembered).Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began)))
 	s.Desired = m.compiler.Next(s.Env, s.Inputs, now)
 	memory := m.compiler.Memory
 	s.Inputs = s.Inputs.Remembering(memory)
@@ -328,6 +329,27 @@ func (m *Model) Update(ctx context.Context, change Change) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Release gives up VIPs before their time. One that has a frontend again, or another time, is not concerned.
+func (m *Model) Release(vips map[netip.Addr]balancer.Drain) {
+	m.mu.Lock()
+	m.freed = vips
+	m.mu.Unlock()
+	m.Kick()
+}
+
+// release returns the memory without the VIPs that were released.
+func (m *Model) release(memory balancer.Memory) balancer.Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for a, d := range m.freed {
+		if is, leaves := memory.Leaving.Get(a); leaves && is == d {
+			memory.Leaving = memory.Leaving.Delete(a)
+		}
+	}
+	m.freed = nil
+	return memory
 }
 
 // Waiting returns for how long a change has not been compiled: the loop has not come to it, or stands still in its work.

@@ -1,0 +1,157 @@
+package leaving
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/dataplane"
+)
+
+// Options are what a watch of leaving VIPs needs.
+type Options struct {
+	// State returns the last compiled state. The channel is closed when there is another.
+	State func() (*model.State, <-chan struct{})
+	// Done returns the frontends that are applied. The channel is closed when that may have changed.
+	Done func() (snap.Map[balancer.Key, *balancer.Frontend], <-chan struct{})
+	// Mode returns what serves, as a value that differs after a mode switch.
+	Mode func() any
+	// Connections calls visit for the connections that the mode in use knows.
+	Connections func(ctx context.Context, visit func(*dataplane.Connection) error) error
+	// Tracked returns those of the VIPs to which the kernel tracks a connection.
+	Tracked func(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error)
+	// Release gives up VIPs, unless what is remembered of them has changed.
+	Release func(vips map[netip.Addr]balancer.Drain)
+}
+
+// Listing all connections costs time with their number, so the pauses between looks grow.
+const (
+	leastPause = time.Second
+	mostPause  = 5 * time.Second
+)
+
+// leave is a VIP without frontends.
+type leave struct {
+	drain balancer.Drain
+	// mode served when it began. Another mode may not know all of the connections.
+	mode any
+	// inherited reports whether it began before this process, which may not know all of the connections either.
+	inherited bool
+	// removed reports whether its frontends were seen to be removed from the kernel.
+	removed bool
+}
+
+// watch belongs to the goroutine of Run.
+type watch struct {
+	Options
+	leaves map[netip.Addr]leave
+	began  bool // a complete state was seen
+}
+
+// Run gives up VIPs until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	w := &watch{Options: o, leaves: map[netip.Addr]leave{}}
+	pause := leastPause
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		state, compiled := w.State()
+		done, applied := w.Done()
+		w.follow(state)
+		if fresh := w.remove(done); fresh {
+			pause = leastPause
+			again.Reset(0)
+		}
+		if len(w.leaves) == 0 {
+			applied = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-compiled:
+		case <-applied:
+		case <-again.C:
+			if w.look(ctx) {
+				again.Reset(pause)
+				pause = min(2*pause, mostPause)
+			}
+		}
+	}
+}
+
+// follow takes in which VIPs leave.
+func (w *watch) follow(s *model.State) {
+	if !s.Complete {
+		return
+	}
+	all := s.Inputs.Leaving
+	maps.DeleteFunc(w.leaves, func(a netip.Addr, l leave) bool { d, still := all.Get(a); return !still || d != l.drain })
+	for a, d := range all.All() {
+		if _, known := w.leaves[a]; !known {
+			w.leaves[a] = leave{drain: d, mode: w.Mode(), inherited: !w.began}
+		}
+	}
+	w.began = true
+}
+
+// remove notes whose frontends are removed, and reports whether there is one more: then new connections can't begin any more.
+func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
+	for a, l := range w.leaves {
+		l.removed = l.removed || !anyOn(done, a)
+		fresh = fresh || l.removed != w.leaves[a].removed
+		w.leaves[a] = l
+	}
+	return fresh
+}
+
+func anyOn(done snap.Map[balancer.Key, *balancer.Frontend], a netip.Addr) bool {
+	for range balancer.On(done, a) {
+		return true
+	}
+	return false
+}
+
+// look releases the VIPs without connections, and reports whether there are others to look at later.
+func (w *watch) look(ctx context.Context) (others bool) {
+	idle := map[netip.Addr]bool{}
+	for a, l := range w.leaves {
+		if l.removed && !l.inherited && l.mode == w.Mode() {
+			idle[a] = true
+		}
+	}
+	if len(idle) == 0 {
+		return false
+	}
+	tracked, err := w.Tracked(ctx, idle)
+	if err == nil {
+		err = w.Connections(ctx, func(c *dataplane.Connection) error {
+			if isLive(c) {
+				delete(idle, c.Frontend.Addr)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return true // nothing is known, so they keep their time
+	}
+	free := map[netip.Addr]balancer.Drain{}
+	for a := range idle {
+		if !tracked[a] {
+			free[a] = w.leaves[a].drain
+		}
+	}
+	if len(free) > 0 {
+		w.Release(free)
+	}
+	return len(free) < len(w.leaves)
+}
+
+// isLive reports whether a connection needs the address: it was answered, and has not ended. Flows of UDP end with their frontend.
+func isLive(c *dataplane.Connection) bool {
+	return c.Frontend.Proto != balancer.UDP && !slices.Contains([]string{"time-wait", "close", "closed", "syn-sent", "none"}, c.State)
+}

@@ -1,0 +1,29 @@
+package host
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/conntrack"
+)
+
+// Tracked returns those of the VIPs to which conntrack knows a connection of TCP or SCTP that was answered and has not ended. It reads
+// the whole table.
+func (h *Host) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
+	conn, err := conntrack.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	ended := []string{"time-wait", "close", "closed", "syn-sent", "none"}
+	found := map[netip.Addr]bool{}
+	err = conn.Each(ctx, conntrack.Filter{}, func(f *conntrack.Flow) error {
+		if a := f.Orig.Dst.Addr(); vips[a] && f.Proto != balancer.UDP && f.Status.Has(conntrack.SeenReply) && !slices.Contains(ended, f.State) {
+			found[a] = true
+		}
+		return nil
+	})
+	return found, err
+}
