@@ -65,7 +65,7 @@ func (c *call) examined() doctor.Host {
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
-	h.Fence, h.Elsewhere = ownership.Trial, ownership.Elsewhere
+	h.Fence, h.Elsewhere, h.Neighbours = ownership.Trial, ownership.Elsewhere, ownership.Neighbours
 	h.Owner = func() (*api.OwnerStatus, error) {
 		owner := api.NewOwnerClient(filepath.Join(h.Config.RunDir, api.OwnerSocket))
 		defer owner.Close()

@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"vipd/dataplane/internal/neigh"
 )
@@ -34,8 +38,8 @@ func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell fun
 // probes is how often Probe asks within its patience.
 const probes = 3
 
-// Elsewhere asks on the link of a device who else has VIPs that this host has there, or shall have, and returns the MACs of those
-// that answer within a moment.
+// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of those that answer within a moment. A
+// device that also answers for addresses that nobody has is a proxy, and does not count.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	const patience = 300 * time.Millisecond
 	d, err := net.InterfaceByName(device)
@@ -46,12 +50,82 @@ func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip
 	if err != nil {
 		return nil, fmt.Errorf("listing this host's interfaces: %w", err)
 	}
-	found, err := Probe(ctx, d.Index, vips, patience)
-	maps.DeleteFunc(found, func(_ netip.Addr, mac net.HardwareAddr) bool { // another device of this host on the same link
-		return slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
+	controls := controlsFor(vips)
+	found, err := Probe(ctx, d.Index, slices.Concat(vips, controls), patience)
+	proxies := proxiesIn(found, controls)
+	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // another device of this host on the same link
+		return proxies[mac.String()] || slices.Contains(controls, a) ||
+			slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
 	})
 	return found, err
 }
+
+// documentation is an address that nobody has (RFC 5737). It is reached as everything without a specific route is.
+var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
+
+// controlsFor returns addresses that probably nobody has: two in the neighbourhood of the first VIP of each family, and documentation.
+// A proxy may answer for a single network, or for what its default route leads to.
+func controlsFor(vips []netip.Addr) (all []netip.Addr) {
+	for _, is4 := range []bool{true, false} {
+		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
+		if i < 0 {
+			continue
+		}
+		for tries, added := 0, 0; added < 2 && tries < 100; tries++ { // the VIPs may fill the network
+			b := vips[i].AsSlice()
+			for j := range b {
+				if is4 && j == 3 || !is4 && j >= 8 {
+					b[j] = byte(1 + rand.N(254))
+				}
+			}
+			if a, _ := netip.AddrFromSlice(b); !slices.Contains(vips, a) && !slices.Contains(all, a) {
+				all, added = append(all, a), added+1
+			}
+		}
+		if is4 {
+			all = append(all, documentation)
+		}
+	}
+	return all
+}
+
+// proxiesIn returns the MACs that answered for documentation, or for two other controls.
+func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map[string]bool {
+	answers, proxies := map[string]int{}, map[string]bool{}
+	for _, a := range controls {
+		if mac, ok := found[a]; ok {
+			answers[mac.String()]++
+			proxies[mac.String()] = answers[mac.String()] > 1 || a == documentation || proxies[mac.String()]
+		}
+	}
+	return proxies
+}
+
+// Neighbours returns the addresses of the kernel's neighbour tables that have a MAC, with the devices that lead to them.
+func Neighbours() (map[netip.Addr]string, error) {
+	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, fmt.Errorf("listing neighbours: %w", err)
+	}
+	names, all := map[int]string{}, map[netip.Addr]string{}
+	for _, e := range entries {
+		a, ok := netip.AddrFromSlice(e.IP)
+		if !ok || len(e.HardwareAddr) != 6 || e.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NOARP) != 0 {
+			continue
+		}
+		if _, known := names[e.LinkIndex]; !known {
+			names[e.LinkIndex] = ""
+			if d, err := net.InterfaceByIndex(e.LinkIndex); err == nil {
+				names[e.LinkIndex] = d.Name
+			}
+		}
+		all[a.Unmap()] = names[e.LinkIndex]
+	}
+	return all, nil
+}
+
+// manyVIPs is from how many VIPs on each is asked for once: more would flood the link.
+const manyVIPs = 1000
 
 // Probe asks on the device's link who has the VIPs, three times within patience (RFC 5227, RFC 4862), and returns the MAC of
 // who answers. This host itself is not heard.
@@ -73,7 +147,11 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 		failed = ask(sender, vips) // which opens the sockets here, where the caller is
 		time.AfterFunc(patience, cancel)
 		if failed == nil {
-			asking.Go(func() { failed = askAgain(ctx, sender, vips, patience/probes) })
+			every := patience / probes
+			if len(vips) > manyVIPs {
+				every = patience
+			}
+			asking.Go(func() { failed = askAgain(ctx, sender, vips, every) })
 		}
 	}
 	err = neigh.Claims(ctx, device, nil, ready, func(c neigh.Claim) {

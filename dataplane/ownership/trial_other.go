@@ -20,5 +20,8 @@ func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.Hardwa
 	return nil, nil
 }
 
+// Neighbours finds nothing.
+func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
+
 // Held finds nothing.
 func Held() (map[int][]netip.Prefix, error) { return nil, nil }

@@ -118,6 +118,8 @@ type Host struct {
 	Fence func() error
 	// Elsewhere asks on the link of a device who else has addresses that this host has there, or shall have.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
+	// Neighbours lists the hosts that the kernel knows on its links, with the devices.
+	Neighbours func() (map[netip.Addr]string, error)
 	// Owner asks the vipd owner of this host how it is.
 	Owner func() (*api.OwnerStatus, error)
 	// Held returns the addresses that vipd's ledger names as put there by it, with their devices.

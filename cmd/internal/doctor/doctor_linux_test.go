@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane/ownership"
@@ -309,6 +310,28 @@ func TestVIPElsewhere(t *testing.T) {
 		return len(found) > 0
 	})
 	if len(found) != 1 || found[0].Level != Problem {
+		t.Errorf("got %+v, want one problem", found)
+	}
+}
+
+// TestVIPOfAnotherHost holds the address of a neighbour on vipd0. That is a problem, which names the neighbour, though this host does
+// not ask for the address itself any more.
+func TestVIPOfAnotherHost(t *testing.T) {
+	l := lab.New(t)
+	other := l.Add("other")
+	l.Link(l.Host(), other, "192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64")
+	h := namespace(t)
+	h.Elsewhere, h.Neighbours = ownership.Elsewhere, ownership.Neighbours
+	h.Status = &api.Status{Addresses: []api.Address{
+		{Address: "192.0.2.2", Held: "vipd0"}, {Address: "2001:db8::2", Held: "vipd0"}, {Address: "192.0.2.3", Held: "vipd0"},
+	}}
+	h.Frontends = []Frontend{{Key: balancer.Key{Addr: netip.MustParseAddr("192.0.2.2"), Port: 80, Proto: balancer.TCP}, Service: "web"}}
+	var found []Finding
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy one is late
+		found = find(t, h, "traffic", "192.0.2.2, 2001:db8::2 are an address of another host (")
+		return len(found) > 0
+	})
+	if len(found) != 1 || found[0].Level != Problem || !strings.Contains(found[0].What, "on other") {
 		t.Errorf("got %+v, want one problem", found)
 	}
 }

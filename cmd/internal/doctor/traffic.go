@@ -32,6 +32,8 @@ type traffic struct {
 	gateways map[bool]string
 	// elsewhere has the MACs of other hosts that answer for VIPs of this one's devices.
 	elsewhere map[netip.Addr]net.HardwareAddr
+	// neighbours are the hosts that the kernel knows on its links, each with the device.
+	neighbours map[netip.Addr]string
 }
 
 // checkTraffic says for each VIP how its traffic gets here. VIPs for which the same is true share a finding.
@@ -65,7 +67,10 @@ func (v *visit) traffic() *traffic {
 	interfaces, _ := v.Interfaces() // one that does not tell has none that could be named
 	t := &traffic{
 		v, map[netip.Addr]string{}, interfaces, v.sysctl("net.ipv4.conf.all.arp_ignore") == "0",
-		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}, map[netip.Addr]net.HardwareAddr{},
+		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}, map[netip.Addr]net.HardwareAddr{}, map[netip.Addr]string{},
+	}
+	if v.Neighbours != nil {
+		t.neighbours, _ = v.Neighbours() // without it, networks name the devices
 	}
 	found := map[bool]bool{}
 	for _, i := range interfaces {
@@ -121,6 +126,10 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case device == unsure:
 		return note(fmt.Sprintf("on %s, and it is not known whether vipd holds addresses there", t.on[addr]),
 			"no vipd answers, and its ledger can't be read", "sudo vipctl doctor")
+	case t.elsewhere[addr] != nil && t.link(a) == "":
+		return problem(fmt.Sprintf("an address of another host (%s), which answers ARP or NDP for it on %s", t.elsewhere[addr], t.near(addr)),
+			"a host that holds it itself can't reach the other host: give the service another VIP, or remove the address there",
+			"ip address show to VIP  # on the host with that MAC")
 	case t.elsewhere[addr] != nil:
 		return problem(fmt.Sprintf("also on another host (%s): both answer ARP or NDP on %s", t.elsewhere[addr], t.link(a)),
 			"clients come to the one or the other: only one of them may have it, or both let it be owned (docs/ownership.md)",
@@ -145,7 +154,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 // mostAsked bounds the VIPs of a device of which others are asked.
 const mostAsked = 256
 
-// listen hears which other hosts have VIPs that are on real devices of this one, or will be.
+// listen finds out which other hosts have VIPs that are on real devices of this host, or in their networks.
 func (t *traffic) listen(ctx context.Context, addresses []api.Address) {
 	if !t.Root || t.Elsewhere == nil {
 		return
@@ -153,7 +162,10 @@ func (t *traffic) listen(ctx context.Context, addresses []api.Address) {
 	on := map[string][]netip.Addr{}
 	for _, a := range addresses {
 		addr, err := netip.ParseAddr(a.Address)
-		if link := t.link(a); err == nil && link != "" {
+		if err != nil || a.Owned || a.Held == "host" {
+			continue
+		}
+		if link := cmp.Or(t.link(a), t.near(addr)); link != "" {
 			on[link] = append(on[link], addr)
 		}
 	}
@@ -182,18 +194,23 @@ func (t *traffic) link(a api.Address) string {
 	return device
 }
 
+// near is the device in whose network an address is, or that leads to a neighbour with the address; "" means there is none.
+func (t *traffic) near(a netip.Addr) string {
+	for _, i := range t.interfaces {
+		if slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
+			return i.Name
+		}
+	}
+	return t.neighbours[a]
+}
+
 // asked is the device in whose network an address is, so that hosts there ask for it instead of sending to a router; "" means it is in
 // none.
 func (t *traffic) asked(a netip.Addr) string {
 	if a.Is4() && t.answersByAny {
 		return ""
 	}
-	for _, i := range t.interfaces {
-		if slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
-			return i.Name
-		}
-	}
-	return ""
+	return t.near(a)
 }
 
 // arrivalToCome is about an address that vipd puts on its device when it runs.

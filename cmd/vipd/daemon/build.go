@@ -22,6 +22,7 @@ import (
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/duplicates"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
 	"vipd/cmd/vipd/daemon/internal/leaving"
@@ -33,6 +34,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/dataplane"
+	"vipd/dataplane/ownership"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/statedir"
@@ -79,6 +81,9 @@ func (d *Daemon) build() (err error) {
 		d.component("host").Warn("what vipd owner has left stays", "err", err)
 	}
 	d.watch = hostwatch.New(d.WatchInterval)
+	d.duplicates = duplicates.New(duplicates.Options{
+		State: d.compiled, Interfaces: doctor.ThisHost().Interfaces, Neighbours: ownership.Neighbours, Elsewhere: ownership.Elsewhere, Again: d.WatchInterval,
+	})
 	d.transitions = transitions.New(transitions.Options{
 		Events: d.events, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
 		Refused: d.metrics.reloadFailures.Inc, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
@@ -215,13 +220,16 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 	return model.New(o)
 }
 
+// compiled is the last compiled state. The channel is closed when there is another.
+func (d *Daemon) compiled() (*model.State, <-chan struct{}) {
+	changed := d.model.Changed() // before the state, so that none is missed
+	return d.model.State(), changed
+}
+
 // leavingVIPs is what the watch of leaving VIPs needs.
 func (d *Daemon) leavingVIPs() leaving.Options {
 	return leaving.Options{
-		State: func() (*model.State, <-chan struct{}) {
-			changed := d.model.Changed() // before the state, so that none is missed
-			return d.model.State(), changed
-		},
+		State: d.compiled,
 		Done: func() (snap.Map[balancer.Key, *balancer.Frontend], <-chan struct{}) {
 			changed := d.engine.Changed()
 			return d.engine.Status().Done, changed
@@ -236,7 +244,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.owned.Problems(), d.access.Problems(), d.exposure())
+	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.owned.Problems(), d.access.Problems(), d.exposure())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

@@ -25,6 +25,7 @@ import (
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/duplicates"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
@@ -93,9 +94,11 @@ type Daemon struct {
 	checks   *checks.Checks
 	outliers *outlier.Detector
 	watch    *hostwatch.Watch
-	tracing  *tracing.Tracer // nil means turned off
-	access   *accesslog.Log
-	owned    *owned.Teller // nil means this host owns no VIPs
+	// duplicates finds VIPs that another host has.
+	duplicates *duplicates.Watch
+	tracing    *tracing.Tracer // nil means turned off
+	access     *accesslog.Log
+	owned      *owned.Teller // nil means this host owns no VIPs
 	// configuration is config as it is now, of which some can change while running.
 	configuration *liveconfig.Config
 	stateDir      *statedir.Dir
@@ -309,6 +312,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"mode":              d.modeSwitch.Run,
 		"addresses":         func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) },
 		"leftovers":         d.modeSwitch.RemoveLeftovers,
+		"duplicates":        d.duplicates.Run,
 		"leaving VIPs":      func(ctx context.Context) error { return leaving.Run(ctx, d.leavingVIPs()) },
 		"notify":            d.notifyLoop,
 		"events":            d.transitions.Follow,

@@ -1,0 +1,189 @@
+package duplicates
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/doctor"
+	"vipd/cmd/vipd/daemon/internal/model"
+)
+
+// Options are what a Watch needs of the host.
+type Options struct {
+	// State returns the last compiled state. The channel is closed when there is another.
+	State func() (*model.State, <-chan struct{})
+	// Interfaces lists the devices of the host.
+	Interfaces func() ([]doctor.Interface, error)
+	// Neighbours lists the hosts that the kernel knows, with the devices that lead to them.
+	Neighbours func() (map[netip.Addr]string, error)
+	// Elsewhere asks the link of a device which other hosts have VIPs.
+	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
+	// Again is the time after which a link is asked again for a VIP that another host has. Default 30 s.
+	Again time.Duration
+}
+
+// patience bounds how long the probes of one round may take together.
+const patience = time.Second
+
+// place is a VIP on a link.
+type place struct {
+	vip    netip.Addr
+	device string
+}
+
+// Watch finds VIPs that another host has. Its fields but problems belong to the goroutine of Run.
+type Watch struct {
+	o        Options
+	problems atomic.Pointer[[]balancer.Problem]
+	asked    map[place]bool
+	found    map[place]net.HardwareAddr
+}
+
+// New returns a Watch that has found nothing yet.
+func New(o Options) *Watch {
+	if o.Again == 0 {
+		o.Again = 30 * time.Second
+	}
+	w := &Watch{o: o, asked: map[place]bool{}, found: map[place]net.HardwareAddr{}}
+	w.problems.Store(&[]balancer.Problem{})
+	return w
+}
+
+// Problems returns a problem for each VIP that another host has. It must not be changed.
+func (w *Watch) Problems() []balancer.Problem {
+	if w == nil {
+		return nil
+	}
+	return *w.problems.Load()
+}
+
+// Run asks for new VIPs until ctx ends.
+func (w *Watch) Run(ctx context.Context) error {
+	again := time.NewTicker(w.o.Again)
+	defer again.Stop()
+	var last *model.State
+	for {
+		s, changed := w.o.State()
+		if s.Complete && (last == nil || concerns(last, s)) {
+			last = s
+			now := vips(s)
+			maps.DeleteFunc(w.asked, func(p place, _ bool) bool { return !now[p.vip] })
+			maps.DeleteFunc(w.found, func(p place, _ net.HardwareAddr) bool { return !now[p.vip] })
+			w.ask(ctx, w.fresh(s, now))
+			w.publish(s)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again.C:
+			if len(w.found) > 0 {
+				w.ask(ctx, slices.Collect(maps.Keys(w.found)))
+				w.publish(s)
+			}
+		}
+	}
+}
+
+// concerns reports whether the step between two states may concern VIPs or links.
+func concerns(before, s *model.State) bool {
+	return s.Desired.Addresses != before.Desired.Addresses || s.Inputs.VIPs != before.Inputs.VIPs || s.Inputs.Pools != before.Inputs.Pools ||
+		!slices.Equal(s.Env.Local, before.Env.Local)
+}
+
+// vips are those that vipd itself holds on this host, or is about to hold.
+func vips(s *model.State) map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	if s.Env.LocalOnly {
+		return all
+	}
+	for a, frontends := range s.Desired.Addresses.All() {
+		if _, own := slices.BinarySearchFunc(s.Env.Local, a, netip.Addr.Compare); frontends > 0 && !own && !a.IsLoopback() && s.Inputs.PolicyOf(a).Hold != balancer.HoldOne {
+			all[a] = true
+		}
+	}
+	return all
+}
+
+// fresh returns the links that were not asked yet for some of the VIPs: those of networks that contain a VIP, of neighbours with its
+// address, and of the real device that holds it.
+func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
+	interfaces, err := w.o.Interfaces()
+	if err != nil || len(vips) == 0 {
+		return nil
+	}
+	neighbours, _ := w.o.Neighbours() // without it, networks name the links
+	add := func(vip netip.Addr, device string) {
+		if p := (place{vip, device}); !w.asked[p] {
+			w.asked[p] = true
+			all = append(all, p)
+		}
+	}
+	holder := s.Config.Addresses.Interface
+	for vip := range vips {
+		if device := neighbours[vip]; device != "" {
+			add(vip, device)
+		}
+		for _, i := range interfaces {
+			holds := i.Name == holder && !strings.HasPrefix(holder, "vipd") && holder != "lo"
+			if holds || slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(vip) }) {
+				add(vip, i.Name)
+			}
+		}
+	}
+	return all
+}
+
+// ask asks all places at once, and takes in who answers. A link that can't be asked answers nothing: that takes privilege, and a link
+// with neighbours.
+func (w *Watch) ask(ctx context.Context, places []place) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	on := map[string][]netip.Addr{}
+	for _, p := range places {
+		on[p.device] = append(on[p.device], p.vip)
+	}
+	var mu sync.Mutex // guards w.found
+	var asking sync.WaitGroup
+	for device, vips := range on {
+		asking.Go(func() {
+			found, err := w.o.Elsewhere(ctx, device, vips)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, vip := range vips {
+				if mac, ok := found[vip]; ok {
+					w.found[place{vip, device}] = mac
+				} else if err == nil {
+					delete(w.found, place{vip, device})
+				}
+			}
+		})
+	}
+	asking.Wait()
+}
+
+// publish makes problems of what was found.
+func (w *Watch) publish(s *model.State) {
+	problems := []balancer.Problem{}
+	for p, mac := range w.found {
+		problem := balancer.Problem{Severity: balancer.SeverityWarning, Field: "vips", Text: fmt.Sprintf(
+			"another host (%s) has the address %s on %s: this host can't reach that host while it holds the address, and clients on %s may reach either. Use another VIP, or remove the address there",
+			mac, p.vip, p.device, p.device)}
+		for _, f := range balancer.On(s.Desired.Frontends, p.vip) {
+			problem.Service = f.Service
+			break
+		}
+		problems = append(problems, problem)
+	}
+	slices.SortFunc(problems, func(a, b balancer.Problem) int { return strings.Compare(a.Text, b.Text) })
+	w.problems.Store(&problems)
+}
