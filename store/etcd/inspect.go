@@ -27,10 +27,16 @@ func (s *members) inspect(ctx context.Context, limit time.Duration) []balancer.P
 	asking.Wait()
 	problems := []balancer.Problem{}
 	for i, err := range failed {
-		if err != nil {
-			problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-				"etcd at %s: %v; other members are used: see whether this one runs and reaches the others (etcdctl endpoint status --cluster)", s.config.Endpoints[i], plain(err))})
+		if err == nil {
+			continue
 		}
+		reason := "does not answer"
+		if !late(err) && !undecided(err) { // which take turns while a member has lost the others
+			reason += fmt.Sprintf(" (%v)", plain(err))
+		}
+		problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+			"etcd's member at %s %s: other members are used; see whether it runs and reaches the others (etcdctl endpoint status --cluster)",
+			s.config.Endpoints[i], reason)})
 	}
 	return problems
 }

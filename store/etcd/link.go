@@ -141,7 +141,7 @@ func (l *link) run(ctx context.Context) {
 			l.members.leave(l.members.current.Load())
 			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
 		}
-		if !l.tell(ctx, message{away: err}) {
+		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.tell(ctx, message{away: err}) { // a move takes a moment
 			return
 		}
 		if !l.steady {
