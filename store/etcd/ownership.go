@@ -392,14 +392,16 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
-	answer, err := o.writer.transact(ctx, o.keys.prefix+ownershipFolder, request)
+	answer, repeated, err := o.writer.transactRepeated(ctx, o.keys.prefix+ownershipFolder, request)
 	switch never := (unsent{}); {
 	case errors.As(err, &never):
 		return ownership.Unsent, 0, o.denied(err)
-	case err != nil && (Forbidden(err) || Full(err) && o.holds(ctx, request.Compare)):
+	case err != nil && (Forbidden(err) && !repeated || Full(err) && o.holds(ctx, request.Compare)):
 		return ownership.Unsent, 0, o.denied(err)
 	case err != nil:
 		return ownership.Unknown, 0, plain(unwrapped(err))
+	case !answer.Succeeded && repeated:
+		return ownership.Unknown, 0, errors.New("etcd has refused the repetition of a write that it may have carried out")
 	case !answer.Succeeded:
 		return ownership.Refused, 0, nil
 	}

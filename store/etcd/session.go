@@ -99,28 +99,36 @@ func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 
 // transact runs a transaction. If it is repeated because an answer was lost, and its conditions no longer hold because it was
 // carried out, that is found by what it has written.
-func (w *Writer) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (answer *etcdserverpb.TxnResponse, err error) {
-	repeated := false
-	err = w.do(ctx, what, w.members.write, func(ctx context.Context, m *member) (err error) {
-		kv := etcdserverpb.NewKVClient(m.conn())
-		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
-		if err == nil && !answer.Succeeded && repeated {
-			answer, err = readBack(ctx, kv, request, answer)
-		}
-		repeated = true
-		return err
-	})
-	w.members.saw(answer.GetHeader())
+func (w *Writer) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
+	answer, _, err := w.transactRepeated(ctx, what, request)
 	return answer, err
 }
 
+// transactRepeated is transact, and also reports whether the transaction was repeated: if it is refused, it may still have been carried out,
+// and changed by others since.
+func (w *Writer) transactRepeated(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (
+	answer *etcdserverpb.TxnResponse, repeated bool, err error,
+) {
+	tries := 0
+	err = w.do(ctx, what, w.members.write, func(ctx context.Context, m *member) (err error) {
+		kv := etcdserverpb.NewKVClient(m.conn())
+		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		if tries++; err == nil && !answer.Succeeded && tries > 1 {
+			answer, err = readBack(ctx, kv, request, answer)
+		}
+		return err
+	})
+	w.members.saw(answer.GetHeader())
+	return answer, tries > 1, err
+}
+
 // readBack returns the answer to a transaction as if it were the first: its conditions do not hold now, but if all that it puts and
-// deletes is so, it was carried out before.
+// deletes is so, it was carried out before. Of a transaction that puts nothing the revision is not known, so it stays refused.
 func readBack(
 	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
 ) (*etcdserverpb.TxnResponse, error) {
 	effects, first := effectsOf(request.Success)
-	if len(effects) == 0 {
+	if first == nil {
 		return refused, nil
 	}
 	answer, err := kv.Txn(ctx, &etcdserverpb.TxnRequest{Compare: effects, Success: first})
