@@ -29,6 +29,8 @@ type forgetful struct {
 	confirms bool
 	// stuck: it makes no watch at all any more, and tells nothing of those that it has made.
 	stuck atomic.Bool
+	// member: it numbers watches as members do, and reports progress: none while it is stuck.
+	member bool
 	// asked counts who asked for it.
 	asked atomic.Int64
 }
@@ -64,6 +66,18 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 			return err
 		}
 		create := request.GetCreateRequest()
+		if create == nil {
+			revision := int64(1)
+			if !p.stuck.Load() {
+				revision = 1 << 40
+			}
+			send(&etcdserverpb.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: revision}, WatchId: -1})
+			continue
+		}
+		id := next
+		if p.member {
+			id = create.WatchId
+		}
 		lost := func() bool { return string(create.Key) == p.lost && p.forgets.Load() || p.stuck.Load() }
 		if p.stuck.Load() {
 			continue
@@ -71,7 +85,7 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 		if lost() {
 			p.asked.Add(1)
 			if p.confirms {
-				send(&etcdserverpb.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: create.StartRevision}, WatchId: next, Created: true})
+				send(&etcdserverpb.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: create.StartRevision}, WatchId: id, Created: true})
 			}
 			continue
 		}
@@ -87,7 +101,7 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 				}
 				send(answer)
 			}
-		}(next)
+		}(id)
 	}
 }
 
@@ -159,4 +173,25 @@ func TestProxyStuck(t *testing.T) {
 	f.sees(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
 	proxy.stuck.Store(false)
 	f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`))
+}
+
+// TestWatchBehind lets the watches of a member fall behind while it answers reads. The source gives them up, and follows another member.
+func TestWatchBehind(t *testing.T) {
+	t.Parallel()
+	c, relay, p := single(t, etcdkit.Options{})
+	relay.Cut() // the source begins at the other one
+	p.client = c.Client()
+	behind := &forgetful{client: p.client, member: true}
+	config := p.config
+	config.Endpoints = []string{behind.listen(t), c.URL(relay.Addr())}
+	f := follow(t, newSource(t, etcd.Options{Config: config}))
+	f.wait("the first state", connected)
+	relay.Heal()
+	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
+	behind.stuck.Store(true)
+	n := relay.Connections()
+	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
+	if relay.Connections() == n {
+		t.Error("the source did not connect to the other member")
+	}
 }

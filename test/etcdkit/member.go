@@ -138,10 +138,11 @@ func (m *Member) Restore(dir string) {
 // peerPort is where a member with a [Host] is reached by the others.
 const peerPort = "2380"
 
-// Loss is a direction in which a member loses packets to port 2380, by which members talk to each other. Clients still reach it.
+// Loss is a direction in which a member loses packets of port 2380, by which members talk to each other. Clients still reach it.
 type Loss string
 
-// The directions.
+// Inbound loses what others send to the member's port, and Outbound what it sends to theirs: answers on connections of the other side
+// still pass. Both loses all packets from and to such ports.
 const (
 	Inbound  Loss = "inbound"
 	Outbound Loss = "outbound"
@@ -151,15 +152,18 @@ const (
 // Losses are all directions.
 func Losses() []Loss { return []Loss{Inbound, Outbound, Both} }
 
-// CutPeers drops packets to port 2380 from now on until HealPeers. The member needs a [Host].
+// CutPeers drops packets of port 2380 from now on until HealPeers. The member needs a [Host].
 func (m *Member) CutPeers(l Loss) {
 	m.t.Helper()
 	rules := "add table inet peers; "
-	if l != Outbound {
-		rules += "add chain inet peers in { type filter hook input priority 0; }; add rule inet peers in tcp dport " + peerPort + " drop; "
-	}
-	if l != Inbound {
-		rules += "add chain inet peers out { type filter hook output priority 0; }; add rule inet peers out tcp dport " + peerPort + " drop; "
+	for _, hook := range []string{"input", "output"} {
+		if l == Inbound && hook == "output" || l == Outbound && hook == "input" {
+			continue
+		}
+		rules += "add chain inet peers " + hook + " { type filter hook " + hook + " priority 0; }; add rule inet peers " + hook + " tcp dport " + peerPort + " drop; "
+		if l == Both {
+			rules += "add rule inet peers " + hook + " tcp sport " + peerPort + " drop; "
+		}
 	}
 	m.nft(rules)
 }

@@ -34,7 +34,7 @@ type cutFleet struct {
 	t       *testing.T
 	bin     string
 	etcd    *etcdkit.Cluster
-	sources [3]*etcd.Source
+	sources [9]*etcd.Source
 }
 
 // TestMemberCut cuts each member off from the others for longer than leases live, in each direction, while clients still reach
