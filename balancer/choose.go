@@ -153,6 +153,7 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
 		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target),
 	}
+	out.Failing = out.health == HealthDown
 	o := OverrideOf(c.in, target)
 	weight, draining := o.Effective(e.Weight, e.Draining)
 	out.Weight, out.byHand = weight, o.Drains()

@@ -45,6 +45,14 @@ type Backend struct {
 	Until time.Time
 	// MaxConnections bounds the connections of this node; 0 means no bound.
 	MaxConnections int
+	// Failing reports whether its health checks fail, also if State gives another reason.
+	Failing bool
+}
+
+// Dead reports whether clients that open a connection again must not reach b, even if it holds their earlier connection:
+// b is removed, fails its checks, or is ejected.
+func (b Backend) Dead() bool {
+	return b.State == Removed || b.State == Ejected || b.Failing && b.State != Active
 }
 
 // Drains reports whether b has been told to drain, or is gone and still has time to.
@@ -136,5 +144,5 @@ func (f *Frontend) scalars() scalars {
 // Equal reports whether two backends say the same in every field.
 func (b Backend) Equal(c Backend) bool {
 	return b.Addr == c.Addr && b.State == c.State && b.Weight == c.Weight && b.Until.Equal(c.Until) &&
-		b.MaxConnections == c.MaxConnections
+		b.MaxConnections == c.MaxConnections && b.Failing == c.Failing
 }

@@ -17,9 +17,15 @@ import (
 
 // The chunks of RFC 9260 that open an association, and the parameter of the second that the first end sends back.
 const (
-	sctpInit    = 1
-	sctpInitAck = 2
-	sctpCookie  = 7
+	sctpInit       = 1
+	sctpInitAck    = 2
+	sctpCookieEcho = 10
+	sctpCookieAck  = 11
+	sctpCookie     = 7
+
+	// The tags that the two ends choose.
+	sctpServerTag = 1
+	sctpClientTag = 2
 )
 
 // sctpPacket is an SCTP packet with one chunk of those.
@@ -98,7 +104,7 @@ func (r *rig) associates(web *balancer.Service) {
 	}
 }
 
-// answerSCTP has a server answer INIT by INIT ACK, with its name as the cookie.
+// answerSCTP makes a server answer INIT by INIT ACK, with its name as the cookie, and COOKIE ECHO by COOKIE ACK.
 func (r *rig) answerSCTP(s *server) {
 	for _, a := range s.addr {
 		c := r.rawSCTP(s.ns, a)
@@ -111,10 +117,11 @@ func (r *rig) answerSCTP(s *server) {
 					return // closed
 				}
 				p, err := readSCTP(buf[:n])
-				if err != nil || p.chunk != sctpInit || p.to != targetPort {
+				answers := map[byte]byte{sctpInit: sctpInitAck, sctpCookieEcho: sctpCookieAck}
+				if err != nil || answers[p.chunk] == 0 || p.to != targetPort {
 					continue
 				}
-				answer := sctpPacket{from: p.to, to: p.from, tag: p.own, chunk: sctpInitAck, own: 1, cookie: s.name}
+				answer := sctpPacket{from: p.to, to: p.from, tag: p.own, chunk: answers[p.chunk], own: sctpServerTag, cookie: s.name}
 				_, _ = c.WriteTo(answer.bytes(), from) // the client waits no longer than its deadline
 			}
 		})
@@ -138,12 +145,17 @@ func (r *rig) rawSCTP(n *lab.NS, at netip.Addr) net.PacketConn {
 // openSCTP sends INIT from a port, and returns who answered.
 func (r *rig) openSCTP(from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
+	return r.askSCTP(from, key, sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
+}
+
+// askSCTP sends a packet and returns the cookie of its answer, the name of a server.
+func (r *rig) askSCTP(from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
+	r.Helper()
 	c := r.rawSCTP(from, parseAddrs("0.0.0.0", "::").of(key.Addr))
 	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(atOnce)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return "", err
 	}
-	ask := sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: 2}
 	if _, err := c.WriteTo(ask.bytes(), &net.IPAddr{IP: key.Addr.AsSlice()}); err != nil {
 		return "", err
 	}
@@ -156,7 +168,7 @@ func (r *rig) openSCTP(from *lab.NS, key balancer.Key, port uint16) (string, err
 		p, err := readSCTP(buf[:n])
 		a, _ := netip.AddrFromSlice(sender.(*net.IPAddr).IP)
 		switch {
-		case a.Unmap() != key.Addr || p.to != port || p.chunk != sctpInitAck: // of another test, or another kernel's
+		case a.Unmap() != key.Addr || p.to != ask.from || p.chunk != answer: // of another test, or another kernel's
 		case err != nil:
 			return "", err
 		case p.from != key.Port || p.tag != ask.own:

@@ -37,6 +37,7 @@ func scenes() []check {
 		{name: "drain-timeout", run: driven(testDrainTimeout)},
 		{name: "service-drains", run: driven(testServiceDrains)},
 		{name: "on-failure", run: driven(testOnFailure)},
+		{name: "port-reuse", needs: []string{"ip"}, run: driven(testPortReuse)},
 		{name: "killed", run: driven(testKilled)},
 		{name: "undisturbed", run: driven(testUndisturbed)},
 		{name: "udp-follows", run: driven(testUDPFollows)},

@@ -18,6 +18,7 @@
 //	input                known -> passes; rejected -> refused; to a held address: ICMP and served pass, pending is silent, all
 //	                     else is refused. If the mode translates all connections, served is silent: conntrack knew these
 //	                     before the frontend, and the mode makes it forget them
+//	restarts             a SYN or INIT of a known connection to an endpoint in dead -> noted in restarts, dropped; see restarts.go
 //	segment-size         ours, the first segment of either side: its size is clamped to what the links of its path take, and to
 //	                     what clamps has for the place that the connection was opened to, in input too
 //	source               ours, not never: with onearm's pair of interfaces by which it came in and goes out, or marked

@@ -29,18 +29,19 @@ func (t *native) List(set string) ([]ipset.Entry, error) {
 		return nil, fmt.Errorf("reading set %s of table %s: %w", set, t.layout.table, err)
 	}
 	entries := make([]ipset.Entry, 0, len(found))
+	read := entryOf
+	if set == deadSet || set == quietSet {
+		read = endpointOf
+	}
 	for _, e := range found {
-		entries = append(entries, entryOf(&e.Elem, t.family))
+		entries = append(entries, read(&e.Elem, t.family))
 	}
 	return entries, nil
 }
 
 // entryOf reads an element. One that is none of ours becomes an entry that is not wanted.
 func entryOf(e *nft.Elem, of inet.Family) (entry ipset.Entry) {
-	size := 4
-	if of == inet.IPv6 {
-		size = 16
-	}
+	size := addrSize(of)
 	key := e.Key
 	if len(key) < size {
 		return entry

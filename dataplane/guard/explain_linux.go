@@ -22,7 +22,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	}
 	defer done()
 	for _, def := range setDefs() {
-		if def.native && !native || def.entries == nil || def.name == allowedSet || def.name == tunnelsSet || def.name == answersSet || len(def.entries(f)) == 0 {
+		if def.native && !native || def.entries == nil || def.name == allowedSet || def.name == tunnelsSet || def.name == answersSet || def.behind || len(def.entries(f)) == 0 {
 			continue
 		}
 		name, in, err := has(&def, placeOf(f.Key))

@@ -18,6 +18,7 @@ type Guard struct {
 	families [2]*family  // IPv4 and IPv6
 	sets     *ipset.Conn // nil where there are none
 	conns    []*nft.Conn
+	restarts *restarts
 }
 
 // family is the guard of one family.
@@ -53,7 +54,7 @@ type form interface {
 
 // New returns a guard of which nothing is wanted. It changes nothing in the kernel; Close closes what it opens there.
 func New(o Options) *Guard {
-	g := &Guard{}
+	g := &Guard{restarts: newRestarts(o.Log)}
 	sets, noSets := ipset.Open()
 	if noSets == nil {
 		g.sets = sets
@@ -80,6 +81,7 @@ func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 			}
 			return err
 		})
+		n.dead = func(some bool) { g.restarts.watch(w.family, some) }
 		if o.Variant == xtables.Legacy {
 			err = errors.New("iptables.backend is legacy")
 		} else if err = n.try(); err == nil {
@@ -121,6 +123,7 @@ func (y *family) formed() form {
 
 // Close closes what New opened; what is in the kernel stays.
 func (g *Guard) Close() {
+	g.restarts.close()
 	if g.sets != nil {
 		g.sets.Close()
 	}

@@ -538,7 +538,7 @@ func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend
 		case 2:
 			f.Backends = nil
 		case 3:
-			f.Backends[0].State = balancer.Draining
+			f.Backends[0].State = []balancer.BackendState{balancer.Draining, balancer.Removed}[r.IntN(2)]
 		}
 		f.NodePort = r.IntN(4) == 0
 		f.MSS = []int{0, 0, 1200, 1300}[r.IntN(4)]

@@ -22,6 +22,8 @@ type native struct {
 	table *nft.Owned
 	// accept is what lets our connections through the filters of iptables.
 	accept *acceptor
+	// dead is called with whether frontends have dead endpoints.
+	dead func(some bool)
 	// earlier is a guard in iptables and ipsets that another version may have left.
 	earlier func(ctx context.Context) error
 
@@ -40,7 +42,7 @@ type native struct {
 // newNative is a guard of which nothing is in the kernel.
 func newNative(w *wanted, conn *nft.Conn, accept *acceptor, earlier func(ctx context.Context) error) *native {
 	l := newLayout(w.family)
-	t := &native{wanted: w, layout: l, table: &nft.Owned{Conn: conn, Table: l.table}, accept: accept, earlier: earlier}
+	t := &native{dead: func(bool) {}, wanted: w, layout: l, table: &nft.Owned{Conn: conn, Table: l.table}, accept: accept, earlier: earlier}
 	w.on(t, func(name string) string { return name })
 	w.set(allowedSet).disjoint = true
 	return t
@@ -54,7 +56,7 @@ func (t *native) try() error {
 	l := newLayout(t.family)
 	l.table.Name += trialSuffix
 	var tx nft.Tx
-	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, concerns{special: true, restricted: true, silent: true, always: true, never: true, direct: true, clamps: true}))
+	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, concerns{special: true, restricted: true, silent: true, always: true, never: true, direct: true, clamps: true, dead: true, quiet: true}))
 	return (&nft.Owned{Conn: t.table.Conn, Table: l.table}).Try(&tx)
 }
 
@@ -153,6 +155,7 @@ func (t *native) put(ctx context.Context) error {
 		return err
 	}
 	t.written, t.ready, t.stale, t.pairs = with, true, false, false
+	t.dead(with.dead)
 	if !t.looked {
 		if err := t.earlier(ctx); err != nil {
 			return err
@@ -272,6 +275,7 @@ func (t *native) leave(ctx context.Context) error {
 		return err
 	}
 	t.forget()
+	t.dead(false)
 	for _, m := range t.members {
 		m.lose()
 		m.touch()

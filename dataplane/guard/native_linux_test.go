@@ -131,6 +131,12 @@ func (h *nativeHistory) specified() map[string]entries {
 		}
 		return false
 	})
+	if !h.g.mode.Resets {
+		clear(all[deadSet])
+	}
+	if !h.g.mode.LocalIn {
+		clear(all[quietSet])
+	}
 	maps.DeleteFunc(all[allowedSet], func(e ipset.Entry, _ bool) bool { // the kernel takes no network beside one that has it
 		for wider := range all[allowedSet] {
 			if at(wider) == at(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {

@@ -23,6 +23,7 @@ const (
 	loopback         = 1 // the index of lo in each network namespace
 	protocolTCP      = 6
 	protocolUDP      = 17
+	protocolSCTP     = 132
 	protocolICMP     = 1
 	protocolICMPv6   = 58
 	protocolIPIP     = 4  // IPPROTO_IPIP
@@ -35,6 +36,8 @@ type layout struct {
 	place nft.Concat
 	// sets are by the names of setDefs.
 	sets map[string]*nft.Set
+	// restarts has the clients that have opened a connection to a dead endpoint again.
+	restarts *nft.Set
 	// oneArm has the pairs of interfaces by which a connection comes in and goes out whose replies would miss this node.
 	oneArm *nft.Set
 }
@@ -55,11 +58,15 @@ func newLayout(of inet.Family) *layout {
 		case ipset.HashIPPortNet:
 			s.Key, s.Interval = append(l.place[:3:3], nft.Saddr), true
 		}
-		if def.name == clampsSet {
+		switch def.name {
+		case clampsSet:
 			s.Data = nft.Maxseg
+		case deadSet, quietSet:
+			s.Key = nft.Concat{nft.Daddr, nft.Dport, nft.Saddr, nft.Sport}
 		}
 		l.sets[def.name] = s
 	}
+	l.restarts = newRestartsSet()
 	l.oneArm = &nft.Set{Name: "onearm", Key: nft.Concat{nft.Iif, nft.Oif}}
 	return l
 }
@@ -99,15 +106,17 @@ var (
 // concerns are what only some frontends ask for: special, that they are sorted further, restricted, by their source ranges, silent,
 // that they give no answer, rejected, that they refuse, always and never, that endpoints see the node's address or the client's;
 // direct, that their packets reach endpoints as they came; clamps, a bound of the segment size; owned, that this host is silent about
-// addresses that another one has; roaming, that connections come from other hosts. Packets pay for none that no frontend asks for.
-type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming bool }
+// addresses that another one has; roaming, that connections come from other hosts; dead and quiet, that there
+// are such endpoints to which a client that opens a connection again could be led, or whose connections it could end. Packets pay for none
+// that no frontend asks for.
+type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming, dead, quiet bool }
 
 // concerns says which of them matter.
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.some(), restricted: w.set(restrictedSet).some(),
 		silent: w.set(silentSet).some(), rejected: w.set(rejectedSet).some(), always: w.set(masqueradeSet).some(), never: w.set(neverSet).some(),
-		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(),
+		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).some(), quiet: w.mode.LocalIn && w.set(quietSet).some(),
 	}
 }
 
@@ -145,6 +154,9 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 	}
 	if with.direct {
 		all = append(all, l.direct(bits)...)
+	}
+	if with.dead || with.quiet {
+		all = append(all, l.restarted(with)...)
 	}
 	return all
 }
@@ -313,7 +325,7 @@ func (l *layout) sizes(m dataplane.Needs, bits markBits, clamps bool) (all []cha
 }
 
 // optional are the names of the chains that some modes have.
-var optional = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output"}
+var optional = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output"}
 
 // writeSets makes the table and its sets, unless they are there.
 func (l *layout) writeSets(tx *nft.Tx) {
@@ -323,6 +335,7 @@ func (l *layout) writeSets(tx *nft.Tx) {
 			tx.AddSet(l.table, s)
 		}
 	}
+	tx.AddSet(l.table, l.restarts)
 	tx.AddSet(l.table, l.oneArm)
 }
 
@@ -352,6 +365,9 @@ func (l *layout) write(tx *nft.Tx, chains []chainOf) {
 // element is an entry of a set.
 func element(e ipset.Entry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
+	if e.To.IsValid() {
+		return nft.Elem{Key: key.Port(e.Port).Addr(e.To.Addr()).Port(e.To.Port())}
+	}
 	if e.Port != 0 {
 		key = key.Proto(byte(e.Proto)).Port(e.Port)
 	}

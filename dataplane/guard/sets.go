@@ -23,6 +23,8 @@ type setDef struct {
 	ipvs, direct bool
 	// native: it is for nf_tables alone; the form in iptables has rules instead.
 	native bool
+	// behind reports whether entries are endpoints behind a frontend.
+	behind bool
 	// passing: rules add the entries, which are gone soon after.
 	passing *ipset.Passing
 	// entries are those of one frontend; nil where frontends are not what the set holds.
@@ -49,6 +51,8 @@ const (
 	tunnelsSet    = "tunnels"    // endpoints at the ends of tunnels
 	arrivedSet    = "arrived"    // where clients' packets came in
 	clampsSet     = "clamps"     // the segment sizes that connections announce at most
+	deadSet       = "dead"       // endpoints that clients must not reach by opening a connection again
+	quietSet      = "quiet"      // endpoints that are alive and get no new connections
 )
 
 // arrivals are remembered from where a packet comes in until it goes out, which is a moment; ipsets know no shorter one
@@ -79,6 +83,8 @@ func setDefs() []setDef {
 		{name: ownedSet, kind: ipset.HashIP, early: true},
 		{name: servedSet, kind: ipset.HashIPPort, entries: when((*balancer.Frontend).Serves)},
 		{name: rejectedSet, kind: ipset.HashIPPort, entries: when(isRejected)},
+		{name: deadSet, native: true, behind: true, entries: behind(balancer.Backend.Dead)},
+		{name: quietSet, native: true, behind: true, entries: behind(isQuiet)},
 	}
 }
 

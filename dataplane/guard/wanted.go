@@ -50,6 +50,8 @@ func newWanted(family inet.Family, o Options) *wanted {
 	w.held, w.pending, w.owned, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(ownedSet), w.set(clampsSet)
 	w.answers = w.set(answersSet)
 	w.clamps.disjoint = true
+	w.set(deadSet).veto = func(ipset.Entry) bool { return !w.mode.Resets }
+	w.set(quietSet).veto = func(ipset.Entry) bool { return !w.mode.LocalIn }
 	w.frontends.veto = func(e ipset.Entry) bool {
 		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)
 	}
@@ -113,6 +115,8 @@ func (w *wanted) setMode(m dataplane.Needs) bool {
 		w.frontends.touch()
 	}
 	w.mode = m
+	w.set(deadSet).touch()
+	w.set(quietSet).touch()
 	return true
 }
 

@@ -14,8 +14,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch tells Gone when addresses have left an interface, and the announcer when an interface has changed, until ctx ends. It begins with
-// both: what came before was not heard.
+// watch tells Gone when addresses have left an interface, until ctx ends, and begins with that: what came before was not heard.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -25,32 +24,28 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures does so until ctx ends, or something fails.
+// departures tells Gone until ctx ends, or something fails.
 func (k *Kernel) departures(ctx context.Context) error {
 	const room = 1 << 20 // of what does not fit the kernel says so
-	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
-	for gone, changed := true, true; ; {
+	for gone := true; ; {
 		if gone {
 			k.o.Gone()
 		}
-		if changed {
-			k.announcer.links.Send()
-		}
-		gone, changed = false, false
+		gone = false
 		m, err := s.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			gone, changed = true, true
+			gone = true
 		case err != nil:
 			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
 		}
 		for m.Next() {
 			gone = gone || m.Kind == unix.RTM_DELADDR
-			changed = changed || m.Kind == unix.RTM_NEWLINK
 		}
 	}
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -29,6 +30,11 @@ func (n *NS) SendStray(c net.Conn) error {
 	binary.BigEndian.PutUint32(s[8:], expects)
 	s[12], s[13] = 5<<4, 1<<4 // five words of header; ACK
 	binary.BigEndian.PutUint16(s[14:], 1000)
+	return n.sendSegment(from, to, s)
+}
+
+// sendSegment sends a TCP segment that has all but its checksum.
+func (n *NS) sendSegment(from, to netip.AddrPort, s []byte) error {
 	binary.BigEndian.PutUint16(s[16:], checksum(from.Addr(), to.Addr(), s))
 	network := "ip4:tcp"
 	if from.Addr().Is6() {
@@ -92,4 +98,25 @@ func checksum(from, to netip.Addr, segment []byte) uint16 {
 		sum = sum&0xffff + sum>>16
 	}
 	return ^uint16(sum)
+}
+
+// SendSYN sends a TCP SYN to an address as if the namespace's end of some connection began a new connection.
+func (n *NS) SendSYN(from, to netip.AddrPort) error {
+	s := make([]byte, 20)
+	binary.BigEndian.PutUint16(s[0:], from.Port())
+	binary.BigEndian.PutUint16(s[2:], to.Port())
+	binary.BigEndian.PutUint32(s[4:], beyond)
+	s[12], s[13] = 5<<4, 1<<1 // five words of header; SYN
+	binary.BigEndian.PutUint16(s[14:], 1000)
+	return n.sendSegment(from, to, s)
+}
+
+// Vanish closes a TCP connection without a packet, as if its host had lost power.
+func Vanish(c net.Conn) error {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
+	return errors.Join(controlErr, err, c.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -177,6 +178,16 @@ func entries(m *nlsock.Messages) (n uint64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// Forget deletes the flows of these protocols and original directions. Absent flows are no error.
+func (c *Conn) Forget(flows []Flow) error {
+	for part := range slices.Chunk(flows, batch) {
+		if _, err := c.deleteAll(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deleteAll makes the kernel forget flows, at most batch of them, but no others of the same addresses that took their

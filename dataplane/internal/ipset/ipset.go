@@ -63,6 +63,8 @@ type Entry struct {
 	Net netip.Prefix
 	// MSS is what maps of nf_tables have for the place; ipsets have none.
 	MSS uint16
+	// To is the endpoint that sets of nf_tables have besides the place; ipsets have none.
+	To netip.AddrPort
 }
 
 // Member is an entry that is in a set.
@@ -72,11 +74,11 @@ type Member struct {
 	Left time.Duration
 }
 
-// Compare orders entries by address, protocol, port, network and MSS.
+// Compare orders entries by address, protocol, port, network, MSS and endpoint.
 func (e Entry) Compare(o Entry) int {
 	return cmp.Or(
 		e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port),
-		e.Net.Addr().Compare(o.Net.Addr()), cmp.Compare(e.Net.Bits(), o.Net.Bits()), cmp.Compare(e.MSS, o.MSS),
+		e.Net.Addr().Compare(o.Net.Addr()), cmp.Compare(e.Net.Bits(), o.Net.Bits()), cmp.Compare(e.MSS, o.MSS), e.To.Compare(o.To),
 	)
 }
 

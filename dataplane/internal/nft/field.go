@@ -5,21 +5,23 @@ type Field byte
 
 // The fields.
 const (
-	Saddr    Field = iota // source address
-	Daddr                 // destination address
-	L4proto               // protocol of the transport header
-	Sport                 // source port of TCP, UDP or SCTP
-	Dport                 // destination port
-	Iif                   // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
-	Oif                   // index of the interface that it leaves by
-	Priority              // the packet's priority: 32 bits that rules can use as a variable
-	Mark                  // the packet's mark
-	CtMark                // the connection's mark
-	CtState               // bits of the connection's state
-	CtStatus              // bits of what was done with it
-	CtDaddr               // destination address of the packet that opened the connection
-	CtDport               // and its destination port
-	Maxseg                // maximum segment size that a TCP SYN announces
+	Saddr        Field = iota // source address
+	Daddr                     // destination address
+	L4proto                   // protocol of the transport header
+	Sport                     // source port of TCP, UDP or SCTP
+	Dport                     // destination port
+	Iif                       // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
+	Oif                       // index of the interface that it leaves by
+	Priority                  // the packet's priority: 32 bits that rules can use as a variable
+	Mark                      // the packet's mark
+	CtMark                    // the connection's mark
+	CtState                   // bits of the connection's state
+	CtStatus                  // bits of what was done with it
+	CtDaddr                   // destination address of the packet that opened the connection
+	CtDport                   // and its destination port
+	CtReplySaddr              // source address of the packets that answer the connection
+	CtReplySport              // and their source port
+	Maxseg                    // maximum segment size that a TCP SYN announces
 )
 
 // source is where the kernel takes a field from.
@@ -51,10 +53,12 @@ const (
 )
 
 func (x Field) spec(f Family) spec {
-	addr, network, ctDaddr := kind{id: typeIPv4, size: 4, order: wire}, uint32(protocolIPv4), uint32(20) // NFT_CT_DST_IP
+	addr, network := kind{id: typeIPv4, size: 4, order: wire}, uint32(protocolIPv4)
+	ctSaddr, ctDaddr := uint32(19), uint32(20) // NFT_CT_SRC_IP, NFT_CT_DST_IP
 	saddr, daddr := spec{at: 12, field: 11}, spec{at: 16, field: 12}
 	if f == IPv6 {
-		addr, network, ctDaddr = kind{id: typeIPv6, size: 16, order: wire}, protocolIPv6, 22 // NFT_CT_DST_IP6
+		addr, network = kind{id: typeIPv6, size: 16, order: wire}, protocolIPv6
+		ctSaddr, ctDaddr = 21, 22 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
 		saddr, daddr = spec{at: 8, field: 8}, spec{at: 24, field: 9}
 	}
 	number := func(id uint32) kind { return kind{id: id, size: 4, order: native} }
@@ -88,6 +92,10 @@ func (x Field) spec(f Family) spec {
 		return spec{"ct original " + f.String() + " daddr", addr, fromCt, ctDaddr, 0, 0}
 	case CtDport:
 		return spec{"ct original proto-dst", port, fromCt, 12, 0, 0} // NFT_CT_PROTO_DST
+	case CtReplySaddr:
+		return spec{"ct reply " + f.String() + " saddr", addr, fromCt, ctSaddr, 0, 0}
+	case CtReplySport:
+		return spec{"ct reply proto-src", port, fromCt, 11, 0, 0} // NFT_CT_PROTO_SRC
 	case Maxseg:
 		return spec{"tcp option maxseg size", kind{id: typeInteger, size: 2, order: wire}, fromTCP, 2, 0, 0} // TCPOPT_MSS
 	}
@@ -117,8 +125,11 @@ func (x Field) load(m *message, f Family, reg, _ int) {
 		m.expr(listElem, "ct", func() {
 			m.Wire32(1, register(reg)) // NFTA_CT_DREG
 			m.Wire32(2, s.at)          // NFTA_CT_KEY
-			if x == CtDaddr || x == CtDport {
+			switch x {
+			case CtDaddr, CtDport:
 				m.Bytes(3, 0) // NFTA_CT_DIRECTION: IP_CT_DIR_ORIGINAL
+			case CtReplySaddr, CtReplySport:
+				m.Bytes(3, 1) // IP_CT_DIR_REPLY
 			}
 		})
 	default:

@@ -170,6 +170,21 @@ func (s Flags) write(m *message, _ Family) {
 	compare(m, !s.Not, []byte{byte(s.Value)})
 }
 
+// OpensSCTP matches SCTP packets that open an association, whose first chunk is INIT. A match of the protocol stands before it.
+type OpensSCTP struct{}
+
+func (OpensSCTP) text(Family) string { return "@th,96,8 1" }
+
+func (OpensSCTP) write(m *message, _ Family) {
+	m.expr(listElem, "payload", func() {
+		m.Wire32(1, register(first))
+		m.Wire32(2, 2)  // NFT_PAYLOAD_TRANSPORT_HEADER
+		m.Wire32(3, 12) // behind the common header
+		m.Wire32(4, 1)
+	})
+	compare(m, true, []byte{1})
+}
+
 // In matches values that are in a set; with Not, those that are not.
 type In struct {
 	Of  Expr

@@ -45,8 +45,8 @@ func run(t *testing.T, input, name string, args ...string) string {
 
 // sample is a table with every kind of object, expression and statement that the package knows.
 type sample struct {
-	table                                                                            Table
-	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes *Set
+	table                                                                                         Table
+	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes, dead, again *Set
 }
 
 func newSample(f Family) *sample {
@@ -67,11 +67,13 @@ func newSample(f Family) *sample {
 		held:    &Set{Name: "held", Key: Daddr},
 		pair:    &Set{Name: "pair", Key: Concat{Iif, Oif}},
 		sizes:   &Set{Name: "sizes", Key: place, Data: Maxseg},
+		dead:    &Set{Name: "dead", Key: Concat{Daddr, Dport, Saddr, Sport}},
+		again:   &Set{Name: "again", Key: Concat{Saddr, Sport, Daddr, Dport}, Size: 1000, Timed: true, Dynamic: true},
 	}
 }
 
 func (s *sample) sets() []*Set {
-	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes}
+	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes, s.dead, s.again}
 }
 
 // rules are the rules of each chain.
@@ -106,6 +108,9 @@ func (s *sample) rules() map[string][]Rule {
 		"in": {
 			do(State(Established|Related), Accept),
 			do(State(New), Translated{}, Accept),
+			do(Is{L4proto, 6, false}, In{Concat{Daddr, Dport, CtReplySaddr, CtReplySport}, s.dead, false}, Update{s.again, Concat{Saddr, Sport, Daddr, Dport}, nil, time.Second}, Drop),
+			do(Is{L4proto, 132, false}, OpensSCTP{}, Drop),
+			do(Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, OnlyACK{}),
 			do(In{Daddr, s.held, true}, Accept),
 			do(Is{L4proto, 6, false}, ResetTCP),
 			do(Unreachable),
@@ -304,7 +309,7 @@ func TestReads(t *testing.T) {
 		t.Errorf("the sets are %v, %v", sets, err)
 	}
 	rules, err := c.Rules(s.table, "")
-	if err != nil || len(rules) != 32 || rules[0].Handle == 0 {
+	if err != nil || len(rules) != 35 || rules[0].Handle == 0 {
 		t.Errorf("there are %d rules %v, %v", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {

@@ -87,6 +87,37 @@ func (s SetField) write(m *message, f Family) {
 	s.Field.set(m, first)
 }
 
+// OnlyACK makes a TCP segment one whose only flag is ACK. A match of the protocol stands before it.
+type OnlyACK struct{}
+
+func (OnlyACK) text(Family) string { return "tcp flags set ack" }
+
+func (OnlyACK) write(m *message, _ Family) {
+	const at, size = 12, 2 // the length of the header and the flags, as nft writes no single byte
+	m.expr(listElem, "payload", func() {
+		m.Wire32(1, register(first))
+		m.Wire32(2, 2) // NFT_PAYLOAD_TRANSPORT_HEADER
+		m.Wire32(3, at)
+		m.Wire32(4, size)
+	})
+	m.expr(listElem, "bitwise", func() {
+		m.Wire32(1, register(first))
+		m.Wire32(2, register(first))
+		m.Wire32(3, size)
+		m.value(4, []byte{0xff, 0})
+		m.value(5, []byte{0, byte(ACK)})
+	})
+	m.expr(listElem, "payload", func() {
+		m.Wire32(2, 2)
+		m.Wire32(3, at)
+		m.Wire32(4, size)
+		m.Wire32(5, register(first)) // NFTA_PAYLOAD_SREG
+		m.Wire32(6, 1)               // NFTA_PAYLOAD_CSUM_TYPE: NFT_PAYLOAD_CSUM_INET
+		m.Wire32(7, 16)              // NFTA_PAYLOAD_CSUM_OFFSET
+		m.Wire32(8, 0)               // NFTA_PAYLOAD_CSUM_FLAGS
+	})
+}
+
 // ClearPriority sets the packet's priority to 0.
 type ClearPriority struct{}
 
