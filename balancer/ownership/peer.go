@@ -72,6 +72,16 @@ func (n *Node) Reached(now Time, on int) []Action {
 	return nil
 }
 
+// Reaching processes that other hosts are to be within reach of one of this node's addresses. Until one of them has answered, it suffices
+// that a peer is heard there.
+func (n *Node) Reaching(now Time, on int) []Action {
+	n.now = now
+	if on < told {
+		n.reached[on] = 0
+	}
+	return nil
+}
+
 // well returns a bit for each address of this node whose network is well: a peer was heard there, or what is to be within reach
 // has answered. If nothing is, anywhere, all are.
 func (n *Node) well() (bits uint16) {

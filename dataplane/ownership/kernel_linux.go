@@ -37,8 +37,8 @@ type KernelOptions struct {
 	Rival func(Rival)
 	// Gone is told when an address may have left an interface, which need not be a VIP: Lost says. It must not block.
 	Gone func()
-	// Reached is told the interface when one of those answers that are to do so there, and must not block.
-	Reached func(string)
+	// Reached is told the interface when one of those answers that are to do so there, and all of these. It must not block.
+	Reached func(on string, hosts []netip.Addr)
 	Log     *slog.Logger
 }
 
@@ -91,19 +91,19 @@ func (k *Kernel) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.announcer.Run(ctx) })
 	running.Go(func() { k.watch(ctx) })
-	listening := map[string]context.CancelFunc{}
+	listening := map[string]listener{}
 	for ctx.Err() == nil {
 		p := *k.places.Load()
-		for name, stop := range listening {
-			if !slices.Contains(p.Interfaces, name) {
-				stop()
+		for name, l := range listening {
+			if !slices.Contains(p.Interfaces, name) || !slices.Equal(l.hosts, p.Reach[name]) {
+				l.stop()
 				delete(listening, name)
 			}
 		}
 		for _, name := range p.Interfaces {
-			if listening[name] == nil {
+			if listening[name].stop == nil {
 				on, stop := context.WithCancel(ctx)
-				listening[name] = stop
+				listening[name] = listener{stop, p.Reach[name]}
 				running.Go(func() { k.hear(on, name, p.Reach[name]) })
 			}
 		}
@@ -112,10 +112,16 @@ func (k *Kernel) Run(ctx context.Context) {
 		case <-k.moved:
 		}
 	}
-	for _, stop := range listening {
-		stop()
+	for _, l := range listening {
+		l.stop()
 	}
 	running.Wait()
+}
+
+// listener listens on an interface, for hosts that are to be within reach among others.
+type listener struct {
+	stop  context.CancelFunc
+	hosts []netip.Addr
 }
 
 // hear listens on an interface for other hosts with VIPs, and for the hosts that are to answer there, until ctx ends.
@@ -129,7 +135,7 @@ func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 	if len(hosts) > 0 {
 		listening.Go(func() {
 			k.listen(ctx, name, "asking for hosts that are to be within reach", func(device int) error {
-				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name) })
+				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name, hosts) })
 			})
 		})
 	}

@@ -23,5 +23,11 @@ func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.Hardwa
 // Neighbours finds nothing.
 func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
 
+// Routers finds none.
+func Routers() []netip.Addr { return nil }
+
+// FollowRouters waits until ctx ends.
+func FollowRouters(ctx context.Context, _ func()) { <-ctx.Done() }
+
 // Held finds nothing.
 func Held() (map[int][]netip.Prefix, error) { return nil, nil }

@@ -48,8 +48,8 @@ type Hears struct {
 	Rival func(netip.Addr, net.HardwareAddr)
 	// Gone is told when a VIP may be lost.
 	Gone func()
-	// Reached is told the interface when one of the hosts answers that are to be within reach there.
-	Reached func(string)
+	// Reached is told the interface when one of the hosts answers that are to be within reach there, and these hosts.
+	Reached func(on string, hosts []netip.Addr)
 }
 
 // Maker makes the part that changes the kernel, for these places.

@@ -2,10 +2,7 @@ package owner
 
 import (
 	"log/slog"
-	"net/netip"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"vipd/dataplane/ownership"
 )
@@ -32,16 +29,4 @@ func (k *kernel) Cover(p places) error { return k.Kernel.Cover(p.inKernel()) }
 
 func (p places) inKernel() ownership.Places {
 	return ownership.Places{Interfaces: p.interfaces(), Devices: p.devices, Reach: p.reach}
-}
-
-// routers are the default gateways of this host. One that can't be read is not asked.
-func routers() (all []netip.Addr) {
-	routes, _ := netlink.RouteList(nil, netlink.FAMILY_ALL)
-	for _, r := range routes {
-		a, ok := netip.AddrFromSlice(r.Gw)
-		if everything := r.Dst == nil || r.Dst.IP.IsUnspecified(); ok && everything {
-			all = append(all, a.Unmap())
-		}
-	}
-	return all
 }

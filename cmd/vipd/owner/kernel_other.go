@@ -5,7 +5,6 @@ package owner
 import (
 	"errors"
 	"log/slog"
-	"net/netip"
 	"time"
 )
 
@@ -15,5 +14,3 @@ func NewKernel(*slog.Logger, time.Duration, time.Duration) Maker {
 		return nil, errors.New("owning VIPs needs Linux")
 	}
 }
-
-func routers() []netip.Addr { return nil }

@@ -41,7 +41,8 @@ type Options struct {
 // core is one run.
 type core struct {
 	o      Options
-	on     []string // the interface of each address where heartbeats are heard; the loop's
+	on     []string                // the interface of each address where heartbeats are heard; the loop's
+	reach  map[string][]netip.Addr // the hosts that are to be within reach on each interface; the loop's
 	node   *ownership.Node
 	link   *heartbeat.Link
 	store  *etcd.Ownership
@@ -87,13 +88,13 @@ func newID() ownership.ID {
 // newCore makes one: the gate is closed and no VIP bound when it returns.
 func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 	c = &core{
-		o: o, on: p.on, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
+		o: o, on: p.on, reach: p.reach, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
 		inputs: make(chan func(ownership.Time) []ownership.Action, 1024),
 	}
 	gone := wake.New()
-	kernel, err := o.Kernel(p, Hears{c.rival, gone.Send, func(name string) {
+	kernel, err := o.Kernel(p, Hears{c.rival, gone.Send, func(name string, hosts []netip.Addr) {
 		c.tell(func(now ownership.Time) []ownership.Action {
-			if i := slices.Index(c.on, name); i >= 0 {
+			if i := slices.Index(c.on, name); i >= 0 && slices.Equal(hosts, c.reach[name]) { // else it answered the questions before
 				return c.node.Reached(now, i)
 			}
 			return nil

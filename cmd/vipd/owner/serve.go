@@ -25,6 +25,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/lockfile"
+	onhost "vipd/dataplane/ownership"
 )
 
 // Owner is the process: a core for the VIPs that vipd has told, and the socket by which it does.
@@ -43,6 +44,8 @@ type Owner struct {
 	number int
 	counts map[ownership.Noted]map[string]int
 	way    []netip.Addr // the address from which etcd is reached
+	// routers are the default gateways; nil if others are to be within reach.
+	routers []netip.Addr
 	// confirmed has for how long the session was confirmed at each tick, takeovers after how long VIPs were taken.
 	confirmed, takeovers api.Histogram
 	wake                 wake.Signal
@@ -81,6 +84,10 @@ func (o *Owner) Run(ctx context.Context) error {
 	looking, end := context.WithCancel(ctx)
 	serving.Go(func() { _ = s.Serve(l) })
 	serving.Go(func() { o.findWay(looking) })
+	if len(o.o.Reach) == 0 {
+		o.findRouters()
+		serving.Go(func() { onhost.FollowRouters(looking, o.findRouters) })
+	}
 	err = o.follow(ctx)
 	end()
 	_ = s.Close()
@@ -243,10 +250,22 @@ func (o *Owner) findWay(ctx context.Context) {
 	}
 }
 
+// findRouters looks for the default gateways.
+func (o *Owner) findRouters() {
+	routers := onhost.Routers()
+	o.mu.Lock()
+	same := slices.Equal(o.routers, routers)
+	o.routers = routers
+	o.mu.Unlock()
+	if !same {
+		o.wake.Send()
+	}
+}
+
 // places are where these VIPs may be, after they were in others.
 func (o *Owner) places(vips []netip.Addr, before places) (places, error) {
 	o.mu.Lock()
-	way := o.way
+	way, routers := o.way, o.routers
 	o.mu.Unlock()
 	found, err := find(vips, o.o.Interfaces, o.o.Listen, way)
 	if err != nil {
@@ -258,13 +277,7 @@ func (o *Owner) places(vips []netip.Addr, before places) (places, error) {
 			next.devices[v] = device // which is away, or down
 		}
 	}
-	if !slices.Equal(next.on, before.on) {
-		hosts := o.o.Reach
-		if len(hosts) == 0 {
-			hosts = routers()
-		}
-		next.reach = next.within(hosts, vips)
-	}
+	next.reach = next.within(slices.Concat(routers, o.o.Reach), vips)
 	return next, nil
 }
 
@@ -292,7 +305,7 @@ func (c *core) place(before, after places) error {
 
 // policies has the node know other VIPs: those that come are covered by the gate before, those that go until they are gone.
 func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after places) {
-	moved := !maps.Equal(before.devices, after.devices) || !slices.Equal(before.on, after.on)
+	moved := !maps.Equal(before.devices, after.devices) || !slices.Equal(before.on, after.on) || !maps.EqualFunc(before.reach, after.reach, slices.Equal)
 	both := after
 	both.devices = maps.Clone(after.devices)
 	for v, device := range before.devices {
@@ -305,6 +318,12 @@ func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after 
 	}
 	c.tell(func(now ownership.Time) []ownership.Action {
 		covers(both) // after what an earlier change still has to cover
+		for i, name := range after.on {
+			if !slices.Equal(c.reach[name], after.reach[name]) {
+				c.node.Reaching(now, i)
+			}
+		}
+		c.reach = after.reach
 		return c.node.SetPolicies(now, policies)
 	})
 	c.tell(func(ownership.Time) []ownership.Action { covers(after); return nil })

@@ -1,0 +1,37 @@
+package owner
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/test/etcdkit"
+)
+
+// TestRouterReplaced gives all hosts another default gateway, and takes the first one off the LAN. No VIP moves for it, and when the owner
+// loses its LAN another host takes over.
+func TestRouterReplaced(t *testing.T) {
+	f := newFleet(t, "nftables", etcdkit.Options{})
+	router := f.lab.Add("router")
+	f.lan.Join(router, "10.9.0.2/16", "10.9.0.1/16")
+	for _, g := range f.hosts {
+		g.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.1")
+		g.configure(func(text string) string { return strings.Replace(text, "reach = [\"10.9.0.50\"]\n", "", 1) })
+		signal(syscall.SIGTERM)(g)
+		g.start()
+		f.settled()
+	}
+	g, took, p := f.settled(), f.took(), f.probe()
+	for _, h := range f.hosts {
+		h.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.2")
+	}
+	time.Sleep(500 * time.Millisecond) // as long as a person needs at least
+	router.DelAddr("lan", "10.9.0.1/16")
+	time.Sleep(4 * time.Second) // in which nothing may move: a gateway may be silent for 2 s
+	if now, late := f.took(), f.late(); now != took && late < tooLate {
+		t.Errorf("VIPs have moved from %s after the gateway was replaced, though no owner was later than %s", g.ns.Name, late)
+	}
+	f.judge(p, "another gateway")
+	f.meets(lanLost)
+}
