@@ -37,6 +37,8 @@ const (
 	Unapplied ProblemKind = "unapplied"
 	// Idle: a service has no endpoint, or none of a port may take new connections, though none fails.
 	Idle ProblemKind = "idle"
+	// Unanswered means that an endpoint leaves new connections without an answer. The text begins with its address.
+	Unanswered ProblemKind = "unanswered"
 )
 
 // Problem is one thing that is wrong with what users wrote, or that can't be done here. Problems are collected and

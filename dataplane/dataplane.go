@@ -64,10 +64,19 @@ type Dataplane interface {
 	// error of each connect that fails, and with nil for the first that succeeds after one that failed. Tell is called by
 	// many goroutines, and must not block.
 	TellDials(tell func(balancer.Target, error))
-	// Suspect has tell called, until ctx ends, with backends that leave a new connection of the kernel's without an answer,
-	// or refuse it; then it returns nil. An error says why the kernel tells nothing; Suspect may be called again then. It is
-	// a hint, no more: the same backend may answer others. Tell is called by one goroutine, and must not block.
-	Suspect(ctx context.Context, tell func(balancer.Target)) error
+	// Suspect calls tell, until ctx ends, for new connections of the kernel's to backends that do not answer, and counts them
+	// as failures of these; then it returns nil. If refusals is set, tell is also called for connections that are refused,
+	// which costs the kernel more. An error says why the kernel reports nothing; Suspect may be called again then. Tell is
+	// called by one goroutine at a time, and must not block.
+	Suspect(ctx context.Context, refusals bool, tell func(Suspicion)) error
+}
+
+// Suspicion is a new connection that a backend has refused, or not answered. It is a hint: the backend may answer others.
+type Suspicion struct {
+	Target balancer.Target
+	Client netip.Addr
+	// Counted reports whether the connection had no answer for some seconds and was counted (BackendCount.Failures).
+	Counted bool
 }
 
 // Traits are what a dataplane is like here. They may change with what is applied.
@@ -108,7 +117,7 @@ func (Base) Explain(context.Context, *balancer.Frontend, netip.Addr) (Explanatio
 func (Base) Counters() []FrontendCount              { return nil }
 func (Base) DialRetries() (n uint64, counted bool)  { return 0, false }
 func (Base) TellDials(func(balancer.Target, error)) {}
-func (Base) Suspect(ctx context.Context, _ func(balancer.Target)) error {
+func (Base) Suspect(ctx context.Context, _ bool, _ func(Suspicion)) error {
 	<-ctx.Done()
 	return nil
 }
@@ -207,7 +216,7 @@ type FrontendCount struct {
 	Port    string
 	// Connections were accepted and given to a backend or refused; In and Out are bytes from and to clients.
 	Connections, In, Out uint64
-	// Failures are connects to backends that failed; always 0 where the kernel connects.
+	// Failures are connects to backends that failed; if the kernel connects, new connections of TCP and SCTP without an answer.
 	Failures uint64
 	// KeptIn and KeptOut are of these bytes: see BackendCount.Kept. Tracked: they are of conntrack's flows, which any mode that reads
 	// conntrack counts again.

@@ -167,12 +167,14 @@ func (p *printer) describedEndpoints(s *api.Service) *table.Table {
 		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "HEALTH", Style: stateStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
-		table.Column{Title: "TOTAL", Right: true, Skip: fleet}, table.Column{Title: "AT"},
+		table.Column{Title: "TOTAL", Right: true, Skip: fleet},
+		table.Column{Title: "UNANSWERED", Right: true, Style: badCount, Skip: !slices.ContainsFunc(s.Endpoints, func(e api.Endpoint) bool { return e.Unanswered > 0 })},
+		table.Column{Title: "AT"},
 	)
 	weight := weights(s.Endpoints)
 	for i, e := range s.Endpoints {
 		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), weight[i], string(e.State), string(e.Health),
-			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), placed(&e))
+			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), strconv.FormatUint(e.Unanswered, 10), placed(&e))
 	}
 	return t
 }

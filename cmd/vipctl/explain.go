@@ -22,7 +22,7 @@ func explainVerb() *verb {
 			"the port, the source check, affinity with the time that is left, each endpoint with its share of new connections and " +
 			"the reason of its state, whose address it sees, whether its reply comes back through this node, and the objects in " +
 			"the kernel with their counters. Connections of the client that exist already are listed: they go on to where they " +
-			"went; with PORT only that one is. Rules of other programs that drop the connection are named.\n\n" +
+			"went; with PORT only that one is. The first line also says when an endpoint left new connections without an answer in the last minute. Rules of other programs that drop the connection are named.\n\n" +
 			"Nothing is sent. With --live the daemon opens a TCP connection from this node, and shows which endpoint took it and " +
 			"how long that lasted. Lines that begin with ! keep the client from being served as written.",
 		example:  "vipctl explain 10.1.0.2 10.96.0.10:80",

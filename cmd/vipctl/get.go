@@ -337,6 +337,14 @@ func number[N int | int64 | uint64](n N) string {
 	return strconv.FormatInt(int64(n), 10)
 }
 
+// badCount is the style of a number that should be 0.
+func badCount(text string) table.Style {
+	if text == "0" {
+		return table.Plain
+	}
+	return table.Notice
+}
+
 func problemStyle(text string) table.Style {
 	if text == "-" {
 		return table.Plain
@@ -358,6 +366,7 @@ func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
 		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct && !fleet}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "HEALTH", Style: stateStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
+		table.Column{Title: "UNANSWERED", Right: true, Skip: fleet, Wide: !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool { return e.Unanswered > 0 }), Style: badCount},
 		table.Column{Title: "WHY", Wide: true, Skip: fleet}, table.Column{Title: "LAST RESULT", Wide: true, Skip: fleet},
 		table.Column{Title: "NEXT", Wide: true, Skip: fleet}, table.Column{Title: "CONFIGURED", Wide: true, Right: true},
 		table.Column{Title: "CONNECTIONS", Wide: true, Right: true, Skip: fleet},
@@ -367,7 +376,7 @@ func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
 	weight := weights(endpoints)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), p.verdict(e), strconv.FormatUint(e.Active, 10), why(e),
+		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), p.verdict(e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10), why(e),
 			p.lastResult(e.Check), p.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
 			e.Node, e.Zone, yesIf(e.Backup), p.override(e.Override))
 	}

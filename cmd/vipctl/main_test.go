@@ -217,6 +217,7 @@ func changes(d *fakeDaemon) map[string]func() {
 				Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 17}, Service: "web2", Field: "vips", Text: "is missing",
 			})
 		},
+		"silent": func() { d.services[1].Endpoints[1].Unanswered = 31 },
 		"secret": func() {
 			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}}
 		},

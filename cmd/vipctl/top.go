@@ -119,12 +119,14 @@ type topLine struct {
 	Ports    api.Use               `json:"ports,omitempty"`
 	Active   uint64                `json:"active"`
 	New      float64               `json:"new_per_second"`
-	In       float64               `json:"bytes_in_per_second"`
-	Out      float64               `json:"bytes_out_per_second"`
+	// Unanswered counts since the daemon started.
+	Unanswered uint64  `json:"unanswered"`
+	In         float64 `json:"bytes_in_per_second"`
+	Out        float64 `json:"bytes_out_per_second"`
 }
 
 func topJSON(r rates.Row) topLine {
-	l := topLine{Service: r.Service, Up: r.Up, Of: r.Of, Ports: r.Use, Active: r.Active, New: r.New, In: r.In, Out: r.Out}
+	l := topLine{Service: r.Service, Up: r.Up, Of: r.Of, Ports: r.Use, Active: r.Active, New: r.New, Unanswered: r.Unanswered, In: r.In, Out: r.Out}
 	if e := r.Endpoint; e != nil {
 		l.Endpoint, l.Port, l.State = e.Address, e.Port, e.State
 	}
@@ -175,13 +177,15 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 		table.Column{Title: "SERVICE", Skip: endpoints}, table.Column{Title: "ENDPOINT", Skip: !endpoints},
 		table.Column{Title: "PORT", Skip: !endpoints || !named}, column("UP", endpoints),
 		table.Column{Title: "STATE", Skip: !endpoints, Style: stateStyle}, table.Column{Title: "HEALTH", Skip: !endpoints, Style: stateStyle},
-		column("WEIGHT", !endpoints), column("NEW/S", false), column("ACTIVE", false), column("IN/S", endpoints), column("OUT/S", endpoints),
+		column("WEIGHT", !endpoints), column("NEW/S", false), column("ACTIVE", false),
+		table.Column{Title: "UNANSWERED", Right: true, Style: badCount, Skip: !slices.ContainsFunc(rows, func(r rates.Row) bool { return r.Unanswered > 0 })},
+		column("IN/S", endpoints), column("OUT/S", endpoints),
 		table.Column{Title: "NEW CONNECTIONS", Skip: spark == 0},
 	)
 	for _, r := range rows {
 		e := cmp.Or(r.Endpoint, &api.EndpointTraffic{})
 		t.Row(string(r.Service), e.Address, e.Port, r.Use.Text("/"), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
-			rateText(r.New), strconv.FormatUint(r.Active, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
+			rateText(r.New), strconv.FormatUint(r.Active, 10), strconv.FormatUint(r.Unanswered, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
 	}
 	return t
 }

@@ -245,6 +245,7 @@ func (s *screen) detail() []string {
 			"weight       " + fmt.Sprint(e.Weight),
 			"active       " + fmt.Sprint(e.Active),
 			"connections  " + fmt.Sprint(e.Connections) + " since vipd started",
+			"unanswered   " + fmt.Sprint(e.Unanswered) + " of them",
 			fmt.Sprintf("new/s        %s, at most %s", rateText(r.New), rateText(float64(most))),
 			"             " + rates.Spark(r.Past, min(rates.Kept, s.width-13)),
 		}

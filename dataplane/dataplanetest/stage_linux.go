@@ -45,6 +45,7 @@ func scenes() []check {
 		{name: "strays", run: driven(testStrays)},
 		{name: "connections", run: driven(testConnections)},
 		{name: "held-vip", guard: true, needs: []string{"ping"}, run: driven(testHeldVIP)},
+		{name: "unanswered", needs: []string{"iptables", "ip6tables"}, run: driven(testUnanswered)},
 		{name: "idempotent", run: bared(testIdempotent)},
 		{name: "order", run: bared(testOrder)},
 		{name: "close", run: bared(testClose)},

@@ -90,8 +90,8 @@ func (e *Endpoint) text(client netip.Addr) string {
 
 // conclude sums up what the steps came to.
 func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
-	var led, lost []string
-	stopped := 0
+	var led, lost, silent []string
+	stopped, mostly := 0, 0
 	for _, e := range a.Endpoints {
 		if e.Part > 0 {
 			led = append(led, e.Address.String())
@@ -100,6 +100,12 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 			}
 			if e.stopped != "" {
 				stopped++
+			}
+			if e.silent != "" {
+				silent = append(silent, e.Address.String()+" "+e.silent)
+			}
+			if e.mostly {
+				mostly++
 			}
 		}
 	}
@@ -116,10 +122,20 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 		a.verdict(Dropped, "dropped: this host does not forward packets between %s and the endpoints of %s", a.Client, f.Service)
 	case len(lost) == len(led):
 		a.verdict(Lost, "lost: %s answers past this node, unless its own routes lead through here", strings.Join(lost, ", "))
+	case mostly == len(led):
+		a.verdict(Dropped, "not answered: %s", strings.Join(silent, "; "))
 	case len(led) == 1:
 		a.verdict(Served, "served by %s", led[0])
 	default:
 		a.verdict(Served, "served by one of %d endpoints", len(led))
+	}
+	if a.Verdict == Served && len(silent) > 0 {
+		text := strings.Join(silent, "; ")
+		if len(led) == 1 {
+			text = "it" + strings.TrimPrefix(text, led[0])
+		}
+		a.Summary += ", but " + text
+		return
 	}
 	if a.Verdict == Served && slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Wrong }) {
 		a.Summary += ", unless what is marked with ! keeps the client from it"

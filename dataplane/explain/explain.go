@@ -38,6 +38,8 @@ type Node struct {
 	// Trouble says why a frontend is not applied as wanted, and Why why a backend has its state. Both may be nil.
 	Trouble func(balancer.Key) string
 	Why     func(f *balancer.Frontend, b balancer.Backend) string
+	// Silence returns what is known of an endpoint that left new connections without an answer; false means nothing. It may be nil.
+	Silence func(balancer.Target) (Silence, bool)
 	// Foreign says what rules of others do to connections to a frontend; nil means that it was not looked for.
 	Foreign func(balancer.Key) []string
 }
@@ -78,6 +80,21 @@ type Answer struct {
 	Existing []dataplane.Connection `json:"existing"`
 }
 
+// Silence is how many new connections an endpoint left without an answer in the last minute.
+type Silence struct {
+	Unanswered, Of uint64
+	// Cause is the likely cause, and the command that fixes it.
+	Cause string
+}
+
+// numbers writes what follows the endpoint's address, without the cause.
+func (s Silence) numbers() string {
+	return fmt.Sprintf("did not answer %d of %d new connections in the last minute", s.Unanswered, s.Of)
+}
+
+// String writes a sentence about the endpoint, without its address.
+func (s Silence) String() string { return s.numbers() + ": " + s.Cause }
+
 // Step is one decision.
 type Step struct {
 	What string `json:"what"`
@@ -99,6 +116,10 @@ type Endpoint struct {
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
+	// silent says that it does not answer, in words that follow its address; "" means that it does, as far as is known.
+	silent string
+	// mostly reports whether at least half of its new connections had no answer.
+	mostly bool
 	// stopped is the sysctl by which this host does not forward the client's packets to it, or its to the client.
 	stopped string
 }
@@ -149,6 +170,7 @@ func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
 	n.wayBack(a, f, from)
 	n.objects(a)
 	n.existing(ctx, a, q.Port)
+	n.silent(a)
 	n.foreign(a)
 	n.conclude(a, f)
 	return *a, nil
@@ -259,6 +281,31 @@ func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
 		a.step("existing", false, "the list of connections did not come to its end in time: there may be others")
 	case err != nil:
 		a.step("existing", false, "connections can't be read: %v", err)
+	}
+}
+
+// silent marks the endpoints that do not answer: those with a share of unanswered connections, and those that leave one of this
+// client's waiting now.
+func (n *Node) silent(a *Answer) {
+	if a.To.Proto == balancer.UDP { // one-way UDP is normal
+		return
+	}
+	for i := range a.Endpoints {
+		e := &a.Endpoints[i]
+		if e.Part == 0 {
+			continue
+		}
+		if n.Silence != nil {
+			if s, found := n.Silence(balancer.Target{Service: a.Service, Addr: e.Address.Addr(), Port: e.Address.Port()}); found {
+				e.silent, e.mostly = s.numbers(), 2*s.Unanswered >= s.Of
+				a.step("answers", true, "%s %s", e.Address, s)
+				continue
+			}
+		}
+		waits := func(c dataplane.Connection) bool { return c.State == unanswered && c.Backend == e.Address }
+		if slices.ContainsFunc(a.Existing, waits) {
+			e.silent = "has not answered a connection of " + a.Client.String() + " yet"
+		}
 	}
 }
 

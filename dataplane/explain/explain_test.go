@@ -101,3 +101,45 @@ func (leading) Traits() dataplane.Traits { return dataplane.Traits{} }
 func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (dataplane.Explanation, error) {
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
+
+// TestSilentEndpoint explains connections to endpoints that do not answer. The first line must say so, for each protocol but UDP.
+func TestSilentEndpoint(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.1:8080")
+	other := Endpoint{Address: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 1, Part: 0.5}
+	for _, c := range []struct {
+		name    string
+		proto   balancer.Protocol
+		silence Silence
+		waits   bool
+		others  []Endpoint
+		verdict Verdict
+		want    string
+	}{
+		{name: "most", proto: balancer.TCP, silence: Silence{31, 40, "a cause"}, verdict: Dropped, want: "not answered: 10.0.0.1:8080 did not answer 31 of 40 new connections in the last minute"},
+		{name: "some", proto: balancer.TCP, silence: Silence{3, 40, "a cause"}, verdict: Served, want: "served by 10.0.0.1:8080, but it did not answer 3 of 40 new connections in the last minute"},
+		{
+			name: "of two", proto: balancer.SCTP, silence: Silence{40, 40, "a cause"}, others: []Endpoint{other}, verdict: Served,
+			want: "served by one of 2 endpoints, but 10.0.0.1:8080 did not answer 40 of 40 new connections in the last minute",
+		},
+		{name: "waits", proto: balancer.TCP, waits: true, verdict: Served, want: "served by 10.0.0.1:8080, but it has not answered a connection of 10.1.0.2 yet"},
+		{name: "UDP", proto: balancer.UDP, silence: Silence{40, 40, "a cause"}, verdict: Served, want: "served by 10.0.0.1:8080"},
+		{name: "answers", proto: balancer.TCP, verdict: Served, want: "served by 10.0.0.1:8080"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := Node{Silence: func(x balancer.Target) (Silence, bool) {
+				return c.silence, c.silence.Of > 0 && x == balancer.Target{Service: "web", Addr: at.Addr(), Port: at.Port()}
+			}}
+			a := Answer{Client: netip.MustParseAddr("10.1.0.2"), Service: "web", To: balancer.Key{Proto: c.proto}}
+			a.Endpoints = append([]Endpoint{{Address: at, State: balancer.Active, Weight: 1, Part: 0.5}}, c.others...)
+			if c.waits {
+				n.Connections = waiting{}
+				n.existing(t.Context(), &a, 0)
+			}
+			n.silent(&a)
+			n.conclude(&a, &balancer.Frontend{Backends: []balancer.Backend{{Addr: at, State: balancer.Active, Weight: 1}}})
+			if a.Verdict != c.verdict || a.Summary != c.want {
+				t.Errorf("%s, %q, want %s, %q", a.Verdict, a.Summary, c.verdict, c.want)
+			}
+		})
+	}
+}

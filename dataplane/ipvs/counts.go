@@ -206,7 +206,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	d.counts.read(ctx, d.conn, d.idleFlows)
-	return append(d.counts.sums(), d.carried.Counters(ctx)...)
+	return d.unanswered.AddTo(append(d.counts.sums(), d.carried.Counters(ctx)...))
 }
 
 // read reads the destinations of the virtual servers that have counted anything since they were last read, or had

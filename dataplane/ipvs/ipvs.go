@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipvsnl"
@@ -34,6 +35,8 @@ type Dataplane struct {
 	counts   *counts
 	drains   *worker.Loop
 	carried  *dnat.Carried
+	// unanswered has the connections that Suspect has counted.
+	unanswered counters.Unanswered
 
 	mu     sync.Mutex // guards what follows
 	ledger *ledger

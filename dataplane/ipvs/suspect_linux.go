@@ -4,14 +4,21 @@ import (
 	"context"
 
 	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Suspect implements dataplane.Dataplane, for TCP that is forwarded by NAT: of dr and tunnel no answer comes by. It asks
+// Suspect implements dataplane.Dataplane, for connections that are forwarded by NAT: of dr and tunnel no answer comes by. It asks
 // conntrack, which sees connections to virtual servers too (net.ipv4.vs.conntrack) and lists those without a reply far
 // cheaper than IPVS does, whose table has to be read whole.
-func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {
-	u, err := conntrack.NewUnanswered(d.targetOf, tell)
+func (d *Dataplane) Suspect(ctx context.Context, refusals bool, tell func(dataplane.Suspicion)) error {
+	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
+		if f := d.frontendOf(s.Flow); f != nil && s.Counted {
+			d.unanswered.Add(counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Flow.Backend()})
+		}
+		tell(dataplane.Suspicion{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
+	})
 	if err != nil {
 		return err
 	}
@@ -20,15 +27,23 @@ func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) err
 
 // targetOf returns the destination that a flow of a virtual server leads to.
 func (d *Dataplane) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
-	at := flow.Backend()
-	if at == flow.Orig.Dst { // IPVS had no part in it, or did not translate it
+	f, at := d.frontendOf(flow), flow.Backend()
+	if f == nil {
 		return balancer.Target{}, false
+	}
+	return balancer.Target{Service: f.Service, Addr: at.Addr(), Port: at.Port()}, true
+}
+
+// frontendOf returns the frontend of a flow that a virtual server translates; nil means there is none.
+func (d *Dataplane) frontendOf(flow *conntrack.Flow) *balancer.Frontend {
+	if flow.Backend() == flow.Orig.Dst { // IPVS had no part in it, or did not translate it
+		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.servers[flow.Frontend()]
 	if s == nil || s.last == nil || s.last.Forward != balancer.NATForward {
-		return balancer.Target{}, false
+		return nil
 	}
-	return balancer.Target{Service: s.last.Service, Addr: at.Addr(), Port: at.Port()}, true
+	return s.last
 }

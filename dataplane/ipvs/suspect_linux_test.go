@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/wait"
 )
 
@@ -35,10 +36,10 @@ func TestIPVSSuspects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- r.d.Suspect(ctx, func(at balancer.Target) {
+		done <- r.d.Suspect(ctx, true, func(x dataplane.Suspicion) {
 			mu.Lock()
 			defer mu.Unlock()
-			told[at]++
+			told[x.Target]++
 		})
 	}()
 	wait.For(t, 20*time.Second, "both to be told", func() bool {

@@ -25,6 +25,8 @@ type ServiceTraffic struct {
 	// In and Out are bytes from and to clients; 0 also where the kernel does not count them.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
+	// Unanswered are the new connections that endpoints did not answer: see Endpoint.
+	Unanswered uint64 `json:"unanswered"`
 	// Active connections are open now. Up endpoints, of Of, get new ones at the port that has the fewest.
 	Active uint64 `json:"active"`
 	Up     int    `json:"up"`
@@ -44,6 +46,8 @@ type EndpointTraffic struct {
 	Weight      int                   `json:"weight"`
 	Active      uint64                `json:"active"`
 	Connections uint64                `json:"connections"`
+	// Unanswered is as in Endpoint.
+	Unanswered uint64 `json:"unanswered"`
 }
 
 // Traffic asks for what was counted, in order of services and addresses.

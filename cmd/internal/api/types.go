@@ -213,6 +213,9 @@ type Endpoint struct {
 	// Active connections and all since the daemon started.
 	Active      uint64 `json:"active"`
 	Connections uint64 `json:"connections"`
+	// Unanswered are the new connections of TCP and SCTP that it did not answer since the daemon started; in userspace mode, the
+	// connects to it that failed.
+	Unanswered uint64 `json:"unanswered"`
 }
 
 // Check is what the health check of an endpoint has found. Watchers are not told of each check: Last, Next and

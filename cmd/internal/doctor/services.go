@@ -38,6 +38,18 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
+// checkUnanswered reports the endpoints that leave new connections without an answer, as the running vipd has found.
+func (v *visit) checkUnanswered() {
+	if v.Status == nil {
+		return
+	}
+	for _, p := range v.Status.Problems {
+		if p.Kind == balancer.Unanswered {
+			v.add(Finding{Level: Problem, What: string(p.Service) + ": " + p.Text, Mend: "vipctl describe service " + string(p.Service)})
+		}
+	}
+}
+
 // checkServices looks for services whose clients are not served. Those with the same cause share a finding.
 func checkServices(_ context.Context, v *visit) {
 	before := len(v.found)
@@ -77,6 +89,7 @@ func checkServices(_ context.Context, v *visit) {
 			Why: "their connections are refused, or hear nothing", Mend: "vipctl describe service " + name,
 		})
 	}
+	v.checkUnanswered()
 	if len(v.found) == before && len(v.Frontends) > 0 && v.Status != nil {
 		v.add(fine("each service has an endpoint for new connections"))
 	}

@@ -47,6 +47,8 @@ type Row struct {
 	// NoBytes: connections were counted, but no bytes: the kernel does not count them.
 	NoBytes bool
 	Active  uint64
+	// Unanswered are the new connections that had no answer, since the daemon started.
+	Unanswered uint64
 	// Up endpoints, of Of, get new connections: of a service at the port that has the fewest.
 	Up, Of int
 	// Use has the counts of a service per port; nil in a row of an endpoint.
@@ -118,7 +120,7 @@ func (w *Window) Services() []Row {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
 		row := w.row(place{service: s.Name})
-		row.Active, row.Up, row.Of, row.Use, row.NoBytes = s.Active, s.Up, s.Of, s.Ports, s.Connections > 0 && s.In+s.Out == 0
+		row.Active, row.Unanswered, row.Up, row.Of, row.Use, row.NoBytes = s.Active, s.Unanswered, s.Up, s.Of, s.Ports, s.Connections > 0 && s.In+s.Out == 0
 		rows = append(rows, row)
 	}
 	return rows
@@ -134,7 +136,7 @@ func (w *Window) Endpoints(service balancer.Name) (rows []Row) {
 		for j := range s.Endpoints {
 			e := &s.Endpoints[j]
 			row := w.row(place{s.Name, e.Address, e.Port})
-			row.Endpoint, row.Active, row.Of = e, e.Active, 1
+			row.Endpoint, row.Active, row.Unanswered, row.Of = e, e.Active, e.Unanswered, 1
 			if e.State == balancer.Active {
 				row.Up = 1
 			}

@@ -45,6 +45,7 @@ func (d *Daemon) getExplain(w http.ResponseWriter, r *http.Request) {
 			}
 			return ""
 		},
+		Silence: d.unanswered.Of,
 		Foreign: func(k balancer.Key) []string { return d.drops(ctx, v.State.Desired.Frontends.At(k)) },
 	}
 	a, err := node.Explain(ctx, explain.Question{Client: client.Addr, Port: client.Port, To: key})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
+	"vipd/cmd/vipd/daemon/internal/unanswered"
 	"vipd/dataplane"
 	"vipd/dataplane/ownership"
 	"vipd/store"
@@ -152,10 +154,28 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	if d.checks, err = checks.New(o); err != nil {
 		return err
 	}
+	d.unanswered = unanswered.New(unanswered.Options{
+		Counts:  d.counters.Counts,
+		Service: o.Service,
+		Health:  func(t balancer.Target) balancer.Verdict { return published.State().Inputs.Health.At(t) },
+		Source:  sourceTo,
+	})
 	d.outliers = outlier.New(outlier.Options{
 		Rules: d.Ejection, Events: d.events, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.ejections.add,
+		Unanswered: d.unanswered.Heard,
 	})
 	return nil
+}
+
+// sourceTo returns the address of this host from which it reaches another. Nothing is sent.
+func sourceTo(a netip.Addr) netip.Addr {
+	c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer func() { _ = c.Close() }() // nothing was written
+	from, _ := netip.ParseAddrPort(c.LocalAddr().String())
+	return from.Addr()
 }
 
 // newSource makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
@@ -244,7 +264,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.owned.Problems(), d.access.Problems(), d.exposure())
+	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.owned.Problems(), d.unanswered.Problems(), d.access.Problems(), d.exposure())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

@@ -38,6 +38,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/cmd/vipd/daemon/internal/transitions"
+	"vipd/cmd/vipd/daemon/internal/unanswered"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
@@ -93,7 +94,9 @@ type Daemon struct {
 	reserved *reserved.Follower
 	checks   *checks.Checks
 	outliers *outlier.Detector
-	watch    *hostwatch.Watch
+	// unanswered watches which endpoints leave connections without an answer.
+	unanswered *unanswered.Watch
+	watch      *hostwatch.Watch
 	// duplicates finds VIPs that another host has.
 	duplicates *duplicates.Watch
 	tracing    *tracing.Tracer // nil means turned off
@@ -306,6 +309,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"health":            d.checks.Run,
 		"fleet's checks":    d.checks.Fleet.Run,
 		"outlier detection": d.outliers.Run,
+		"unanswered":        d.unanswered.Run,
 		"host":              func(ctx context.Context) error { return d.watch.Run(ctx, d.examined, d.fileProblems) },
 		"owned VIPs":        func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) },
 		"engine":            d.engine.Run,

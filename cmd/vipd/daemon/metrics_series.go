@@ -86,6 +86,7 @@ type serviceSeries struct {
 	// known: it is defined. What is counted may be of one that is gone.
 	known     bool
 	ports     []dataplane.FrontendCount
+	udp       map[string]bool // ports, by their names
 	states    map[balancer.BackendState]int
 	endpoints []endpointSeries // where they are shown
 }
@@ -97,6 +98,8 @@ type endpointSeries struct {
 	known, up bool
 	// counted: something tells of it. Several ports may share it.
 	counted bool
+	// unanswered are its failures at the ports of TCP and SCTP.
+	unanswered uint64
 	dataplane.BackendCount
 }
 
@@ -117,6 +120,14 @@ func (d *Daemon) seriesOfServices(v *status.View) []*serviceSeries {
 			of[name] = x
 		}
 		x.known, x.states = true, map[balancer.BackendState]int{balancer.Active: 0} // for alerts at 0
+		for _, p := range s.Ports {
+			if p.Protocol == balancer.UDP {
+				if x.udp == nil {
+					x.udp = map[string]bool{}
+				}
+				x.udp[p.Name] = true
+			}
+		}
 		clear(at)
 		for _, e := range v.EndpointsOf(s) {
 			x.states[e.State]++
@@ -159,6 +170,9 @@ func (x *serviceSeries) count(at map[netip.AddrPort]int) {
 			n := x.endpoint(b.Backend, at)
 			n.Connections, n.Active, n.Failures = n.Connections+b.Connections, n.Active+b.Active, n.Failures+b.Failures
 			n.counted = true
+			if !x.udp[f.Port] {
+				n.unanswered += b.Failures
+			}
 		}
 	}
 }
@@ -236,6 +250,8 @@ func (d *Daemon) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 			func(x *endpointSeries) (uint64, bool) { return x.Failures, x.counted && dials }},
 		{family{"vipd_endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.counted }},
+		{family{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, connects to it that failed.", "counter"},
+			func(x *endpointSeries) (uint64, bool) { return x.unanswered, x.counted }},
 		{family{"vipd_endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return uint64(oneIf(x.up)), x.known }},
 	} {

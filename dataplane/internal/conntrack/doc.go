@@ -13,7 +13,7 @@
 // search, it does, and every flow is compared again here, because kernels differ in what they search by: before 5.8 by the
 // family only, up to 6.18 at least wrongly by IPv6 addresses, and not by SCTP ports.
 //
-// Unanswered tells of backends that refuse connections or leave them without an answer, as far as conntrack shows it.
+// Unanswered reports connections that backends refuse or leave without an answer, as far as conntrack shows it.
 //
 // Only flows of TCP, UDP and SCTP are seen, with those that have nothing to do with any frontend: which are of interest
 // is the caller's to say. Nothing is created or changed.

@@ -146,19 +146,27 @@ func (w *writer) entry(f *Flow, in where) {
 	if f.Proto == balancer.TCP {
 		w.Nest(ctaProtoInfo)
 		w.Nest(ctaProtoInfoTCP)
-		w.Bytes(ctaState, 3)
+		w.Bytes(ctaState, stateByte(f, "syn-sent", 1, 3))
 		w.Unnest()
 		w.Unnest()
 	}
 	if f.Proto == balancer.SCTP {
 		w.Nest(ctaProtoInfo)
 		w.Nest(ctaProtoInfoSCTP)
-		w.Bytes(ctaState, 4)
+		w.Bytes(ctaState, stateByte(f, "cookie-wait", 2, 4))
 		w.Bytes(2, 0, 0, 0, 1) // CTA_PROTOINFO_SCTP_VTAG_ORIGINAL
 		w.Bytes(3, 0, 0, 0, 2) // CTA_PROTOINFO_SCTP_VTAG_REPLY
 		w.Unnest()
 		w.Unnest()
 	}
+}
+
+// stateByte is the kernel's number of a flow's state: opening if the flow says so, else established.
+func stateByte(f *Flow, opening string, number, established byte) byte {
+	if f.State == opening {
+		return number
+	}
+	return established
 }
 
 // identity is what tells flows of one table apart, and what NAT made of them.

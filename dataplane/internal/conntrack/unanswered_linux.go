@@ -14,61 +14,82 @@ import (
 	"vipd/balancer/wake"
 )
 
-// Unanswered finds backends that refuse new TCP connections, or leave them without an answer, from what the kernel tells of
+// Unanswered finds backends that refuse new connections, or leave them without an answer, from what the kernel reports of
 // the calling thread's network namespace:
 //
-//   - The flow of a connection that is refused ends at once, before it has seen a reply, and the end is told. The kernel
-//     itself is given a filter, so that the ends of all other flows wake no reader.
-//   - A connection without an answer is a flow in syn-sent, which is there at one look and still there at the next. A look
-//     walks the whole table, at some 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of 16 GiB has), but
-//     only flows without a reply are listed.
+//   - A TCP connection that is refused ends at once, before its flow has seen a reply, and the end is reported. The kernel
+//     itself is given a filter, so the ends of all other flows wake no reader.
+//   - A connection without an answer is a flow of TCP in syn-sent, or of SCTP before INIT ACK, that is still there at a later
+//     look. A look walks the whole table, at about 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of
+//     16 GiB has), but only flows without a reply are listed.
 //
-// of says which backend a flow is to; false: it is of no interest. tell is called for each flow once, by one goroutine at a
-// time. Looks take at most half a hundredth of a core, and are the rarer for it where the table is large, not where the host is busy;
-// while another reader listens to ends, each costs the kernel 1.4 us more. Run ends with ctx, and returns nil then.
+// Looks use at most half a hundredth of a core: the pause between them grows with the table. While refusals are listened to,
+// each end of a flow costs the kernel 1.4 us more.
 type Unanswered struct {
 	conn *Conn
-	ends *Ends
+	ends *Ends // nil if refusals are not wanted
 	of   func(*Flow) (balancer.Target, bool)
-	tell func(balancer.Target)
+	tell func(Suspect)
 
 	telling sync.Mutex // held while tell is called
-	seen    map[silence]bool
+	began   time.Time
+	looked  uint32 // the number of looks
+	silent  map[uint32]silence
+}
+
+// Suspect is a new connection that a backend has refused, or not answered so far. It is tell's until that returns.
+type Suspect struct {
+	Flow   *Flow
+	Target balancer.Target
+	// Counted reports whether the connection had no answer for so long that it counts as unanswered. It is set once for each flow.
+	Counted bool
 }
 
 // silence is a flow that waits for an answer.
 type silence struct {
-	id   uint32
-	orig Tuple
+	since         time.Duration // of the first look that saw it, from the start
+	look          uint32        // the latest look that saw it
+	told, counted bool
 }
 
 const (
-	// lookPause is the least time between two looks, and so what a connection has to wait to be told: a backend on the way
-	// of which one packet was lost answers the second SYN, which comes after a second.
+	// lookPause is the least time between two looks, and so how long a connection waits before it is reported: if one packet
+	// was lost, the second SYN, which is sent after a second, is answered.
 	lookPause = 1200 * time.Millisecond
-	// lookShare: looks take at most one part in so many of a core.
+	// lookShare is the part of a core that looks may use: one in so many.
 	lookShare = 200
-	// mostSilences is how many flows to one backend are kept from one look to the next.
-	mostSilences = 64
+	// countAfter is how long a TCP connection has no answer before it counts as unanswered: then two SYNs were sent again. SCTP
+	// counts when it is reported, because the kernel forgets its flow 3 s after each INIT.
+	countAfter = 3 * time.Second
+	// maxSilent bounds the flows that are remembered, in about 12 MB. Those beyond it are not reported.
+	maxSilent = 1 << 18
 )
 
-// NewUnanswered opens what is needed; Run closes it.
-func NewUnanswered(of func(*Flow) (balancer.Target, bool), tell func(balancer.Target)) (*Unanswered, error) {
+// NewUnanswered opens what is needed; Run closes it. of returns the backend of a flow, or false for a flow of no interest.
+// tell is called by one goroutine at a time: once when a flow had no answer at two looks, or was refused if refusals are
+// wanted, and once more when it counts as unanswered.
+func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
 		return nil, err
 	}
-	ends, err := subscribeTo(unrepliedOnly(), groupDestroy)
-	if err != nil {
+	u := &Unanswered{conn: conn, of: of, tell: tell, silent: map[uint32]silence{}}
+	if !refusals {
+		return u, nil
+	}
+	if u.ends, err = subscribeTo(unrepliedOnly(), groupDestroy); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Unanswered{conn: conn, ends: ends, of: of, tell: tell, seen: map[silence]bool{}}, nil
+	return u, nil
 }
 
-// Run looks until ctx ends. It is called once.
+// Run looks until ctx ends, and returns nil then. It is called once.
 func (u *Unanswered) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if u.ends == nil {
+		return errors.Join(u.looks(ctx), u.conn.Close())
+	}
 	var running sync.WaitGroup
 	var failed error
 	running.Go(func() {
@@ -81,26 +102,27 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	return errors.Join(err, failed, u.ends.Close(), u.conn.Close())
 }
 
-// ended takes in the end of a flow: refused, it went from syn-sent to close.
+// ended receives the end of a flow: a refused one went from syn-sent to close.
 func (u *Unanswered) ended(f *Flow) {
 	if f.Proto == balancer.TCP && f.State == "close" && !f.Status.Has(SeenReply) {
 		if t, ours := u.of(f); ours {
-			u.suspect(t)
+			u.report(Suspect{Flow: f, Target: t})
 		}
 	}
 }
 
-func (u *Unanswered) suspect(t balancer.Target) {
+func (u *Unanswered) report(s Suspect) {
 	u.telling.Lock()
 	defer u.telling.Unlock()
-	u.tell(t)
+	u.tell(s)
 }
 
 func (u *Unanswered) looks(ctx context.Context) error {
 	runtime.LockOSThread() // whose time on a core is read
 	defer runtime.UnlockOSThread()
-	pause := lookPause
-	for wake.Sleep(ctx, pause) {
+	u.began = time.Now()
+	pause := time.Duration(0)
+	for pause == 0 || wake.Sleep(ctx, pause) {
 		before := threadTime()
 		if err := u.look(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errDisturbed) {
 			return fmt.Errorf("looking for connections without an answer: %w", err)
@@ -117,28 +139,62 @@ func threadTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// look tells of the flows that waited for an answer at the last look already, once each.
+// look reports the flows that already waited for an answer at an earlier look. Flows of the first look are not counted: an
+// earlier process, or mode, may have counted them.
 func (u *Unanswered) look(ctx context.Context) error {
-	seen, of := map[silence]bool{}, map[balancer.Target]int{}
+	u.looked++
+	now := time.Since(u.began)
 	err := u.conn.Each(ctx, Filter{Unreplied: true}, func(f *Flow) error {
-		if f.Proto != balancer.TCP || f.State != "syn-sent" {
+		if !f.opening() {
 			return nil
 		}
-		t, ours := u.of(f)
-		if !ours || of[t] == mostSilences {
-			return nil
+		if t, ours := u.of(f); ours {
+			u.wait(f, t, now)
 		}
-		of[t]++
-		s := silence{f.id, f.Orig}
-		told, before := u.seen[s]
-		if before && !told {
-			u.suspect(t)
-		}
-		seen[s] = before
 		return nil
 	})
-	u.seen = seen
+	if err == nil { // else some may not have been listed
+		for id, s := range u.silent {
+			if s.look != u.looked {
+				delete(u.silent, id)
+			}
+		}
+	}
 	return err
+}
+
+// wait takes in that a flow has no answer yet.
+func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
+	s, known := u.silent[f.id]
+	if !known {
+		if len(u.silent) < maxSilent {
+			u.silent[f.id] = silence{since: now, look: u.looked, counted: u.looked == 1}
+		}
+		return
+	}
+	again := s.look != u.looked // a list may have a flow twice
+	s.look = u.looked
+	if again && !s.told {
+		s.told = true
+		u.report(Suspect{Flow: f, Target: t})
+	}
+	if again && !s.counted && (f.Proto == balancer.SCTP || now-s.since >= countAfter) {
+		s.counted = true
+		u.report(Suspect{Flow: f, Target: t, Counted: true})
+	}
+	u.silent[f.id] = s
+}
+
+// opening reports whether the client has sent the first packet of a connection, and nothing has come back. Kernels differ in what they
+// call an association then.
+func (f *Flow) opening() bool {
+	switch f.Proto {
+	case balancer.TCP:
+		return f.State == "syn-sent"
+	case balancer.SCTP:
+		return f.State == "cookie-wait" || f.State == "closed"
+	}
+	return false
 }
 
 // unrepliedOnly is a socket filter that lets ends of flows through that have seen no reply: the attribute CTA_STATUS of the

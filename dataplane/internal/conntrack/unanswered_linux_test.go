@@ -18,12 +18,24 @@ import (
 type suspects struct {
 	mu   sync.Mutex
 	told map[balancer.Target]int
+	// counted has those that count as unanswered.
+	counted map[balancer.Target]int
 }
 
-func (s *suspects) tell(t balancer.Target) {
+func (s *suspects) tell(x Suspect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told[t]++
+	if x.Counted {
+		s.counted[x.Target]++
+	} else {
+		s.told[x.Target]++
+	}
+}
+
+func (s *suspects) countOf(t balancer.Target) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counted[t]
 }
 
 func (s *suspects) of(t balancer.Target) int {
@@ -38,13 +50,16 @@ func backendOf(f *Flow) (balancer.Target, bool) {
 	return balancer.Target{Service: "web", Addr: b.Addr(), Port: b.Port()}, f.Status.Has(DstNAT)
 }
 
-// suspect looks for what is not answered, until the test ends.
-func suspect(t *testing.T, tab *table) *suspects {
+// suspect looks for what is not answered of what is translated, until the test ends.
+func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, backendOf) }
+
+// suspectAll looks for what is not answered, until the test ends.
+func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
-	s := &suspects{told: map[balancer.Target]int{}}
+	s := &suspects{told: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
 	var u *Unanswered
 	err := tab.ns.Do(func() (err error) {
-		u, err = NewUnanswered(backendOf, s.tell)
+		u, err = NewUnanswered(true, of, s.tell)
 		return err
 	})
 	if err != nil {
@@ -90,9 +105,10 @@ func TestUnansweredIsTold(t *testing.T) {
 			t.Fatal("it answers though it drops all")
 		}
 		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.of(target) == 2 })
-		time.Sleep(2 * lookPause) // each is told once, though the kernel remembers it for two minutes
-		if n := s.of(target); n != 2 {
-			t.Errorf("it was told %d times, want 2", n)
+		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
+		time.Sleep(2 * lookPause) // each is told and counted once, though the kernel remembers it for two minutes
+		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
+			t.Errorf("it was told %d times and counted %d times, want 2 and 1", told, counted)
 		}
 
 		c.server.Exec(a.tool, "-D", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
@@ -103,9 +119,38 @@ func TestUnansweredIsTold(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * lookPause) // in which nothing must be told
-		if n := s.of(target); n != 2 {
-			t.Errorf("it was told %d times though it answers", n-2)
+		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
+			t.Errorf("it was told %d times and counted %d times though it answers", told-2, counted-1)
 		}
+	}
+}
+
+// TestUnansweredCountsNewFlows puts connections without an answer into a table, before the first look and after. Only the new ones must
+// count, of TCP and SCTP, once each; UDP without a reply must not.
+func TestUnansweredCountsNewFlows(t *testing.T) {
+	tab := scratch(t)
+	opening := func(proto balancer.Protocol, state, client string) (Flow, balancer.Target) {
+		f := flow(proto, client, "10.96.0.1:80", "10.2.0.1:8080")
+		f.State = state
+		return f, balancer.Target{Addr: f.Orig.Src.Addr(), Port: f.Orig.Src.Port()}
+	}
+	old, oldTarget := opening(balancer.TCP, "syn-sent", "10.1.0.1:1000")
+	tcp, tcpTarget := opening(balancer.TCP, "syn-sent", "10.1.0.2:1000")
+	sctp, sctpTarget := opening(balancer.SCTP, "cookie-wait", "10.1.0.3:1000")
+	udp, udpTarget := opening(balancer.UDP, "", "10.1.0.4:1000")
+	tab.create(t, whole, old)
+	s := suspectAll(t, tab, func(f *Flow) (balancer.Target, bool) {
+		return balancer.Target{Addr: f.Orig.Src.Addr(), Port: f.Orig.Src.Port()}, true
+	})
+	wait.For(t, time.Minute, "the old flow to be told", func() bool { return s.of(oldTarget) == 1 })
+	tab.create(t, whole, tcp, sctp, udp)
+	wait.For(t, time.Minute, "the new flows to count", func() bool { return s.countOf(tcpTarget) == 1 && s.countOf(sctpTarget) == 1 })
+	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.of(udpTarget); old != 0 || udp != 0 {
+		t.Errorf("the old flow counts %d times, UDP %d times, want 0", old, udp)
+	}
+	tab.flush(t) // as they time out, and as an endpoint that goes down has them removed
+	if tcp, sctp := s.countOf(tcpTarget), s.countOf(sctpTarget); tcp != 1 || sctp != 1 {
+		t.Errorf("TCP counts %d times, SCTP %d times, want once each", tcp, sctp)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/wait"
 )
 
@@ -25,10 +26,10 @@ func TestSuspects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- r.tracker.Suspect(ctx, func(at balancer.Target) {
+		done <- r.tracker.Suspect(ctx, true, func(x dataplane.Suspicion) {
 			mu.Lock()
 			defer mu.Unlock()
-			told[at]++
+			told[x.Target]++
 		})
 	}()
 	try := func() {

@@ -18,6 +18,8 @@ type Tracker struct {
 	dataplane.Base
 	flows   *Flows
 	traffic *traffic
+	// unanswered has the connections that Suspect has counted.
+	unanswered counters.Unanswered
 }
 
 // Open opens what the tracker needs of the kernel. It begins to work with the first Applied.
@@ -93,9 +95,14 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	}, func() { lost(1) })
 }
 
-// Suspect implements dataplane.Dataplane, for TCP.
-func (t *Tracker) Suspect(ctx context.Context, tell func(balancer.Target)) error {
-	u, err := conntrack.NewUnanswered(t.flows.targetOf, tell)
+// Suspect implements dataplane.Dataplane.
+func (t *Tracker) Suspect(ctx context.Context, refusals bool, tell func(dataplane.Suspicion)) error {
+	u, err := conntrack.NewUnanswered(refusals, t.flows.targetOf, func(s conntrack.Suspect) {
+		if port, ours := t.flows.portOf(s.Flow); ours && s.Counted {
+			t.unanswered.Add(counters.Backend{Port: port, Addr: s.Flow.Backend()})
+		}
+		tell(dataplane.Suspicion{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
+	})
 	if err != nil {
 		return err
 	}
@@ -136,5 +143,5 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]c
 			}
 		}
 	}
-	return out
+	return t.unanswered.AddTo(out)
 }

@@ -44,6 +44,9 @@ type Options struct {
 	Hint func(balancer.Target)
 	// Kick has Ejected be called again. It must not block.
 	Kick func()
+	// Unanswered is called with each connection that an endpoint did not answer: with the client where the kernel connects, else
+	// with the error of the dial. It must not block.
+	Unanswered func(t balancer.Target, client netip.Addr, err error)
 	// Ejects is called with the service of each ejection that begins. It must not block.
 	Ejects func(balancer.Name)
 }
@@ -66,6 +69,7 @@ func (p *Detector) Listen(dp dataplane.Dataplane) { dp.TellDials(p.dialed) }
 func (p *Detector) dialed(t balancer.Target, err error) {
 	if err != nil {
 		p.o.Hint(t)
+		p.o.Unanswered(t, netip.Addr{}, err)
 	}
 	now := time.Now()
 	p.mu.Lock()
@@ -151,40 +155,52 @@ func (p *Detector) Next() time.Time {
 	return p.ejections.Next()
 }
 
-// Run has the kernel's connections looked at while that is of use, until ctx ends.
+// looking is how the kernel's connections are looked at.
+type looking struct {
+	in       dataplane.Dataplane // nil means not at all
+	refusals bool                // also at those that are refused
+}
+
+// Run looks at the kernel's connections until ctx ends.
 func (p *Detector) Run(ctx context.Context) error {
-	var in dataplane.Dataplane // whose kernel's connections are looked at; nil means none
-	var looking sync.WaitGroup
+	var now looking
+	var running sync.WaitGroup
 	stop := func() {}
 	for {
 		select {
 		case <-ctx.Done():
-			looking.Wait()
+			running.Wait()
 			return nil
 		case <-p.wake:
 		}
 		wanted := p.wanted()
-		if wanted == in {
+		if wanted == now {
 			continue
 		}
 		stop()
-		looking.Wait()
-		if in, stop = wanted, func() {}; in != nil {
+		running.Wait()
+		if now, stop = wanted, func() {}; now.in != nil {
 			part, end := context.WithCancel(ctx)
-			looking.Go(func() { p.keepLooking(part, wanted) })
+			running.Go(func() { p.keepLooking(part, wanted) })
 			stop = end
 		}
 	}
 }
 
-// wanted returns the dataplane whose kernel's connections are to be looked at; nil means none.
-func (p *Detector) wanted() dataplane.Dataplane {
+// wanted returns how the kernel's connections are to be looked at: refusals are of use to health checks only.
+func (p *Detector) wanted() looking {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.checked == 0 {
-		return nil
+	return looking{p.carrier, p.checked > 0}
+}
+
+// suspect receives a connection that the kernel's endpoint refused or did not answer.
+func (p *Detector) suspect(s dataplane.Suspicion) {
+	if s.Counted {
+		p.o.Unanswered(s.Target, s.Client, nil)
+		return
 	}
-	return p.carrier
+	p.o.Hint(s.Target)
 }
 
 // The pauses between two attempts to look: the first, doubled each time up to the longest.
@@ -194,11 +210,11 @@ const (
 )
 
 // keepLooking looks until ctx ends, again and again where that fails. Once it went well for long, a failure is news again.
-func (p *Detector) keepLooking(ctx context.Context, in dataplane.Dataplane) {
+func (p *Detector) keepLooking(ctx context.Context, how looking) {
 	pause, told := lookPause, false
 	for {
 		began := time.Now()
-		err := in.Suspect(ctx, p.o.Hint)
+		err := how.in.Suspect(ctx, how.refusals, p.suspect)
 		if ctx.Err() != nil {
 			return
 		}

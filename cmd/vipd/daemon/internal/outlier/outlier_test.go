@@ -21,6 +21,7 @@ func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
 		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
 		Events: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {}, Ejects: func(balancer.Name) {},
+		Unanswered: func(balancer.Target, netip.Addr, error) {},
 	})
 	var in balancer.Inputs
 	in.Services = in.Services.Set(s.Name, s)
@@ -89,7 +90,7 @@ type moody struct {
 	at    []time.Time // of the attempts
 }
 
-func (m *moody) Suspect(ctx context.Context, tell func(balancer.Target)) error {
+func (m *moody) Suspect(ctx context.Context, _ bool, _ func(dataplane.Suspicion)) error {
 	m.at = append(m.at, time.Now())
 	if len(m.at) <= m.fails {
 		return errors.New("the dump was torn")

@@ -88,6 +88,9 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 		for _, b := range v.Counts()[traffic.Port{Service: s.Name, Name: p.Name}].Backends {
 			if e := of[b.Backend]; e != nil {
 				e.Active, e.Connections = b.Active, b.Connections
+				if p.Protocol != balancer.UDP { // one-way UDP is normal
+					e.Unanswered = b.Failures
+				}
 			}
 		}
 		for _, at := range slices.SortedFunc(maps.Keys(of), netip.AddrPort.Compare) {
@@ -214,10 +217,11 @@ func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 			out.Connections, out.In, out.Out = out.Connections+p.Connections, out.In+p.In, out.Out+p.Out
 		}
 		for _, e := range endpoints {
-			out.Active += e.Active
+			out.Active, out.Unanswered = out.Active+e.Active, out.Unanswered+e.Unanswered
 			if detailed(name) {
 				out.Endpoints = append(out.Endpoints, api.EndpointTraffic{
 					Address: e.Address, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
+					Unanswered: e.Unanswered,
 				})
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -43,14 +44,16 @@ func (t told) next(j *events.History, now time.Time, problems []balancer.Problem
 }
 
 // identity tells problems apart. In a panic the number of healthy endpoints may change, and where none takes
-// connections that of those that drain.
+// connections that of those that drain. Of an endpoint that does not answer the numbers change.
 func identity(p *balancer.Problem) string {
-	if p.Kind == balancer.InPanic || p.Kind == balancer.Idle {
-		q := *p
+	q := *p
+	switch p.Kind {
+	case balancer.InPanic, balancer.Idle:
 		q.Text = ""
-		return q.String()
+	case balancer.Unanswered:
+		q.Text, _, _ = strings.Cut(p.Text, " ")
 	}
-	return p.String()
+	return q.String()
 }
 
 func problemBegins(p balancer.Problem) events.Event {

@@ -1,0 +1,205 @@
+package unanswered
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/wake"
+	"vipd/cmd/vipd/daemon/internal/traffic"
+	"vipd/dataplane"
+	"vipd/dataplane/explain"
+)
+
+// Options are what a Watch is made of.
+type Options struct {
+	// Counts returns what was counted of each port of a service.
+	Counts func() map[traffic.Port]dataplane.FrontendCount
+	// Service returns what is served as name; nil means nothing.
+	Service func(name balancer.Name) *balancer.Service
+	// Health returns the verdict of an endpoint's checks.
+	Health func(balancer.Target) balancer.Verdict
+	// Source returns the address of this host from which it reaches an endpoint; an invalid one means it is not known.
+	Source func(netip.Addr) netip.Addr
+}
+
+// Watch knows which endpoints do not answer. All methods may be called by any goroutine.
+type Watch struct {
+	o    Options
+	wake wake.Signal
+
+	mu       sync.Mutex // guards what follows
+	suspects map[balancer.Target]*suspect
+	found    map[balancer.Target]explain.Silence
+}
+
+// suspect is an endpoint that left a connection without an answer in the last minute.
+type suspect struct {
+	client  netip.Addr // of the last of them; invalid if this host connects
+	err     error      // of the last dial
+	samples []sample   // of the last minute, the oldest first
+}
+
+// sample is what was counted by then.
+type sample struct {
+	at                    time.Time
+	connections, failures uint64
+}
+
+const (
+	// pause is the least time between two readings, and share the part of the time that they may take: one in so many.
+	pause, share = 10 * time.Second, 100
+	// window is the time over which the share of an endpoint is judged.
+	window = time.Minute
+	// minConnections and minPercent are what makes a problem.
+	minConnections, minPercent = 10, 3
+	// maxSuspects bounds the endpoints that are watched at a time.
+	maxSuspects = 1000
+)
+
+// New returns a Watch that knows of nothing.
+func New(o Options) *Watch {
+	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
+}
+
+// Heard receives a connection that an endpoint did not answer: with its client if the kernel connects, else with the error of the dial.
+// It does not block.
+func (w *Watch) Heard(t balancer.Target, client netip.Addr, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.suspects[t]
+	if s == nil {
+		if len(w.suspects) >= maxSuspects {
+			return
+		}
+		s = &suspect{}
+		w.suspects[t] = s
+		w.wake.Send()
+	}
+	s.client, s.err = client, err
+}
+
+// Run reads counters while endpoints are suspects, until ctx ends.
+func (w *Watch) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
+		}
+		for {
+			began := time.Now()
+			if !w.look() {
+				break
+			}
+			if !wake.Sleep(ctx, max(pause, share*time.Since(began))) {
+				return nil
+			}
+		}
+	}
+}
+
+// look judges all suspects, and reports whether there are still some.
+func (w *Watch) look() bool {
+	counts, now := w.o.Counts(), time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = map[balancer.Target]explain.Silence{}
+	for t, s := range w.suspects {
+		service := w.o.Service(t.Service)
+		if service == nil || !s.add(count(service, t, counts, now)) {
+			delete(w.suspects, t)
+			continue
+		}
+		if failed, of := s.recent(); of >= minConnections && 100*failed >= minPercent*of {
+			w.found[t] = explain.Silence{Unanswered: failed, Of: of, Cause: w.cause(service, t, s)}
+		}
+	}
+	return len(w.suspects) > 0
+}
+
+// count sums up an endpoint at the ports of TCP and SCTP: one-way UDP is normal.
+func count(service *balancer.Service, t balancer.Target, counts map[traffic.Port]dataplane.FrontendCount, now time.Time) sample {
+	n := sample{at: now}
+	for _, p := range service.Ports {
+		if p.Protocol == balancer.UDP {
+			continue
+		}
+		for _, b := range counts[traffic.Port{Service: t.Service, Name: p.Name}].Backends {
+			if b.Backend == netip.AddrPortFrom(t.Addr, t.Port) {
+				n.connections, n.failures = n.connections+b.Connections, n.failures+b.Failures
+			}
+		}
+	}
+	return n
+}
+
+// add takes in what is counted now. It reports false once a whole window has passed without a failure.
+func (s *suspect) add(n sample) bool {
+	s.samples = append(s.samples, n)
+	for len(s.samples) > 2 && n.at.Sub(s.samples[1].at) >= window {
+		s.samples = s.samples[1:]
+	}
+	first := s.samples[0]
+	return n.failures != first.failures || n.at.Sub(first.at) < window
+}
+
+// recent returns how many new connections were not answered within the window, and of how many.
+func (s *suspect) recent() (failed, of uint64) {
+	first, last := s.samples[0], s.samples[len(s.samples)-1]
+	if last.connections < first.connections || last.failures < first.failures { // the endpoint was forgotten, and is back
+		return 0, 0
+	}
+	failed, of = last.failures-first.failures, last.connections-first.connections
+	if s.err != nil {
+		of += failed // a dial that fails is none of the endpoint's connections
+	}
+	return min(failed, of), of
+}
+
+// cause names the likely cause, and the command that fixes it.
+func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) string {
+	listening := fmt.Sprintf("on the endpoint, look at `ss -ltn sport = :%d` and its firewall", t.Port)
+	switch {
+	case s.err != nil:
+		return fmt.Sprintf("connects of this host fail (%v): %s", s.err, listening)
+	case w.o.Health(t) == balancer.HealthDown:
+		return fmt.Sprintf("its health check fails, too: `vipctl check-now %s %s`", t.Service, netip.AddrPortFrom(t.Addr, t.Port))
+	case service.SNAT == balancer.AlwaysSNAT:
+		return "it, or a firewall on the way, drops what this host sends: " + listening
+	}
+	via := "THIS-HOST"
+	if from := w.o.Source(t.Addr); from.IsValid() {
+		via = from.String()
+	}
+	return fmt.Sprintf("its replies to clients such as %s probably do not come back through this host: run `ip route replace %s via %s` on the endpoint, "+
+		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
+}
+
+// Of returns what is known of an endpoint; false means that it answers, as far as is known.
+func (w *Watch) Of(t balancer.Target) (explain.Silence, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s, found := w.found[t]
+	return s, found
+}
+
+// Problems returns one problem for each endpoint that does not answer.
+func (w *Watch) Problems() []balancer.Problem {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]balancer.Problem, 0, len(w.found))
+	for _, t := range slices.SortedFunc(maps.Keys(w.found), balancer.Target.Compare) {
+		at := netip.AddrPortFrom(t.Addr, t.Port)
+		all = append(all, balancer.Problem{
+			Severity: balancer.SeverityError, Kind: balancer.Unanswered, Service: t.Service, Field: "endpoints",
+			Text: fmt.Sprintf("%s %s", at, w.found[t]),
+		})
+	}
+	return all
+}

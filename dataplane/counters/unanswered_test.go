@@ -1,0 +1,39 @@
+package counters
+
+import (
+	"net/netip"
+	"testing"
+
+	"vipd/dataplane"
+)
+
+// TestUnansweredAddTo adds counts to those of a port that two dataplanes report, to a backend that is missing there, and to a port that is
+// missing. Each must be added once.
+func TestUnansweredAddTo(t *testing.T) {
+	var u Unanswered
+	one, two := netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.2.0.2:80")
+	for _, k := range []Backend{
+		{Port: Port{Service: "web", Name: "http"}, Addr: one}, {Port: Port{Service: "web", Name: "http"}, Addr: one},
+		{Port: Port{Service: "web", Name: "http"}, Addr: two}, {Port: Port{Service: "api"}, Addr: one},
+	} {
+		u.Add(k)
+	}
+	for range 2 {
+		got := u.AddTo([]dataplane.FrontendCount{
+			{Service: "web", Port: "http", Backends: []dataplane.BackendCount{{Backend: one, Connections: 5}}},
+			{Service: "web", Port: "http", Backends: []dataplane.BackendCount{{Backend: one, Connections: 3}}},
+		})
+		backends, frontends := map[Backend]uint64{}, map[Port]uint64{}
+		for _, f := range got {
+			p := Port{Service: f.Service, Name: f.Port}
+			frontends[p] += f.Failures
+			for _, b := range f.Backends {
+				backends[Backend{Port: p, Addr: b.Backend}] += b.Failures
+			}
+		}
+		web, api := Port{Service: "web", Name: "http"}, Port{Service: "api"}
+		if frontends[web] != 3 || frontends[api] != 1 || backends[Backend{web, one}] != 2 || backends[Backend{web, two}] != 1 || backends[Backend{api, one}] != 1 {
+			t.Errorf("frontends %v, backends %v", frontends, backends)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// testUnanswered drops what one server answers, as if it had no route back. Its connections must count as failures, and those of the other
+// servers must not.
+func testUnanswered(r *rig) {
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
+	r.apply(web)
+	r.suspects()
+	silent := r.w.servers[0]
+	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
+		tool := map[bool]string{true: "iptables", false: "ip6tables"}[key.Addr.Is4()]
+		rule := []string{"OUTPUT", "-p", "tcp", "--sport", fmt.Sprint(targetPort), "-j", "DROP"}
+		silent.ns.Exec(tool, append([]string{"-I"}, rule...)...)
+		defer silent.ns.Exec(tool, append([]string{"-D"}, rule...)...)
+		at := netip.AddrPortFrom(silent.addr.of(key.Addr), targetPort)
+		lab.Eventually(r, settleTime, "connections without an answer to count", func() error {
+			for range len(r.w.servers) {
+				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some have no answer
+			}
+			if n := r.countOf(at); n.Failures == 0 {
+				return errors.New("none is counted")
+			}
+			return nil
+		})
+		for _, s := range r.w.servers[1:] {
+			n := r.countOf(netip.AddrPortFrom(s.addr.of(key.Addr), targetPort))
+			if n.Failures != 0 || n.Connections == 0 {
+				r.Errorf("%s, which answers, has %d failures of %d connections, want none of some", s.name, n.Failures, n.Connections)
+			}
+		}
+	})
+}
+
+// suspects lets the dataplane look for connections without an answer until the end of the test.
+func (r *rig) suspects() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.dp.Suspect(ctx, false, func(dataplane.Suspicion) {}) }()
+	r.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.Errorf("looking for connections without an answer: %v", err)
+		}
+	})
+}
+
+// countOf is what was counted at a backend, at all frontends.
+func (r *rig) countOf(at netip.AddrPort) (n dataplane.BackendCount) {
+	for _, f := range r.dp.Counters() {
+		for _, b := range f.Backends {
+			if b.Backend == at {
+				n.Connections, n.Failures = n.Connections+b.Connections, n.Failures+b.Failures
+			}
+		}
+	}
+	return n
+}
