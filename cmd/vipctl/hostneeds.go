@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/health/probe/command"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/sockets"
 	"vipd/store/etcd"
@@ -164,7 +165,13 @@ func lacksLogFolder(log string) string {
 }
 
 func lacksProgram(name string) string {
-	switch _, err := exec.LookPath(name); {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		// What this user may not look at is left out: vipd may be allowed to.
+		if err := command.Trusted(path); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return "vipd does not run " + name + ": " + err.Error()
+		}
 	case errors.Is(err, exec.ErrNotFound):
 		return "there is no program " + name + " in PATH on this host"
 	case errors.Is(err, fs.ErrNotExist):

@@ -26,6 +26,11 @@ const maxOutput = 4 << 10
 // Run runs the program until it ends or ctx does. The error says why it could not be run.
 func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	if cmd.Err == nil { // else starting it says what is wrong
+		if err := Trusted(cmd.Path); err != nil {
+			return Result{}, err
+		}
+	}
 	who, err := identity(c.User)
 	if err != nil {
 		return Result{}, err
