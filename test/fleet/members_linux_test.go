@@ -58,7 +58,6 @@ func newCutFleet(t *testing.T) *cutFleet {
 	l := lab.New(t)
 	hosts, _ := etcdkit.Hosts(l, 3)
 	f := &cutFleet{t: t, bin: program.Bin(t), etcd: etcdkit.Start(t, etcdkit.Options{Members: 3, Hosts: hosts})}
-	f.follow()
 	for i := range registrars {
 		f.register(fmt.Sprintf("10.2.0.%d", i+1))
 	}
@@ -86,11 +85,11 @@ func (f *cutFleet) registered(t *testing.T) map[string]int64 {
 	return created
 }
 
-// follow starts sources, which begin at members of their choice.
-func (f *cutFleet) follow() {
+// follow starts sources, which begin at members of their choice: some at the one that is cut.
+func (f *cutFleet) follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	f.t.Cleanup(func() { cancel(); running.Wait() })
+	t.Cleanup(func() { cancel(); running.Wait() })
 	for i := range f.sources {
 		s, err := etcd.New(etcd.Options{Config: etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix}})
 		if err != nil {
@@ -142,6 +141,9 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 // cut is one cut of one member. What fails while the other members have no leader is tried again.
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	var applies, gets, seen time.Duration
+	f.follow(t)
+	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
+	f.seen(t)
 	before := f.registered(t)
 	m.CutPeers(loss)
 	heal := sync.OnceFunc(m.HealPeers)
@@ -161,7 +163,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	}
 	began := time.Now()
 	for n := 0; n < 10 || time.Since(began) < ttl+ttl/2; n++ {
-		applies = max(applies, run(fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", 1+time.Now().UnixNano()%60000), "apply", "-f", "-"))
+		applies = max(applies, run(service(81+n), "apply", "-f", "-"))
 		gets = max(gets, run("", "get", "services"))
 		seen = max(seen, f.seen(t))
 		time.Sleep(500 * time.Millisecond) // not a wait: the cut lasts longer than leases live
@@ -172,6 +174,11 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 		t.Errorf("keys of registrars with the revisions of their creation: %v, before the cut %v", after, before)
 	}
 	t.Logf("longest apply %s, get %s, change to sources %s; the other members had no answer for %s", applies, gets, seen, gap)
+}
+
+// service is a file with a service on a port.
+func service(port int) string {
+	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
 
 // leaderless is how long the members that are not cut off may have no answer: after that, failures are theirs.
