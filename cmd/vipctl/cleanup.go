@@ -70,6 +70,11 @@ func runCleanup(c *call) error {
 		return fmt.Errorf("state_dir: %w", err)
 	}
 	lock, err := netlock.Take(netlock.Holder{})
+	var foreign *netlock.ForeignError
+	if errors.As(err, &foreign) {
+		c.note("%v", err)
+		err = nil
+	}
 	defer func() { _ = lock.Close() }()
 	if c.flags.Bool("dry-run") {
 		_ = lock.Close() // a look keeps no vipd from its start

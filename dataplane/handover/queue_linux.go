@@ -66,6 +66,20 @@ func Over(c *net.UnixConn) *Queue { return &Queue{conn: c} }
 // File returns a copy of the descriptor of this end.
 func (q *Queue) File() (*os.File, error) { return q.conn.File() }
 
+// Abandoned reports whether no process has the other end any longer.
+func (q *Queue) Abandoned() (abandoned bool) {
+	raw, err := q.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	_ = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd)}} // POLLHUP is always reported
+		_, err := unix.Poll(poll, 0)
+		abandoned = err == nil && poll[0].Revents&unix.POLLHUP != 0
+	})
+	return abandoned
+}
+
 // Send sends an item. The sender keeps its own descriptors, and may close them.
 func (q *Queue) Send(data []byte, files ...int) error {
 	if err := q.conn.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {

@@ -364,8 +364,16 @@ func (g *gateway) sandbox() {
 			g.t.Errorf("of the process, %s does not match:\n%s", want, status)
 		}
 	}
-	for _, escape := range []string{"systemctl show vipd", "touch /run/systemd/vipd-escaped", "touch /run/vipd-escaped"} {
-		if out, err := g.try("nsenter -m -t $(systemctl show vipd --value -p MainPID) " + escape); err == nil {
+	inside := func(command string) (string, error) {
+		return g.try("nsenter -m -t $(systemctl show vipd --value -p MainPID) " + command)
+	}
+	if out, err := inside("touch /run/vipd/allowed"); err != nil {
+		g.t.Errorf("in the sandbox, run_dir is not writable: %v\n%s", err, out)
+	}
+	for _, escape := range []string{
+		"systemctl show vipd", "touch /run/systemd/vipd-escaped", "touch /run/vipd-escaped", "sh -c ': >>/proc/sys/kernel/core_pattern'",
+	} {
+		if out, err := inside(escape); err == nil {
 			g.t.Errorf("in the sandbox, %s succeeded, want a refusal\n%s", escape, out)
 		}
 	}

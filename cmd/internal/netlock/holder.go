@@ -39,3 +39,12 @@ type HeldError struct{ Holder Holder }
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
 }
+
+// ForeignError says that a process of an unprivileged user has the lock. Any user can take the name of the lock, and must not keep
+// vipd from serving by it: the lock of run_dir has to do.
+type ForeignError struct{ PID, UID int }
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("the lock of this network namespace (the abstract socket @vipd) is held by process %d of user %d, which is neither root "+
+		"nor this user: end that process and restart vipd", e.PID, e.UID)
+}

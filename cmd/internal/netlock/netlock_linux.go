@@ -31,7 +31,7 @@ type Lock struct {
 }
 
 // Take takes the lock of this process's network namespace, and tells those who ask of self while Run runs. The error is a
-// *HeldError if another process has it, which Take waits for if that is dying.
+// *HeldError if another process has it, which Take waits for if that is dying, and a *ForeignError if an unprivileged user has it.
 func Take(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
@@ -41,8 +41,11 @@ func Take(self Holder) (*Lock, error) {
 	held := lockfile.Await(func() bool {
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 		return errors.Is(err, unix.EADDRINUSE)
-	}, holder)
+	}, func() int { pid, _ := holder(); return pid })
 	if held {
+		if pid, uid := holder(); pid > 0 && uid != 0 && uid != os.Geteuid() {
+			return nil, &ForeignError{pid, uid}
+		}
 		return nil, &HeldError{Ask()}
 	}
 	if err != nil {
@@ -84,11 +87,11 @@ func (l *Lock) Close() error {
 	return l.listener.Close()
 }
 
-// holder returns the process id of the holder, without waiting for its answer; 0 if it is unknown.
-func holder() int {
+// holder returns the process id of the holder and its user, without waiting for its answer. The process is 0 if it is unknown.
+func holder() (pid, uid int) {
 	c, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	defer func() { _ = c.Close() }() // it was only asked for its peer
 	return Peer(c.(*net.UnixConn))
@@ -108,7 +111,7 @@ func Ask() (h Holder) {
 			h = Holder{}
 		}
 	}
-	h.PID = Peer(c)
+	h.PID, _ = Peer(c)
 	if h.PID > 0 {
 		if comm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(h.PID), "comm")); err == nil {
 			h.Program = string(bytes.TrimSpace(comm))
@@ -117,18 +120,18 @@ func Ask() (h Holder) {
 	return h
 }
 
-// Peer returns the id of the process at the other end of c; 0 means that it is not visible here.
-func Peer(c *net.UnixConn) (pid int) {
+// Peer returns the id of the process at the other end of c, and of its user. The process is 0 if it is not visible here.
+func Peer(c *net.UnixConn) (pid, uid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	_ = raw.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
+			pid, uid = int(cred.Pid), int(cred.Uid)
 		}
 	})
-	return pid
+	return pid, uid
 }
 
 // Needed reports whether this process may change the network namespace: without CAP_NET_ADMIN it has nothing to lock.

@@ -85,7 +85,6 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = in.Close() }() // systemd has a copy
 	file, err := in.File()
 	if err == nil {
 		// systemd would drop the descriptor when this process, the other end, is gone.
@@ -94,6 +93,9 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	}
 	if err == nil {
 		err = barrier(ctx)
+	}
+	if _ = in.Close(); err == nil && out.Abandoned() { // systemd has a copy if it stores descriptors
+		err = errors.New("systemd did not keep the descriptor: set FileDescriptorStoreMax=1 in the unit")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("leaving connections with systemd: %w", err), out.Close())

@@ -42,9 +42,13 @@ func (d *Daemon) claimNamespace() (err error) {
 	self := netlock.Holder{Config: absolute(d.ConfigFile), RunDir: absolute(d.config.RunDir)}
 	d.namespace, err = netlock.Take(self)
 	var held *netlock.HeldError
+	var foreign *netlock.ForeignError
 	switch {
 	case err == nil:
 		d.opened = append(d.opened, d.namespace)
+		return nil
+	case errors.As(err, &foreign):
+		d.Log.Warn("going on without the lock of the network namespace", "err", err)
 		return nil
 	case !errors.As(err, &held):
 		return err

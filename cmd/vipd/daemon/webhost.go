@@ -36,7 +36,8 @@ func onlyOwnNames(h http.Handler, names []string) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || slices.Contains(names, host) {
+		// Every browser sends a name; probes of HTTP/1.0 may send none.
+		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || slices.Contains(names, host) {
 			h.ServeHTTP(w, r)
 			return
 		}

@@ -1,6 +1,8 @@
 package daemon_test
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -37,6 +39,17 @@ func TestWebHost(t *testing.T) {
 		if answer.StatusCode != want {
 			t.Errorf("status under the name %q = %d, want %d", name, answer.StatusCode, want)
 		}
+	}
+	probe, err := net.Dial("tcp", n.daemon.Web().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = probe.Close() }()
+	if _, err := probe.Write([]byte("GET /readyz HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(probe).ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
+		t.Errorf("answer to a probe without Host = %q, %v, want 200", line, err)
 	}
 	if p := n.problems(); p != "" {
 		t.Errorf("problems = %q, want none", p)

@@ -71,7 +71,8 @@ func peer(c net.Conn) int {
 	if !ok {
 		return 0
 	}
-	return netlock.Peer(u)
+	pid, _ := netlock.Peer(u)
+	return pid
 }
 
 // frozen reports whether a signal has stopped a process: it does nothing then, while one that is only late would.

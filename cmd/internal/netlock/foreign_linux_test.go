@@ -1,0 +1,49 @@
+package netlock
+
+import (
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/test/lab"
+)
+
+// TestForeignHolder has an unprivileged user take the name of the lock. Take reports that user, so vipd can go on.
+func TestForeignHolder(t *testing.T) {
+	lab.New(t) // a network namespace of its own
+	if os.Getuid() != 0 {
+		t.Skip("listens as another user, which takes root")
+	}
+	const nobody = 65534
+	listener := make(chan net.Listener)
+	namespace, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = namespace.Close() }()
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, and its user with it
+		var opened net.Listener
+		if unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET) == nil {
+			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno == 0 {
+				opened, _ = net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+			}
+		}
+		listener <- opened
+	}()
+	squatter := <-listener
+	if squatter == nil {
+		t.Fatal("the other user could not listen")
+	}
+	defer func() { _ = squatter.Close() }()
+	lock, err := Take(Holder{})
+	var foreign *ForeignError
+	if !errors.As(err, &foreign) || foreign.UID != nobody || lock != nil {
+		t.Errorf("Take = %v, %v, want a ForeignError of user %d", lock, err, nobody)
+	}
+}
