@@ -202,7 +202,7 @@ func (h *Host) addSome(addrs []netip.Addr) error {
 			}
 			h.ledger.left(a, device)
 		}
-		messages[i] = rtnl.NewAddress(a, h.device.index, scopeOn(h.device))
+		messages[i] = rtnl.NewAddress(a, h.device.index)
 	}
 	for i, err := range h.batches.Do(messages) {
 		a := addrs[i]
@@ -221,15 +221,6 @@ func (h *Host) addSome(addrs []netip.Addr) error {
 		}
 	}
 	return errors.Join(all...)
-}
-
-// scopeOn is the scope of addresses on a device: those that lead nowhere are for this host, so that the kernel never takes them
-// for the source of other connections.
-func scopeOn(d holder) byte {
-	if d.kind != realDevice {
-		return unix.RT_SCOPE_HOST
-	}
-	return unix.RT_SCOPE_UNIVERSE
 }
 
 // fail notes why an address could not be added, and has it tried again.

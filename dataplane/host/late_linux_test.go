@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -61,6 +62,29 @@ func TestLateDevice(t *testing.T) {
 		comes(t, h, "10.96.7.1:80", "late0.5")
 		runIP(t, "link", "del", "late0.5")
 		comes(t, h, "10.96.7.1:80", nowhere)
+	}
+}
+
+// TestLateOwnAddress gives a device its own address after a VIP. Connections of the host leave with its own address, also by routes without a
+// source.
+func TestLateOwnAddress(t *testing.T) {
+	network(t)
+	runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
+	runIP(t, "link", "set", "late0.5", "up")
+	runIP(t, "link", "set", "late1", "up")
+	o := options(t, xtables.Auto)
+	o.Interface = "late0.5"
+	h := newHost(t, o)
+	comes(t, h, "10.97.0.100:80", "late0.5")
+	runIP(t, "addr", "add", "10.97.0.5/24", "dev", "late0.5")
+	runIP(t, "route", "add", "198.51.100.0/24", "dev", "late0.5")
+	runIP(t, "route", "add", "203.0.113.0/24", "dev", "late0.5", "scope", "global")
+	for _, to := range []string{"10.97.0.7", "198.51.100.1", "203.0.113.1"} {
+		routes, err := h.nl.RouteGet(net.ParseIP(to))
+		must(t, err)
+		if len(routes) != 1 || routes[0].Src.String() != "10.97.0.5" {
+			t.Errorf("connections to %s leave by %v, want the source 10.97.0.5", to, routes)
+		}
 	}
 }
 

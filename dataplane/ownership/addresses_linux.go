@@ -34,7 +34,7 @@ func (x *Addresses) Close() error { return x.batches.Close() }
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
-		messages[i] = rtnl.NewAddress(a, device, unix.RT_SCOPE_UNIVERSE)
+		messages[i] = rtnl.NewAddress(a, device)
 	}
 	errs := x.do("adding", device, vips, messages, syscall.EEXIST)
 	end := time.Now().Add(settling)

@@ -66,10 +66,10 @@ func (b *Batches) doSome(messages []Message) []error {
 	return errs
 }
 
-// NewAddress adds an address to a device. One of the scope RT_SCOPE_HOST is never taken by the kernel for the source of other
-// connections; IPv6 has lifetimes for that.
-func NewAddress(a netip.Addr, device int, scope byte) Message {
-	flags := byte(0)
+// NewAddress adds a VIP to a device. The kernel never chooses it as the source of the host's own connections, even if it is the first
+// address of the device: IPv4 has the scope RT_SCOPE_HOST for that, IPv6 has lifetimes. Neither changes how it answers ARP and NDP.
+func NewAddress(a netip.Addr, device int) Message {
+	flags, scope := byte(0), byte(unix.RT_SCOPE_HOST)
 	if a.Is6() {
 		flags, scope = unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE
 	}
