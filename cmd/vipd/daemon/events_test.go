@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -152,14 +153,14 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"web is in panic: port 8080/tcp: 1 of 2 endpoints are up, fewer than 60 percent: all of them are used, healthy or not",
 		"web 127.47.1.1:9002 is up again: connected",
 		"web is out of panic",
-		"web 127.47.1.1:9002 drained by ana: kernel update",
-		"web 127.47.1.1:9002 drains: said by ana: kernel update",
-		"web 127.47.1.1:9002 undrained by ana: kernel update",
+		"web 127.47.1.1:9002 drained by " + asCaller(t, "ana") + ": kernel update",
+		"web 127.47.1.1:9002 drains: said by " + asCaller(t, "ana") + ": kernel update",
+		"web 127.47.1.1:9002 undrained by " + asCaller(t, "ana") + ": kernel update",
 		"web 127.47.1.1:9002 drains no longer, and gets new connections",
-		"web 127.47.1.1 weight set to 5 for 1h0m0s by ana: canary",
-		"web 127.47.1.1 weight 5 taken back by ben",
+		"web 127.47.1.1 weight set to 5 for 1h0m0s by " + asCaller(t, "ana") + ": canary",
+		"web 127.47.1.1 weight 5 taken back by " + asCaller(t, "ben"),
 		"reloaded: 1 service (~ web), no problems: a file has changed",
-		"reloaded: 1 service (no changes), no problems: vipctl reload by ana",
+		"reloaded: 1 service (no changes), no problems: vipctl reload by " + asCaller(t, "ana"),
 	}
 	if !slices.Equal(story, want) {
 		t.Errorf("the journal has\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
@@ -367,10 +368,20 @@ func TestDrainEndsWhileAway(t *testing.T) {
 	}
 	program.Save(t, kept, regexp.MustCompile(`"expires": "[^"]+"`).ReplaceAllString(string(text), `"expires": "2026-01-01T00:00:00Z"`))
 	n.start()
-	if got, want := n.story(events.Override), "web 127.40.1.1:9001 override has expired: said by ana: disks"; got != want {
+	if got, want := n.story(events.Override), "web 127.40.1.1:9001 override has expired: said by "+asCaller(t, "ana")+": disks"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := n.endpoints(); !strings.Contains(got, "9001:active") {
 		t.Errorf("got %s", got)
 	}
+}
+
+// asCaller is how events name who asks by the API with a name beside that of the user.
+func asCaller(t *testing.T, name string) string {
+	t.Helper()
+	u, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Username + " (" + name + ")"
 }
