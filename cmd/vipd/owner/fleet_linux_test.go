@@ -141,6 +141,7 @@ mode = "%[3]s"
 state_dir = "state"
 run_dir = "run"
 store.kind = "etcd"
+addresses.allowed_endpoints = ["10.9.0.0/24"]
 api.socket = "run/vipd.sock"
 api.http = ""
 [ownership]
