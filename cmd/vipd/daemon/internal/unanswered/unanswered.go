@@ -54,6 +54,8 @@ type sample struct {
 const (
 	// pause is the least time between two readings, and share the part of the time that they may take: one in so many.
 	pause, share = 10 * time.Second, 100
+	// maxPause is the most time between two readings, so that a problem is found within a window.
+	maxPause = window / 2
 	// window is the time over which the share of an endpoint is judged.
 	window = time.Minute
 	// minConnections and minPercent are what makes a problem.
@@ -97,7 +99,7 @@ func (w *Watch) Run(ctx context.Context) error {
 			if !w.look() {
 				break
 			}
-			if !wake.Sleep(ctx, max(pause, share*time.Since(began))) {
+			if !wake.Sleep(ctx, min(max(pause, share*time.Since(began)), maxPause)) {
 				return nil
 			}
 		}
