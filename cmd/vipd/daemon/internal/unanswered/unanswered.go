@@ -53,9 +53,9 @@ type sample struct {
 
 const (
 	// pause is the least time between two readings, and share the part of the time that they may take: one in so many.
-	pause, share = 10 * time.Second, 100
+	pause, share = 3 * time.Second, 100
 	// maxPause is the most time between two readings, so that a problem is found within a window.
-	maxPause = window / 2
+	maxPause = window / 4
 	// window is the time over which the share of an endpoint is judged.
 	window = time.Minute
 	// minConnections and minPercent are what makes a problem.
