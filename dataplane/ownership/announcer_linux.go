@@ -31,6 +31,8 @@ type Announcer struct {
 	send  func(device int, a netip.Addr, ask bool) error
 	log   *slog.Logger
 	wake  wake.Signal
+	// links is sent when a link may have another MAC.
+	links wake.Signal
 
 	mu    sync.Mutex // guards the rest
 	first []*announcement
@@ -51,7 +53,7 @@ type announcement struct {
 
 // NewAnnouncer returns an announcer that repeats each address every so often; 0 means not after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
-	return &Announcer{every: every, log: log, wake: wake.New(), of: map[netip.Addr]*announcement{}}
+	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), of: map[netip.Addr]*announcement{}}
 }
 
 // Announce tells of addresses that have come to a device, in this order, before all repeats. One that is known begins anew.
@@ -116,8 +118,8 @@ func (n *Announcer) Sent() uint64 {
 
 // Run announces until ctx ends.
 func (n *Announcer) Run(ctx context.Context) {
+	senders := map[int]*neigh.Sender{}
 	if n.send == nil {
-		senders := map[int]*neigh.Sender{}
 		n.send = func(device int, a netip.Addr, ask bool) error { return sendBy(senders, device, a, ask) }
 		defer func() {
 			for _, s := range senders {
@@ -133,10 +135,34 @@ func (n *Announcer) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-n.wake:
+		case <-n.links:
+			n.announceChanged(senders)
 		case <-timer.C:
 		}
 		timer.Reset(n.round(&first, &again))
 	}
+}
+
+// announceChanged announces the addresses of links that have another MAC now.
+func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
+	for device, s := range senders {
+		if s.Changed() {
+			n.Announce(device, n.on(device))
+		}
+	}
+}
+
+// on are the addresses that are announced on a device.
+func (n *Announcer) on(device int) (addrs []netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for a, x := range n.of {
+		if x.device == device {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
 }
 
 // sendBy announces by the sender of the device, and asks whether another host has the address. One that fails is opened anew the next time: the device may be another.

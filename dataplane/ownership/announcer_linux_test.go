@@ -230,3 +230,26 @@ func TestLateReader(t *testing.T) {
 		}
 	}
 }
+
+// TestChangedMAC gives the device of an owner's VIPs another MAC. The VIPs are announced with it, though no repeat is due.
+func TestChangedMAC(t *testing.T) {
+	l, client := world(t)
+	heard := hear(t, client)
+	owner(t, l, vip4, vip6)
+	announced := func(mac string) {
+		t.Helper()
+		for _, text := range []string{vip4, vip6} {
+			vip := netip.MustParseAddr(text)
+			wait.For(t, wait.Patience, text+" to be announced with "+mac, func() bool { return heard.of(vip).String() == mac })
+		}
+	}
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	announced(device.HardwareAddr.String())
+	for _, mac := range []string{"02:00:00:00:00:07", "02:00:00:00:00:08"} {
+		l.Host().Exec("ip", "link", "set", "lan", "address", mac)
+		announced(mac)
+	}
+}

@@ -14,7 +14,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch tells Gone when addresses have left an interface, until ctx ends, and begins with that: what came before was not heard.
+// watch tells Gone when addresses have left an interface, and the announcer when an interface has changed, until ctx ends. It begins with
+// both: what came before was not heard.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -24,28 +25,32 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures tells Gone until ctx ends, or something fails.
+// departures does so until ctx ends, or something fails.
 func (k *Kernel) departures(ctx context.Context) error {
 	const room = 1 << 20 // of what does not fit the kernel says so
-	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
-	for gone := true; ; {
+	for gone, changed := true, true; ; {
 		if gone {
 			k.o.Gone()
 		}
-		gone = false
+		if changed {
+			k.announcer.links.Send()
+		}
+		gone, changed = false, false
 		m, err := s.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			gone = true
+			gone, changed = true, true
 		case err != nil:
 			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
 		}
 		for m.Next() {
 			gone = gone || m.Kind == unix.RTM_DELADDR
+			changed = changed || m.Kind == unix.RTM_NEWLINK
 		}
 	}
 }

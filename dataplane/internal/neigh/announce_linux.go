@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type Sender struct {
 	device *net.Interface
 	// arp and ndp are opened when they are first needed.
 	arp, ndp *packet.Conn
+	// seen is the link's address at the last call of Changed.
+	seen net.HardwareAddr
 	// router: the host forwards IPv6 packets from there.
 	router bool
 }
@@ -46,15 +49,45 @@ func Open(link int) (*Sender, error) {
 	// Neighbours believe the last advertisement: one that says that a router is none takes their route away.
 	forwarding, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device.Name + "/forwarding")
 	router := err == nil && strings.TrimSpace(string(forwarding)) != "0"
-	return &Sender{device: device, router: router}, nil
+	return &Sender{device: device, seen: device.HardwareAddr, router: router}, nil
 }
 
-// MAC is the link's address; it is empty where there are no neighbours that keep tables.
+// MAC returns the link's address now. It is nil if the link has no neighbours that keep tables.
 func (s *Sender) MAC() net.HardwareAddr {
 	if len(s.device.HardwareAddr) != 6 {
 		return nil // no Ethernet
 	}
+	for _, c := range []*packet.Conn{s.arp, s.ndp} {
+		if c != nil {
+			return current(c, s.device.HardwareAddr)
+		}
+	}
 	return s.device.HardwareAddr
+}
+
+// Changed reports whether the link has another address than at the last call.
+func (s *Sender) Changed() bool {
+	before, now := s.seen, s.MAC()
+	s.seen = now
+	return !bytes.Equal(before, now)
+}
+
+// current returns the address of a socket's link, which may have changed since the socket was opened. The kernel looks it up for
+// getsockname; if it can't, the address is the one before.
+func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
+	mac = before
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return mac
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if a, err := unix.Getsockname(int(fd)); err == nil {
+			if link, is := a.(*unix.SockaddrLinklayer); is && link.Halen == 6 {
+				mac = net.HardwareAddr(link.Addr[:6])
+			}
+		}
+	}) // a socket that is closed sends nothing
+	return mac
 }
 
 // Close closes what was opened.
@@ -70,9 +103,9 @@ func (s *Sender) Close() error {
 
 // Announce tells the neighbours that an address is here now.
 func (s *Sender) Announce(a netip.Addr) error {
-	mac := s.MAC()
-	if mac == nil {
-		return nil
+	mac, err := s.sendsFrom(a)
+	if mac == nil || err != nil {
+		return err
 	}
 	if a.Is6() {
 		return s.send(a, net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, unsolicitedAdvertisement(mac, a, s.router))
@@ -86,9 +119,9 @@ func (s *Sender) Announce(a netip.Addr) error {
 
 // Ask asks who has an address, without saying that this host has it (RFC 5227, section 2.1.1, and RFC 4862, section 5.4.2).
 func (s *Sender) Ask(a netip.Addr) error {
-	mac := s.MAC()
-	if mac == nil {
-		return nil
+	mac, err := s.sendsFrom(a)
+	if mac == nil || err != nil {
+		return err
 	}
 	if a.Is6() {
 		b := a.As16()
@@ -97,17 +130,28 @@ func (s *Sender) Ask(a netip.Addr) error {
 	return s.send(a, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, probe(mac, a))
 }
 
-// send sends a packet of the family of a.
-func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) (err error) {
-	conn, protocol := &s.arp, unix.ETH_P_ARP
-	if a.Is6() {
-		conn, protocol = &s.ndp, unix.ETH_P_IPV6
-	}
-	if *conn == nil {
+// sendsFrom opens the socket for the family of a, and returns the link's address.
+func (s *Sender) sendsFrom(a netip.Addr) (mac net.HardwareAddr, err error) {
+	conn, protocol := s.conn(a)
+	if *conn == nil && len(s.device.HardwareAddr) == 6 {
 		if *conn, err = packet.Listen(s.device, packet.Datagram, protocol, nil); err != nil {
-			return fmt.Errorf("opening a socket on %s: %w", s.device.Name, err)
+			return nil, fmt.Errorf("opening a socket on %s: %w", s.device.Name, err)
 		}
 	}
+	return s.MAC(), nil
+}
+
+// conn returns the socket for the family of a, and its protocol.
+func (s *Sender) conn(a netip.Addr) (conn **packet.Conn, protocol int) {
+	if a.Is6() {
+		return &s.ndp, unix.ETH_P_IPV6
+	}
+	return &s.arp, unix.ETH_P_ARP
+}
+
+// send sends a packet of the family of a by the socket that sendsFrom opened.
+func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) error {
+	conn, _ := s.conn(a)
 	if _, err := (*conn).WriteTo(body, &packet.Addr{HardwareAddr: to}); err != nil {
 		return fmt.Errorf("telling of %s on %s: %w", a, s.device.Name, err)
 	}

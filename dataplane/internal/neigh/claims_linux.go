@@ -111,7 +111,11 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
 	var frame [256]byte
 	take := func(n int) {
-		if claim, ok := claimIn(frame[:n]); ok && !bytes.Equal(claim.MAC, own) {
+		claim, ok := claimIn(frame[:n])
+		if !ok || bytes.Equal(claim.MAC, own) {
+			return
+		}
+		if own = current(c, own); !bytes.Equal(claim.MAC, own) {
 			tell(claim)
 		}
 	}
