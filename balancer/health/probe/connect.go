@@ -230,14 +230,17 @@ func firstLine(text string) string {
 }
 
 // shown is a line as people may see it: without control characters, and not longer than they read.
-func shown(line string) string {
-	const most = 200
-	line = strings.TrimSpace(strings.Map(printable, line))
-	return strings.ToValidUTF8(line[:min(most, len(line))], "?")
+func shown(line string) string { return cutTo(200, strings.TrimSpace(strings.Map(printable, line))) }
+
+// cutTo returns at most so many bytes of text, with spaces for what is not printable.
+func cutTo(most int, text string) string {
+	text = strings.Map(printable, text)
+	return strings.ToValidUTF8(text[:min(most, len(text))], "?")
 }
 
+// printable replaces control characters, and invisible ones, which can reorder or hide the text around them.
 func printable(r rune) rune {
-	if unicode.IsControl(r) {
+	if !unicode.IsPrint(r) {
 		return ' '
 	}
 	return r

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
@@ -177,6 +178,35 @@ func TestHTTPS(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, define(balancer.HTTPSHealth, c.change), serve(t, c.handle), c.want, c.text)
 		})
+	}
+}
+
+// TestForeignText lets targets answer with control characters, characters that reorder text, and too much of everything. What
+// results and transcripts show must be printable, and results short.
+func TestForeignText(t *testing.T) {
+	quiet(t)
+	const evil = "\x1b[31m\u202e\u009b2J\u200b"
+	ca := newAuthority(t)
+	named := overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("x\x1b[31m"+strings.Repeat("x", 100), -time.Hour, time.Hour)}}, says(ok))
+	for _, c := range []struct {
+		kind   balancer.HealthType
+		change func(*balancer.Health)
+		handle func(net.Conn)
+	}{
+		{balancer.TCPHealth, func(h *balancer.Health) { h.Expect = "ready" }, func(c net.Conn) { _, _ = io.WriteString(c, evil+strings.Repeat("x", 9000)) }},
+		{balancer.HTTPHealth, nil, says(evil + strings.Repeat("x", 9000) + "\r\n\r\n")},
+		{balancer.HTTPHealth, nil, says("HTTP/1.1 999 " + evil + "\r\n\r\n")},
+		{balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }, named},
+	} {
+		h := define(c.kind, c.change)
+		h.Timeout = wait.Patience
+		got, transcript := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, c.handle))
+		if got.Outcome != health.Failed || len(got.Text) > 500 || strings.ContainsFunc(got.Text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%s: %s %q, want failed with at most 500 printable bytes", c.kind, got.Outcome, got.Text)
+		}
+		if strings.ContainsFunc(transcript, func(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\t", r) }) {
+			t.Errorf("%s: the transcript is not printable: %q", c.kind, transcript)
+		}
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 // maxAnswer is how much of an answer is read: an endless one must not hold a check or its memory.
 const maxAnswer = 64 << 10
 
+// maxText is the maximum length of a result's text in bytes. Parts of it are the target's words.
+const maxText = 500
+
 // Probe runs the checks that one definition asks for. Its methods may be called by many goroutines at once.
 type Probe struct {
 	health *balancer.Health
@@ -97,6 +100,7 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	default:
 		r.Outcome, r.Text = health.Failed, err.Error()
 	}
+	r.Text = cutTo(maxText, r.Text)
 	return r
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 
 	"vipd/balancer"
@@ -96,7 +97,7 @@ func (t *transcript) readable(p part) string {
 	for cut := 0; cut < utf8.UTFMax && !utf8.ValidString(text) && text != ""; cut++ {
 		text = text[:len(text)-1] // a character may be cut in two where the bound is
 	}
-	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && !strings.ContainsRune("\r\n\t", r) || r == 0x7f }) {
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\r\n\t", r) }) {
 		return hex.Dump(data)
 	}
 	return text
