@@ -248,6 +248,9 @@ func (u *unit) trust(env *Env) {
 	if _, ok := u.service.LogsTo(); !ok && u.service.AccessLog != nil {
 		u.refuse(Refused, "access_log", `services from etcd name no file of a node: write "journal" or "", or have the service in the node's own file; the node's access_log in [userspace] is used instead`)
 	}
+	if field, path := env.RefusedFile(u.service); field != "" {
+		u.refuse(Refused, field, "%q is not in %s: checks of services from etcd use files of that folder only, and this one is not made. Put the file there, or set health.tls_dir in the host's configuration", path, env.tlsDir())
+	}
 	h := u.service.Health
 	switch {
 	case WantsUser(u.service):

@@ -33,6 +33,8 @@ type Env struct {
 	Nodes snap.Map[netip.Addr, NodeName]
 	// AllowExec: services from etcd may have checks that run programs of this host.
 	AllowExec bool
+	// TLSDir is the folder of the files that checks of services from etcd may use for TLS. "" means DefaultTLSDir.
+	TLSDir string
 	// FleetExec: some node of the fleet is known to have such checks run, or it is not known which do.
 	FleetExec bool
 	// Capabilities are those of the mode in use.

@@ -61,7 +61,7 @@ func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
 
 // leftOut reports the endpoints that do not count.
 func (u *unit) leftOut(j *joined) {
-	for _, why := range []refusal{privateAddress, ownAddress, nodePort, etcdPort} {
+	for _, why := range []refusal{privateAddress, metadataAddress, ownAddress, nodePort, etcdPort} {
 		all := j.refused[why]
 		u.each(all, "address", func(*Endpoint) bool { return true }, func(field, whose string) {
 			u.refuse(Refused, field, "%s", why.text(whose, all))
@@ -88,6 +88,8 @@ func (r refusal) text(whose string, endpoints []*Endpoint) string {
 	}
 	remedy := fmt.Sprintf("If it is meant, add allowed_endpoints = [%s] to [addresses] of the host's configuration, or define the service there", strings.Join(networks, ", "))
 	switch r {
+	case metadataAddress:
+		return fmt.Sprintf("endpoints from etcd at the address of a cloud's metadata are not used%s: clients and checks would get what the cloud has for this host alone. %s; a larger network does not allow it", whose, remedy)
 	case ownAddress:
 		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would reach programs that its firewall may keep from them. %s", whose, remedy)
 	case nodePort:

@@ -1,8 +1,10 @@
 package balancer
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -21,6 +23,27 @@ func WantsUser(s *Service) bool {
 	h := s.Health
 	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
 }
+
+// DefaultTLSDir is the folder of the files that checks of services from etcd may use for TLS.
+const DefaultTLSDir = "/etc/vipd/tls"
+
+// RefusedFile returns the field and the path of a file of TLS that the check of s, which is from etcd, may not use on this
+// node: vipd reads it as root. Both are "" if there is none.
+func (env *Env) RefusedFile(s *Service) (field, path string) {
+	h := s.Health
+	if !fromEtcd(s) || h == nil {
+		return "", ""
+	}
+	for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
+		inside, err := filepath.Rel(env.tlsDir(), path)
+		if path != "" && (err != nil || !filepath.IsLocal(inside)) {
+			return "health." + healthPaths()[i], path
+		}
+	}
+	return "", ""
+}
+
+func (env *Env) tlsDir() string { return cmp.Or(env.TLSDir, DefaultTLSDir) }
 
 // LogsTo returns where connections to s are logged: JournalLog, a file, or "" for nowhere. Not ok means where the node's
 // configuration says: s leaves it out, or is in etcd and names a file, which vipd would write as root.
@@ -123,6 +146,8 @@ type refusal string
 const (
 	// privateAddress: it is a loopback or link-local address.
 	privateAddress refusal = "private"
+	// metadataAddress: a cloud answers there for this host alone, often with its credentials.
+	metadataAddress refusal = "metadata"
 	// ownAddress: it is the node's own, so a program of the node would get what its firewall may keep from clients.
 	ownAddress refusal = "own"
 	// nodePort: it is a low port of another node, which may accept connections there from this node alone.
@@ -138,6 +163,9 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
 	}
 	if slices.Contains(env.AllowedEndpoints, alone(e.Address)) {
 		return ""
+	}
+	if isMetadata(e.Address) {
+		return metadataAddress // no larger network allows it
 	}
 	_, own := slices.BinarySearchFunc(env.Local, e.Address, netip.Addr.Compare)
 	node := env.Nodes.Has(e.Address)
@@ -161,6 +189,20 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
 		return nodePort
 	}
 	return ""
+}
+
+// isMetadata reports whether clouds are known to answer at a with the metadata of the machine that asks. Link-local addresses,
+// such as 169.254.169.254, are not trusted anyway.
+func isMetadata(a netip.Addr) bool {
+	switch a.String() {
+	case "fd00:ec2::254", // Amazon
+		"fd20:ce::254",    // Google
+		"100.100.100.200", // Alibaba
+		"168.63.129.16",   // Azure
+		"192.0.0.192":     // Oracle
+		return true
+	}
+	return false
 }
 
 // SameEndpoints reports whether nodes with these two Envs use the same endpoints of each service.

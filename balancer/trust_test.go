@@ -232,6 +232,75 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
+// TestMetadataEndpoints publishes addresses where clouds answer with a machine's metadata. They must be used only from a file,
+// or if allowed_endpoints names the address alone.
+func TestMetadataEndpoints(t *testing.T) {
+	for _, address := range []string{"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"} {
+		a := netip.MustParseAddr(address)
+		for _, c := range []struct {
+			key     string
+			allowed []netip.Prefix
+			used    bool
+		}{
+			{"/vipd/services/web", nil, false},
+			{"/vipd/services/web", []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}, false},
+			{"/vipd/services/web", []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, true},
+			{"", nil, true},
+		} {
+			env := plainEnv()
+			env.AllowedEndpoints = c.allowed
+			s := oneService("web", 0, 1)
+			s.Origin.Key, s.Endpoints[0].Address = c.key, a
+			in := balancer.Inputs{}
+			in.Services = in.Services.Set("web", s)
+			if used := len(balancer.UsedEndpoints(&env, s, &in)) > 0; used != c.used {
+				t.Errorf("%s, key %q, allowed %v: used = %v, want %v", a, c.key, c.allowed, used, c.used)
+			}
+			refused := slices.ContainsFunc(found(balancer.Compile(env, in)), func(p balancer.Problem) bool {
+				return strings.Contains(p.Text, "cloud's metadata") && strings.Contains(p.Text, "allowed_endpoints = [")
+			})
+			if refused == c.used {
+				t.Errorf("%s, key %q, allowed %v: refused = %v, want %v", a, c.key, c.allowed, refused, !c.used)
+			}
+		}
+	}
+}
+
+// TestFilesFromEtcd gives checks files of TLS in several places. Services from etcd must be refused those outside of the folder
+// that the node allows, and not be checked.
+func TestFilesFromEtcd(t *testing.T) {
+	for _, c := range []struct {
+		key, folder, path string
+		refused           bool
+	}{
+		{"/vipd/services/web", "", "/etc/vipd/tls/ca.pem", false},
+		{"/vipd/services/web", "", "/etc/vipd/tls/shop/ca.pem", false},
+		{"/vipd/services/web", "", "/etc/vipd/tls/../etcd.key", true},
+		{"/vipd/services/web", "", "/etc/vipd/tlsx/ca.pem", true},
+		{"/vipd/services/web", "", "/etc/shadow", true},
+		{"/vipd/services/web", "/srv/tls", "/srv/tls/ca.pem", false},
+		{"/vipd/services/web", "/srv/tls", "/etc/vipd/tls/ca.pem", true},
+		{"", "", "/etc/shadow", false},
+	} {
+		for _, field := range []string{"ca_file", "cert_file", "key_file"} {
+			h := balancer.Health{Type: balancer.HTTPSHealth}
+			*map[string]*string{"ca_file": &h.CAFile, "cert_file": &h.CertFile, "key_file": &h.KeyFile}[field] = c.path
+			env := plainEnv()
+			env.TLSDir = c.folder
+			s := oneService("web", 0, 1)
+			s.Origin.Key, s.Health = c.key, &h
+			in := balancer.Inputs{}
+			in.Services = in.Services.Set("web", s)
+			refused := slices.ContainsFunc(found(balancer.Compile(env, in)), func(p balancer.Problem) bool {
+				return p.Field == "health."+field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "health.tls_dir")
+			})
+			if refused != c.refused {
+				t.Errorf("%s %s, key %q, tls_dir %q: refused = %v, want %v", field, c.path, c.key, c.folder, refused, c.refused)
+			}
+		}
+	}
+}
+
 // TestTrustedEndpoints has endpoints from etcd lead no client to what listens for programs of this host, unless its
 // configuration names such addresses, or no client comes from elsewhere; files may say what they like.
 func TestTrustedEndpoints(t *testing.T) {

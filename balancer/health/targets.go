@@ -46,7 +46,7 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 	for id := range snap.Diff(t.endpoints, in.Endpoints) {
 		dirty[id.Service] = true
 	}
-	if env.AllowExec != t.env.AllowExec || env.Capabilities.ProxyProtocol != t.env.Capabilities.ProxyProtocol || !balancer.SameEndpoints(env, &t.env) {
+	if env.AllowExec != t.env.AllowExec || env.TLSDir != t.env.TLSDir || env.Capabilities.ProxyProtocol != t.env.Capabilities.ProxyProtocol || !balancer.SameEndpoints(env, &t.env) {
 		for name := range in.Services.Keys() {
 			dirty[name] = true
 		}
@@ -61,7 +61,7 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 // replace makes the subjects of one service again.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	wanted := map[balancer.Target]Subject{}
-	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && (t.env.AllowExec || !asksForeignExec(s) || ByFleet(s)) {
+	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && !t.refusesFiles(s) && (t.env.AllowExec || !asksForeignExec(s) || ByFleet(s)) {
 		wanted = subjects(&t.env, s, in)
 	}
 	for target := range t.wanted.While(balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name }) {
@@ -72,6 +72,11 @@ func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	for target, subject := range wanted {
 		t.wanted = t.wanted.Set(target, subject)
 	}
+}
+
+func (t *Targets) refusesFiles(s *balancer.Service) bool {
+	field, _ := t.env.RefusedFile(s)
+	return field != ""
 }
 
 // ByFleet reports whether the hosts of a fleet check the endpoints of s together. A service of this node's own files is

@@ -120,6 +120,22 @@ func TestForeignPrograms(t *testing.T) {
 	}
 }
 
+// TestForeignFiles checks a service from etcd with a file of TLS outside of the folder that the node allows. It must not be
+// checked until the node allows the folder.
+func TestForeignFiles(t *testing.T) {
+	s := service("web", &balancer.Health{Type: balancer.HTTPSHealth, CAFile: "/srv/ca.pem"}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+	s.Endpoints = []balancer.Endpoint{endpoint(1)}
+	s.Origin.Key = "/vipd/services/web"
+	var in balancer.Inputs
+	in.Services = in.Services.Set("web", s)
+	var targets health.Targets
+	for _, folder := range []string{"", "/srv", "/etc/vipd/tls"} {
+		if got, want := targets.Next(&balancer.Env{TLSDir: folder}, &in).Len() == 1, folder == "/srv"; got != want {
+			t.Errorf("tls_dir %q: checked = %v, want %v", folder, got, want)
+		}
+	}
+}
+
 // TestForeignUser: what comes from etcd runs programs as nobody, and as no one else whom it may name, here or elsewhere.
 func TestForeignUser(t *testing.T) {
 	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {

@@ -159,6 +159,8 @@ type Host struct {
 // Health bounds what checks may do.
 type Health struct {
 	AllowExec bool `toml:"allow_exec"`
+	// TLSDir is the folder of the files that checks of services from etcd may use for TLS.
+	TLSDir string `toml:"tls_dir"`
 }
 
 // Userspace is for userspace mode.
@@ -258,6 +260,7 @@ func Default() Config {
 		Sync:      Sync{MinInterval: 100 * time.Millisecond, ProbeInterval: time.Second, ResyncInterval: 10 * time.Minute},
 		Addresses: Addresses{Interface: "vipd0", Bind: true, StrictARP: true},
 		Host:      Host{ManageSysctls: true},
+		Health:    Health{TLSDir: balancer.DefaultTLSDir},
 		Userspace: Userspace{Intercept: AutoIntercept},
 		IPTables:  IPTables{Backend: AutoBackend, MasqueradeBit: 14},
 		Ownership: Ownership{Weight: 1, Detect: 800 * time.Millisecond, RestartGrace: 10 * time.Second, AnnounceEvery: time.Minute},
@@ -291,7 +294,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 		}
 	}
 	for _, path := range []*string{
-		&c.StateDir, &c.RunDir, &c.API.Socket, &c.Store.Path,
+		&c.StateDir, &c.RunDir, &c.Health.TLSDir, &c.API.Socket, &c.Store.Path,
 		&c.Etcd.PasswordFile, &c.Etcd.CAFile, &c.Etcd.CertFile, &c.Etcd.KeyFile,
 	} {
 		if *path != "" && !filepath.IsAbs(*path) {

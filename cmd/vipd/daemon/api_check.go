@@ -80,6 +80,11 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), wording.Some(place.Addresses(service), 8))
 	case balancer.WantsUser(service):
 		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only, not as %s", service.Name, balancer.ExecUser, service.Health.User)
+	}
+	if field, path := s.Env.RefusedFile(service); field != "" {
+		return fmt.Errorf("service %s is in etcd, and %s = %q is not in the folder that health.tls_dir allows", service.Name, field, path)
+	}
+	switch {
 	case service.Health.Type == balancer.ExecHealth:
 		return fmt.Errorf("service %s is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that", service.Name)
 	}

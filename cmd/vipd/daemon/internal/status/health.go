@@ -71,9 +71,12 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 // unchecked says why an endpoint of a service is not checked, here or, as far as this node knows, elsewhere; "" means it is
 // checked, or has no check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
+	field, path := v.State.Env.RefusedFile(s)
 	switch subject, wanted := v.State.Checked.Get(t); {
 	case s.Health == nil:
 		return ""
+	case field != "":
+		return fmt.Sprintf("%s = %q is not in health.tls_dir", field, path)
 	case balancer.WantsUser(s):
 		return "programs from etcd run as " + balancer.ExecUser + " only"
 	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
