@@ -170,6 +170,29 @@ func TestJoinedTells(t *testing.T) {
 	}
 }
 
+// TestJoinedRetained has the services that the node's files retain because of an error reported with the fleet's.
+func TestJoinedRetained(t *testing.T) {
+	local, fleet := newMemory(), newMemory()
+	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
+	fleet.Set(&balancer.Service{Name: "dns", Origin: balancer.Origin{Key: "/vipd/services/dns"}})
+	last := follow(t, &store.Joined{Local: retaining{local}, Fleet: fleet})
+	wait.For(t, 10*time.Second, "both to be joined", func() bool { return last().Services.Len() == 2 })
+	if s := last(); !slices.Equal(s.Retained, []balancer.Name{"web"}) || !slices.Equal(s.Vanished, []balancer.Name{"web"}) {
+		t.Errorf("retained %v, vanished %v", s.Retained, s.Vanished)
+	}
+}
+
+// retaining is a source all of whose services have vanished.
+type retaining struct{ store.Source }
+
+func (r retaining) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+	return r.Source.Watch(ctx, func(s store.Snapshot) {
+		s.Retained = slices.Collect(s.Services.Keys())
+		s.Vanished = s.Retained
+		publish(s)
+	})
+}
+
 // away is a source that is not connected.
 type away struct {
 	store.Source

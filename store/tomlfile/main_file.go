@@ -70,20 +70,31 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 }
 
 // readPlace reads [store].path, relative to the main file's folder. A path that is no text is reported by the reader of
-// the section as a whole, and leaves the place as it is. So does a missing path if an error may hide it.
-func (l *loader) readPlace(doc *Document, hidden bool) {
+// the section as a whole, and leaves the place as it is. So does a missing path if an error may hide it, which kept reports.
+func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)
 	switch {
-	case section["path"] != nil && !ok, section["path"] == nil && hidden:
-		return
+	case section["path"] == nil && hidden:
+		return true
+	case section["path"] != nil && !ok:
+		return false
 	case path == "":
 		l.place, l.main.placeOrigin = "", balancer.Origin{}
-		return
+		return false
 	case !filepath.IsAbs(path):
 		path = filepath.Join(filepath.Dir(l.path), path)
 	}
 	l.place, l.main.placeOrigin = filepath.Clean(path), doc.Where("store.path")
+	return false
+}
+
+// staying is the problem of a setting that is missing, or lacks a part, in a file with an error that may hide it.
+func staying(doc *Document, field, what string) balancer.Problem {
+	return balancer.Problem{
+		Severity: balancer.SeverityWarning, Origin: doc.Where(field), Field: field,
+		Text: "may be hidden by an error in this file: " + what + " stay in use until the error is fixed",
+	}
 }
 
 // readSettings reads the sections besides services and settings of addresses.
@@ -116,10 +127,13 @@ func (l *loader) defineMain(fresh *contents, doc *Document) {
 	defaults, problems := l.readDefaults(doc)
 	fresh.define(doc, defaults)
 	wrong := len(l.main.mistakes) > 0 || slices.ContainsFunc(fresh.problems, isError) || slices.ContainsFunc(problems, isError)
-	l.readPlace(doc, wrong)
+	if former := l.place; l.readPlace(doc, wrong) && former != "" {
+		problems = append(problems, staying(doc, "store.path", "the files of the former one"))
+	}
 	if wrong && lacks(defaults, l.defaults) {
 		defaults = l.defaults
 		fresh.define(doc, defaults)
+		problems = append(problems, staying(doc, "defaults", "the former defaults"))
 	}
 	if !reflect.DeepEqual(defaults, l.defaults) {
 		l.defaults = interner{}.table(defaults)

@@ -63,6 +63,9 @@ func TestMistakeOutsideService(t *testing.T) {
 			if told := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); told != (c.vanished != "") {
 				t.Errorf("the problems are %v", s.Problems)
 			}
+			if told := strings.Contains(describe(s), "store.path: may be hidden by an error"); told != (name == "table of the folder") {
+				t.Errorf("the problems are %v", s.Problems)
+			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
 				t.Error("b, which has no mistake, has not changed")
 			}
@@ -112,7 +115,7 @@ func TestPrune(t *testing.T) {
 func TestVanishedDefaults(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[defaults]\nscheduler = \"lc\"\nsnat = \"always\"\n" + service("a", 1)})
 	w.checked()
-	for _, text := range []string{
+	for i, text := range []string{
 		"[default]\nscheduler = \"lc\"\n" + service("a", 1),
 		"[defaults]\nscheduler = \"lc\"\n[snat]\n" + service("a", 1),
 		"[services.defaults]\nscheduler = \"lc\"\n" + service("a", 1),
@@ -123,6 +126,9 @@ func TestVanishedDefaults(t *testing.T) {
 		s, _ := w.now()
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
 			t.Errorf("%q: the service has %s, %s", text, a.Scheduler, a.SNAT)
+		}
+		if told := strings.Contains(describe(s), "defaults: may be hidden by an error"); told != (i < 3) { // the last one is an error itself
+			t.Errorf("%q: the problems are %v", text, s.Problems)
 		}
 	}
 	w.write("vipd.toml", "[defaults]\nscheduler = \"lc\"\n"+service("a", 1))
