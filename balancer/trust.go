@@ -150,7 +150,7 @@ const (
 	metadataAddress refusal = "metadata"
 	// ownAddress: it is the node's own, so a program of the node would get what its firewall may keep from clients.
 	ownAddress refusal = "own"
-	// nodePort: it is a low port of another node, which may accept connections there from this node alone.
+	// nodePort: it, or the port of its check, is a low port of another node, which may accept connections there from this node alone.
 	nodePort refusal = "node"
 	// etcdPort: it is a port of etcd, on this node, another node or a member of etcd.
 	etcdPort refusal = "etcd"
@@ -174,8 +174,9 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
 		return ""
 	}
 	leadsTo := func(port func(uint16) bool) bool {
-		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && port(e.TargetPort(&p)) })
+		return s.checksAt(port) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && port(e.TargetPort(&p)) })
 	}
+	low := func(port uint16) bool { return port < firstNodePort }
 	switch {
 	case leadsTo(func(port uint16) bool {
 		return slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port == port && port != 0 })
@@ -185,7 +186,7 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
 		return ""
 	case own:
 		return ownAddress
-	case node && slices.ContainsFunc(s.Ports, func(p Port) bool { return e.TargetPort(&p) < firstNodePort }):
+	case node && (s.checksAt(low) || slices.ContainsFunc(s.Ports, func(p Port) bool { return low(e.TargetPort(&p)) })):
 		return nodePort
 	}
 	return ""
@@ -203,6 +204,11 @@ func isMetadata(a netip.Addr) bool {
 		return true
 	}
 	return false
+}
+
+// checksAt reports whether checks of s use a port of their own for which port returns true.
+func (s *Service) checksAt(port func(uint16) bool) bool {
+	return s.Health != nil && s.Health.Port != 0 && port(s.Health.Port)
 }
 
 // SameEndpoints reports whether nodes with these two Envs use the same endpoints of each service.

@@ -654,3 +654,39 @@ func TestTrustAccessLog(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointsCheckedAtPort refuses endpoints from etcd whose checks would reach a port that clients may not reach.
+func TestEndpointsCheckedAtPort(t *testing.T) {
+	for _, c := range []struct {
+		endpoint string
+		port     uint16 // of the check
+		allowed  string
+		used     bool
+	}{
+		{endpoint: "192.168.1.6", port: 2379},
+		{endpoint: "192.168.1.6", port: 22},
+		{endpoint: "192.168.1.6", port: 8081, used: true},
+		{endpoint: "192.168.1.6", port: 2379, allowed: "192.168.1.0/24"},
+		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.0/24", used: true},
+		{endpoint: "192.168.1.9", port: 22, used: true}, // of no node
+	} {
+		env := plainEnv()
+		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
+		env.Reserved = []balancer.Reserved{{Port: 2379, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"}}
+		if c.allowed != "" {
+			env.AllowedEndpoints = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
+		}
+		s := oneService("web", 0, 1)
+		s.Origin = balancer.Origin{Key: "/vipd/services/web"}
+		s.VIPs, s.Ports[0].TargetPort = []netip.Addr{netip.MustParseAddr("10.96.0.10")}, 8080
+		s.Endpoints[0].Address, s.Endpoints[0].Port = netip.MustParseAddr(c.endpoint), 0
+		s.Health = &balancer.Health{Type: balancer.TCPHealth, Port: c.port}
+		used := false
+		for _, f := range balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)}).Frontends.All() {
+			used = used || len(f.Backends) > 0
+		}
+		if used != c.used {
+			t.Errorf("%+v: used = %v, want %v", c, used, c.used)
+		}
+	}
+}
