@@ -41,6 +41,9 @@ func TestEveryFieldCounts(t *testing.T) {
 		check("Policy."+reflect.TypeFor[balancer.Policy]().Field(i).Name, f)
 	}
 	for i := range reflect.TypeFor[balancer.Backend]().NumField() {
+		if reflect.TypeFor[balancer.Backend]().Field(i).Name == "Failing" { // the guard alone honours it
+			continue
+		}
 		f := base()
 		alter(t, reflect.ValueOf(&f.Backends[0]).Elem().Field(i))
 		check("Backend."+reflect.TypeFor[balancer.Backend]().Field(i).Name, f)

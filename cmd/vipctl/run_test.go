@@ -429,7 +429,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		width int
 		whole bool
 	}{
-		{"get endpoints", 80, false}, {"get services", 60, false}, {"get endpoints", 0, true}, {"get endpoints -o wide", 80, true},
+		{"get endpoints", 80, false}, {"get services", 72, false}, {"get endpoints", 0, true}, {"get endpoints -o wide", 80, true},
 		{"get endpoints -o json", 80, true}, {"get endpoints -o name", 80, true},
 	} {
 		s.out, s.width = &notice{}, c.width
