@@ -107,7 +107,11 @@ func (h *history) settle(r *record) {
 			}
 		}
 		for name, m := range h.services {
-			if bad[name] != m.bad || !slices.ContainsFunc(m.possible(h.place.Paused()), func(fields map[string]any) bool {
+			may := m.possible(h.place.Paused())
+			if len(bad) > 0 && slices.Contains(s.Vanished, name) { // an error may hide it
+				may = m.seen
+			}
+			if bad[name] != m.bad || !slices.ContainsFunc(may, func(fields map[string]any) bool {
 				return h.is(s.Services.At(name), name, fields)
 			}) {
 				return false
@@ -118,6 +122,9 @@ func (h *history) settle(r *record) {
 	for _, name := range slices.Sorted(maps.Keys(h.services)) {
 		m := h.services[name]
 		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.is(last.Services.At(name), name, fields) })
+		if slices.Contains(last.Vanished, name) {
+			m.seen = append(m.seen, nil) // it goes once the error is fixed
+		}
 	}
 }
 
