@@ -71,8 +71,9 @@ func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 		t.Fatal(err)
 	}
 	config, socket := filepath.Join(folder, "vipd.toml"), filepath.Join(folder, "run", "vipd.sock")
+	text := strings.Replace(e.read(config), "#allowed_endpoints", "allowed_endpoints", 1) // the endpoints run on this host
 	e.write(config, fmt.Sprintf("state_dir = %q\nrun_dir = %q\n%s\n[api]\nsocket = %q\nhttp = \"\"\n",
-		filepath.Join(folder, "state"), filepath.Join(folder, "run"), e.read(config), socket))
+		filepath.Join(folder, "state"), filepath.Join(folder, "run"), text, socket))
 	e.do("vipctl check " + config)
 	p := background(t, exec.Command(filepath.Join(e.bin, "vipd"), "--config", config))
 	t.Cleanup(func() {
