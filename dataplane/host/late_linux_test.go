@@ -70,6 +70,7 @@ func TestLateDevice(t *testing.T) {
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
 	runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
+	t.Cleanup(func() { runIP(t, "link", "del", "late0.5") })
 	runIP(t, "link", "set", "late0.5", "up")
 	runIP(t, "link", "set", "late1", "up")
 	o := options(t, xtables.Auto)
