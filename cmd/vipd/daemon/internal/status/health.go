@@ -71,7 +71,10 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 // unchecked says why an endpoint of a service is not checked, here or, as far as this node knows, elsewhere; "" means it is
 // checked, or has no check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
-	field, path := v.State.Env.RefusedFile(s)
+	var field, path string
+	if h := s.Health; h != nil && (h.CAFile != "" || h.CertFile != "" || h.KeyFile != "") {
+		field, path = v.State.Env.RefusedFile(s)
+	}
 	switch subject, wanted := v.State.Checked.Get(t); {
 	case s.Health == nil:
 		return ""
