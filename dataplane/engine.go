@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 )
 
 // Options are what an Engine is made of. Dataplane, Host and Log are needed; the rest has defaults.

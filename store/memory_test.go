@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 	"vipd/store"
 	"vipd/store/storetest"
 )

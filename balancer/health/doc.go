@@ -1,5 +1,5 @@
 // Package health decides from the results of checks whether a target is up or down. It does no I/O and has no clock:
-// times are arguments, so that a minute of checks is tested in no time. Package probe, below it, does the checks.
+// times are arguments, so that a minute of checks is tested in no time. Package dataplane/probe does the checks.
 //
 //	services, endpoints -> Targets.Next -> what to check: (address, check) for each target
 //	                       probe.Runner checks, and feeds each result to State.After

@@ -16,8 +16,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
-	"vipd/balancer/atomicfile"
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/atomicfile"
+	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/fence"

@@ -11,10 +11,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
+	"vipd/dataplane/probe"
 )
 
 // verdict is the verdict on an endpoint, and for how long it has stood: "down 3m12s".

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/health/probe/command"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/sockets"
+	"vipd/dataplane/probe/command"
 	"vipd/store/etcd"
 )
 

@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"syscall"
 
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 	"vipd/store/etcd"
 )
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/version"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )

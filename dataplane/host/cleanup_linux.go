@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"vipd/balancer/atomicfile"
+	"vipd/balancer/lib/atomicfile"
 	"vipd/dataplane/guard"
 )
 

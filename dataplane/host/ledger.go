@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"vipd/balancer/atomicfile"
+	"vipd/balancer/lib/atomicfile"
 )
 
 // ledgerFile is its name in the run folder.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/nlsock"
 )
 

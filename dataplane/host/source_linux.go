@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/rtnl"
 )

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer/atomicfile"
+	"vipd/balancer/lib/atomicfile"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/ipvsnl"

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/atomicfile"
+	"vipd/balancer/lib/atomicfile"
 )
 
 // ledgerFile is the name of the ledger in run_dir.

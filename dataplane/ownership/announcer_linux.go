@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/neigh"
 )
 

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 )
 
 // Places are where VIPs may be.

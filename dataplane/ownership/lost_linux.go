@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/nlsock"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/nlsock"
 )
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // errCut: the connection was ended from our side.

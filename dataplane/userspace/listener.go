@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // keepAlive finds clients and backends that are gone without a word.

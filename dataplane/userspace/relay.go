@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // errPaused means that a connection stands still, to be handed over to another process.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // datagram is the largest that there is.

@@ -12,8 +12,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health/quorum"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 )
 
 // HealthVoter says in etcd that a node takes part in the fleet's health checks, and what it has found, all under one

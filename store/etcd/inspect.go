@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 )
 
 // inspect asks all members but the one in use to prove themselves, and returns a problem for each that does not, in the order of the

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"

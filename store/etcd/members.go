@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 )
 
 // members reaches etcd through one member at a time: the first that proves that it has not lost the others. A request that stays

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 )
 
 // Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"

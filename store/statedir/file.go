@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"vipd/balancer/atomicfile"
+	"vipd/balancer/lib/atomicfile"
 )
 
 // Version is what files are written with that Read reads. It is raised when an old program would misread them.

@@ -35,9 +35,10 @@ func bans() []ban {
 		{from: "dataplane", what: "vipd/store", tests: true,
 			why: "a dataplane sees compiled frontends only; with a store in reach it would look at raw endpoints"},
 		{from: "dataplane", what: "vipd/cmd", tests: true, why: "nothing imports the programs"},
-		{from: "", but: []string{"cmd", "balancer/health"}, what: "vipd/balancer/health/probe",
-			why: "health is a pure state machine; only the daemon does the I/O of checks"},
-		{from: "balancer", what: "vipd/balancer/atomicfile", why: "the model does no I/O; those above it keep files"},
+		{from: "", but: []string{"cmd", "dataplane/probe"}, what: "vipd/dataplane/probe",
+			why: "only the programs check endpoints; a mode receives the verdicts in its frontends"},
+		{from: "balancer", but: []string{"balancer/lib"}, what: "vipd/balancer/lib",
+			why: "lib holds small packages for the floors above; the model needs neither files nor sockets"},
 		{from: "cmd/vipctl", what: "vipd/cmd/vipd/daemon",
 			why: "vipctl asks a running daemon through cmd/internal/api; a second way to its state would give other answers"},
 		{from: "cmd/vipd/daemon/internal", but: []string{"cmd/vipd/daemon/internal/status", "cmd/vipd/daemon/internal/fleet"},
@@ -161,13 +162,12 @@ func TestErrorsOfSockets(t *testing.T) {
 	}
 }
 
-// TestModelImportsStandardLibraryOnly: whoever embeds the balancer gets no dependency with it, and what it computes
-// depends on nothing but its arguments. Health checks' I/O is an exception, and only the daemon imports that; so is the
-// replacing of files, which no other package of the model imports, and sockerr, which names errors of the system.
+// TestModelImportsStandardLibraryOnly checks that a program that embeds the balancer gets no dependency with it, and that the model's
+// results depend only on its arguments. The packages of balancer/lib serve the floors above and may do I/O.
 func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	_, files := readTree(t)
 	for _, f := range files {
-		if !within("balancer", f.folder()) || within("balancer/health/probe", f.folder()) || f.test {
+		if !within("balancer", f.folder()) || f.test {
 			continue
 		}
 		for _, imported := range f.imports {
@@ -175,7 +175,7 @@ func TestModelImportsStandardLibraryOnly(t *testing.T) {
 			if strings.Contains(first, ".") || first == "vipd" && !within("vipd/balancer", imported) {
 				t.Errorf("%s imports %s: the model imports the standard library and itself", f.path, imported)
 			}
-			if f.folder() != "balancer/atomicfile" && f.folder() != "balancer/sockerr" && slices.Contains([]string{"os", "net", "net/http", "os/exec", "syscall"}, imported) {
+			if !within("balancer/lib", f.folder()) && slices.Contains([]string{"os", "net", "net/http", "os/exec", "syscall"}, imported) {
 				t.Errorf("%s imports %s: the model does no I/O", f.path, imported)
 			}
 		}

@@ -89,7 +89,7 @@ func longestFirst(packages []string) []string {
 	long := []string{
 		"vipd/dataplane/iptables", "vipd/cmd/vipd/daemon", "vipd/cmd/vipctl", "vipd/dataplane/userspace", "vipd/cmd/vipd", "vipd/cmd/vipd/owner",
 		"vipd/test/examples", "vipd/dataplane/host", "vipd/store/etcd", "vipd/dataplane/nftables", "vipd/test/fleet", "vipd/test/bench/kernel",
-		"vipd/store/tomlfile", "vipd/cmd/vipd/daemon/internal/fleetchecks", "vipd/dataplane/dataplanetest", "vipd/balancer/health/probe", "vipd/test/guest/vm",
+		"vipd/store/tomlfile", "vipd/cmd/vipd/daemon/internal/fleetchecks", "vipd/dataplane/dataplanetest", "vipd/dataplane/probe", "vipd/test/guest/vm",
 	}
 	place := func(path string) int {
 		if i := slices.Index(long, path); i >= 0 {

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/tracing"
 )
 

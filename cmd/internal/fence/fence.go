@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/lockfile"
 	"vipd/dataplane/ownership"
 )

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/vipd/daemon/internal/status"

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 )
 
 // Kernel is what the owner needs of the host's kernel. All but Refresh are called by one goroutine, but for those that say so.

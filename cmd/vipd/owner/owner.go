@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/vipd/owner/internal/heartbeat"
 	"vipd/store/etcd"

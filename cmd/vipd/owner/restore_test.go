@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 	"vipd/test/wait"
 )
 

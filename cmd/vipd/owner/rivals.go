@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 )
 

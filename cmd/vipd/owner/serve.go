@@ -20,8 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/ownership"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/lockfile"

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 )
 
 // Unanswered finds backends that refuse new connections, or leave them without an answer, from what the kernel reports of

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/inet"
 )
 

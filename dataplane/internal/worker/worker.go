@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 )
 
 // Loop calls a function whenever something may be due, in a goroutine that begins with the first call of Look and ends

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 	"vipd/dataplane"
 )
 

@@ -13,11 +13,11 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/dataplane/probe"
 	"vipd/store/etcd"
 	"vipd/store/statedir"
 )

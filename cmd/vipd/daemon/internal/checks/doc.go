@@ -7,5 +7,5 @@
 // fleetchecks, which gives the runner its part. What was found outlives a restart, in health.json. Which checks this node can't
 // run is kept apart (unable.go): their endpoints keep their verdicts, and look well.
 //
-// The checks themselves, and when each is due, are balancer/health/probe's.
+// The checks themselves, and when each is due, are dataplane/probe's.
 package checks

@@ -8,7 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
-	"vipd/balancer/health/probe"
+	"vipd/dataplane/probe"
 )
 
 // late keeps which checks are reported as late.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/balancer/health/probe"
+	"vipd/dataplane/probe"
 )
 
 // TestLateProblem reports late checks whose delay varies. The problem must name the delay and a sufficient interval, stay the

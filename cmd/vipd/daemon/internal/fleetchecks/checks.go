@@ -10,11 +10,11 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/events"
+	"vipd/dataplane/probe"
 	"vipd/store"
 	"vipd/store/etcd"
 )

@@ -16,10 +16,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
+	"vipd/dataplane/probe"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"

@@ -17,10 +17,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
+	"vipd/dataplane/probe"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )

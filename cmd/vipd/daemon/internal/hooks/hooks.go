@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer/health/probe/command"
 	"vipd/cmd/internal/events"
+	"vipd/dataplane/probe/command"
 )
 
 const (

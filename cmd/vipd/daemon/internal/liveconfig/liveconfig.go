@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/config"
 	"vipd/store"
 	"vipd/store/etcd"

@@ -6,8 +6,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lookup"
 	"vipd/store"

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/traffic"

@@ -9,10 +9,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/dataplane/probe"
 )
 
 // checkOf is what the check of a target has found; nil means it is not checked.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/atomicfile"
+	"vipd/balancer/lib/atomicfile"
 	"vipd/cmd/internal/config"
 	"vipd/dataplane/counters"
 )

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane"

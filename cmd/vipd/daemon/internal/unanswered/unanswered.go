@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/wake"
+	"vipd/balancer/lib/wake"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/dataplane/explain"

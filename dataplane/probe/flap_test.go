@@ -11,8 +11,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
+	"vipd/dataplane/probe"
 )
 
 // flapper is a target whose checks pass and fail by turns, and what comes of it.

@@ -1,4 +1,4 @@
-// Package probe runs health checks: it is the only part of balancer that does I/O, and only the daemon imports it.
+// Package probe runs health checks. It does the I/O for package health, and only the programs import it.
 //
 // A Probe does what one definition asks for, against any address. One check is one conversation: it connects, speaks
 // at most as long as the definition's timeout, reads at most 64 KiB, and comes to a health.Result whose text says what was

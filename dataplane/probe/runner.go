@@ -14,8 +14,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/lib/wake"
 	"vipd/balancer/snap"
-	"vipd/balancer/wake"
 )
 
 // Options are what a Runner is made from.

@@ -16,8 +16,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
+	"vipd/dataplane/probe"
 	"vipd/test/wait"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net"
 	"syscall"
 
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // udp sends a datagram. With an expected text, an answer that holds it has to come; without, silence is as good as any

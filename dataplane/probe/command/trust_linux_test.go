@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"vipd/balancer/health/probe/command"
+	"vipd/dataplane/probe/command"
 )
 
 // TestTrusted makes a program that others could replace in several ways. Only a program that none of them can replace must be

@@ -26,7 +26,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
+	"vipd/dataplane/probe"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )

@@ -14,7 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
+	"vipd/dataplane/probe"
 	"vipd/test/wait"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vipd/balancer/health/probe/command"
+	"vipd/dataplane/probe/command"
 )
 
 // exec runs the definition's program. It passes if it ends with 0; what was seen is the last line of its complaints, or else of

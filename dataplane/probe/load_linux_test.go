@@ -17,14 +17,14 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
+	"vipd/dataplane/probe"
 )
 
 // BenchmarkTenThousand checks 10,000 targets every 2 s by TCP, for b.N seconds at least, and says what that costs: cores
 // of this process, kernel time included, and MiB of memory. The budget is half a core and 200 MiB.
 //
-//	go test -run=^$ -bench=TenThousand -benchtime=20x ./balancer/health/probe
+//	go test -run=^$ -bench=TenThousand -benchtime=20x ./dataplane/probe
 func BenchmarkTenThousand(b *testing.B) {
 	port := acceptor(b)
 	var checks, failed atomic.Int64

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // secure speaks TLS over conn, offering the application protocol alpn, and checks the certificate against the

@@ -6,7 +6,7 @@ import (
 	"io"
 	"syscall"
 
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // tcp connects, and where the definition says so, sends something and waits for the expected answer.

@@ -15,7 +15,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
-	"vipd/balancer/sockerr"
+	"vipd/balancer/lib/sockerr"
 )
 
 // connect opens a connection to the target, whose deadline is that of ctx; when ctx ends before, so does waiting for it.
