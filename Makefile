@@ -64,7 +64,7 @@ test-ipvs: needs ## only the tests that need IPVS: here if the kernel has it, el
 	@$(REPORT) -ipvs -race -count=1 -timeout=20m
 
 # Those whose tests need neither Linux nor what wine 8 lacks: Unix sockets, and the way in which Go deletes temporary folders.
-PORTABLE := ./balancer ./balancer/decode ./balancer/health ./balancer/health/quorum ./balancer/ownership ./balancer/pick ./balancer/snap ./balancer/lib/sockerr \
+PORTABLE := ./balancer ./balancer/decode ./balancer/health ./balancer/health/quorum ./balancer/failover ./balancer/pick ./balancer/snap ./balancer/lib/sockerr \
 	./store ./dataplane ./cmd/internal/convert ./cmd/internal/events
 
 test-windows: ## vipd as a service of Windows, and the tests of portable packages, by wine (apt-get install wine wine64 binutils-mingw-w64-x86-64)

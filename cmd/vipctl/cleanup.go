@@ -20,12 +20,12 @@ import (
 	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/vipd/owner/cleanup"
 	"vipd/dataplane/host"
 )
 
@@ -236,11 +236,11 @@ func cleaners(mode config.ModeName) []cleaner {
 
 // cleanFence stops vipd owner, and removes what it left.
 func cleanFence(ctx context.Context, conf config.Config, dry bool) ([]string, error) {
-	stopped, err := fence.Stop(ctx, conf.RunDir, dry)
+	stopped, err := cleanup.Stop(ctx, conf.RunDir, dry)
 	if err != nil {
 		return nil, err
 	}
-	removed, err := fence.Remove(conf.RunDir, dry)
+	removed, err := cleanup.Remove(conf.RunDir, dry)
 	return append(stopped, removed...), err
 }
 
@@ -259,7 +259,7 @@ func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, erro
 		}
 	}
 	counts := filepath.Join(conf.RunDir, "counts.json")
-	files = append(append(files, filepath.Join(conf.RunDir, fence.LockFile), counts), atomicfile.Leftovers(counts)...)
+	files = append(append(files, filepath.Join(conf.RunDir, cleanup.LockFile), counts), atomicfile.Leftovers(counts)...)
 	for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state"} {
 		path := filepath.Join(conf.StateDir, name)
 		files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
@@ -321,7 +321,7 @@ func (c *call) describeVIP(name string) error {
 		v.Confirmed = s.Confirmed
 	}
 	const most = 10
-	v.Last, err = askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]ownership.Owner, error) {
+	v.Last, err = askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]failover.Owner, error) {
 		return w.LastOwners(ctx, v.VIP, most)
 	})
 	if err != nil {

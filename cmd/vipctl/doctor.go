@@ -17,9 +17,9 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
+	"vipd/dataplane/failover"
 	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
-	"vipd/dataplane/ownership"
 	"vipd/store/etcd"
 )
 
@@ -65,7 +65,7 @@ func (c *call) examined() doctor.Host {
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
-	h.Fence, h.Elsewhere, h.Neighbours = ownership.Trial, ownership.Elsewhere, ownership.Neighbours
+	h.Fence, h.Elsewhere, h.Neighbours = failover.Trial, failover.Elsewhere, failover.Neighbours
 	h.Owner = func() (*api.OwnerStatus, error) {
 		owner := api.NewOwnerClient(filepath.Join(h.Config.RunDir, api.OwnerSocket))
 		defer owner.Close()

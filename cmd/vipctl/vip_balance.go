@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
@@ -47,7 +47,7 @@ func inGroups(vips []ownedVIP) map[string][]together {
 // mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what its first VIP does.
 func (all together) mayGo(to string) bool {
 	first := &all[0]
-	return to != first.Owner && ownership.Preferred(first.Prefer, to) <= ownership.Preferred(first.Prefer, first.Owner) &&
+	return to != first.Owner && failover.Preferred(first.Prefer, to) <= failover.Preferred(first.Prefer, first.Owner) &&
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 

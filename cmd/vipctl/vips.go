@@ -12,7 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 	"vipd/cmd/internal/table"
 )
 
@@ -61,11 +61,11 @@ type ownedVIP struct {
 	Session string   `json:"session,omitempty"`
 	Jury    []string `json:"jury,omitempty"`
 	// Move is what is asked for and not done yet.
-	Move *ownership.Move `json:"move,omitempty"`
+	Move *failover.Move `json:"move,omitempty"`
 	// Confirmed has the age of each juror's newest confirmation in seconds, where this host is the owner; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Last are the last owners, the newest first, as far as etcd remembers. Only describe fills this and Confirmed in.
-	Last []ownership.Owner `json:"last,omitempty"`
+	Last []failover.Owner `json:"last,omitempty"`
 }
 
 func (v *ownedVIP) name() string { return v.VIP.String() }
@@ -148,7 +148,7 @@ func rankNodes(all []ownedVIP, weights map[string]int) {
 			case b:
 				return 1
 			}
-			return ownership.Better(by.name(), by.Prefer, a, b, load)
+			return failover.Better(by.name(), by.Prefer, a, b, load)
 		})
 	}
 }
@@ -189,8 +189,8 @@ func (c *call) moveVIP(a netip.Addr, to, reason string, force bool) (owner strin
 	limit := c.flags.Duration("timeout")
 	ctx, cancel := context.WithTimeout(c, limit)
 	defer cancel()
-	return w.MoveVIP(ctx, a, ownership.Move{
-		To: to, Request: ownership.Request{By: c.operator(), Reason: reason}, Until: c.now().Add(limit), Force: force,
+	return w.MoveVIP(ctx, a, failover.Move{
+		To: to, Request: failover.Request{By: c.operator(), Reason: reason}, Until: c.now().Add(limit), Force: force,
 	})
 }
 
@@ -223,7 +223,7 @@ func fenceNode(c *call, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.FenceNode(c, name, ownership.Fence{Request: ownership.Request{By: c.operator(), Reason: c.flags.String("reason")}}); err != nil {
+	if err := w.FenceNode(c, name, failover.Fence{Request: failover.Request{By: c.operator(), Reason: c.flags.String("reason")}}); err != nil {
 		return err
 	}
 	return c.show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })

@@ -17,15 +17,15 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 )
 
 // OwnedVIP is a VIP of which one host is the owner (hold = "one").
 type OwnedVIP struct {
 	Addr netip.Addr
 	// Owner is what etcd says of it. Live: its session is there, so that it may answer.
-	Owner ownership.Owner
+	Owner failover.Owner
 	Live  bool
 	// Jury are the nodes that confirm the owner's session, itself among them.
 	Jury []string
@@ -33,31 +33,31 @@ type OwnedVIP struct {
 	Ready []string
 	Not   map[string]string
 	// Move is what is asked for; nil means nothing.
-	Move *ownership.Move
+	Move *failover.Move
 }
 
 // records are those of who owns which VIP.
 type records struct {
-	revisions map[ownership.Key]int64
-	members   map[string]ownership.Member
-	sessions  map[string]ownership.Session
-	owners    map[netip.Addr]ownership.Owner
-	moves     map[netip.Addr]ownership.Move
-	fences    map[string]ownership.Fence
+	revisions map[failover.Key]int64
+	members   map[string]failover.Member
+	sessions  map[string]failover.Session
+	owners    map[netip.Addr]failover.Owner
+	moves     map[netip.Addr]failover.Move
+	fences    map[string]failover.Fence
 }
 
 // readOwnership reads all records at one revision, and leaves the key of heartbeats alone: most users may not read it.
 func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
 	request := &etcdserverpb.TxnRequest{}
-	for _, kind := range []ownership.Kind{ownership.Nodes, ownership.Sessions, ownership.VIPs, ownership.Moves, ownership.Fences} {
-		folder := w.keys.Ownership(ownership.Key{Kind: kind})
+	for _, kind := range []failover.Kind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
+		folder := w.keys.Ownership(failover.Key{Kind: kind})
 		request.Success = append(request.Success, read(&etcdserverpb.RangeRequest{Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder))}))
 	}
 	answer, err := w.transact(ctx, w.keys.prefix+ownershipFolder, request)
 	if err != nil {
 		return nil, err
 	}
-	r := &records{map[ownership.Key]int64{}, map[string]ownership.Member{}, map[string]ownership.Session{}, map[netip.Addr]ownership.Owner{}, map[netip.Addr]ownership.Move{}, map[string]ownership.Fence{}}
+	r := &records{map[failover.Key]int64{}, map[string]failover.Member{}, map[string]failover.Session{}, map[netip.Addr]failover.Owner{}, map[netip.Addr]failover.Move{}, map[string]failover.Fence{}}
 	o := Ownership{keys: w.keys}
 	for _, part := range answer.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
@@ -69,22 +69,22 @@ func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
 	return r, nil
 }
 
-func (r *records) add(c ownership.Change) {
+func (r *records) add(c failover.Change) {
 	r.revisions[c.Key] = c.Revision
 	switch c.Kind {
-	case ownership.Nodes:
+	case failover.Nodes:
 		readRecord(r.members, c.Name, c.Text)
-	case ownership.Sessions:
+	case failover.Sessions:
 		readRecord(r.sessions, c.Name, c.Text)
-	case ownership.VIPs:
+	case failover.VIPs:
 		if a, err := netip.ParseAddr(c.Name); err == nil {
 			readRecord(r.owners, a, c.Text)
 		}
-	case ownership.Moves:
+	case failover.Moves:
 		if a, err := netip.ParseAddr(c.Name); err == nil {
 			readRecord(r.moves, a, c.Text)
 		}
-	case ownership.Fences:
+	case failover.Fences:
 		readRecord(r.fences, c.Name, c.Text)
 	}
 }
@@ -106,7 +106,7 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 	}
 	for _, a := range wanted {
 		if _, there := r.owners[a]; !there {
-			r.owners[a] = ownership.Owner{} // it has had no owner yet
+			r.owners[a] = failover.Owner{} // it has had no owner yet
 		}
 	}
 	weights = map[string]int{}
@@ -138,7 +138,7 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 
 // cannot says why a node can't take a VIP, or, by force, why it can't even have one that it can't serve, as far as etcd tells; "" means
 // it can.
-func (r *records) cannot(name string, m ownership.Member, a netip.Addr, force bool) string {
+func (r *records) cannot(name string, m failover.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {
 	case !session:
@@ -155,7 +155,7 @@ func (r *records) cannot(name string, m ownership.Member, a netip.Addr, force bo
 
 // MoveVIP asks the owner of a VIP to give it to another node; "" means to the best one. It returns who owns it when the owner has
 // done so or refused, and an error that says which.
-func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (to string, err error) {
+func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
 	r, err := w.readOwnership(ctx)
 	if err != nil {
 		return "", err
@@ -201,12 +201,12 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 
 // askMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
 // that the VIP does not move when no person expects it. takeBack ends it before.
-func (w *Writer) askMove(ctx context.Context, a netip.Addr, m ownership.Move) (takeBack func(), err error) {
+func (w *Writer) askMove(ctx context.Context, a netip.Addr, m failover.Move) (takeBack func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	key := w.keys.Ownership(ownership.Key{Kind: ownership.Moves, Name: a.String()})
+	key := w.keys.Ownership(failover.Key{Kind: failover.Moves, Name: a.String()})
 	l, err := w.granted(ctx, key, max(time.Until(m.Until), MinTTL))
 	if err != nil {
 		return nil, err
@@ -224,8 +224,8 @@ func (w *Writer) askMove(ctx context.Context, a netip.Addr, m ownership.Move) (t
 }
 
 // LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.
-func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []ownership.Owner, err error) {
-	ask := &etcdserverpb.RangeRequest{Key: []byte(w.keys.Ownership(ownership.Key{Kind: ownership.VIPs, Name: a.String()}))}
+func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []failover.Owner, err error) {
+	ask := &etcdserverpb.RangeRequest{Key: []byte(w.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
 	for len(all) < most {
 		answer, err := w.get(ctx, ask)
 		if is(err, rpctypes.ErrCompacted) || err == nil && len(answer.Kvs) == 0 {
@@ -235,7 +235,7 @@ func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []
 			return nil, err
 		}
 		kv := answer.Kvs[0]
-		var o ownership.Owner
+		var o failover.Owner
 		if json.Unmarshal(kv.Value, &o) == nil {
 			all = append(all, o)
 		}
@@ -337,7 +337,7 @@ const movePause = 20 * time.Millisecond
 
 // FenceNode states that a node is off, so that others take its VIPs without having its silence confirmed. It refuses to while
 // the node is registered, and where there is nothing of it: the name may be mistyped.
-func (w *Writer) FenceNode(ctx context.Context, node string, f ownership.Fence) error {
+func (w *Writer) FenceNode(ctx context.Context, node string, f failover.Fence) error {
 	if err := CheckNode(node); err != nil {
 		return err
 	}
@@ -349,12 +349,12 @@ func (w *Writer) FenceNode(ctx context.Context, node string, f ownership.Fence) 
 	if err != nil {
 		return err
 	}
-	if r.revisions[ownership.Key{Kind: ownership.Sessions, Name: node}]+r.revisions[ownership.Key{Kind: ownership.Fences, Name: node}] == 0 {
+	if r.revisions[failover.Key{Kind: failover.Sessions, Name: node}]+r.revisions[failover.Key{Kind: failover.Fences, Name: node}] == 0 {
 		return fmt.Errorf("%s has no session in etcd, and no VIP waits for it: nodes with one are %s", node,
 			cmp.Or(strings.Join(slices.Sorted(maps.Keys(r.sessions)), ", "), "none"))
 	}
-	key := w.keys.Ownership(ownership.Key{Kind: ownership.Fences, Name: node})
-	alive := w.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: node})
+	key := w.keys.Ownership(failover.Key{Kind: failover.Fences, Name: node})
+	alive := w.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: node})
 	_, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(alive, 0)}, []*etcdserverpb.RequestOp{put(key, text, 0)})
 	if err == nil && !ok {
 		err = fmt.Errorf("%s was registered in etcd less than 15 s ago: if it is off, try again then; if not, use \"vipctl node standby %s\"", node, node)

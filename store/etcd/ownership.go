@@ -17,14 +17,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 )
 
 const ownershipFolder = "/ownership/"
 
 // Ownership returns the key of a record of who owns which VIP.
-func (k Keys) Ownership(of ownership.Key) string {
+func (k Keys) Ownership(of failover.Key) string {
 	return k.prefix + ownershipFolder + string(of.Kind) + "/" + of.Name
 }
 
@@ -46,11 +46,11 @@ type Ownership struct {
 	node string
 	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
 	// heartbeats, newest first. Report hears what is in the way; nil means nothing.
-	Member  func() ownership.Member
-	Tell    func(changes []ownership.Change, revision int64, all bool)
+	Member  func() failover.Member
+	Tell    func(changes []failover.Change, revision int64, all bool)
 	Secrets func([][]byte)
 	// Standby is told whether the node is on standby, and who said so.
-	Standby func(on bool, by ownership.Request)
+	Standby func(on bool, by failover.Request)
 	Report  func(error)
 
 	writer *Writer
@@ -148,7 +148,7 @@ func (o *Ownership) reach(ctx context.Context) (*member, error) {
 
 // register writes nodes/NODE under a lease.
 func (o *Ownership) register(ctx context.Context) (*lease, error) {
-	l, err := o.writer.granted(ctx, o.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: o.node}), ownershipTTL)
+	l, err := o.writer.granted(ctx, o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: o.node}), ownershipTTL)
 	if err == nil {
 		err = o.putMember(ctx, l)
 	}
@@ -204,7 +204,7 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 		return 0, err
 	}
 	o.ready.Store(true)
-	var changes []ownership.Change
+	var changes []failover.Change
 	for _, kv := range records {
 		if c, ok := o.change(kv, false); ok {
 			changes = append(changes, c)
@@ -219,7 +219,7 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	var config struct {
 		Standby json.RawMessage `json:"standby"`
-		ownership.Request
+		failover.Request
 	}
 	if kv != nil {
 		_ = json.Unmarshal(kv.Value, &config) // what is wrong with it is told by vipd, which follows it
@@ -228,7 +228,7 @@ func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 }
 
 // change is a key as the protocol knows it; not ok: it is none of that.
-func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c ownership.Change, ok bool) {
+func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.Change, ok bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.prefix+ownershipFolder)
 	if !ok {
 		return c, false
@@ -241,7 +241,7 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c ownership.Change, 
 		return c, false
 	}
 	kind, name, ok := strings.Cut(rest, "/")
-	c = ownership.Change{Key: ownership.Key{Kind: ownership.Kind(kind), Name: name}, Revision: kv.ModRevision}
+	c = failover.Change{Key: failover.Key{Kind: failover.Kind(kind), Name: name}, Revision: kv.ModRevision}
 	if !gone {
 		c.Text = append([]byte{}, kv.Value...)
 	}
@@ -295,7 +295,7 @@ func (o *Ownership) follow(ctx context.Context, m *member, l *lease, revision in
 				o.Report(nil)
 			}
 			o.told.follow(answer)
-			var changes []ownership.Change
+			var changes []failover.Change
 			for _, e := range answer.Events {
 				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {
 					changes = append(changes, c)
@@ -376,9 +376,9 @@ func (o *Ownership) keep(ctx context.Context, l *lease) error {
 }
 
 // Write carries a transaction out, once.
-func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Outcome, int64, error) {
+func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outcome, int64, error) {
 	if !o.ready.Load() {
-		return ownership.Unsent, 0, errors.New("there is no connection to etcd")
+		return failover.Unsent, 0, errors.New("there is no connection to etcd")
 	}
 	request := &etcdserverpb.TxnRequest{}
 	for _, c := range w.If {
@@ -395,17 +395,17 @@ func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Out
 	answer, repeated, err := o.writer.transactRepeated(ctx, o.keys.prefix+ownershipFolder, request)
 	switch never := (unsent{}); {
 	case errors.As(err, &never):
-		return ownership.Unsent, 0, o.denied(err)
+		return failover.Unsent, 0, o.denied(err)
 	case err != nil && (Forbidden(err) && !repeated || Full(err) && o.holds(ctx, request.Compare)):
-		return ownership.Unsent, 0, o.denied(err)
+		return failover.Unsent, 0, o.denied(err)
 	case err != nil:
-		return ownership.Unknown, 0, plain(unwrapped(err))
+		return failover.Unknown, 0, plain(unwrapped(err))
 	case !answer.Succeeded && repeated:
-		return ownership.Unknown, 0, errors.New("etcd has refused the repetition of a write that it may have carried out")
+		return failover.Unknown, 0, errors.New("etcd has refused the repetition of a write that it may have carried out")
 	case !answer.Succeeded:
-		return ownership.Refused, 0, nil
+		return failover.Refused, 0, nil
 	}
-	return ownership.Done, answer.Header.Revision, nil
+	return failover.Done, answer.Header.Revision, nil
 }
 
 // holds reports whether conditions hold. A transaction that etcd refused as full has then not been carried out: etcd gives the same answer

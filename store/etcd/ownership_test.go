@@ -17,7 +17,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -46,9 +46,9 @@ func withoutRight(t *testing.T, config etcd.Config, user, want string) {
 	}
 	var mu sync.Mutex
 	var reported string
-	o.Member = func() ownership.Member { return ownership.Member{Boot: 1} }
-	o.Tell = func([]ownership.Change, int64, bool) { t.Error("records were read by a host that is not registered") }
-	o.Secrets, o.Standby = func([][]byte) {}, func(bool, ownership.Request) {}
+	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
+	o.Tell = func([]failover.Change, int64, bool) { t.Error("records were read by a host that is not registered") }
+	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -66,7 +66,7 @@ func withoutRight(t *testing.T, config etcd.Config, user, want string) {
 		defer mu.Unlock()
 		return strings.Contains(reported, want)
 	})
-	if outcome, _, err := o.Write(ctx, ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != ownership.Unsent {
+	if outcome, _, err := o.Write(ctx, failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != failover.Unsent {
 		t.Errorf("writing comes to %v", outcome)
 	}
 }
@@ -84,8 +84,8 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var told atomic.Bool
 	var attempts atomic.Int64
-	o.Member = func() ownership.Member { attempts.Add(1); return ownership.Member{Boot: 1} }
-	o.Tell, o.Secrets, o.Standby = func([]ownership.Change, int64, bool) {}, func([][]byte) {}, func(bool, ownership.Request) {}
+	o.Member = func() failover.Member { attempts.Add(1); return failover.Member{Boot: 1} }
+	o.Tell, o.Secrets, o.Standby = func([]failover.Change, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
 			told.Store(true)
@@ -109,9 +109,9 @@ func takePart(t *testing.T, config etcd.Config, change ...func(*etcd.Ownership))
 	}
 	loaded := make(chan struct{})
 	first := sync.OnceFunc(func() { close(loaded) })
-	o.Member = func() ownership.Member { return ownership.Member{Boot: 1} }
-	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, ownership.Request) {}, func(err error) { t.Log("etcd:", err) }
-	o.Tell = func(_ []ownership.Change, _ int64, all bool) {
+	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
+	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(err error) { t.Log("etcd:", err) }
+	o.Tell = func(_ []failover.Change, _ int64, all bool) {
 		if all {
 			first()
 		}
@@ -171,7 +171,7 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	for _, folder := range []string{"nodes", "sessions", "vips", "moves", "fenced", "policy"} {
 		folders = append(folders, "/vipda/ownership/"+folder+"/")
 	}
-	vip := ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}
+	vip := failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}
 	if _, err := c.Client().Put(t.Context(), "/vipda/ownership/vips/"+vip.Name, `{"node":"gw1"}`); err != nil {
 		t.Fatal(err)
 	}
@@ -208,13 +208,13 @@ func TestOwnershipTokens(t *testing.T) {
 	o := takePart(t, config)
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	for range 2 {
-		w := ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
+		w := failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
 		wait.For(t, wait.Patience, "the write to be carried out", func() bool {
 			outcome, _, err := o.Write(t.Context(), w)
-			if outcome != ownership.Done {
+			if outcome != failover.Done {
 				t.Log(outcome, err)
 			}
-			return outcome == ownership.Done
+			return outcome == failover.Done
 		})
 		time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
 	}
@@ -226,19 +226,19 @@ func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
 	o := takePart(t, p.config)
-	key := ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}
-	put, revision := []ownership.Put{{Key: key, Text: []byte("{}")}}, int64(0)
+	key := failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}
+	put, revision := []failover.Put{{Key: key, Text: []byte("{}")}}, int64(0)
 	wait.For(t, wait.Patience, "the host to be connected: a full etcd lets none take part again", func() bool {
-		outcome, at, _ := o.Write(t.Context(), ownership.Write{Put: put})
+		outcome, at, _ := o.Write(t.Context(), failover.Write{Put: put})
 		revision = at
-		return outcome == ownership.Done
+		return outcome == failover.Done
 	})
 	alarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE}
 	if _, err := etcdserverpb.NewMaintenanceClient(p.client.ActiveConnection()).Alarm(t.Context(), alarm); err != nil {
 		t.Fatal(err)
 	}
-	for at, want := range map[int64]ownership.Outcome{revision: ownership.Unsent, revision - 1: ownership.Unknown} {
-		w := ownership.Write{If: []ownership.Condition{{Key: key, Revision: at}}, Put: put}
+	for at, want := range map[int64]failover.Outcome{revision: failover.Unsent, revision - 1: failover.Unknown} {
+		w := failover.Write{If: []failover.Condition{{Key: key, Revision: at}}, Put: put}
 		wait.For(t, wait.Patience, fmt.Sprintf("writing at revision %d to come to %v", at, want), func() bool {
 			outcome, _, err := o.Write(t.Context(), w)
 			if outcome == want && etcd.Full(err) {
@@ -265,7 +265,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		if to, err := w.MoveVIP(ctx, vip, ownership.Move{Until: time.Now().Add(life)}); err == nil {
+		if to, err := w.MoveVIP(ctx, vip, failover.Move{Until: time.Now().Add(life)}); err == nil {
 			t.Errorf("it has moved to %s", to)
 		}
 	})
@@ -285,22 +285,22 @@ func TestLateRegistration(t *testing.T) {
 		t.Fatal(err)
 	}
 	var calls atomic.Int64
-	o.Member = func() ownership.Member {
+	o.Member = func() failover.Member {
 		n := calls.Add(1)
 		if n == 1 { // what it returns is late
 			p.put("/ownership/nodes/gw1", `{"boot":"00000000000000ff"}`)
 		}
-		return ownership.Member{Boot: ownership.ID(n)}
+		return failover.Member{Boot: failover.ID(n)}
 	}
-	loaded := make(chan []ownership.Change, 10)
-	o.Tell = func(changes []ownership.Change, _ int64, all bool) {
+	loaded := make(chan []failover.Change, 10)
+	o.Tell = func(changes []failover.Change, _ int64, all bool) {
 		if all {
 			loaded <- changes
 		}
 	}
-	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, ownership.Request) {}, func(error) {}
+	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(error) {}
 	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
-	var there ownership.Member
+	var there failover.Member
 	all := <-loaded
 	if err := json.Unmarshal(all[0].Text, &there); err != nil || len(all) > 1 || there.Boot < 2 || there.Boot == 0xff { // a later one than the second if etcd was late
 		t.Errorf("etcd has %+v, %v, want the second run", there, err)
@@ -317,7 +317,7 @@ func TestFenceNode(t *testing.T) {
 	p.put("/ownership/nodes/gw2", `{"boot":"0000000000000001"}`)
 	fence := func(node, want string) {
 		t.Helper()
-		if err := w.FenceNode(t.Context(), node, ownership.Fence{}); err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := w.FenceNode(t.Context(), node, failover.Fence{}); err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", node, err, want)
 		}
 	}

@@ -3,7 +3,7 @@ package etcd
 import (
 	"testing"
 
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 )
 
 // TestWriteOfOwnershipIsUnsent: where a connection is being made for somebody else, which takes as long as etcd does, a transaction of an
@@ -15,7 +15,7 @@ func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	}
 	o.ready.Store(true)
 	o.writer.members.choosing <- struct{}{}
-	if outcome, _, err := o.Write(t.Context(), ownership.Write{}); outcome != ownership.Unsent || err == nil {
+	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
 		t.Errorf("got %v, %v", outcome, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
-	"vipd/dataplane/ownership"
+	"vipd/dataplane/failover"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -286,7 +286,7 @@ func TestVIPElsewhere(t *testing.T) {
 	l.Link(l.Host(), other, "192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64")
 	l.Host().AddAddr("other", "192.0.2.10/32")
 	h := namespace(t)
-	h.Elsewhere = ownership.Elsewhere
+	h.Elsewhere = failover.Elsewhere
 	h.Held = func() (map[netip.Addr]string, error) {
 		return map[netip.Addr]string{netip.MustParseAddr("192.0.2.10"): "other"}, nil
 	}
@@ -321,7 +321,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	other := l.Add("other")
 	l.Link(l.Host(), other, "192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64")
 	h := namespace(t)
-	h.Elsewhere, h.Neighbours = ownership.Elsewhere, ownership.Neighbours
+	h.Elsewhere, h.Neighbours = failover.Elsewhere, failover.Neighbours
 	h.Status = &api.Status{Addresses: []api.Address{
 		{Address: "192.0.2.2", Held: "vipd0"}, {Address: "2001:db8::2", Held: "vipd0"}, {Address: "192.0.2.3", Held: "vipd0"},
 	}}
@@ -355,10 +355,10 @@ func TestVIPOnOwnLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, wait.Scaled(10*time.Second), "the host to answer itself", func() bool {
-		found, err := ownership.Probe(t.Context(), link.Index, []netip.Addr{vip}, 300*time.Millisecond)
+		found, err := failover.Probe(t.Context(), link.Index, []netip.Addr{vip}, 300*time.Millisecond)
 		return err == nil && found[vip] != nil
 	})
-	if found, err := ownership.Elsewhere(t.Context(), "eth1", []netip.Addr{vip}); len(found) > 0 || err != nil {
+	if found, err := failover.Elsewhere(t.Context(), "eth1", []netip.Addr{vip}); len(found) > 0 || err != nil {
 		t.Errorf("got %v, %v, want no other host", found, err)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
-	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
@@ -24,6 +23,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/duplicates"
+	"vipd/cmd/vipd/daemon/internal/failover"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
 	"vipd/cmd/vipd/daemon/internal/leaving"
@@ -31,12 +31,12 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
-	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/cmd/vipd/daemon/internal/unanswered"
+	"vipd/cmd/vipd/owner/cleanup"
 	"vipd/dataplane"
-	"vipd/dataplane/ownership"
+	onhost "vipd/dataplane/failover"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/statedir"
@@ -84,7 +84,7 @@ func (d *Daemon) build() (err error) {
 	}
 	d.watch = hostwatch.New(d.WatchInterval)
 	d.duplicates = duplicates.New(duplicates.Options{
-		State: d.compiled, Interfaces: doctor.ThisHost().Interfaces, Neighbours: ownership.Neighbours, Elsewhere: ownership.Elsewhere, Again: d.WatchInterval,
+		State: d.compiled, Interfaces: doctor.ThisHost().Interfaces, Neighbours: onhost.Neighbours, Elsewhere: onhost.Elsewhere, Again: d.WatchInterval,
 	})
 	d.transitions = transitions.New(transitions.Options{
 		Events: d.events, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
@@ -210,12 +210,12 @@ func settingsProblems(doc store.Document) []balancer.Problem {
 // newOwned makes what tells vipd owner, where this host may own VIPs. Elsewhere it removes what is left of a time at which it did.
 func (d *Daemon) newOwned(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled && d.fleet != nil {
-		d.owned = owned.New(owned.Options{
+		d.owned = failover.New(failover.Options{
 			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Events: d.events,
 		})
 		return nil
 	}
-	_, err := fence.Remove(d.config.RunDir, false)
+	_, err := cleanup.Remove(d.config.RunDir, false)
 	return err
 }
 
@@ -272,9 +272,9 @@ func (d *Daemon) hostProblems() []balancer.Problem {
 }
 
 // serving is what vipd owner is told of.
-func (d *Daemon) serving() owned.Serving {
+func (d *Daemon) serving() failover.Serving {
 	v := d.views.Look()
-	return owned.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
+	return failover.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
 }
 
 // examined is this host as doctor sees it, as far as looking at firewalls and sockets takes it.

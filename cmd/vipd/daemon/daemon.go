@@ -26,6 +26,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/duplicates"
+	"vipd/cmd/vipd/daemon/internal/failover"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
@@ -34,7 +35,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
-	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/cmd/vipd/daemon/internal/transitions"
@@ -101,7 +101,7 @@ type Daemon struct {
 	duplicates *duplicates.Watch
 	tracing    *tracing.Tracer // nil means turned off
 	access     *accesslog.Log
-	owned      *owned.Teller // nil means this host owns no VIPs
+	owned      *failover.Teller // nil means this host owns no VIPs
 	// configuration is config as it is now, of which some can change while running.
 	configuration *liveconfig.Config
 	stateDir      *statedir.Dir

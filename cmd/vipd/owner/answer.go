@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 	"vipd/cmd/internal/api"
 	"vipd/store/etcd"
 )
@@ -18,8 +18,8 @@ import (
 func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	o.mu.Lock()
 	s := api.OwnerStatus{
-		Node: o.o.Node, Gate: "closed", Events: append([]api.OwnerEvent{}, o.events...), Took: maps.Clone(o.counts[ownership.NoteTook]),
-		Gave: maps.Clone(o.counts[ownership.NoteGave]), GateClosed: maps.Clone(o.counts[ownership.NoteGate]),
+		Node: o.o.Node, Gate: "closed", Events: append([]api.OwnerEvent{}, o.events...), Took: maps.Clone(o.counts[failover.NoteTook]),
+		Gave: maps.Clone(o.counts[failover.NoteGave]), GateClosed: maps.Clone(o.counts[failover.NoteGate]),
 		ConfirmedFor: o.confirmed, TakenAfter: o.takeovers,
 	}
 	if s.Hindered = o.o.Hindered; vips && o.told != nil {
@@ -36,8 +36,8 @@ func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 
 // describe adds how the core is.
 func (c *core) describe(s *api.OwnerStatus) {
-	got := make(chan ownership.Status, 1)
-	c.tell(func(now ownership.Time) []ownership.Action {
+	got := make(chan failover.Status, 1)
+	c.tell(func(now failover.Time) []failover.Action {
 		n := c.node.Status(now)
 		s.Peers = c.peers(n.Heard)
 		got <- n

@@ -11,15 +11,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 	"vipd/cmd/internal/netlock"
 )
 
 // now reads CLOCK_BOOTTIME: it goes on while the host is suspended, and is never set.
-func now() ownership.Time {
+func now() failover.Time {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it is there since Linux 2.6.39
-	return ownership.Time(t.Nano())
+	return failover.Time(t.Nano())
 }
 
 // Priority is that of the process among real-time ones (SCHED_RR).

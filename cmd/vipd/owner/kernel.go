@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 )
 
 // Kernel is what the owner needs of the host's kernel. All but Refresh are called by one goroutine, but for those that say so.
@@ -73,7 +73,7 @@ func (q *queue) add(a any) {
 }
 
 // unbinds are Unbinds that follow each other.
-type unbinds []ownership.Unbind
+type unbinds []failover.Unbind
 
 // mostUnbound bounds the VIPs of unbinds: one that moves to another host is silent until all of them are removed.
 const mostUnbound = 100
@@ -84,7 +84,7 @@ func (q *queue) take() (first any) {
 	defer q.mu.Unlock()
 	var some unbinds
 	for vips := 0; len(some) < len(q.all) && vips < mostUnbound; {
-		u, is := q.all[len(some)].(ownership.Unbind)
+		u, is := q.all[len(some)].(failover.Unbind)
 		if !is {
 			break
 		}
@@ -105,10 +105,10 @@ func (q *queue) take() (first any) {
 // work is what a kernel does in order, apart from the loop.
 type work struct {
 	kernel Kernel
-	timing ownership.Timing
+	timing failover.Timing
 	queue  queue
-	tell   func(func(ownership.Time) []ownership.Action)
-	node   *ownership.Node
+	tell   func(func(failover.Time) []failover.Action)
+	node   *failover.Node
 	failed func(what string, err error)
 	done   <-chan struct{}
 	absent absent
@@ -152,8 +152,8 @@ func (w *work) restore() {
 	if len(back) == 0 {
 		return
 	}
-	note := ownership.Note{Kind: ownership.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
-	w.tell(func(ownership.Time) []ownership.Action { return []ownership.Action{note} })
+	note := failover.Note{Kind: failover.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
+	w.tell(func(failover.Time) []failover.Action { return []failover.Action{note} })
 }
 
 // look rebuilds the gate where another program has changed it, and tries again to add what is absent.
@@ -167,13 +167,13 @@ func (w *work) look() {
 	}
 	if why != "" && w.opened.CompareAndSwap(true, false) {
 		w.failed("another program has changed the gate", errors.New(why))
-		w.lapse(ownership.Changed)
+		w.lapse(failover.Changed)
 	}
 }
 
 // lapse tells the node why its gate has to be closed.
-func (w *work) lapse(why ownership.Lapse) {
-	w.tell(func(now ownership.Time) []ownership.Action { return w.node.Lapsed(now, why, 0) })
+func (w *work) lapse(why failover.Lapse) {
+	w.tell(func(now failover.Time) []failover.Action { return w.node.Lapsed(now, why, 0) })
 }
 
 func (w *work) act(a any) {
@@ -182,10 +182,10 @@ func (w *work) act(a any) {
 		if err := w.kernel.Cover(a.places); err != nil {
 			// What the gate does not stand for must not be bound while it is open.
 			w.failed("changing the VIPs of the gate", err)
-			w.act(ownership.CloseGate{})
-			w.lapse(ownership.Changed)
+			w.act(failover.CloseGate{})
+			w.lapse(failover.Changed)
 		}
-	case ownership.CloseGate:
+	case failover.CloseGate:
 		w.opened.Store(false)
 		w.absent.unbound(w.absent.again())
 		for err := w.kernel.Close(); err != nil; err = w.kernel.Close() {
@@ -197,21 +197,21 @@ func (w *work) act(a any) {
 			}
 		}
 		w.tell(w.node.Closed)
-	case ownership.OpenGate:
+	case failover.OpenGate:
 		began := now()
 		err := w.kernel.Open()
 		if err == nil {
 			w.refreshed.Store(int64(began))
 			w.opened.Store(true)
 		}
-		w.tell(func(now ownership.Time) []ownership.Action {
+		w.tell(func(now failover.Time) []failover.Action {
 			actions := w.node.Opened(now, err)
 			if err == nil && !w.opened.Load() { // it lapsed before the node knew that it was open
-				actions = append(actions, w.node.Lapsed(now, ownership.NotRefreshed, 0)...)
+				actions = append(actions, w.node.Lapsed(now, failover.NotRefreshed, 0)...)
 			}
 			return actions
 		})
-	case ownership.Bind:
+	case failover.Bind:
 		w.bind(a.Addrs)
 	case unbinds:
 		w.unbind(a)
@@ -228,13 +228,13 @@ func (w *work) unbind(all unbinds) {
 	if err := w.kernel.Unbind(vips); err != nil {
 		// What can't be taken away must be silent before anybody else may have it.
 		w.failed("taking VIPs away", err)
-		w.act(ownership.CloseGate{})
-		w.lapse(ownership.StillBound)
+		w.act(failover.CloseGate{})
+		w.lapse(failover.StillBound)
 		return
 	}
 	for _, u := range all {
 		if u.ID != 0 {
-			w.tell(func(now ownership.Time) []ownership.Action { return w.node.Unbound(now, u.ID) })
+			w.tell(func(now failover.Time) []failover.Action { return w.node.Unbound(now, u.ID) })
 		}
 	}
 }
@@ -259,7 +259,7 @@ func (w *work) refresh() {
 		if next < at {
 			next = at
 		}
-		if w.opened.Load() && w.timing.Passes(at, ownership.Time(w.deadline.Load())) {
+		if w.opened.Load() && w.timing.Passes(at, failover.Time(w.deadline.Load())) {
 			w.kernel.Refresh()
 			w.refreshed.Store(int64(at))
 		}
@@ -273,7 +273,7 @@ func (w *work) refresh() {
 }
 
 // lapsed says whether the gate may have closed by itself, and how long ago it was refreshed.
-func (w *work) lapsed(at ownership.Time) (late time.Duration, yes bool) {
-	late = at.Since(ownership.Time(w.refreshed.Load()))
+func (w *work) lapsed(at failover.Time) (late time.Duration, yes bool) {
+	late = at.Since(failover.Time(w.refreshed.Load()))
 	return late, w.opened.Load() && late > w.timing.Gate*4/5 && w.opened.CompareAndSwap(true, false)
 }

@@ -14,10 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/vipd/owner/internal/heartbeat"
+	"vipd/dataplane/failover/heartbeat"
 	"vipd/store/etcd"
 )
 
@@ -25,7 +25,7 @@ import (
 type Options struct {
 	Node, Zone, Version string
 	Weight              int
-	Timing              ownership.Timing
+	Timing              failover.Timing
 	Etcd                etcd.Config
 	// Interfaces and Listen narrow where VIPs and heartbeats are.
 	Interfaces []string
@@ -43,17 +43,17 @@ type core struct {
 	o      Options
 	on     []string                // the interface of each address where heartbeats are heard; the loop's
 	reach  map[string][]netip.Addr // the hosts that are to be within reach on each interface; the loop's
-	node   *ownership.Node
+	node   *failover.Node
 	link   *heartbeat.Link
 	store  *etcd.Ownership
 	work   *work
-	inputs chan func(ownership.Time) []ownership.Action
-	member atomic.Pointer[ownership.Member]
+	inputs chan func(failover.Time) []failover.Action
+	member atomic.Pointer[failover.Member]
 	ended  <-chan struct{}
 	// another is closed when etcd has another history: then this one ends as if it were killed.
 	another chan struct{}
 	writes  sync.WaitGroup
-	notes   func(ownership.Note)
+	notes   func(failover.Note)
 	left    func(time.Duration) // hears how long the session is confirmed from now
 	away    atomic.Pointer[outage]
 	// refused is the last write that etcd has refused, unless one went through since.
@@ -79,21 +79,21 @@ type refusal struct {
 const tick = 10 * time.Millisecond
 
 // newID returns an unused ID.
-func newID() ownership.ID {
+func newID() failover.ID {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
-	return ownership.ID(binary.BigEndian.Uint64(b[:]) | 1)
+	return failover.ID(binary.BigEndian.Uint64(b[:]) | 1)
 }
 
 // newCore makes one: the gate is closed and no VIP bound when it returns.
 func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 	c = &core{
 		o: o, on: p.on, reach: p.reach, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
-		inputs: make(chan func(ownership.Time) []ownership.Action, 1024),
+		inputs: make(chan func(failover.Time) []failover.Action, 1024),
 	}
 	gone := wake.New()
 	kernel, err := o.Kernel(p, Hears{c.rival, gone.Send, func(name string, hosts []netip.Addr) {
-		c.tell(func(now ownership.Time) []ownership.Action {
+		c.tell(func(now failover.Time) []failover.Action {
 			if i := slices.Index(c.on, name); i >= 0 && slices.Equal(hosts, c.reach[name]) { // else it answered the questions before
 				return c.node.Reached(now, i)
 			}
@@ -106,12 +106,12 @@ func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 	if err := kernel.Close(); err != nil {
 		return nil, fmt.Errorf("closing the gate: %w", err)
 	}
-	m := ownership.Member{Boot: newID(), At: p.at, Weight: o.Weight, Zone: o.Zone, Version: o.Version}
+	m := failover.Member{Boot: newID(), At: p.at, Weight: o.Weight, Zone: o.Zone, Version: o.Version}
 	if m.Machine, err = machine(); err != nil {
 		return nil, err
 	}
 	c.member.Store(&m)
-	c.node = ownership.New(ownership.Options{
+	c.node = failover.New(failover.Options{
 		Name: o.Node, Member: m, Timing: o.Timing, Started: now(), Doubt: doubt, NewID: newID, Wall: func() time.Time { return time.Now().UTC().Truncate(time.Millisecond) },
 	})
 	if c.link, err = heartbeat.Listen(p.at); err != nil {
@@ -121,12 +121,12 @@ func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
 		return nil, err
 	}
 	c.work = &work{kernel: kernel, timing: o.Timing, queue: queue{wake: wake.New()}, tell: c.tell, node: c.node, failed: c.failed, gone: gone}
-	c.store.Member = func() ownership.Member { return *c.member.Load() }
+	c.store.Member = func() failover.Member { return *c.member.Load() }
 	c.store.Secrets = c.link.SetKeys
 	c.store.Standby = c.standby
 	c.store.Report = c.reported
-	c.store.Tell = func(changes []ownership.Change, revision int64, all bool) {
-		c.tell(func(now ownership.Time) []ownership.Action { return c.node.Stored(now, changes, revision, all) })
+	c.store.Tell = func(changes []failover.Change, revision int64, all bool) {
+		c.tell(func(now failover.Time) []failover.Action { return c.node.Stored(now, changes, revision, all) })
 	}
 	return c, nil
 }
@@ -151,7 +151,7 @@ func (c *core) reported(err error) {
 func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
 
 // tell hands something to the loop.
-func (c *core) tell(f func(ownership.Time) []ownership.Action) {
+func (c *core) tell(f func(failover.Time) []failover.Action) {
 	select {
 	case c.inputs <- f:
 	case <-c.ended:
@@ -159,7 +159,7 @@ func (c *core) tell(f func(ownership.Time) []ownership.Action) {
 }
 
 // change changes what others read of this node.
-func (c *core) change(f func(*ownership.Member)) {
+func (c *core) change(f func(*failover.Member)) {
 	for {
 		before := c.member.Load()
 		m := *before
@@ -168,12 +168,12 @@ func (c *core) change(f func(*ownership.Member)) {
 		}
 	}
 	c.store.MemberChanged()
-	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetMember(now, *c.member.Load()) })
+	c.tell(func(now failover.Time) []failover.Action { return c.node.SetMember(now, *c.member.Load()) })
 }
 
-func (c *core) standby(on bool, by ownership.Request) {
+func (c *core) standby(on bool, by failover.Request) {
 	if c.member.Load().Standby != on {
-		c.change(func(m *ownership.Member) { m.Standby, m.StandbyBy = on, by })
+		c.change(func(m *failover.Member) { m.Standby, m.StandbyBy = on, by })
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	parts.Go(func() { c.link.Run(background, c.heard) })
 	parts.Go(func() {
 		if err := c.store.Run(background); err != nil {
-			c.notes(ownership.Note{Kind: ownership.NoteLost, Text: "gave up all VIPs, and takes them anew: " + err.Error()})
+			c.notes(failover.Note{Kind: failover.NoteLost, Text: "gave up all VIPs, and takes them anew: " + err.Error()})
 			close(c.another)
 		}
 	})
@@ -212,8 +212,8 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	}
 }
 
-func (c *core) heard(on int, m ownership.Message) {
-	c.tell(func(now ownership.Time) []ownership.Action { return c.node.Heard(now, on, m) })
+func (c *core) heard(on int, m failover.Message) {
+	c.tell(func(now failover.Time) []failover.Action { return c.node.Heard(now, on, m) })
 }
 
 // loop is the only one who calls the node.
@@ -236,8 +236,8 @@ func (c *core) loop(ctx, background context.Context) {
 		case <-ticker.C:
 			at := now()
 			if late, yes := c.work.lapsed(at); yes {
-				c.handle(background, func(now ownership.Time) []ownership.Action {
-					return c.node.Lapsed(now, ownership.NotRefreshed, late)
+				c.handle(background, func(now failover.Time) []failover.Action {
+					return c.node.Lapsed(now, failover.NotRefreshed, late)
 				})
 			}
 			c.handle(background, c.node.Tick)
@@ -252,24 +252,24 @@ func (c *core) loop(ctx, background context.Context) {
 }
 
 // handle has the node take something in, and carries out what follows.
-func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Action) {
+func (c *core) handle(ctx context.Context, f func(failover.Time) []failover.Action) {
 	actions := f(now())
 	c.work.deadline.Store(int64(c.node.Deadline()))
 	for _, a := range actions {
 		switch a := a.(type) {
-		case ownership.Send:
+		case failover.Send:
 			c.link.Send(a.Message, a.On, c.node.Addresses(a.To))
-		case ownership.Write:
+		case failover.Write:
 			c.writes.Go(func() {
 				outcome, revision, err := c.store.Write(ctx, a)
 				c.wrote(outcome, err)
-				c.tell(func(now ownership.Time) []ownership.Action { return c.node.Wrote(now, a.ID, outcome, revision) })
+				c.tell(func(now failover.Time) []failover.Action { return c.node.Wrote(now, a.ID, outcome, revision) })
 			})
-		case ownership.Probe:
+		case failover.Probe:
 			c.writes.Go(func() { c.probe(ctx, a.Addrs) })
-		case ownership.Register:
-			c.writes.Go(func() { c.change(func(m *ownership.Member) { m.Boot = a.Boot }) })
-		case ownership.Note:
+		case failover.Register:
+			c.writes.Go(func() { c.change(func(m *failover.Member) { m.Boot = a.Boot }) })
+		case failover.Note:
 			c.notes(a)
 		default:
 			c.work.queue.add(a)
@@ -278,11 +278,11 @@ func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Ac
 }
 
 // wrote takes in how a write ended.
-func (c *core) wrote(outcome ownership.Outcome, err error) {
+func (c *core) wrote(outcome failover.Outcome, err error) {
 	switch {
 	case err == nil:
 		c.refused.Store(nil)
-	case outcome == ownership.Unsent && c.away.Load() == nil:
+	case outcome == failover.Unsent && c.away.Load() == nil:
 		if before := c.refused.Swap(&refusal{err, time.Now()}); before == nil {
 			c.o.Log.Error("etcd takes no writes: VIPs stay where they are", "err", err)
 		}
@@ -292,6 +292,6 @@ func (c *core) wrote(outcome ownership.Outcome, err error) {
 }
 
 // vipsOf are the VIPs of policies, sorted.
-func vipsOf(policies map[netip.Addr]ownership.Policy) []netip.Addr {
+func vipsOf(policies map[netip.Addr]failover.Policy) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(policies), netip.Addr.Compare)
 }

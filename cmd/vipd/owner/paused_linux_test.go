@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 	"vipd/test/etcdkit"
 	"vipd/test/guest/vm"
 	"vipd/test/wait"
@@ -67,7 +67,7 @@ func TestPausedMachine(t *testing.T) {
 		}
 		all = append(all, max(0, m.spoke().Sub(woke)))
 	}
-	gate := ownership.NewTiming(800 * time.Millisecond).Gate
+	gate := failover.NewTiming(800 * time.Millisecond).Gate
 	t.Logf("after a pause it answered on for %v; its gate is %s", all, gate)
 	if worst := slices.Max(all); worst > 4*gate { // on a busy machine the guest's clock is slow
 		t.Errorf("after a pause it answered on for %s", worst)

@@ -10,13 +10,13 @@ import (
 	"reflect"
 	"slices"
 
-	"vipd/balancer/ownership"
-	onhost "vipd/dataplane/ownership"
+	"vipd/balancer/failover"
+	onhost "vipd/dataplane/failover"
 )
 
 // places are where this host hears heartbeats, the interfaces that may have VIPs, and the one of each VIP.
 type places struct {
-	at []ownership.Address
+	at []failover.Address
 	// on has for each of at the interface that may have VIPs; "" means none.
 	on      []string
 	devices map[netip.Addr]string
@@ -66,7 +66,7 @@ func find(vips []netip.Addr, named []string, listen, way []netip.Addr) (places, 
 	}
 	for _, a := range slices.Concat(listen, way) {
 		if index(p.at, a) < 0 {
-			p.at, p.on = append(p.at, ownership.Address{Addr: a}), append(p.on, "")
+			p.at, p.on = append(p.at, failover.Address{Addr: a}), append(p.on, "")
 		}
 	}
 	return p, nil
@@ -100,8 +100,8 @@ func (p places) grown(next places) places {
 }
 
 // index returns which of the addresses is a; -1 means none.
-func index(all []ownership.Address, a netip.Addr) int {
-	return slices.IndexFunc(all, func(has ownership.Address) bool { return has.Addr == a })
+func index(all []failover.Address, a netip.Addr) int {
+	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
 }
 
 // same reports whether nothing has changed on this host.
@@ -137,7 +137,7 @@ func hostsOwn(addrs []netip.Prefix) map[netip.Addr]bool {
 }
 
 // place is a device as others see it: one of its addresses, and its networks.
-func place(addrs []netip.Prefix, listen []netip.Addr) (at ownership.Address) {
+func place(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address) {
 	for _, p := range addrs {
 		a := p.Addr()
 		if !a.IsGlobalUnicast() || p.IsSingleIP() { // a VIP, or a peer's

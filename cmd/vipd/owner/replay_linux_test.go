@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/cmd/vipd/owner/internal/heartbeat"
+	"vipd/dataplane/failover/heartbeat"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )

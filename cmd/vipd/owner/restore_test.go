@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 	"vipd/test/wait"
 )
 
@@ -32,17 +32,17 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 func TestRestore(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
-		var notes []ownership.Action
+		var notes []failover.Action
 		w := work{
 			kernel: &refusing{lost: slices.Clone(lost), refuses: refused},
-			tell:   func(f func(ownership.Time) []ownership.Action) { notes = append(notes, f(0)...) },
+			tell:   func(f func(failover.Time) []failover.Action) { notes = append(notes, f(0)...) },
 			failed: func(string, error) {},
 		}
 		w.opened.Store(true)
 		w.restore()
-		var want []ownership.Action
+		var want []failover.Action
 		if len(lost) == 2 {
-			want = []ownership.Action{ownership.Note{Kind: ownership.NoteBack, Text: "put [10.9.0.100] back, which had gone from their interfaces", VIPs: 1}}
+			want = []failover.Action{failover.Note{Kind: failover.NoteBack, Text: "put [10.9.0.100] back, which had gone from their interfaces", VIPs: 1}}
 		}
 		if fmt.Sprint(notes) != fmt.Sprint(want) {
 			t.Errorf("of %v lost it says %v, want %v", lost, notes, want)
@@ -69,20 +69,20 @@ func (k *removing) Intact() (string, error) { return "", nil }
 // TestRemovedAtOnce removes many VIPs at once: the loop goes on while the worker waits for it, and what waits is removed in few calls.
 func TestRemovedAtOnce(t *testing.T) {
 	const many = 10_000
-	var all []ownership.Action
+	var all []failover.Action
 	for i := range many {
-		all = append(all, ownership.Unbind{ID: i + 1, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}})
+		all = append(all, failover.Unbind{ID: i + 1, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}})
 	}
 	ctx, end := context.WithCancel(t.Context())
 	k := &removing{}
-	c := &core{inputs: make(chan func(ownership.Time) []ownership.Action), ended: ctx.Done(), node: ownership.New(ownership.Options{NewID: newID})}
+	c := &core{inputs: make(chan func(failover.Time) []failover.Action), ended: ctx.Done(), node: failover.New(failover.Options{NewID: newID})}
 	c.work = &work{kernel: k, queue: queue{wake: wake.New()}, tell: c.tell, node: c.node, done: ctx.Done()}
 	var parts sync.WaitGroup
 	t.Cleanup(func() { end(); parts.Wait() })
 	parts.Go(c.work.run)
 	handled := make(chan bool, 1)
 	go func() {
-		c.handle(ctx, func(ownership.Time) []ownership.Action { return all })
+		c.handle(ctx, func(failover.Time) []failover.Action { return all })
 		handled <- true
 	}()
 	wait.For(t, wait.Patience, "the loop to go on", func() bool { return len(handled) > 0 })
@@ -104,29 +104,29 @@ func (opens) Open() error { return nil }
 
 // TestOpenedLate: a gate that lapses after it was opened and before the node hears so is closed, to be opened anew.
 func TestOpenedLate(t *testing.T) {
-	timing := ownership.NewTiming(time.Hour)
-	n := ownership.New(ownership.Options{Name: "a", Member: ownership.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
-	member := ownership.Change{Key: ownership.Key{Kind: ownership.Nodes, Name: "a"}, Revision: 5, Text: []byte(`{"boot":"0000000000000007","weight":1}`)}
-	var did []ownership.Action
-	for _, a := range n.Stored(now(), []ownership.Change{member}, 5, true) {
-		if begins, is := a.(ownership.Write); is {
-			did = append(did, n.Wrote(now(), begins.ID, ownership.Done, 6)...)
+	timing := failover.NewTiming(time.Hour)
+	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
+	member := failover.Change{Key: failover.Key{Kind: failover.Nodes, Name: "a"}, Revision: 5, Text: []byte(`{"boot":"0000000000000007","weight":1}`)}
+	var did []failover.Action
+	for _, a := range n.Stored(now(), []failover.Change{member}, 5, true) {
+		if begins, is := a.(failover.Write); is {
+			did = append(did, n.Wrote(now(), begins.ID, failover.Done, 6)...)
 		}
 	}
-	if !slices.Contains(did, ownership.Action(ownership.OpenGate{})) {
+	if !slices.Contains(did, failover.Action(failover.OpenGate{})) {
 		t.Fatalf("the gate is not opened: %v", did)
 	}
 	w := &work{kernel: opens{}, timing: timing, node: n}
-	w.tell = func(opened func(ownership.Time) []ownership.Action) {
+	w.tell = func(opened func(failover.Time) []failover.Action) {
 		at := now().Add(timing.Gate * 9 / 10)
 		late, yes := w.lapsed(at)
 		if !yes {
 			t.Error("the gate has not lapsed")
 		}
-		did = append(n.Lapsed(at, ownership.NotRefreshed, late), opened(at)...)
+		did = append(n.Lapsed(at, failover.NotRefreshed, late), opened(at)...)
 	}
-	w.act(ownership.OpenGate{})
-	if !slices.Contains(did, ownership.Action(ownership.CloseGate{})) {
+	w.act(failover.OpenGate{})
+	if !slices.Contains(did, failover.Action(failover.CloseGate{})) {
 		t.Errorf("the gate is not closed: %v", did)
 	}
 }

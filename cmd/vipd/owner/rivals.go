@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
 )
 
@@ -26,7 +26,7 @@ type rivals struct {
 
 // rival takes in that another host says it has a VIP that is here.
 func (c *core) rival(vip netip.Addr, mac net.HardwareAddr) {
-	c.tell(func(ownership.Time) []ownership.Action {
+	c.tell(func(failover.Time) []failover.Action {
 		at, node := time.Now(), c.node.Whose(mac.String())
 		c.rivals.mu.Lock()
 		r := c.rivals.of[vip]
@@ -41,7 +41,7 @@ func (c *core) rival(vip netip.Addr, mac net.HardwareAddr) {
 		if !news || node != "" {
 			return nil // another of the fleet has it: this one was stopped, and has yet to hear so
 		}
-		return []ownership.Action{ownership.Note{Kind: ownership.NoteRival, Text: text, VIPs: 1}}
+		return []failover.Action{failover.Note{Kind: failover.NoteRival, Text: text, VIPs: 1}}
 	})
 }
 
@@ -75,5 +75,5 @@ func (c *core) probe(ctx context.Context, vips []netip.Addr) {
 	for a, mac := range found {
 		macs[a] = mac.String()
 	}
-	c.tell(func(now ownership.Time) []ownership.Action { return c.node.Probed(now, vips, macs) })
+	c.tell(func(now failover.Time) []failover.Action { return c.node.Probed(now, vips, macs) })
 }

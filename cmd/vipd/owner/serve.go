@@ -20,12 +20,12 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/lockfile"
-	onhost "vipd/dataplane/ownership"
+	"vipd/cmd/vipd/owner/cleanup"
+	onhost "vipd/dataplane/failover"
 )
 
 // Owner is the process: a core for the VIPs that vipd has told, and the socket by which it does.
@@ -42,7 +42,7 @@ type Owner struct {
 	core   *core
 	events []api.OwnerEvent
 	number int
-	counts map[ownership.Noted]map[string]int
+	counts map[failover.Noted]map[string]int
 	way    []netip.Addr // the address from which etcd is reached
 	// routers are the default gateways; nil if others are to be within reach.
 	routers []netip.Addr
@@ -53,12 +53,12 @@ type Owner struct {
 
 // New returns an owner that keeps its socket in runDir.
 func New(o Options, runDir string) *Owner {
-	return &Owner{o: o, runDir: runDir, wake: wake.New(), counts: map[ownership.Noted]map[string]int{}}
+	return &Owner{o: o, runDir: runDir, wake: wake.New(), counts: map[failover.Noted]map[string]int{}}
 }
 
 // Run owns what vipd tells until ctx ends.
 func (o *Owner) Run(ctx context.Context) error {
-	lock, err := lockfile.Take(filepath.Join(o.runDir, fence.LockFile))
+	lock, err := lockfile.Take(filepath.Join(o.runDir, cleanup.LockFile))
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("%w: another vipd owner runs here: stop it", err)
 	}
@@ -230,7 +230,7 @@ func (o *Owner) follow(ctx context.Context) error {
 		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) || !maps.Equal(now, absent) {
 			o.core.policies(policies, at, next)
 			o.core.unplaced.Store(unplaced(policies, next))
-			o.core.change(func(m *ownership.Member) { m.Cannot, m.Absent = cannot(told, next.own, now) })
+			o.core.change(func(m *failover.Member) { m.Cannot, m.Absent = cannot(told, next.own, now) })
 			at, last, absent = next, told, now
 		}
 	}
@@ -287,7 +287,7 @@ func (c *core) place(before, after places) error {
 		return nil
 	}
 	done := make(chan error, 1)
-	c.tell(func(ownership.Time) []ownership.Action {
+	c.tell(func(failover.Time) []failover.Action {
 		c.on = after.on
 		done <- c.link.Change(after.at)
 		return nil
@@ -299,12 +299,12 @@ func (c *core) place(before, after places) error {
 		}
 	case <-c.ended:
 	}
-	c.change(func(m *ownership.Member) { m.At = after.at })
+	c.change(func(m *failover.Member) { m.At = after.at })
 	return nil
 }
 
 // policies has the node know other VIPs: those that come are covered by the gate before, those that go until they are gone.
-func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after places) {
+func (c *core) policies(policies map[netip.Addr]failover.Policy, before, after places) {
 	moved := !maps.Equal(before.devices, after.devices) || !slices.Equal(before.on, after.on) || !maps.EqualFunc(before.reach, after.reach, slices.Equal)
 	both := after
 	both.devices = maps.Clone(after.devices)
@@ -316,7 +316,7 @@ func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after 
 			c.work.queue.add(cover{p})
 		}
 	}
-	c.tell(func(now ownership.Time) []ownership.Action {
+	c.tell(func(now failover.Time) []failover.Action {
 		covers(both) // after what an earlier change still has to cover
 		for i, name := range after.on {
 			if !slices.Equal(c.reach[name], after.reach[name]) {
@@ -326,7 +326,7 @@ func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after 
 		c.reach = after.reach
 		return c.node.SetPolicies(now, policies)
 	})
-	c.tell(func(ownership.Time) []ownership.Action { covers(after); return nil })
+	c.tell(func(failover.Time) []failover.Action { covers(after); return nil })
 }
 
 // current is what was last told; where vipd is silent for too long, no VIP can be served.
@@ -365,16 +365,16 @@ func (o *Owner) begin(ctx context.Context, p places, doubt time.Duration) (stop 
 	return func() { cancel(); running.Wait() }, nil
 }
 
-func policiesOf(told *api.OwnerTold) map[netip.Addr]ownership.Policy {
-	out := map[netip.Addr]ownership.Policy{}
+func policiesOf(told *api.OwnerTold) map[netip.Addr]failover.Policy {
+	out := map[netip.Addr]failover.Policy{}
 	for a, v := range told.VIPs {
-		out[a] = ownership.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
+		out[a] = failover.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
 	}
 	return out
 }
 
 // unplaced are the VIPs that no device has a network for.
-func unplaced(policies map[netip.Addr]ownership.Policy, at places) *[]netip.Addr {
+func unplaced(policies map[netip.Addr]failover.Policy, at places) *[]netip.Addr {
 	all := slices.DeleteFunc(vipsOf(policies), func(a netip.Addr) bool { return at.devices[a] != "" || slices.Contains(at.own, a) })
 	return &all
 }
@@ -383,7 +383,7 @@ func unplaced(policies map[netip.Addr]ownership.Policy, at places) *[]netip.Addr
 const mostEvents = 200
 
 // note logs what was done, and keeps it for vipd.
-func (o *Owner) note(n ownership.Note) {
+func (o *Owner) note(n failover.Note) {
 	o.o.Log.Info(n.Text, "kind", string(n.Kind))
 	o.mu.Lock()
 	defer o.mu.Unlock()

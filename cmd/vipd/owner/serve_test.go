@@ -7,16 +7,16 @@ import (
 	"net/netip"
 	"testing"
 
-	"vipd/balancer/ownership"
+	"vipd/balancer/failover"
 )
 
 // TestGrown: places that change keep their indexes, and the address from which etcd is reached is one, also after it was another.
 func TestGrown(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
 	at := func(lan string, others ...string) (p places) {
-		p.at, p.on = []ownership.Address{{Addr: netip.MustParseAddr(lan), Networks: network}}, []string{"lan"}
+		p.at, p.on = []failover.Address{{Addr: netip.MustParseAddr(lan), Networks: network}}, []string{"lan"}
 		for _, a := range others {
-			p.at, p.on = append(p.at, ownership.Address{Addr: netip.MustParseAddr(a)}), append(p.on, "")
+			p.at, p.on = append(p.at, failover.Address{Addr: netip.MustParseAddr(a)}), append(p.on, "")
 		}
 		return p
 	}

@@ -1,0 +1,128 @@
+package failover
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// owned returns a calm world of which a host has the only VIP.
+func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
+	t.Helper()
+	w = newWorld(t, 1, hosts, addresses(1))
+	w.calm = true
+	w.run(5 * time.Second)
+	vip = netip.MustParseAddr("10.1.0.1")
+	if owner = w.owner(vip); owner == nil {
+		t.Fatal("nobody took the VIP")
+	}
+	return w, vip, owner
+}
+
+// answered holds the world to a VIP that some host answers for.
+func (w *world) answered(v netip.Addr, when string) {
+	w.t.Helper()
+	if w.owner(v) != nil {
+		return
+	}
+	w.t.Errorf("%s: nobody answers for %s", when, v)
+	for _, line := range w.log {
+		w.t.Log(line)
+	}
+}
+
+// TestEtcdGoesDuringMove: a VIP that was on its way when etcd became unreachable comes back to its owner, when etcd does.
+func TestEtcdGoesDuringMove(t *testing.T) {
+	w, vip, owner := owned(t, 2)
+	w.move(vip, w.hosts[1-owner.index])
+	w.fates = []fate{lost}
+	w.run(100 * time.Millisecond) // it is unbound, and written
+	w.cut[[2]int{owner.index, -1}] = true
+	w.run(8 * time.Second)
+	w.commit(Write{Delete: []Key{{Moves, vip.String()}}}) // its lease has ended
+	clear(w.cut)
+	w.run(3 * time.Second)
+	w.answered(vip, "etcd is back")
+}
+
+// TestEtcdWritesNothing: while etcd is unreachable, or full, a VIP stays on a host that should give it away, and hardly ever leaves its device.
+// Then it moves.
+func TestEtcdWritesNothing(t *testing.T) {
+	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
+		w, vip, owner := owned(t, 3)
+		begin, end := func() { w.cut[[2]int{owner.index, -1}] = true }, func() { clear(w.cut) }
+		if what == "full" {
+			begin, end = func() { w.etcd.full = true }, func() { w.etcd.full = false }
+		}
+		begin()
+		w.run(2 * time.Second)
+		before := w.bound
+		owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
+		w.run(20 * time.Second)
+		if n := w.bound - before; n > most || w.owner(vip) != owner {
+			t.Errorf("%s: the VIP was bound %d times, and is on %v", what, n, w.owners())
+		}
+		end()
+		w.run(time.Minute)
+		if w.owner(vip) == owner {
+			t.Errorf("%s: the VIP stays though etcd writes again", what)
+		}
+		w.answered(vip, what)
+	}
+}
+
+// TestCutFromEtcdAlone: an owner that is cut off from etcd for longer than its lease lasts goes on, as the other hosts confirm it; also where one
+// of them starts anew meanwhile, and does not know its addresses. If all of them do, they take its VIP.
+func TestCutFromEtcdAlone(t *testing.T) {
+	for _, hosts := range []int{2, 3} {
+		w, vip, owner := owned(t, hosts)
+		w.cut[[2]int{owner.index, -1}] = true
+		for i := range 600 {
+			if w.run(100 * time.Millisecond); w.owner(vip) != owner {
+				t.Fatalf("%d hosts: after %d00 ms the VIP is on %v", hosts, i, w.owners())
+			}
+			if i == 300 && hosts > 2 {
+				w.hosts[(owner.index+1)%3].restart()
+			}
+		}
+		for _, h := range w.hosts {
+			if h != owner {
+				h.restart()
+			}
+		}
+		w.run(5 * time.Second)
+		w.answered(vip, "no other host knows where the owner is")
+	}
+}
+
+// TestNotToOneCutOff: a VIP is not given to a host that etcd can't tell, though its peers hear it: nobody would answer until etcd can.
+func TestNotToOneCutOff(t *testing.T) {
+	vip := netip.MustParseAddr("10.1.0.1")
+	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
+	w.calm = true
+	w.run(5 * time.Second)
+	w.cut[[2]int{1, -1}] = true
+	w.run(2 * time.Second)
+	w.hosts[0].change(func(m *Member) { m.Standby = true })
+	w.run(time.Second)
+	if w.answered(vip, "the next host is cut off from etcd"); w.owner(vip) == w.hosts[0] {
+		t.Error("the VIP stays on a host on standby")
+	}
+	clear(w.cut)
+	w.run(5 * time.Second)
+	w.hosts[2].change(func(m *Member) { m.Standby = true })
+	w.run(time.Second)
+	w.chosen("etcd is back", map[string]int{"gw2": 1})
+}
+
+// TestKeptIsNoMove: a VIP that could not be given away, and was kept, has not moved: it goes as soon as etcd answers.
+func TestKeptIsNoMove(t *testing.T) {
+	w, vip, owner := owned(t, 2)
+	w.fates = []fate{lost, answered, lost, answered, lost, answered}
+	owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
+	w.run(10 * time.Second)
+	if w.answered(vip, "etcd answers"); w.owner(vip) == owner {
+		t.Errorf("the VIP stays: %s", strings.Join(w.log, "\n"))
+	}
+}

@@ -1,0 +1,392 @@
+package failover
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/test/wait"
+)
+
+func addresses(n int) map[netip.Addr]Policy {
+	out := map[netip.Addr]Policy{}
+	for i := range n {
+		out[netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)})] = Policy{}
+	}
+	return out
+}
+
+// TestNeverTwoOwners injects faults from seeds: nobody ever answers beside the owner, and when all is well again each VIP has one, and
+// those of a group the same.
+func TestNeverTwoOwners(t *testing.T) {
+	// Found by make soak: a VIP comes to a node that is not confirmed just then; one is given away again before it is known how the
+	// first time ended; its gate closes and opens meanwhile.
+	for _, seed := range []uint64{1113, 5059, 31028} {
+		neverTwo(t, seed, false, nil)
+	}
+	for seed := range uint64(wait.Soak(8, 10000)) {
+		neverTwo(t, seed, seed/8%2 == 1, nil)
+	}
+}
+
+// neverTwo runs the history of a seed.
+func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
+	t.Helper()
+	policies := addresses(1 + int(seed%4))
+	for v := range policies {
+		policies[v] = Policy{Group: []string{"", "g"}[seed/4%2]}
+	}
+	w := newWorld(t, seed, 2+int(seed%3), policies)
+	w.spy = s
+	s.replay(w)
+	if wide {
+		w.widen()
+	}
+	w.run(3 * time.Second)
+	for range 12 {
+		w.fault()
+		w.run(time.Duration(w.IntN(2500)) * time.Millisecond)
+	}
+	w.calm = true
+	w.run(max(w.mended.Since(w.now), 0) + 20*time.Second)
+	one := map[*host]bool{}
+	for v, p := range w.policy {
+		if w.owner(v) == nil && w.dual == "" {
+			w.dual = "nobody answers for " + v.String() + " though all is well"
+		}
+		if one[w.owner(v)] = true; p.Group != "" && len(one) > 1 && w.dual == "" {
+			w.dual = "the group is on two hosts though all is well"
+		}
+	}
+	if w.dual != "" {
+		for _, line := range w.log {
+			t.Log(line)
+		}
+		t.Fatalf("seed %d: %s", seed, w.dual)
+	}
+}
+
+// TestTwoOwnersWithoutGate: what the test above shows is the gate's doing, and the faults are such that it matters.
+func TestTwoOwnersWithoutGate(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, seed, 3, addresses(1))
+		w.shut = true
+		w.run(3 * time.Second)
+		for range 12 {
+			w.fault()
+			w.run(time.Duration(w.IntN(2500)) * time.Millisecond)
+		}
+		if w.dual != "" {
+			return
+		}
+	}
+	t.Error("without a gate, two hosts never answered for a VIP in 20 histories")
+}
+
+// TestTakeOver: when the owner is killed, another one answers within a second, and the first does not take its VIP back.
+func TestTakeOver(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(1))
+	w.calm = true
+	w.run(3 * time.Second)
+	var vip netip.Addr
+	for vip = range w.policy {
+	}
+	first := w.owner(vip)
+	if first == nil {
+		t.Fatal("nobody took the VIP")
+	}
+	first.epoch++
+	killed := w.now
+	for w.owner(vip) == first || w.owner(vip) == nil {
+		if w.run(time.Millisecond); w.now.Since(killed) > time.Second {
+			t.Fatal("nobody took the VIP of a host that was killed")
+		}
+	}
+	t.Logf("taken after %s", w.now.Since(killed))
+	w.run(100 * time.Millisecond)
+	for _, h := range w.hosts {
+		if h != first && len(h.node.votes) > 0 {
+			t.Errorf("%s remembers the votes on a session that is buried", h.name)
+		}
+	}
+	second := w.owner(vip)
+	first.start()
+	w.run(20 * time.Second)
+	if w.owner(vip) != second {
+		t.Error("the VIP moved though nothing was wrong with its owner")
+	}
+}
+
+// TestWhatIsSaid: the owner says why its gate closed, for how long and of which VIPs, the next one after how long it took them; and
+// where too few hosts are left to bury an owner, the last one names it.
+func TestWhatIsSaid(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(1))
+	w.calm = true
+	w.run(3 * time.Second)
+	vip := netip.MustParseAddr("10.1.0.1")
+	first := w.owner(vip)
+	for i := -1; i < len(w.hosts); i++ {
+		w.cut[[2]int{first.index, i}] = true
+	}
+	w.run(3 * time.Second)
+	log := strings.Join(w.log, "\n")
+	for _, want := range []string{
+		first.name + ` gate: gate closed: not confirmed for 0\.[45]\d*s \(gw\d, gw\d and etcd silent\); 1 VIP rests: 10\.1\.0\.1\n`,
+		` took: took 10\.1\.0\.1 from ` + first.name + ` \(silent for (0\.[89]|1)\d*s; confirmed by gw\d\)`,
+	} {
+		if !regexp.MustCompile(want).MatchString(log + "\n") {
+			t.Errorf("no line matches %s:\n%s", want, log)
+		}
+	}
+	if len(w.taken) != 1 || w.taken[0] < 800*time.Millisecond || w.taken[0] > time.Second {
+		t.Errorf("the VIP was taken after %v", w.taken)
+	}
+
+	clear(w.cut)
+	w.run(20 * time.Second)
+	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{Request: Request{By: "ann", Reason: "kernel"}})}}})
+	w.run(time.Second)
+	log = strings.Join(w.log, "\n")
+	for _, want := range []string{` (move by ann: "kernel")`, "flapping: 10.1.0.1 has moved 3 times within a minute"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no line has %s:\n%s", want, log)
+		}
+	}
+	second := w.owner(vip)
+	first = w.hosts[(second.index+1)%3]
+	left := slices.IndexFunc(w.hosts, func(h *host) bool { return h != first && h != second })
+	for _, h := range []*host{first, second} {
+		h.epoch++
+		h.node = nil
+	}
+	w.run(3 * time.Second)
+	s := w.hosts[left].node.Status(w.hosts[left].clock())
+	silent := []string{first.name, second.name}
+	slices.Sort(silent)
+	if !slices.Equal(s.Waiting[second.name], silent) || !slices.Contains(s.Free, vip) || s.Heard[first.name][0] {
+		t.Errorf("two of three hosts are silent, and the third says %+v", s)
+	}
+}
+
+// TestGoneAndBack: a VIP that users take away and give back rests until it is known whether its owner's giving up was written.
+func TestGoneAndBack(t *testing.T) {
+	w := newWorld(t, 1, 1, addresses(1))
+	w.calm = true
+	w.run(3 * time.Second)
+	h, vip := w.hosts[0], netip.MustParseAddr("10.1.0.1")
+	if w.owner(vip) != h {
+		t.Fatal("the only host has not taken the VIP")
+	}
+	find := func(actions []Action, is func(Action) bool) Action {
+		t.Helper()
+		i := slices.IndexFunc(actions, is)
+		if i < 0 {
+			t.Fatalf("none is among %+v", actions)
+		}
+		return actions[i]
+	}
+	unbinds := func(a Action) bool { u, ok := a.(Unbind); return ok && u.Addrs[0] == vip }
+	binds := func(a Action) bool { b, ok := a.(Bind); return ok && b.Addrs[0] == vip }
+	writes := func(a Action) bool { _, ok := a.(Write); return ok }
+
+	gone := find(h.node.SetPolicies(h.clock(), nil), unbinds).(Unbind)
+	deleted := find(h.node.Unbound(h.clock(), gone.ID), writes).(Write)
+	if len(deleted.Delete) != 1 || deleted.Delete[0].Name != vip.String() {
+		t.Fatalf("a VIP that is gone is written as %+v", deleted)
+	}
+	if actions := h.node.SetPolicies(h.clock(), w.policy); slices.ContainsFunc(actions, binds) {
+		t.Error("a VIP is bound though etcd may hear any moment that it has no owner")
+	}
+	kept := find(h.node.Wrote(h.clock(), deleted.ID, Unknown, 0), writes).(Write)
+	_, revision := w.etcd.commit(kept)
+	find(h.node.Wrote(h.clock(), kept.ID, Done, revision), binds)
+}
+
+// owners are how many VIPs each host answers for.
+func (w *world) owners() map[string]int {
+	of := map[string]int{}
+	for v := range w.policy {
+		if h := w.owner(v); h != nil {
+			of[h.name]++
+		}
+	}
+	return of
+}
+
+// chosen holds each host to how many VIPs it has.
+func (w *world) chosen(when string, want map[string]int) {
+	w.t.Helper()
+	if got := w.owners(); !maps.Equal(got, want) {
+		w.t.Errorf("%s: VIPs are on %v, want %v", when, got, want)
+	}
+}
+
+// TestChoice: weights share VIPs out, of equals rendezvous chooses; a VIP stays where it is though a host that it prefers comes back,
+// unless its policy has it go back after a while.
+func TestChoice(t *testing.T) {
+	calm := func(vips int, change func(*world)) *world {
+		w := newWorld(t, 1, 3, addresses(vips))
+		w.calm = true
+		change(w)
+		w.run(10 * time.Second)
+		return w
+	}
+	calm(9, func(*world) {}).chosen("equal weights", map[string]int{"gw1": 3, "gw2": 3, "gw3": 3})
+	calm(9, func(w *world) { w.hosts[0].member.Weight, w.hosts[2].member.Weight = 2, 0 }).chosen("weights of 2, 1 and 0", map[string]int{"gw1": 6, "gw2": 3})
+	w := calm(1, func(*world) {})
+	first := slices.MaxFunc([]string{"gw1", "gw2", "gw3"}, func(a, b string) int { return cmp.Compare(score("10.1.0.1", a), score("10.1.0.1", b)) })
+	w.chosen("equals", map[string]int{first: 1})
+
+	for preempt, back := range map[time.Duration]string{0: "gw2", 30 * time.Second: "gw3"} {
+		w := calm(1, func(w *world) {
+			for v := range w.policy {
+				w.policy[v] = Policy{Prefer: []string{"gw3", "gw2"}, Preempt: preempt}
+			}
+		})
+		w.chosen("preferred", map[string]int{"gw3": 1})
+		w.hosts[2].powerOff()
+		w.run(5 * time.Second)
+		w.chosen("the next one that is preferred", map[string]int{"gw2": 1})
+		w.hosts[2].start()
+		w.run(25 * time.Second)
+		w.chosen("the preferred one is back", map[string]int{"gw2": 1})
+		w.run(10 * time.Second)
+		w.chosen(fmt.Sprintf("preempt after %s", preempt), map[string]int{back: 1})
+	}
+}
+
+// TestGivesAway: a host that can't serve a VIP, is on standby or ends gives it away within milliseconds, but only to one that can have it;
+// and a VIP that has moved three times in a minute stays for the rest of it.
+func TestGivesAway(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(1))
+	w.calm = true
+	w.run(10 * time.Second)
+	vip := netip.MustParseAddr("10.1.0.1")
+	unable := func(h *host, yes bool) {
+		h.change(func(m *Member) {
+			if m.Cannot = nil; yes {
+				m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"}
+			}
+		})
+		w.run(20 * time.Millisecond)
+	}
+	leaves := func(why string, h *host) {
+		t.Helper()
+		if o := w.owner(vip); o == nil || o == h {
+			t.Errorf("%s: the VIP is on %v", why, w.owners())
+		}
+	}
+	h := w.owner(vip)
+	for _, other := range w.hosts {
+		unable(other, true)
+	}
+	if w.owner(vip) != h {
+		t.Error("the VIP has left a host that can't serve it, though none can")
+	}
+	for _, other := range w.hosts {
+		unable(other, other == h)
+	}
+	leaves("it can't be served", h)
+	unable(h, false)
+
+	h = w.owner(vip)
+	h.change(func(m *Member) { m.Standby = true })
+	w.run(20 * time.Millisecond)
+	leaves("standby", h)
+	h.change(func(m *Member) { m.Standby = false })
+
+	h = w.owner(vip)
+	unable(h, true)
+	if w.owner(vip) != h {
+		t.Error("a VIP that has moved three times in a minute does not stay")
+	}
+	w.run(time.Minute)
+	leaves("a minute later", h)
+
+	h = w.owner(vip)
+	h.stop(time.Hour)
+	w.run(20 * time.Millisecond)
+	leaves("its host ends", h)
+
+	last := w.owner(vip)
+	for _, other := range w.hosts {
+		if other != h && other != last {
+			other.powerOff() // the first to end is buried no more
+		}
+	}
+	w.run(3 * time.Second)
+	if w.owner(vip) != last {
+		t.Error("the last host has lost the VIP")
+	}
+}
+
+// TestGivesEvenly: a host on standby gives its VIPs to the others by their shares, and says which of them got some.
+func TestGivesEvenly(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(340))
+	w.calm = true
+	w.run(10 * time.Second)
+	first, got := w.hosts[0], w.owners() // 114 VIPs on one, 113 on the others
+	for _, h := range w.hosts {
+		if got[h.name] < got[first.name] {
+			first = h
+		}
+	}
+	first.change(func(m *Member) { m.Standby = true })
+	w.run(10 * time.Second)
+	for _, h := range w.hosts {
+		if n := w.owners()[h.name]; h != first && n != 170 {
+			t.Errorf("VIPs are on %v", w.owners())
+		}
+		if to := " to " + h.name + " (standby)"; h != first && !strings.Contains(strings.Join(w.log, "\n"), to) {
+			t.Errorf("no line has %q", to)
+		}
+	}
+}
+
+// TestForce: a VIP that a person moves by force to a host that can't serve it stays there, though the policy prefers another one, until
+// the host can't have it at all. By force nothing goes to a host that can't add it, or that is on standby.
+func TestForce(t *testing.T) {
+	vip := netip.MustParseAddr("10.1.0.1")
+	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})
+	w.calm = true
+	w.run(10 * time.Second)
+	from, to := w.hosts[0], w.hosts[1]
+	move := func(force bool) {
+		w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{To: to.name, Force: force})}}})
+		w.run(5 * time.Second)
+	}
+	is := func(what string, h *host) {
+		t.Helper()
+		if w.owner(vip) != h {
+			t.Errorf("%s: the VIP is on %v, want %s", what, w.owners(), h.name)
+		}
+	}
+	change := func(f func(*Member)) { to.change(f); w.run(20 * time.Millisecond) }
+
+	change(func(m *Member) {
+		m.Cannot, m.Absent = map[netip.Addr]string{vip: "it can't be added"}, []netip.Addr{vip}
+	})
+	move(true)
+	is("it can't be added there", from)
+	change(func(m *Member) { m.Absent, m.Standby = nil, true })
+	move(true)
+	is("there is standby", from)
+	change(func(m *Member) { m.Standby = false })
+	move(false)
+	is("it can't be served there", from)
+	move(true)
+	is("it was moved there by force", to)
+	change(func(m *Member) { m.Cannot = nil })
+	w.run(2 * time.Minute) // until it may move again
+	is("it could be served there meanwhile", to)
+	change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
+	is("it can't be served there again", to)
+	change(func(m *Member) { m.Absent = []netip.Addr{vip} })
+	is("it can't be there any more", from)
+}

@@ -1,0 +1,175 @@
+package failover
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// capture is a message on its way from one host to an address of another one.
+type capture struct {
+	from, to, on int
+	message      Message
+}
+
+// spy is somebody on the network without the key: messages are recorded, withheld and sent again, but never changed. The receiver's
+// address is signed, too.
+type spy struct {
+	captured []capture
+	// beats are the captured heartbeats of each host.
+	beats map[int][]capture
+	// withhold reports whether a message does not arrive; if nil, all do.
+	withhold func(capture) bool
+}
+
+func newSpy() *spy { return &spy{beats: map[int][]capture{}} }
+
+// withholds records a message, and reports whether it does not arrive.
+func (s *spy) withholds(c capture) bool {
+	if s == nil {
+		return false
+	}
+	s.captured = append(s.captured, c)
+	if c.message.Kind == Beat {
+		s.beats[c.from] = append(s.beats[c.from], c)
+	}
+	return s.withhold != nil && s.withhold(c)
+}
+
+// replay sends messages again for ever, most often young ones.
+func (s *spy) replay(w *world) {
+	if s == nil {
+		return
+	}
+	w.after(time.Duration(w.IntN(4000))*time.Microsecond, func() {
+		if n := len(s.captured); n > 0 {
+			age := w.IntN(n) + 1
+			if w.IntN(3) > 0 {
+				age = min(age, 1+w.IntN(200))
+			}
+			w.deliver(s.captured[n-age])
+		}
+		s.replay(w)
+	})
+}
+
+// TestNeverTwoOwnersWithReplays injects faults from seeds while somebody withholds and replays messages. There are never two owners, and
+// each VIP has an owner after the faults, though the replays go on.
+func TestNeverTwoOwnersWithReplays(t *testing.T) {
+	for seed := range uint64(wait.Soak(8, 3000)) {
+		neverTwo(t, seed, seed/8%2 == 1, newSpy())
+	}
+}
+
+// replays is what somebody does with the heartbeats of an owner that dies.
+type replays struct {
+	name string
+	// hold reports whether the heartbeats are held back, and arrive in order at half their rate, also after the death.
+	hold bool
+	// echoless reports whether the owner is of a version without echoes.
+	echoless bool
+	// next is the message that arrives at a step: one of all since the first. Earlier is the number of messages of the run before.
+	next  func(all []capture, earlier, step int) capture
+	limit time.Duration
+}
+
+// TestReplaysDelayNoTakeOver kills the owner while somebody replays its heartbeats. The VIP is taken as soon as without replays. If
+// heartbeats were also held back before, it is taken a silence later at most.
+func TestReplaysDelayNoTakeOver(t *testing.T) {
+	const usual = time.Second
+	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
+	for _, c := range []replays{
+		{name: "last", limit: usual, next: last},
+		{name: "last of an earlier version", echoless: true, limit: usual, next: last},
+		{name: "in order", limit: usual, next: func(all []capture, earlier, step int) capture { return all[(earlier+step)%len(all)] }},
+		{name: "earlier run between", limit: usual, next: func(all []capture, earlier, step int) capture {
+			if step%2 == 0 {
+				return all[earlier-1]
+			}
+			return all[len(all)-1]
+		}},
+		{name: "held back", hold: true, limit: usual + 800*time.Millisecond, next: func(all []capture, earlier, step int) capture {
+			return all[min(earlier+step/5, len(all)-1)] // two heartbeats in 100 ms, one in 50 ms
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { takenDespite(t, c) })
+	}
+}
+
+// takenDespite kills an owner of a second run, and waits until another host has its VIP.
+func takenDespite(t *testing.T, c replays) {
+	w, vip, owner := owned(t, 3)
+	w.spy, owner.echoless = newSpy(), c.echoless
+	w.run(time.Second)
+	owner.stop(0)
+	w.run(10 * time.Second)
+	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{To: owner.name})}}})
+	w.run(10 * time.Second)
+	if w.owner(vip) != owner {
+		t.Fatalf("the VIP is on %v, want %s", w.owners(), owner.name)
+	}
+	all := w.spy.beats[owner.index]
+	earlier := slices.IndexFunc(all, func(m capture) bool { return m.message.Boot != all[0].message.Boot })
+	step := 0
+	again := func() {
+		w.deliverAll(c.next(w.spy.beats[owner.index], earlier, step))
+		step++
+		w.run(10 * time.Millisecond)
+	}
+	if c.hold {
+		w.spy.withhold = func(m capture) bool { return m.from == owner.index && m.message.Kind == Beat }
+		earlier = len(all)
+		for w.run(50 * time.Millisecond); step < 1000; {
+			again()
+		}
+	}
+	owner.powerOff()
+	died := w.now
+	for w.owner(vip) == nil && w.dual == "" {
+		if again(); w.now.Since(died) > 30*time.Second {
+			t.Fatalf("nobody took the VIP within %s", w.now.Since(died))
+		}
+	}
+	if after := w.now.Since(died); after > c.limit || w.dual != "" {
+		t.Errorf("taken after %s, want at most %s; %s", after, c.limit, w.dual)
+	}
+}
+
+// deliverAll hands a message to all hosts.
+func (w *world) deliverAll(c capture) {
+	for c.to = range w.hosts {
+		w.deliver(c)
+	}
+}
+
+// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it finds the owner dead, while the owner does not reach etcd. The juror
+// takes its vote back as another run, which the owner can't know from etcd, and confirms the owner, though somebody replays messages.
+func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
+	w, vip, owner := owned(t, 3)
+	w.spy = newSpy()
+	w.spy.replay(w)
+	juror, third := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
+	w.cut[[2]int{owner.index, -1}] = true
+	w.run(20 * time.Second)
+	if w.etcd.records[Key{Nodes, owner.name}].Text != nil {
+		t.Fatal("the owner is still registered")
+	}
+	before := juror.node.o.Member.Boot
+	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{juror.index, owner.index}], w.cut[[2]int{juror.index, third.index}] = true, true, true
+	w.run(6 * time.Second)
+	for _, to := range []int{-1, owner.index, third.index} {
+		delete(w.cut, [2]int{juror.index, to})
+	}
+	w.run(10 * time.Second)
+	if juror.node.o.Member.Boot == before {
+		t.Fatal("the juror is still the run that has found the owner dead")
+	}
+	w.cut[[2]int{owner.index, third.index}] = true
+	for range 100 {
+		if w.run(100 * time.Millisecond); w.owner(vip) != owner {
+			t.Fatalf("%s does not confirm the owner: the VIP is on %v", juror.name, w.owners())
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package failover
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestAfterPowerLoss: when all hosts have lost power, those that come back own the VIP, also where too few are left to bury the session of
+// its owner before, which may be one of their own.
+func TestAfterPowerLoss(t *testing.T) {
+	for hosts := 1; hosts <= 3; hosts++ {
+		w, vip, owner := owned(t, hosts)
+		for _, h := range w.hosts {
+			h.powerOff()
+		}
+		w.run(time.Minute)
+		owner.start()
+		w.run(10 * time.Second)
+		w.answered(vip, "the owner is back")
+	}
+}
+
+// TestCutOffJuror: a host that was cut off and has found the owner's session dead confirms it again: the owner outlives a failure of etcd.
+func TestCutOffJuror(t *testing.T) {
+	for hosts := 2; hosts <= 3; hosts++ {
+		w, vip, owner := owned(t, hosts)
+		cut := w.hosts[(owner.index+1)%hosts]
+		for i := -1; i < hosts; i++ {
+			w.cut[[2]int{cut.index, i}] = true
+		}
+		w.run(6 * time.Second)
+		clear(w.cut)
+		w.run(10 * time.Second)
+		w.etcd.down = true
+		for range 100 {
+			w.run(100 * time.Millisecond)
+			if w.owner(vip) != owner {
+				t.Fatalf("%d hosts: the owner rests without etcd, though %s is back", hosts, cut.name)
+			}
+		}
+		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
+			t.Errorf("%d hosts: %s is back, and has last confirmed the owner %s ago", hosts, cut.name, age)
+		}
+	}
+}
+
+// TestRegisteredOnce: a host that takes its votes back while etcd is away asks for one other run, however long that takes.
+func TestRegisteredOnce(t *testing.T) {
+	w, _, owner := owned(t, 2)
+	other := w.hosts[1-owner.index]
+	w.cut[[2]int{0, 1}], w.cut[[2]int{other.index, -1}] = true, true
+	w.run(6 * time.Second)
+	delete(w.cut, [2]int{0, 1})
+	runs := map[ID]bool{}
+	for range 200 {
+		w.run(100 * time.Millisecond)
+		runs[other.member.Boot] = true
+	}
+	if len(runs) != 2 {
+		t.Errorf("it was %d runs, want that before and another", len(runs))
+	}
+}
+
+// TestOtherRunOnTwoNetworks: a host that is heard as another run, on one of two networks so far, is not taken for one that the other network
+// has lost: no VIP moves.
+func TestOtherRunOnTwoNetworks(t *testing.T) {
+	w := newWorld(t, 1, 2, addresses(1))
+	w.calm = true
+	for i, h := range w.hosts {
+		h.member.At = append(h.member.At, Address{Addr: netip.AddrFrom4([4]byte{172, 16, 0, byte(i + 1)}), Networks: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}})
+	}
+	w.run(5 * time.Second)
+	owner := w.owner(netip.MustParseAddr("10.1.0.1"))
+	other := w.hosts[1-owner.index]
+	for on := range 2 {
+		owner.node.Heard(owner.clock(), on, Message{
+			Kind: Beat, From: other.name, Boot: ID(on + 1), Session: other.node.my.id, Sent: other.clock(), Ready: true, Well: 3,
+			Echo: Stamp{owner.member.Boot, owner.clock()},
+		})
+		for _, a := range owner.node.Tick(owner.clock()) {
+			if u, is := a.(Unbind); is {
+				t.Errorf("heard on network %d, the owner gives %v away", on, u.Addrs)
+			}
+		}
+	}
+}
+
+// TestEarlierRunComesBack: a write of an earlier run that was long on its way to etcd does not bring back what that run has voted, which the run
+// after it has taken back.
+func TestEarlierRunComesBack(t *testing.T) {
+	w, vip, owner := owned(t, 3)
+	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
+	if taker.node.turn(owner.name, owner.node.my.id) > juror.node.turn(owner.name, owner.node.my.id) {
+		taker, juror = juror, taker
+	}
+	late := text(juror.member)
+	for i := -1; i < 3; i++ {
+		w.cut[[2]int{owner.index, i}] = true
+	}
+	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{taker.index, -1}] = true, true
+	for i := 0; taker.node.votes[owner.node.my.id][juror.name] == 0; i++ {
+		if w.run(time.Millisecond); i == 10_000 {
+			t.Fatal("the juror does not vote")
+		}
+	}
+	w.cut[[2]int{juror.index, taker.index}] = true
+	for _, i := range []int{juror.index, owner.index} {
+		delete(w.cut, [2]int{owner.index, i})
+	}
+	delete(w.cut, [2]int{juror.index, -1})
+	w.run(10 * time.Second)
+	if w.owner(vip) != owner {
+		t.Fatalf("the VIP is on %v, want it on %s, which %s confirms", w.owners(), owner.name, juror.name)
+	}
+	w.cut[[2]int{juror.index, -1}] = true
+	w.commit(Write{Put: []Put{{Key{Nodes, juror.name}, late}}})
+	delete(w.cut, [2]int{taker.index, -1})
+	w.run(10 * time.Second)
+	if w.dual != "" {
+		t.Error(w.dual)
+	}
+}
+
+// TestFenceWithoutSession: what a person says of machines that are off counts for hosts that have no session, and for those that replace one
+// of them.
+func TestFenceWithoutSession(t *testing.T) {
+	w, vip, _ := owned(t, 3)
+	for _, h := range w.hosts {
+		h.powerOff()
+		h.member.Machine = "new/1/" + h.name
+	}
+	w.run(time.Minute)
+	for _, h := range w.hosts[:2] {
+		h.start()
+	}
+	w.run(10 * time.Second)
+	if s := w.hosts[0].node.Status(w.hosts[0].clock()); w.owner(vip) != nil || !s.Obstructed {
+		t.Errorf("machines are taken for others that had their names, with status %+v", s)
+	}
+	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, text(Fence{})}}})
+	w.run(time.Second)
+	if w.etcd.records[Key{Sessions, "gw3"}].Text != nil {
+		t.Error("a machine that is off keeps its session")
+	}
+	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, text(Fence{})}}})
+	w.run(10 * time.Second)
+	w.answered(vip, "the machine with the name of another one that is off")
+}
+
+// TestCopiedMachine: a copy of a machine, with its ID and its name, does not replace the session of one that runs, and that etcd confirms.
+func TestCopiedMachine(t *testing.T) {
+	w, vip, owner := owned(t, 1)
+	c := &host{w: w, index: 1, name: owner.name, bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1, member: owner.member}
+	c.member.Machine = owner.name + "/1/1"
+	w.hosts = append(w.hosts, c)
+	c.start()
+	w.run(time.Minute)
+	if w.dual != "" || !owner.answers(vip) {
+		t.Errorf("a copy was started: %s; the VIP is on %v", w.dual, w.owners())
+	}
+}
+
+// TestBallotEndsWithItsVoters: etcd refuses a burial by the vote of a host that has another run by then, which counts no more either.
+func TestBallotEndsWithItsVoters(t *testing.T) {
+	w, _, owner := owned(t, 3)
+	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
+	votes := map[string]ID{taker.name: taker.node.o.Member.Boot, voter.name: voter.node.o.Member.Boot}
+	ballot := func() (Write, []string) {
+		return taker.node.ballot(owner.name, taker.node.sessions[owner.name], votes)
+	}
+	write, voters := ballot()
+	if len(voters) != 2 {
+		t.Fatalf("the votes of %q count, want two", voters)
+	}
+	voter.change(func(m *Member) { m.Boot++ })
+	w.run(time.Second)
+	if _, voters := ballot(); len(voters) != 1 || voters[0] != taker.name {
+		t.Errorf("the votes of %q count, want that of %s", voters, taker.name)
+	}
+	if outcome, _ := w.etcd.commit(write); outcome != Refused {
+		t.Errorf("the burial is %v, want %v", outcome, Refused)
+	}
+}
+
+// TestManyNetworks: a host hears others on more networks than it tells of.
+func TestManyNetworks(t *testing.T) {
+	w, _, owner := owned(t, 2)
+	const beyond = 20
+	owner.input(func(now Time) []Action { return owner.node.Reached(now, beyond) })
+	other := w.hosts[1-owner.index]
+	other.lost[0] = true
+	for range 60 { // then the other one votes its session dead
+		owner.input(func(now Time) []Action {
+			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.my.id, Sent: now})
+		})
+		w.run(10 * time.Millisecond)
+	}
+	if age := owner.node.Status(owner.clock()).Confirmed[other.name]; age < 0 || age > 100*time.Millisecond {
+		t.Errorf("it was confirmed %s ago", age)
+	}
+	for at, want := range map[int]bool{0: true, 1: false, told - 1: false, told: true, beyond: true} {
+		if got := isWell(1, at); got != want {
+			t.Errorf("the network of address %d is well: %t, want %t", at, got, want)
+		}
+	}
+}

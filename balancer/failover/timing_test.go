@@ -1,0 +1,24 @@
+package failover_test
+
+import (
+	"testing"
+	"time"
+
+	"vipd/balancer/failover"
+)
+
+// TestTiming: no silence that users may set leaves room for two owners, or for none on a host that is well.
+func TestTiming(t *testing.T) {
+	for silence := 400 * time.Millisecond; silence <= 10*time.Second; silence += 777 * time.Microsecond {
+		n := failover.NewTiming(silence)
+		switch {
+		case n.Beat <= 0 || n.Gate <= 0:
+			t.Errorf("%s: heartbeat %s and gate %s must be longer than nothing", silence, n.Beat, n.Gate)
+		case n.Silence < n.Confirm+n.Gate+n.Beat:
+			// A refresh that was checked in time may be carried out late: as long as the gate is still open.
+			t.Errorf("%s is shorter than confirmation %s, gate %s and heartbeat %s together", silence, n.Confirm, n.Gate, n.Beat)
+		case n.Confirm <= n.Gate+3*n.Beat:
+			t.Errorf("%s: confirmation %s is no longer than gate %s and three heartbeats of %s: each lost one would close the gate", silence, n.Confirm, n.Gate, n.Beat)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package failover
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
+)
+
+// Summary says in a line how owning goes on this host; "" means it owns no VIPs. Confirmed are the ages of confirmations.
+func (t *Teller) Summary() (text string, confirmed map[string]float64) {
+	if t == nil {
+		return "", nil
+	}
+	s := t.Status()
+	if s == nil {
+		return "vipd owner does not answer", nil
+	}
+	return summary(s), s.Confirmed
+}
+
+func summary(s *api.OwnerStatus) string {
+	if s.Gate != "open" {
+		return "NOT confirmed: VIPs rest"
+	}
+	here := wording.Count(len(s.Bound), "VIP") + " here"
+	var by, silent []string
+	oldest := 0.0
+	for _, node := range slices.Sorted(maps.Keys(s.Confirmed)) {
+		if age := s.Confirmed[node]; age >= 0 && age < 1 {
+			by, oldest = append(by, node), max(oldest, age)
+		} else {
+			silent = append(silent, node)
+		}
+	}
+	switch {
+	case s.Etcd != "":
+		here += "; etcd away for " + about(s.EtcdAway) + ": owners stay, nothing can move"
+	case len(by) == 0 && len(silent) > 0:
+		here += "; by etcd only: " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer: a failure of etcd would end it"
+	case len(by) == 0:
+		here += "; confirmed by etcd only, as no other host takes part"
+	default:
+		here += fmt.Sprintf("; confirmed by %s (%.2fs ago); gate open", strings.Join(by, ", "), oldest)
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
+		who := s.Waiting[node]
+		here += fmt.Sprintf("; VIPs of %s have no owner: %s %s silent; if %s is off: vipctl node fence %s --is-off", node, wording.List(who, "and"), wording.Be(len(who)), node, node)
+	}
+	return here
+}
+
+// about writes a time as people say it.
+func about(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%ds", int(d.Seconds()))
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"vipd/balancer/failover"
+	"vipd/balancer/lib/wake"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
+	"vipd/cmd/internal/version"
+	"vipd/cmd/vipd/daemon"
+	"vipd/cmd/vipd/owner"
+	"vipd/store/etcd"
+)
+
+// ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
+const ownerVerb = "owner"
+
+// failedPause is the pause before the end of an owner that could not begin, so that one that never can does not fill the log.
+const failedPause = 5 * time.Second
+
+// runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
+func runOwner(args []string, stdout, stderr io.Writer) int {
+	journal := isJournal(stderr)
+	queue := startLogQueue(stderr, 0) // it must be in time
+	defer queue.end()
+	stderr = queue
+	complain := func(err error) {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintf(stderr, "vipd owner: %s\n", strings.TrimSpace(line))
+		}
+	}
+	var a arguments
+	f := flag.NewFlagSet("vipd owner", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
+	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
+	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
+	switch err := f.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, "vipd owner holds VIPs with hold = \"one\" while they are this host's.\n\nFlags:\n")
+		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
+		return exitDone
+	case err != nil || f.NArg() > 0:
+		complain(errors.Join(err, errors.New("it takes flags only; see vipd owner --help")))
+		return exitUsage
+	}
+	log, err := queue.log(journal, a.level, a.format)
+	if err != nil {
+		complain(err)
+		return exitUsage
+	}
+	o, runDir, announce, err := ownerOptions(a.config, log)
+	if err != nil {
+		complain(err)
+		return exitConfig
+	}
+	o.Log, o.Kernel = log, owner.NewKernel(log, o.Timing.Gate, announce)
+	for _, err := range owner.Urgent() {
+		log.Warn("the owner may be late on a busy host", "err", err)
+		o.Hindered = append(o.Hindered, err.Error())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	began := time.Now()
+	if err := owner.New(o, runDir).Run(ctx); err != nil {
+		complain(err)
+		if time.Since(began) < time.Second { // systemd starts it again at once, as it should after a crash
+			wake.Sleep(ctx, failedPause)
+		}
+		return exitFailed
+	}
+	return exitDone
+}
+
+// ownerOptions reads the configuration, or the last good one of vipd if that has an error: a restart goes on owning VIPs.
+func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, announce time.Duration, err error) {
+	c, mistake, err := daemon.StartConfig(file, false)
+	if mistake != nil {
+		log.Error("starting with the last good configuration", "file", file, "err", mistake)
+	}
+	switch {
+	case err != nil:
+		return o, "", 0, err
+	case !c.Ownership.Enabled:
+		return o, "", 0, fmt.Errorf("%s: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner", file)
+	}
+	if c.Node == "" {
+		if c.Node, err = os.Hostname(); err != nil {
+			return o, "", 0, fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
+		}
+	}
+	if err := folder.Check(c.RunDir); err != nil {
+		return o, "", 0, fmt.Errorf("run_dir: %w", err)
+	}
+	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
+		return o, "", 0, fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)
+	}
+	w := c.Ownership
+	o = owner.Options{
+		Node: c.Node, Zone: c.Zone, Version: version.Version, Weight: w.Weight, Timing: failover.NewTiming(w.Detect),
+		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach,
+	}
+	return o, c.RunDir, w.AnnounceEvery, nil
+}

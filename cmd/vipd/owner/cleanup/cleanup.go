@@ -1,0 +1,59 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"vipd/balancer/lib/wake"
+	"vipd/cmd/internal/lockfile"
+	"vipd/dataplane/failover"
+)
+
+// LockFile is the name, in run_dir, of the file that a vipd owner has locked.
+const LockFile = "owner.lock"
+
+// patience is how long a vipd owner has to give its VIPs away and end.
+const patience = 10 * time.Second
+
+// Stop ends a vipd owner that runs, which gives its VIPs away before, and returns what it did in words, or, with dry, what it would do.
+func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
+	path := filepath.Join(runDir, LockFile)
+	pid := lockfile.Holder(path)
+	if pid == 0 {
+		return nil, nil
+	}
+	done := []string{fmt.Sprintf("stop vipd owner, process %d", pid)}
+	if dry {
+		return done, nil
+	}
+	process, err := os.FindProcess(pid)
+	if err == nil {
+		err = process.Signal(syscall.SIGTERM)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stopping vipd owner, process %d (as root: systemctl stop vipd-owner): %w", pid, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for lockfile.Holder(path) == pid {
+		if !wake.Sleep(ctx, 20*time.Millisecond) {
+			return nil, fmt.Errorf("vipd owner, process %d, has not ended when asked: systemctl kill -s KILL vipd-owner", pid)
+		}
+	}
+	return done, nil
+}
+
+// Remove takes the gate and the VIPs away, and returns what it did in words, or, with dry, what it would do.
+func Remove(runDir string, dry bool) ([]string, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil // it can have left nothing that this process could remove
+	}
+	if pid := lockfile.Holder(filepath.Join(runDir, LockFile)); pid != 0 && !dry {
+		return nil, fmt.Errorf("vipd owner runs as process %d, and holds VIPs: systemctl stop vipd-owner", pid)
+	}
+	return failover.Cleanup(dry)
+}

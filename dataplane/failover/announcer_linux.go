@@ -1,0 +1,266 @@
+package failover
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer/lib/wake"
+	"vipd/dataplane/internal/neigh"
+)
+
+// The pace of announcements in frames a second, of which an IPv4 address takes two. Switches throttle what comes faster.
+const (
+	firstRate  = 5000
+	repeatRate = 500
+)
+
+// repeats says how long after an address came it is announced again: a switch may have missed the first, or was still learning.
+func repeats() []time.Duration {
+	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
+}
+
+// Announcer tells the neighbours which addresses are here: at once, three times again within 2.2 s, and then every so often.
+// Its methods may be called by any goroutine.
+type Announcer struct {
+	every time.Duration
+	send  func(device int, a netip.Addr, ask bool) error
+	log   *slog.Logger
+	wake  wake.Signal
+	// links is sent when a link may have another MAC.
+	links wake.Signal
+
+	mu    sync.Mutex // guards the rest
+	first []*announcement
+	again []*announcement // what is due first comes first
+	of    map[netip.Addr]*announcement
+	sent  uint64
+}
+
+// announcement is an address, with what is to come of it.
+type announcement struct {
+	addr   netip.Addr
+	device int
+	began  time.Time
+	round  int // how often it was announced
+	due    time.Time
+	over   bool
+}
+
+// NewAnnouncer returns an announcer that repeats each address every so often; 0 means not after 2.2 s.
+func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
+	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), of: map[netip.Addr]*announcement{}}
+}
+
+// Announce tells of addresses that have come to a device, in this order, before all repeats. One that is known begins anew.
+func (n *Announcer) Announce(device int, addrs []netip.Addr) {
+	now := time.Now()
+	n.mu.Lock()
+	for _, a := range addrs {
+		n.forgetLocked(a)
+		next := &announcement{addr: a, device: device, began: now}
+		n.of[a] = next
+		n.first = append(n.first, next)
+	}
+	n.mu.Unlock()
+	n.wake.Send()
+}
+
+// calm is how long after an address came the frames of others about it count for nothing: its last owner's may be on their way.
+const calm = time.Second
+
+// Defend announces an address at once because another host says that it has it, at most once a second (RFC 5227, section 2.4). It
+// reports whether that is worth telling: the address is here, and has been for a while.
+func (n *Announcer) Defend(a netip.Addr) bool {
+	n.mu.Lock()
+	x := n.of[a]
+	n.mu.Unlock()
+	if x == nil || time.Since(x.began) < calm {
+		return false
+	}
+	n.Announce(x.device, []netip.Addr{a})
+	return true
+}
+
+// Forget ends the announcements of addresses.
+func (n *Announcer) Forget(addrs []netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range addrs {
+		n.forgetLocked(a)
+	}
+}
+
+func (n *Announcer) forgetLocked(a netip.Addr) {
+	if old := n.of[a]; old != nil {
+		old.over = true // it is left out when its turn comes
+		delete(n.of, a)
+	}
+}
+
+// All are the addresses that are announced.
+func (n *Announcer) All() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Keys(n.of))
+}
+
+// Sent is how many addresses were announced, each time counted.
+func (n *Announcer) Sent() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sent
+}
+
+// Run announces until ctx ends.
+func (n *Announcer) Run(ctx context.Context) {
+	senders := map[int]*neigh.Sender{}
+	if n.send == nil {
+		n.send = func(device int, a netip.Addr, ask bool) error { return sendBy(senders, device, a, ask) }
+		defer func() {
+			for _, s := range senders {
+				_ = s.Close() // only sent from
+			}
+		}()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	first, again := pace{rate: firstRate}, pace{rate: repeatRate}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.wake:
+		case <-n.links:
+			n.announceChanged(senders)
+		case <-timer.C:
+		}
+		timer.Reset(n.round(&first, &again))
+	}
+}
+
+// announceChanged announces the addresses of links that have another MAC now.
+func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
+	for device, s := range senders {
+		if s.Changed() {
+			n.Announce(device, n.on(device))
+		}
+	}
+}
+
+// on are the addresses that are announced on a device.
+func (n *Announcer) on(device int) (addrs []netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for a, x := range n.of {
+		if x.device == device {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
+}
+
+// sendBy announces by the sender of the device, and asks whether another host has the address. One that fails is opened anew the next time: the device may be another.
+func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
+	s := senders[device]
+	if s == nil {
+		var err error
+		if s, err = neigh.Open(device); err != nil {
+			return err
+		}
+		senders[device] = s
+	}
+	err := s.Announce(a)
+	if err == nil && ask {
+		err = s.Ask(a)
+	}
+	if err != nil {
+		_ = s.Close() // the failure says more
+		delete(senders, device)
+	}
+	return err
+}
+
+// round announces what is due and may be sent by now, and returns how long to wait.
+func (n *Announcer) round(first, again *pace) time.Duration {
+	for {
+		now := time.Now()
+		next, wait := n.take(now, first, again)
+		if next == nil {
+			return wait
+		}
+		// The first time the host that had it may still answer.
+		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
+			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
+		}
+	}
+}
+
+// take returns the next address to announce, and puts it where its repeat is waited for; nil means none before wait has passed.
+func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for len(n.first) > 0 && n.first[0].over {
+		n.first = n.first[1:]
+	}
+	for len(n.again) > 0 && n.again[0].over {
+		n.again = n.again[1:]
+	}
+	switch {
+	case len(n.first) > 0:
+		if wait = first.wait(now, n.first[0].addr); wait > 0 {
+			return nil, wait
+		}
+		next, n.first = n.first[0], n.first[1:]
+	case len(n.again) > 0:
+		if wait = max(n.again[0].due.Sub(now), again.wait(now, n.again[0].addr)); wait > 0 {
+			return nil, wait
+		}
+		next, n.again = n.again[0], n.again[1:]
+	default:
+		return nil, time.Hour
+	}
+	n.sent++
+	next.round++
+	switch later := repeats(); {
+	case next.round <= len(later):
+		next.due = next.began.Add(later[next.round-1])
+	case n.every > 0:
+		next.due = now.Add(n.every)
+	default:
+		return next, 0
+	}
+	i, _ := slices.BinarySearchFunc(n.again, next.due, func(x *announcement, due time.Time) int { return x.due.Compare(due) })
+	n.again = slices.Insert(n.again, i, next)
+	return next, 0
+}
+
+// pace bounds the frames of a second. What was not used for a while is not made up for beyond a burst.
+type pace struct {
+	rate int
+	free time.Time // when the next frame may go
+}
+
+// burst is how long the pace may be behind: a timer is not exact, and several frames go at once then.
+const burst = 10 * time.Millisecond
+
+// wait returns how long the frames of an address have to wait; 0 means they count as sent.
+func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
+	if wait := p.free.Sub(now); wait > 0 {
+		return max(wait, time.Millisecond)
+	}
+	if now.Sub(p.free) > burst {
+		p.free = now.Add(-burst)
+	}
+	frames := 1
+	if a.Is4() {
+		frames = 2
+	}
+	p.free = p.free.Add(time.Duration(frames) * time.Second / time.Duration(p.rate))
+	return 0
+}

@@ -1,0 +1,30 @@
+package failover
+
+import "errors"
+
+// Cleanup takes away the gate that an owner has left, and the VIPs that one which was killed has left behind it. It returns what it did
+// in words, or, with dry, what it would do. No owner may run.
+func Cleanup(dry bool) (done []string, err error) {
+	g, err := NewGate(GateOptions{})
+	if err != nil {
+		return nil, nil //nolint:nilerr // without nf_tables there is none
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	if there, err := g.conn.HasTable(g.table); err != nil || !there {
+		return nil, nil //nolint:nilerr // a kernel without nf_tables has none
+	}
+	vips, err := g.listed()
+	if err != nil {
+		return nil, err
+	}
+	done = []string{"delete the nftables table " + g.table.String()}
+	if dry {
+		return done, nil
+	}
+	x, err := NewAddresses()
+	if err != nil {
+		return nil, err
+	}
+	_, err = x.Strip(vips)
+	return done, errors.Join(err, x.Close(), g.Remove())
+}

@@ -1,0 +1,55 @@
+package failover
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// TestControls asks for VIPs that fill most of a network. The controls are other addresses near them, and one of no network.
+func TestControls(t *testing.T) {
+	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
+	for i := 1; i < 250; i++ {
+		vips = append(vips, netip.MustParseAddr(fmt.Sprint("192.0.2.", i)))
+	}
+	controls := controlsFor(vips)
+	near4, near6 := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")
+	var v6 int
+	for _, a := range controls {
+		if slices.Contains(vips, a) || a != documentation && !near4.Contains(a) && !near6.Contains(a) {
+			t.Errorf("%s is a control", a)
+		}
+		if near6.Contains(a) {
+			v6++
+		}
+	}
+	if !slices.Contains(controls, documentation) || v6 != 2 || len(controls) > 5 {
+		t.Errorf("controls = %v, want two near the IPv6 VIP, at most two near the others, and %s", controls, documentation)
+	}
+	if got := controlsFor(nil); len(got) != 0 {
+		t.Errorf("without VIPs the controls are %v", got)
+	}
+}
+
+// TestProxies recognizes devices that answer for addresses that nobody has. A host may have one of the controls by chance.
+func TestProxies(t *testing.T) {
+	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
+	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")
+	controls := []netip.Addr{a, b, documentation}
+	for name, c := range map[string]struct {
+		found map[netip.Addr]net.HardwareAddr
+		want  bool
+	}{
+		"of the network":        {map[netip.Addr]net.HardwareAddr{a: mac(1), b: mac(1)}, true},
+		"of everything":         {map[netip.Addr]net.HardwareAddr{documentation: mac(1)}, true},
+		"a host by chance":      {map[netip.Addr]net.HardwareAddr{b: mac(1)}, false},
+		"two hosts by chance":   {map[netip.Addr]net.HardwareAddr{a: mac(1), b: mac(2)}, false},
+		"a host with only VIPs": {map[netip.Addr]net.HardwareAddr{netip.MustParseAddr("192.0.2.1"): mac(1)}, false},
+	} {
+		if got := proxiesIn(c.found, controls)[mac(1).String()]; got != c.want {
+			t.Errorf("%s: a proxy = %v, want %v", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,346 @@
+package failover
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nft"
+)
+
+// The defaults of a gate.
+const (
+	defaultTable   = "vipd-owner"
+	defaultTimeout = 250 * time.Millisecond
+)
+
+// beatPort is that of 127.0.0.1 to which refreshes are sent. Nobody listens there.
+const beatPort = 9899
+
+// GateOptions say what a Gate is made of. Empty fields have the defaults.
+type GateOptions struct {
+	Table   string
+	Timeout time.Duration
+}
+
+// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on its table can't be changed by other
+// programs while this one runs, and "nft flush ruleset" leaves it alone; before, Intact finds what they did. Of its methods Refresh may be called by one goroutine
+// beside one that calls the others.
+type Gate struct {
+	o     GateOptions
+	table nft.Table
+	conn  *nft.Conn
+	// beat is the socket of refreshes, and to where they go.
+	beat  int
+	to    *unix.SockaddrInet4
+	token atomic.Pointer[[8]byte] // of the table that stands: refreshes with another do nothing
+
+	// shared: this kernel can't keep other programs from changing the table.
+	shared  bool
+	devices []string
+	vips    map[netip.Addr]bool
+	made    uint32 // the generation of nf_tables after which all was found as it should be; 0 means not looked at
+}
+
+// NewGate opens what a gate needs. It changes nothing.
+func NewGate(o GateOptions) (*Gate, error) {
+	o.Table, o.Timeout = cmp.Or(o.Table, defaultTable), cmp.Or(o.Timeout, defaultTimeout)
+	conn, err := nft.Open()
+	if err != nil {
+		return nil, fmt.Errorf("opening the gate of owned VIPs: %w", err)
+	}
+	beat, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the gate of owned VIPs: %w", err), conn.Close())
+	}
+	g := &Gate{
+		o: o, table: nft.Table{Family: nft.Netdev, Name: o.Table}, conn: conn, beat: beat,
+		to: &unix.SockaddrInet4{Port: beatPort, Addr: [4]byte{127, 0, 0, 1}}, vips: map[netip.Addr]bool{},
+	}
+	g.token.Store(new([8]byte))
+	return g, nil
+}
+
+// Close closes what NewGate opened. The table stays, and the gate closes within its timeout.
+func (g *Gate) Close() error { return errors.Join(g.conn.Close(), unix.Close(g.beat)) }
+
+// The sets and chains of the gate's table.
+const (
+	gateChain = "gate"
+	beatChain = "beat"
+)
+
+func aliveSet() *nft.Set {
+	// Of deletions that wait for the kernel's collector each takes a place: 4 were too few.
+	return &nft.Set{Name: "alive", Key: nft.Mark, Timed: true, Dynamic: true, Size: 64}
+}
+
+func vipSet(f nft.Family) *nft.Set {
+	name := "vips4"
+	if f == nft.IPv6 {
+		name = "vips6"
+	}
+	return &nft.Set{Name: name, Key: nft.As{Family: f, Field: nft.Daddr}}
+}
+
+// alive is the one element of the set of that name.
+func (g *Gate) alive() nft.Elem { return nft.Elem{Key: nft.Bytes{}.Number(0), Timeout: g.o.Timeout} }
+
+// Install puts the gate in front of everything on the devices, closed, for all VIPs that this host may ever own. It replaces
+// what is there, of an earlier process too: that one's refreshes do nothing any more.
+func (g *Gate) Install(devices []string, vips []netip.Addr) error {
+	token := new([8]byte)
+	_, _ = rand.Read(token[:]) // it never fails
+	g.token.Store(token)
+	g.devices, g.vips, g.made = slices.Clone(devices), map[netip.Addr]bool{}, 0
+	for _, a := range vips {
+		g.vips[a] = true
+	}
+	err := g.conn.Commit(g.install())
+	if errors.Is(err, unix.EOPNOTSUPP) && !g.shared {
+		g.shared = true // before Linux 6.9
+		err = g.conn.Commit(g.install())
+	}
+	if err != nil {
+		return fmt.Errorf("installing the gate of owned VIPs: %w", err)
+	}
+	return nil
+}
+
+// install is the transaction that makes the table anew.
+func (g *Gate) install() *nft.Tx {
+	tx, x := &nft.Tx{}, g.table
+	tx.TouchTable(x)
+	tx.DeleteTable(x)
+	if g.shared {
+		tx.AddTable(x)
+	} else {
+		tx.ClaimTable(x)
+	}
+	alive, vips4, vips6 := aliveSet(), vipSet(nft.IPv4), vipSet(nft.IPv6)
+	for _, s := range []*nft.Set{alive, vips4, vips6} {
+		tx.AddSet(x, s)
+	}
+	rule := func(chain string, do ...nft.Stmt) { tx.AddRule(x, chain, nft.Rule{Do: do}) }
+	tx.AddChain(x, &nft.Chain{Name: gateChain})
+	isOpen := nft.In{Of: nft.Constant{}, Set: alive}
+	rule(gateChain, isOpen, nft.Return)
+	rule(gateChain, nft.Drop)
+
+	tx.AddChain(x, &nft.Chain{Name: beatChain, Hook: hook(nft.Egress, "lo")})
+	rule(beatChain, nft.EtherIPv4, nft.Is{Field: nft.L4proto, Value: unix.IPPROTO_UDP},
+		nft.Equal{Of: nft.Raw{Header: nft.NetworkHeader, Offset: 16, Size: 4}, Value: g.to.Addr[:]},
+		nft.Equal{Of: nft.Raw{Header: nft.TransportHeader, Offset: 2, Size: 2}, Value: binary.BigEndian.AppendUint16(nil, beatPort)},
+		nft.Equal{Of: nft.Raw{Header: nft.TransportHeader, Offset: 8, Size: 8}, Value: g.token.Load()[:]},
+		isOpen, nft.Update{Map: alive, Key: nft.Constant{}, Timeout: g.o.Timeout}, nft.Drop)
+
+	for _, device := range g.devices {
+		g.stand(tx, device)
+	}
+	for _, s := range []*nft.Set{vips4, vips6} {
+		tx.Add(x, s, elements(slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare), s == vips4)...)
+	}
+	return tx
+}
+
+// chainsOn are the names of the chains for what comes in and goes out by a device.
+func chainsOn(device string) (in, out string) { return "in-" + device, "out-" + device }
+
+// stand puts the gate on a device.
+func (g *Gate) stand(tx *nft.Tx, device string) {
+	in, out := chainsOn(device)
+	tx.AddChain(g.table, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
+	gate(tx, g.table, in, nft.Daddr, 24, 135) // an ARP packet's target, neighbour solicitations
+	tx.AddChain(g.table, &nft.Chain{Name: out, Hook: hook(nft.Egress, device)})
+	gate(tx, g.table, out, nft.Saddr, 14, 136) // an ARP packet's sender, neighbour advertisements
+}
+
+// Follow changes on which devices the gate stands, and leaves it open or closed. No VIP may be bound on one that it leaves.
+func (g *Gate) Follow(devices []string) error {
+	found, err := g.conn.Chains(g.table)
+	if err != nil {
+		return fmt.Errorf("reading the gate of owned VIPs: %w", err)
+	}
+	var tx nft.Tx
+	for _, device := range g.devices {
+		if slices.Contains(devices, device) {
+			continue
+		}
+		in, out := chainsOn(device)
+		for _, c := range found { // the kernel has removed those of a device that is gone
+			if c.Name == in || c.Name == out {
+				tx.FlushChain(g.table, c.Name)
+				tx.DeleteChain(g.table, c.Name)
+			}
+		}
+	}
+	for _, device := range devices {
+		if !slices.Contains(g.devices, device) {
+			g.stand(&tx, device)
+		}
+	}
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("changing the devices of the gate: %w", err)
+	}
+	g.devices, g.made = slices.Clone(devices), 0
+	return nil
+}
+
+// hook is where frames of a device are met, before all other chains.
+func hook(point nft.Point, device string) *nft.Hook {
+	const first = -500
+	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}
+}
+
+// gate leads the frames of VIPs in a chain to the gate: packets that have one in the field, ARP packets that have one at the
+// offset, and messages of NDP of the type about one. Packets of a VIP that is not here are dropped even while the gate is open: rules
+// of NAT stand on each host, and would take what a client still sends to the last owner.
+func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
+	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
+	absent := nft.NotLocal{Source: field == nft.Saddr}
+	tx.AddRule(x, chain, nft.Rule{Do: []nft.Stmt{nft.EtherIPv4, nft.In{Of: nft.As{Family: nft.IPv4, Field: field}, Set: vips4}, absent, nft.Drop}})
+	tx.AddRule(x, chain, nft.Rule{Do: []nft.Stmt{nft.EtherIPv6, nft.In{Of: nft.As{Family: nft.IPv6, Field: field}, Set: vips6}, absent, nft.Drop}})
+	for _, do := range [][]nft.Stmt{
+		{nft.EtherIPv4, nft.In{Of: nft.As{Family: nft.IPv4, Field: field}, Set: vips4}},
+		{nft.EtherARP, nft.In{Of: nft.Raw{Header: nft.NetworkHeader, Offset: arp, Size: 4}, Set: vips4}},
+		{nft.EtherIPv6, nft.In{Of: nft.As{Family: nft.IPv6, Field: field}, Set: vips6}},
+		{
+			nft.EtherIPv6, nft.Is{Field: nft.L4proto, Value: unix.IPPROTO_ICMPV6},
+			nft.Equal{Of: nft.Raw{Header: nft.TransportHeader, Size: 1}, Value: []byte{ndp}},
+			nft.In{Of: nft.Raw{Header: nft.TransportHeader, Offset: 8, Size: 16}, Set: vips6},
+		},
+	} {
+		tx.AddRule(x, chain, nft.Rule{Do: append(do, nft.Jump(gateChain))})
+	}
+}
+
+// elements are those of addresses of one family.
+func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
+	for _, a := range vips {
+		if a.Is4() == v4 {
+			all = append(all, nft.Elem{Key: nft.Bytes{}.Addr(a)})
+		}
+	}
+	return all
+}
+
+// Cover changes for which VIPs the gate stands. A VIP that this host has, or may get, is among them.
+func (g *Gate) Cover(vips []netip.Addr) error {
+	want := map[netip.Addr]bool{}
+	for _, a := range vips {
+		want[a] = true
+	}
+	var tx nft.Tx
+	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+		var add, drop []netip.Addr
+		for a := range want {
+			if !g.vips[a] {
+				add = append(add, a)
+			}
+		}
+		for a := range g.vips {
+			if !want[a] {
+				drop = append(drop, a)
+			}
+		}
+		tx.Add(g.table, vipSet(f), elements(add, f == nft.IPv4)...)
+		tx.Delete(g.table, vipSet(f), elements(drop, f == nft.IPv4)...)
+	}
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("changing the VIPs of the gate: %w", err)
+	}
+	g.vips = want
+	return nil
+}
+
+// Open opens the gate, for its timeout. No owned VIP may be bound then: who was stopped before it calls this may be late.
+func (g *Gate) Open() error {
+	var tx nft.Tx
+	tx.FlushSet(g.table, aliveSet())
+	tx.Add(g.table, aliveSet(), g.alive())
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("opening the gate of owned VIPs: %w", err)
+	}
+	return nil
+}
+
+// Refresh keeps an open gate open for its timeout from now on; a closed one stays closed. It takes no lock that changes of rules
+// hold, and returns within microseconds.
+func (g *Gate) Refresh() error {
+	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
+}
+
+// Intact looks whether the gate stands as Install and Cover left it; the reason says what is missing. While no program changes
+// rules it costs one question.
+func (g *Gate) Intact() (reason string, err error) {
+	now, err := g.conn.Generation()
+	if err != nil || now == g.made && g.made != 0 {
+		return "", err
+	}
+	chains, err := g.conn.Chains(g.table)
+	if err != nil {
+		return "", err
+	}
+	rules, err := g.conn.Rules(g.table, "")
+	if err != nil {
+		return "", err
+	}
+	there := map[string]bool{}
+	for _, c := range chains {
+		there[c.Name] = true
+	}
+	for _, device := range g.devices {
+		if in, out := chainsOn(device); !there[in] || !there[out] {
+			return fmt.Sprintf("the gate of owned VIPs is gone from %s", device), nil
+		}
+	}
+	vips := 0
+	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+		in, err := g.conn.Elements(g.table, vipSet(f).Name)
+		if err != nil {
+			return "", err
+		}
+		vips += len(in)
+	}
+	if !there[gateChain] || !there[beatChain] || len(rules) != 3+12*len(g.devices) || vips != len(g.vips) {
+		return fmt.Sprintf("the table netdev %s was changed", g.o.Table), nil
+	}
+	g.made = now
+	return "", nil
+}
+
+// listed reads the VIPs of the table that stands, which an earlier process may have left.
+func (g *Gate) listed() (vips []netip.Addr, err error) {
+	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+		all, err := g.conn.Elements(g.table, vipSet(f).Name)
+		if err != nil {
+			return nil, fmt.Errorf("reading the VIPs of the gate: %w", err)
+		}
+		for _, e := range all {
+			if a, ok := netip.AddrFromSlice(e.Key); ok {
+				vips = append(vips, a)
+			}
+		}
+	}
+	return vips, nil
+}
+
+// Remove takes the gate away.
+func (g *Gate) Remove() error {
+	var tx nft.Tx
+	tx.TouchTable(g.table)
+	tx.DeleteTable(g.table)
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("removing the gate of owned VIPs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,392 @@
+package failover
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+const (
+	vip4 = "10.9.0.100"
+	vip6 = "fd09::100"
+)
+
+// world is a host with a LAN, on which a client is, and a server behind it, to which it translates VIP:80.
+func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
+	l = lab.New(t)
+	lab.Need(t, "nft")
+	client = l.Add("client")
+	server := l.Add("server")
+	b := l.Bridge("lan")
+	b.Join(l.Host(), "10.9.0.11/24", "fd09::11/64")
+	b.Join(client, "10.9.0.50/24", "fd09::50/64")
+	l.Link(l.Host(), server, "10.8.0.1/24", "10.8.0.20/24")
+	server.Default("10.8.0.1")
+	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	server.Echo("udp", "s1", netip.MustParseAddrPort("10.8.0.20:80"))
+	l.Host().Exec("nft", `add table ip test; add chain ip test pre { type nat hook prerouting priority -100; }; add rule ip test pre ip daddr `+vip4+` udp dport 80 dnat to 10.8.0.20:80`)
+	t.Cleanup(func() { l.Host().For(t).Exec("nft", "add table ip test; delete table ip test") })
+	return l, client
+}
+
+// TestFrozen freezes an owner: by the kernel's clock alone nobody answers for its VIPs any more, by ARP or NDP, and nothing is
+// forwarded, with the addresses bound and without them. When it goes on its refreshes open nothing.
+func TestFrozen(t *testing.T) {
+	l, client := world(t)
+	process, tell := owner(t, l, vip4, vip6)
+	mac := hostMAC(t, l)
+	lab.Eventually(t, 10*time.Second, "answers", func() error {
+		found := answers(t, client, vip4, vip6)
+		if len(found) != 2 || found[netip.MustParseAddr(vip4)].String() != mac {
+			return fmt.Errorf("who answers is %v", found)
+		}
+		return nil
+	})
+	client.Exec("ip", "neigh", "replace", vip4, "lladdr", mac, "nud", "permanent", "dev", "lan") // ARP keeps nothing back
+	lab.Eventually(t, 10*time.Second, "an answer through the host", func() error { return askServer(t, client) })
+	tell()
+
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped, last := time.Now(), time.Duration(0)
+	lab.Eventually(t, 10*time.Second, "silence", func() error {
+		for range 2 { // what comes late is an answer to a question of before
+			asked := time.Since(stopped)
+			if found := answers(t, client, vip4, vip6); len(found) > 0 {
+				last = asked
+				return fmt.Errorf("after %s %v answer", asked, found)
+			}
+		}
+		return nil
+	})
+	t.Logf("frozen: the last question that was answered was asked after %s", last.Round(time.Millisecond))
+	silent := func(when string) {
+		t.Helper()
+		if found := answers(t, client, vip4, vip6); len(found) > 0 {
+			t.Errorf("%s: %v answer", when, found)
+		}
+		if err := askServer(t, client); err == nil {
+			t.Errorf("%s: a packet was forwarded", when)
+		}
+	}
+	silent("frozen, with the addresses bound")
+	if err := process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	silent("going on")
+	silent("going on for longer than the timeout")
+	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
+	silent("without the address")
+}
+
+func hostMAC(t *testing.T, l *lab.Lab) string {
+	t.Helper()
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return device.HardwareAddr.String()
+}
+
+// askServer asks the server behind the VIP, and returns why there is no answer.
+func askServer(t *testing.T, client *lab.NS) error {
+	t.Helper()
+	c, err := client.Dial(t.Context(), "udp", vip4+":80")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	_, err = lab.AskWithin(c, wait.Scaled(100*time.Millisecond))
+	return err
+}
+
+// TestGate opens and closes a gate, changes its VIPs, and finds what others take away.
+func TestGate(t *testing.T) {
+	l, client := world(t)
+	if err := Trial(); err != nil {
+		t.Fatalf("the trial says: %v", err)
+	}
+	g, err := NewGate(GateOptions{Timeout: time.Hour}) // nothing here depends on time
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close(); clean(t, []string{vip4, vip6}) })
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
+	if err := g.Install([]string{"lan"}, both); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.Add(device.Index, both)...); err != nil {
+		t.Fatal(err)
+	}
+	state := func(when string, want int, open bool) {
+		t.Helper()
+		lab.Eventually(t, 10*time.Second, when, func() error { // a busy host answers late
+			if found := answers(t, client, vip4, vip6); len(found) != want {
+				return fmt.Errorf("%v answer, want %d", found, want)
+			}
+			return nil
+		})
+		if is, err := g.IsOpen(); err != nil || is != open {
+			t.Errorf("%s: open is %t, %v", when, is, err)
+		}
+		if reason, err := g.Intact(); reason != "" || err != nil {
+			t.Errorf("%s: %q, %v", when, reason, err)
+		}
+	}
+	state("installed", 0, false)
+	if err := g.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	state("refreshed, but never opened", 0, false)
+	do := func(f func() error) {
+		t.Helper()
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(g.Open)
+	state("open", 2, true)
+	do(g.Refresh)
+	state("refreshed", 2, true)
+	do(g.Shut)
+	state("shut", 0, false)
+	do(func() error { return g.Cover(both[:1]) })
+	state("of one VIP", 1, false)
+	do(func() error { return g.Cover(both) })
+	do(g.Open)
+	do(func() error { return g.Install([]string{"lan"}, both) })
+	state("installed anew", 0, false)
+	l.Host().Exec("nft", "flush", "ruleset")
+	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
+		t.Errorf("after \"nft flush ruleset\": %q, %v; this kernel keeps others from it: %t", reason, err, !g.shared)
+	}
+	do(g.Remove)
+	if reason, err := g.Intact(); reason == "" || err != nil {
+		t.Errorf("after its table was deleted it is intact, %v", err)
+	}
+}
+
+// TestAdded: once an address is added the kernel takes packets for it, so that what is said in its name passes the gate, unless that
+// takes the kernel longer than it is waited for.
+func TestAdded(t *testing.T) {
+	world(t)
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
+	for range 20 {
+		began := time.Now()
+		if err := errors.Join(x.Add(device.Index, both)...); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range both {
+			if !isLocal(a) && time.Since(began) < settling {
+				t.Errorf("%s is added, and not taken for this host's", a)
+			}
+		}
+		if err := errors.Join(x.Remove(device.Index, both)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLost: VIPs that have gone from their interface are known. One that the kernel takes no more is announced no more.
+func TestLost(t *testing.T) {
+	l, _ := world(t)
+	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
+	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: map[netip.Addr]string{both[0]: "lan", both[1]: "lan"}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4, vip6}) })
+	lost := func(want ...netip.Addr) {
+		t.Helper()
+		got := k.Lost()
+		if slices.SortFunc(got, netip.Addr.Compare); !slices.Equal(got, want) {
+			t.Errorf("%v are lost, want %v", got, want)
+		}
+	}
+	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind(both)) > 0 {
+		t.Fatal("the VIPs are not there: ", err)
+	}
+	lost()
+	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
+	l.Host().Sysctl("net.ipv6.conf.lan.disable_ipv6", "1")
+	lost(both...)
+	if failed := k.Bind(k.Lost()); len(failed) != 1 || failed[both[1]] == nil {
+		t.Errorf("putting back fails for %v", failed)
+	}
+	lost()
+	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {
+		t.Errorf("%v are announced, want %s", got, both[0])
+	}
+}
+
+// TestOtherDevice: a VIP whose network is another device's now is not left on the one before, where nobody would take it away.
+func TestOtherDevice(t *testing.T) {
+	l, _ := world(t)
+	v := netip.MustParseAddr(vip4)
+	on := func(device string) Places {
+		return Places{Interfaces: []string{"lan", "other"}, Devices: map[netip.Addr]string{v: device}}
+	}
+	l.Host().Exec("ip", "link", "add", "other", "type", "bridge")
+	l.Host().Exec("ip", "link", "set", "other", "up")
+	k, err := NewKernel(KernelOptions{Places: on("lan"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4}) })
+	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind([]netip.Addr{v})) > 0 {
+		t.Fatal("the VIP is not there: ", err)
+	}
+	if err := k.Cover(on("other")); err != nil {
+		t.Fatal(err)
+	}
+	if failed := k.Bind(k.Lost()); len(failed) > 0 {
+		t.Errorf("putting it on the other device fails for %v", failed)
+	}
+	held := func() (n int) {
+		all, err := Held()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(fmt.Sprint(all), vip4)
+	}
+	if n := held(); n != 1 {
+		t.Errorf("the VIP is on %d devices", n)
+	}
+	if err := k.Unbind([]netip.Addr{v}); err != nil || held() > 0 {
+		t.Errorf("the VIP stays on %d devices when it goes to another host, %v", held(), err)
+	}
+}
+
+// TestLeft kills an owner. The next one removes the VIP that it left, also where users have taken the VIP away, or it has no device any
+// more and the table of the gate is gone; and it removes a VIP that comes later before the gate lets it pass.
+func TestLeft(t *testing.T) {
+	l, client := world(t)
+	process, _ := owner(t, l, vip4)
+	lab.Eventually(t, 10*time.Second, "an answer", func() error {
+		if len(answers(t, client, vip4)) == 0 {
+			return errors.New("nobody answers")
+		}
+		return nil
+	})
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = process.Wait()
+	left, other := netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)
+	at := func(vips ...netip.Addr) Places {
+		p := Places{Interfaces: []string{"lan"}, Devices: map[netip.Addr]string{}}
+		for _, a := range vips {
+			p.Devices[a] = "lan"
+		}
+		return p
+	}
+	next := func(told ...netip.Addr) *Kernel {
+		t.Helper()
+		k, err := NewKernel(KernelOptions{Places: at(other), Told: told, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	removed := func(when string) {
+		t.Helper()
+		if held, err := Held(); err != nil || strings.Contains(fmt.Sprint(held), vip4) {
+			t.Errorf("%s, the VIP is still here: %v, %v", when, held, err)
+		}
+	}
+	k := next()
+	removed("taken away by users")
+	add := func() { l.Host().Exec("ip", "addr", "add", vip4+"/32", "dev", "lan") }
+	add()
+	if err := errors.Join(k.Open(), k.Cover(at(left, other))); err != nil {
+		t.Fatal(err)
+	}
+	removed("covered by an open gate")
+	if err := errors.Join(k.gate.Remove(), k.End()); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	k = next(left)
+	removed("without a device, after the gate's table was deleted")
+	_ = k.End()
+}
+
+// TestMany has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.
+func TestMany(t *testing.T) {
+	_, client := world(t)
+	n := wait.Load(1000)
+	var vips []netip.Addr
+	var texts []string
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{10, 9, byte(1 + i/250), byte(1 + i%250)})
+		if i%4 == 3 {
+			a = netip.MustParseAddr(fmt.Sprintf("fd09::1:%x", i+1))
+		}
+		vips, texts = append(vips, a), append(texts, a.String())
+	}
+	g, err := NewGate(GateOptions{Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = g.Close(), x.Close(); clean(t, texts) })
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := hear(t, client)
+	began := time.Now()
+	if err := g.Install([]string{"lan"}, vips); err != nil {
+		t.Fatal(err)
+	}
+	installed := time.Now()
+	if err := g.Open(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.Add(device.Index, vips)...); err != nil {
+		t.Fatal(err)
+	}
+	added := time.Now()
+	announcing(t).Announce(device.Index, vips)
+	wait.For(t, 30*time.Second, "all are announced", func() bool { return heard.distinct() == n })
+	t.Logf("%d VIPs: the gate took %s, the addresses %s, the announcements %s", n, installed.Sub(began), added.Sub(installed), time.Since(added))
+	x.Remove(device.Index, vips[:n/2])
+	if own, err := x.Strip(vips); err != nil || len(own) > 0 {
+		t.Errorf("stripping left %v, %v", own, err)
+	}
+}

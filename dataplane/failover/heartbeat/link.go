@@ -1,0 +1,173 @@
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer/failover"
+)
+
+// Port is where nodes hear each other.
+const Port = 9898
+
+// Link has a socket on each of a node's addresses. One goroutine calls Send, Reach, Network and Change.
+type Link struct {
+	at      []failover.Address
+	keys    atomic.Pointer[[][]byte]
+	foreign atomic.Int64
+	// intruded is when the last of the foreign came, in nanoseconds since 1970.
+	intruded atomic.Int64
+
+	mu    sync.Mutex // guards what follows, while Run may look at it
+	conns []*net.UDPConn
+	// receive begins to receive by a socket; nil means that Run has not begun, or has ended.
+	receive func(on int, c *net.UDPConn, at netip.Addr)
+}
+
+// Listen opens the sockets.
+func Listen(at []failover.Address) (*Link, error) {
+	l := &Link{}
+	if err := l.Change(at); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Change follows the node's addresses, of which none goes: each has its index.
+func (l *Link) Change(at []failover.Address) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, a := range at {
+		if i < len(l.at) && l.at[i].Addr == a.Addr {
+			l.at[i] = a
+			continue
+		}
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Addr, Port)))
+		if err != nil {
+			return fmt.Errorf("opening UDP port %d for heartbeats: %w", Port, err)
+		}
+		if i < len(l.at) {
+			_ = l.conns[i].Close() // of an address that the device has no more
+			l.at[i], l.conns[i] = a, c
+		} else {
+			l.at, l.conns = append(l.at, a), append(l.conns, c)
+		}
+		if l.receive != nil {
+			l.receive(i, c, a.Addr)
+		}
+	}
+	return nil
+}
+
+// Close closes the sockets.
+func (l *Link) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []error
+	for _, c := range l.conns {
+		all = append(all, c.Close())
+	}
+	l.receive = nil
+	return errors.Join(all...)
+}
+
+// SetKeys says what datagrams are signed with: the first, and those that are taken, too. Without any nothing is sent or taken.
+func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
+
+// Foreign counts the datagrams that were signed with another key.
+func (l *Link) Foreign() int64 { return l.foreign.Load() }
+
+// lately is how long a datagram with another key is a problem.
+const lately = time.Minute
+
+// Intruded says whether a datagram with another key came within the last minute.
+func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
+
+// Run calls heard with each message and the index of the address that it came to, until ctx ends.
+func (l *Link) Run(ctx context.Context, heard func(on int, m failover.Message)) {
+	var all sync.WaitGroup
+	l.mu.Lock()
+	l.receive = func(on int, c *net.UDPConn, at netip.Addr) {
+		all.Go(func() { l.receiveBy(ctx, c, at, func(m failover.Message) { heard(on, m) }) })
+	}
+	for i, c := range l.conns {
+		l.receive(i, c, l.at[i].Addr)
+	}
+	l.mu.Unlock()
+	<-ctx.Done()
+	_ = l.Close()
+	all.Wait()
+}
+
+func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, heard func(failover.Message)) {
+	b := make([]byte, 2048)
+	for {
+		n, _, err := c.ReadFromUDPAddrPort(b)
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		keys := l.keys.Load()
+		if err != nil || keys == nil {
+			continue // an error of a peer's port, told by ICMP
+		}
+		switch m, err := Decode(b[:n], at, *keys); {
+		case errors.Is(err, ErrKey):
+			l.foreign.Add(1)
+			l.intruded.Store(time.Now().UnixNano())
+		case err == nil:
+			heard(m)
+		}
+	}
+}
+
+// Send sends a message to a peer with these addresses, from one of this node's (an index) or from all (-1): each to the
+// address that shares its network, and the way to etcd to the other's.
+func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
+	keys := l.keys.Load()
+	if keys == nil || len(*keys) == 0 {
+		return
+	}
+	for i := range l.at {
+		if on >= 0 && i != on {
+			continue
+		}
+		for _, to := range l.Reach(i, peer) {
+			_, _ = l.conns[i].WriteToUDPAddrPort(Encode(m, to, (*keys)[0]), netip.AddrPortFrom(to, Port)) // silence tells
+		}
+	}
+}
+
+// Network names the network of an address of this node, or the address where it has none: on the way to etcd.
+func (l *Link) Network(i int) string {
+	a := l.at[i]
+	for _, n := range a.Networks {
+		if n.Contains(a.Addr) {
+			return n.String()
+		}
+	}
+	return a.Addr.String()
+}
+
+// Reach returns the addresses of a peer that are reached from an address of this node (an index).
+func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
+	a := l.at[from]
+	for i, p := range peer {
+		shared := slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return slices.Contains(a.Networks, n) })
+		if (shared || from == way(l.at) && i == way(peer)) && a.Addr.Is4() == p.Addr.Is4() {
+			to = append(to, p.Addr)
+		}
+	}
+	return to
+}
+
+// way is the address by which a node reaches etcd: one without networks, or the first.
+func way(at []failover.Address) int {
+	return max(slices.IndexFunc(at, func(a failover.Address) bool { return len(a.Networks) == 0 }), 0)
+}

@@ -1,0 +1,179 @@
+package failover
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/dataplane/internal/nft"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// childVar has the test binary be an owner, of the VIPs that it names.
+const childVar = "VIPD_TEST_OWNER"
+
+func TestMain(m *testing.M) {
+	if vips := os.Getenv(childVar); vips != "" {
+		if err := own(strings.Fields(vips)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	lab.Main(m)
+}
+
+// own is an owner on the device lan: it opens the gate anew where it was late, until it is told not to, and refreshes it without
+// end.
+func own(texts []string) error {
+	var vips []netip.Addr
+	devices := map[netip.Addr]string{}
+	for _, text := range texts {
+		a := netip.MustParseAddr(text)
+		vips, devices[a] = append(vips, a), "lan"
+	}
+	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: devices}, Gone: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		return err
+	}
+	go k.Run(context.Background())
+	if err := k.Close(); err != nil {
+		return err
+	}
+	told := make(chan bool)
+	go func() {
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		close(told)
+	}()
+	reopens := true
+	for {
+		k.Refresh()
+		select {
+		case <-told:
+			told, reopens = nil, false
+			fmt.Println("told")
+		case <-time.After(defaultTimeout / 8): // time that really passes: the gate's
+		}
+		if !reopens {
+			continue
+		}
+		if is, err := k.gate.IsOpen(); err != nil || is {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := errors.Join(k.Unbind(vips), k.Open()); err != nil {
+			return err
+		}
+		if failed := k.Bind(vips); len(failed) > 0 {
+			return fmt.Errorf("adding VIPs: %v", failed)
+		}
+	}
+}
+
+// owner starts an owner of the VIPs on the host. Tell has it open the gate no more.
+func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, tell func()) {
+	t.Helper()
+	cmd := l.Host().Command(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), childVar+"="+strings.Join(vips, " "))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		clean(t, vips)
+	})
+	return cmd.Process, func() {
+		t.Helper()
+		fmt.Fprintln(in)
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "told\n" {
+			t.Fatalf("the owner answers %q, %v", line, err)
+		}
+	}
+}
+
+// clean takes away what an owner that was killed has left.
+func clean(t *testing.T, vips []string) {
+	g, err := NewGate(GateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []netip.Addr
+	for _, v := range vips {
+		all = append(all, netip.MustParseAddr(v))
+	}
+	if own, err := x.Strip(all); len(own) > 0 || err != nil {
+		t.Errorf("the host's own are %v, %v", own, err)
+	}
+	if err := g.Remove(); err != nil {
+		t.Error(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// answers asks from a namespace who has the VIPs, and returns the MAC of each that answers.
+func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
+	t.Helper()
+	var found map[netip.Addr]net.HardwareAddr
+	err := from.Do(func() error {
+		device, err := net.InterfaceByName("lan")
+		if err != nil {
+			return err
+		}
+		var all []netip.Addr
+		for _, v := range vips {
+			all = append(all, netip.MustParseAddr(v))
+		}
+		found, err = Probe(context.Background(), device.Index, all, wait.Scaled(60*time.Millisecond))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// IsOpen asks the kernel.
+func (g *Gate) IsOpen() (bool, error) {
+	all, err := g.conn.Elements(g.table, aliveSet().Name)
+	return len(all) > 0, err
+}
+
+// Shut closes the gate at once.
+func (g *Gate) Shut() error {
+	var tx nft.Tx
+	tx.FlushSet(g.table, aliveSet())
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("closing the gate of owned VIPs: %w", err)
+	}
+	return nil
+}

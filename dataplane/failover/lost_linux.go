@@ -1,0 +1,81 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer/lib/wake"
+	"vipd/dataplane/internal/nlsock"
+)
+
+// watch tells Gone when addresses have left an interface, and the announcer when an interface has changed, until ctx ends. It begins with
+// both: what came before was not heard.
+func (k *Kernel) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
+			k.o.Log.Debug("following the host's addresses", "err", err)
+		}
+		wake.Sleep(ctx, time.Second)
+	}
+}
+
+// departures does so until ctx ends, or something fails.
+func (k *Kernel) departures(ctx context.Context) error {
+	const room = 1 << 20 // of what does not fit the kernel says so
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
+	for gone, changed := true, true; ; {
+		if gone {
+			k.o.Gone()
+		}
+		if changed {
+			k.announcer.links.Send()
+		}
+		gone, changed = false, false
+		m, err := s.Receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			gone, changed = true, true
+		case err != nil:
+			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
+		}
+		for m.Next() {
+			gone = gone || m.Kind == unix.RTM_DELADDR
+			changed = changed || m.Kind == unix.RTM_NEWLINK
+		}
+	}
+}
+
+// Lost are the VIPs that Bind has put on their interfaces, and that are not there any more: another program has taken them off, or the
+// kernel, for an interface that goes down loses its IPv6 addresses. Those that are added meanwhile it keeps.
+func (k *Kernel) Lost() (vips []netip.Addr) {
+	held, err := Held()
+	if err != nil {
+		return nil // the next look tells
+	}
+	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			continue // with which they have gone
+		}
+		there := map[netip.Addr]bool{}
+		for _, p := range held[link.Index] {
+			there[p.Addr()] = true
+		}
+		for _, a := range all {
+			if !there[a] {
+				vips = append(vips, a)
+			}
+		}
+	}
+	return vips
+}

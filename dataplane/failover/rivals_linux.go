@@ -1,0 +1,217 @@
+package failover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/neigh"
+)
+
+// Rival is another host on a link that says it has a VIP.
+type Rival struct {
+	VIP netip.Addr
+	MAC net.HardwareAddr
+}
+
+// Rivals calls tell for each frame in which another host on the device's link says that it has a VIP, until ctx ends. VIP
+// reports what is one; both are called by several goroutines, and must not block.
+func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell func(Rival)) error {
+	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
+		if !c.Asks && vip(c.Addr) {
+			tell(Rival{c.Addr, c.MAC})
+		}
+	})
+}
+
+// probes is how often Probe asks within its patience.
+const probes = 3
+
+// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of those that answer within a moment. A
+// device that also answers for addresses that nobody has is a proxy, and does not count.
+func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+	const patience = 300 * time.Millisecond
+	d, err := net.InterfaceByName(device)
+	if err != nil {
+		return nil, fmt.Errorf("looking at interface %s: %w", device, err)
+	}
+	own, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing this host's interfaces: %w", err)
+	}
+	controls := controlsFor(vips)
+	found, err := Probe(ctx, d.Index, slices.Concat(vips, controls), patience)
+	proxies := proxiesIn(found, controls)
+	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // another device of this host on the same link
+		return proxies[mac.String()] || slices.Contains(controls, a) ||
+			slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
+	})
+	return found, err
+}
+
+// documentation is an address that nobody has (RFC 5737). It is reached as everything without a specific route is.
+var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
+
+// controlsFor returns addresses that probably nobody has: two in the neighbourhood of the first VIP of each family, and documentation.
+// A proxy may answer for a single network, or for what its default route leads to.
+func controlsFor(vips []netip.Addr) (all []netip.Addr) {
+	for _, is4 := range []bool{true, false} {
+		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
+		if i < 0 {
+			continue
+		}
+		for tries, added := 0, 0; added < 2 && tries < 100; tries++ { // the VIPs may fill the network
+			b := vips[i].AsSlice()
+			for j := range b {
+				if is4 && j == 3 || !is4 && j >= 8 {
+					b[j] = byte(1 + rand.N(254))
+				}
+			}
+			if a, _ := netip.AddrFromSlice(b); !slices.Contains(vips, a) && !slices.Contains(all, a) {
+				all, added = append(all, a), added+1
+			}
+		}
+		if is4 {
+			all = append(all, documentation)
+		}
+	}
+	return all
+}
+
+// proxiesIn returns the MACs that answered for documentation, or for two other controls.
+func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map[string]bool {
+	answers, proxies := map[string]int{}, map[string]bool{}
+	for _, a := range controls {
+		if mac, ok := found[a]; ok {
+			answers[mac.String()]++
+			proxies[mac.String()] = answers[mac.String()] > 1 || a == documentation || proxies[mac.String()]
+		}
+	}
+	return proxies
+}
+
+// Neighbours returns the addresses of the kernel's neighbour tables that have a MAC, with the devices that lead to them.
+func Neighbours() (map[netip.Addr]string, error) {
+	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, fmt.Errorf("listing neighbours: %w", err)
+	}
+	names, all := map[int]string{}, map[netip.Addr]string{}
+	for _, e := range entries {
+		a, ok := netip.AddrFromSlice(e.IP)
+		if !ok || len(e.HardwareAddr) != 6 || e.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NOARP) != 0 {
+			continue
+		}
+		if _, known := names[e.LinkIndex]; !known {
+			names[e.LinkIndex] = ""
+			if d, err := net.InterfaceByIndex(e.LinkIndex); err == nil {
+				names[e.LinkIndex] = d.Name
+			}
+		}
+		all[a.Unmap()] = names[e.LinkIndex]
+	}
+	return all, nil
+}
+
+// manyVIPs is from how many VIPs on each is asked for once: more would flood the link.
+const manyVIPs = 1000
+
+// Probe asks on the device's link who has the VIPs, three times within patience (RFC 5227, RFC 4862), and returns the MAC of
+// who answers. This host itself is not heard.
+func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
+	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
+	for _, a := range vips {
+		asked[a] = true
+	}
+	sender, err := neigh.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	var failed error
+	var asking sync.WaitGroup
+	ready := func() {
+		failed = ask(sender, vips) // which opens the sockets here, where the caller is
+		time.AfterFunc(patience, cancel)
+		if failed == nil {
+			every := patience / probes
+			if len(vips) > manyVIPs {
+				every = patience
+			}
+			asking.Go(func() { failed = askAgain(ctx, sender, vips, every) })
+		}
+	}
+	err = neigh.Claims(ctx, device, nil, ready, func(c neigh.Claim) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked[c.Addr] && !c.Asks {
+			found[c.Addr] = c.MAC
+		}
+	})
+	asking.Wait()
+	return found, errors.Join(err, failed, sender.Close())
+}
+
+// ask asks once for each of the VIPs.
+func ask(sender *neigh.Sender, vips []netip.Addr) error {
+	for _, a := range vips {
+		if err := sender.Ask(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Reach asks on the device's link for hosts again and again, and calls answered with each answer, until ctx ends.
+func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
+	sender, err := neigh.Open(device)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var failed error
+	var asking sync.WaitGroup
+	ready := func() {
+		asking.Go(func() {
+			defer cancel() // without questions there is nothing to hear
+			failed = askAgain(ctx, sender, hosts, every)
+		})
+	}
+	err = neigh.Claims(ctx, device, hosts, ready, func(c neigh.Claim) {
+		if slices.Contains(hosts, c.Addr) && !c.Asks {
+			answered()
+		}
+	})
+	cancel()
+	asking.Wait()
+	return errors.Join(err, failed, sender.Close())
+}
+
+// askAgain asks every so often until ctx ends.
+func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
+	again := time.NewTicker(every)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+			if err := ask(sender, vips); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer/lib/wake"
+	"vipd/dataplane/internal/nlsock"
+)
+
+// Routers returns the default gateways of this host, in order. It returns nil if they can't be read.
+func Routers() (all []netip.Addr) {
+	routes, _ := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	add := func(gateway net.IP) {
+		if a, ok := netip.AddrFromSlice(gateway); ok {
+			all = append(all, a.Unmap())
+		}
+	}
+	for _, r := range routes {
+		if r.Dst != nil && !isDefault(r.Dst) {
+			continue
+		}
+		add(r.Gw)
+		for _, hop := range r.MultiPath {
+			add(hop.Gw)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// isDefault reports whether a destination is everything.
+func isDefault(dst *net.IPNet) bool {
+	ones, _ := dst.Mask.Size()
+	return ones == 0 && dst.IP.IsUnspecified()
+}
+
+// FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It begins with a call. If the kernel
+// reports nothing, it calls once a second.
+func FollowRouters(ctx context.Context, changed func()) {
+	for ctx.Err() == nil {
+		_ = followRoutes(ctx, changed) // it is tried again
+		wake.Sleep(ctx, time.Second)
+	}
+}
+
+// followRoutes does so until ctx ends, or something fails.
+func followRoutes(ctx context.Context, changed func()) error {
+	const room = 1 << 20 // the kernel reports it if events do not fit
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		changed()
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
+	for may := true; ; {
+		if may {
+			changed()
+		}
+		may = false
+		m, err := s.Receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			may = true
+		case err != nil:
+			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
+		}
+		for m.Next() {
+			may = may || isDefaultRoute(m) || m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK
+		}
+	}
+}
+
+// isDefaultRoute reports whether a message is about a route to everything. A host may have a million others.
+func isDefaultRoute(m nlsock.Messages) bool {
+	const size = 1 // the offset of the size of the destination in struct rtmsg
+	return (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && len(m.Body) > size && m.Body[size] == 0
+}

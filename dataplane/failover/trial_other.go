@@ -1,0 +1,33 @@
+//go:build !linux
+
+package failover
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+)
+
+// Trial says why this system can't fence owned VIPs.
+func Trial() error { return errors.New("only Linux can fence VIPs") }
+
+// Cleanup finds nothing.
+func Cleanup(bool) ([]string, error) { return nil, nil }
+
+// Elsewhere hears of nobody.
+func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+	return nil, nil
+}
+
+// Neighbours finds nothing.
+func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
+
+// Routers finds none.
+func Routers() []netip.Addr { return nil }
+
+// FollowRouters waits until ctx ends.
+func FollowRouters(ctx context.Context, _ func()) { <-ctx.Done() }
+
+// Held finds nothing.
+func Held() (map[int][]netip.Prefix, error) { return nil, nil }
