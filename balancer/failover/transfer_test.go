@@ -398,8 +398,8 @@ func TestTransfers(t *testing.T) {
 func TestLateAnswer(t *testing.T) {
 	x := newTransfer(2, 2)
 	for _, name := range []string{
-		"gw0 hears of revision 6", "gw0 does ownership.Unbind", "gw0 hears unbound", "the VIP is gone from gw0: true", "gw1 hears of revision 6",
-		"gw0's transaction 3 is not heard of", "gw0's transaction 4 is carried out", "gw0 hears of revision 7", "gw0 does ownership.Unbind", "gw0 hears unbound",
+		"gw0 hears of revision 6", "gw0 does failover.Unbind", "gw0 hears unbound", "the VIP is gone from gw0: true", "gw1 hears of revision 6",
+		"gw0's transaction 3 is not heard of", "gw0's transaction 4 is carried out", "gw0 hears of revision 7", "gw0 does failover.Unbind", "gw0 hears unbound",
 		"the VIP is gone from gw0: false", "gw1 hears of revision 7", "gw0's transaction 6 is carried out", "gw0 hears of revision 8", "gw0's transaction 4 is answered",
 	} {
 		i := slices.IndexFunc(x.next(), func(s step) bool { return s.String() == name })
