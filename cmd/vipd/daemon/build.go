@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
+	"vipd/cmd/vipd/daemon/internal/apiserver"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/duplicates"
 	"vipd/cmd/vipd/daemon/internal/failover"
@@ -28,12 +30,14 @@ import (
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
 	"vipd/cmd/vipd/daemon/internal/leaving"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
+	"vipd/cmd/vipd/daemon/internal/metrics"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/cmd/vipd/daemon/internal/unanswered"
+	"vipd/cmd/vipd/daemon/internal/web"
 	"vipd/cmd/vipd/owner/cleanup"
 	"vipd/dataplane"
 	onhost "vipd/dataplane/failover"
@@ -52,12 +56,8 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	published := model.NewPublished(d.config)
-	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // what can't be kept is a problem that the model's next round tells
-	if err := d.stateDir.Check(folder.Check); err != nil {
-		return configError{fmt.Errorf("state_dir: %w", err)}
-	}
-	if err := d.stateDir.Make(); err != nil {
-		return folderError(err)
+	if err := d.openStateDir(published); err != nil {
+		return err
 	}
 	d.configuration = liveconfig.New(d.ConfigFile, d.Mode, d.config, published.Kick)
 	choice := modeswitch.Choice{Modes: d.Modes, Configuration: d.configuration, Log: d.Log, Events: d.events}
@@ -66,7 +66,7 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	d.host.SetMode(first.Dataplane.Traits().Needs)
-	d.metrics = newMetrics(d)
+	d.metrics = d.newMetrics()
 	if err := d.newEngine(first.Dataplane); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (d *Daemon) build() (err error) {
 	})
 	d.transitions = transitions.New(transitions.Options{
 		Events: d.events, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
-		Refused: d.metrics.reloadFailures.Inc, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
+		Refused: d.metrics.ReloadFailed, Drains: d.metrics.Drained, Panics: d.metrics.Panicked,
 		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems,
 	})
 	d.model = d.newModel(published, first)
@@ -97,13 +97,7 @@ func (d *Daemon) build() (err error) {
 		Choice: choice, Config: d.config, Engine: d.engine, Adopt: d.model.Adopt, Kick: published.Kick,
 		Tell: d.host.SetMode, Listen: d.outliers.Listen, Counters: &d.counters,
 	}, first)
-	d.access = accesslog.New(accesslog.Options{
-		Default: d.config.Userspace.AccessLog, Log: d.component("access"), Follow: d.modeSwitch.Follow,
-		Services: func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
-			changed := published.Changed() // before the state, so that none is missed
-			return published.State().Inputs.Services, changed
-		},
-	})
+	d.access = d.newAccessLog(published)
 	d.views = status.Sources{
 		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: d.config, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
 		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Addresses: d.host.Addresses, Fleet: d.fleet, Ownership: d.owned.Summary,
@@ -111,8 +105,55 @@ func (d *Daemon) build() (err error) {
 	return nil
 }
 
+// openStateDir makes state_dir unless it exists, and refuses one that others may write.
+func (d *Daemon) openStateDir(published *model.Published) error {
+	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the model's next round reports a file that can't be kept
+	if err := d.stateDir.Check(folder.Check); err != nil {
+		return configError{fmt.Errorf("state_dir: %w", err)}
+	}
+	if err := d.stateDir.Make(); err != nil {
+		return folderError(err)
+	}
+	return nil
+}
+
+func (d *Daemon) newAccessLog(published *model.Published) *accesslog.Log {
+	return accesslog.New(accesslog.Options{
+		Default: d.config.Userspace.AccessLog, Log: d.component("access"), Follow: d.modeSwitch.Follow,
+		Services: func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
+			changed := published.Changed() // before the state, so none is missed
+			return published.State().Inputs.Services, changed
+		},
+	})
+}
+
 // component is the log of a part.
 func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("component", name) }
+
+// newMetrics makes the metrics, which read the other parts only when they are scraped.
+func (d *Daemon) newMetrics() *metrics.Metrics {
+	return metrics.New(metrics.Options{
+		Views: &d.views, PerEndpoint: d.config.Metrics.PerEndpoint, Events: d.events,
+		AccessLogLost: func() uint64 { return d.access.Lost() }, Owner: func() *api.OwnerStatus { return d.owned.Status() },
+	})
+}
+
+// api returns the handler of the API's socket.
+func (d *Daemon) api() http.Handler {
+	return apiserver.Handler(apiserver.Options{
+		Views: &d.views, ChangeGroup: d.config.API.ChangeGroup, Events: d.events, Log: d.Log,
+		Reload: d.Reload, Settle: d.settle, Examined: d.examined, Silence: d.unanswered.Of,
+	})
+}
+
+// webHandler returns the handler of api.http.
+func (d *Daemon) webHandler() http.Handler {
+	o := web.Options{Views: &d.views, Metrics: d.metrics.ServeHTTP, Events: d.events}
+	if d.fleet != nil {
+		o.Fleet = d.fleet.Nodes
+	}
+	return web.Handler(o)
+}
 
 // newEngine makes the engine, which begins with dp, and what traces its rounds.
 func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
@@ -146,7 +187,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
 		// Late, as each of the two tells the other: checks their results, and outliers which checks to hurry.
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
-		Observe: d.metrics.checked, Lease: leaseTime, Log: d.component("health"),
+		Observe: d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
 	if d.config.Store.Kind == config.EtcdStore {
 		o.Etcd = (*etcd.Config)(&d.config.Etcd)
@@ -161,7 +202,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 		Source:  sourceTo,
 	})
 	d.outliers = outlier.New(outlier.Options{
-		Rules: d.Ejection, Events: d.events, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.ejections.add,
+		Rules: d.Ejection, Events: d.events, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.Ejected,
 		Unanswered: d.unanswered.Heard,
 	})
 	return nil
@@ -264,7 +305,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.owned.Problems(), d.unanswered.Problems(), d.access.Problems(), d.exposure())
+	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.owned.Problems(), d.unanswered.Problems(), d.access.Problems(), web.Exposure(d.Web(), d.ConfigFile))
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

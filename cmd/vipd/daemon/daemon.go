@@ -30,8 +30,10 @@ import (
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
 	"vipd/cmd/vipd/daemon/internal/hostwatch"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
 	"vipd/cmd/vipd/daemon/internal/leaving"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
+	"vipd/cmd/vipd/daemon/internal/metrics"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
@@ -39,6 +41,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/cmd/vipd/daemon/internal/unanswered"
+	"vipd/cmd/vipd/daemon/internal/web"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
@@ -109,7 +112,7 @@ type Daemon struct {
 	transitions   *transitions.Tracker
 	views         status.Sources
 	events        *events.History // what begins or ends is recorded here, which logs it too
-	metrics       *metrics
+	metrics       *metrics.Metrics
 	socket        net.Listener // nil means the system has no Unix sockets
 	web           net.Listener // nil means turned off
 	started       time.Time
@@ -327,11 +330,11 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 	}
 	if d.socket != nil {
 		all["API"] = func(ctx context.Context) error {
-			return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
+			return httpserve.Serve(ctx, d.socket, httpserve.LimitFollowers(d.api(), httpserve.Default()), httpserve.Default())
 		}
 	}
 	if d.web != nil {
-		all["metrics"] = func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), webBounds()) }
+		all["metrics"] = func(ctx context.Context) error { return httpserve.Serve(ctx, d.web, d.webHandler(), web.Bounds()) }
 	}
 	if d.namespace != nil {
 		all["network namespace"] = d.namespace.Run
@@ -347,7 +350,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 
 // publish takes a snapshot of the store.
 func (d *Daemon) publish(s store.Snapshot) {
-	d.metrics.events.Inc()
+	d.metrics.StorePublished()
 	if d.configuration.Follow(s.Settings) && d.fleet != nil {
 		d.fleet.Source().SetDefaults(d.configuration.Current().Defaults)
 	}

@@ -3,8 +3,9 @@
 //	d, err := daemon.New(daemon.Options{ConfigFile: "vipd.toml", Log: log, Modes: modes})
 //	err = d.Run(ctx)
 //
-// It puts the parts together, each of which is a package below internal that knows only what it was given (build.go), and has
-// what reaches outside: the API's socket (api.go), metrics and health over HTTP (metrics.go, web.go), and systemd (notify.go).
+// It puts the parts together, each of which is a package below internal that knows only what it was given (build.go), opens the
+// sockets (serve.go), hands them over to the next process (handover.go), and notifies systemd (notify.go). Package apiserver answers
+// vipctl, package web answers api.http.
 //
 // A change passes through it like this: a store's source publishes a snapshot; the model, one goroutine that owns all
 // inputs (services, overrides, drains, holders, facts about this node), compiles it and sets the result on the engine,

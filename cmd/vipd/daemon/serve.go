@@ -1,26 +1,20 @@
 package daemon
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lockfile"
-	"vipd/dataplane/userspace"
 	"vipd/store/etcd"
 )
 
@@ -106,146 +100,4 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("opening api.socket to its group: %w", err), l.Close())
 	}
 	return l, nil
-}
-
-// bounds limit what clients of a listener can hold. Anyone on the host can connect to api.http, and each connection takes a
-// descriptor that a client of a service could have.
-type bounds struct {
-	// connections is how many there are at once; more wait in the kernel's queue.
-	connections int
-	// header and request are how long a client may take to send the header, and all, of a request.
-	header, request time.Duration
-	// write is how long one write of an answer may wait for the client to read. An answer that is followed has no other
-	// bound.
-	write time.Duration
-	// idle is how long a connection may wait for its next request.
-	idle time.Duration
-}
-
-// defaultBounds are those of the API's socket, and of api.http where descriptors are few.
-var defaultBounds = bounds{
-	connections: 64, header: 5 * time.Second, request: 10 * time.Second, write: 30 * time.Second, idle: 30 * time.Second,
-}
-
-// webBounds are those of api.http, whose status page many may follow: a quarter of the descriptors that userspace mode leaves, 256 of
-// 1024 where the process may open 4096. Clients there can't take those of health checks and files, or of services.
-func webBounds() bounds {
-	b := defaultBounds
-	b.connections = max(b.connections, userspace.Reserve()/4)
-	return b
-}
-
-// mostBody is the size of the largest body of a request.
-const mostBody = 1 << 20
-
-// serve answers HTTP on l until ctx ends.
-func serve(ctx context.Context, l net.Listener, h http.Handler, b bounds) error {
-	slots := make(chan struct{}, b.connections)
-	server := &http.Server{
-		Handler: b.handler(h, slots), ReadHeaderTimeout: b.header, ReadTimeout: b.request, IdleTimeout: b.idle,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withCaller,
-	}
-	down := make(chan struct{})
-	stopping := context.AfterFunc(ctx, func() {
-		defer close(down)
-		limit, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if server.Shutdown(limit) != nil {
-			_ = server.Close() // answers that don't end by themselves are cut
-		}
-	})
-	err := server.Serve(&boundedListener{l, ctx, slots})
-	if stopping() {
-		return fmt.Errorf("serving on %s: %w", l.Addr(), err)
-	}
-	<-down
-	return nil
-}
-
-// handler bounds how long h waits for its client: for the body before h is called, and then for each write.
-func (b bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		control := http.NewResponseController(w)
-		if len(slots) > cap(slots)/2 { // clients that ask seldom must not keep others out between their requests
-			w.Header().Set("Connection", "close")
-		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
-		if err != nil {
-			refuseCall(w, http.StatusBadRequest, fmt.Errorf("reading the body of the request: %w", err))
-			return
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		_ = control.SetReadDeadline(time.Time{}) // the request is there; its end would cancel a handler that works for longer
-		h.ServeHTTP(&boundedWriter{w, control, b.write}, r)
-	})
-}
-
-// boundedWriter ends an answer whose client does not read.
-type boundedWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	limit   time.Duration
-}
-
-func (w *boundedWriter) Write(b []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only where the connection is closed, as the write does then
-	return w.ResponseWriter.Write(b)
-}
-
-// Unwrap lets http.ResponseController find what can flush.
-func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// boundedListener accepts while there is a free slot.
-type boundedListener struct {
-	net.Listener
-	ctx   context.Context
-	slots chan struct{}
-}
-
-func (l *boundedListener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.ctx.Done():
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &slotted{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
-}
-
-// slotted is a connection that frees its slot when it is closed.
-type slotted struct {
-	net.Conn
-	free func()
-}
-
-func (c *slotted) Close() error {
-	defer c.free()
-	return c.Conn.Close()
-}
-
-// CloseWrite lets http.Server end an answer before the connection, so that a reset does not overtake it.
-func (c *slotted) CloseWrite() error {
-	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
-}
-
-// fewFollowers refuses to follow anything for more than half of the connections: the other half is for callers who ask
-// once.
-func fewFollowers(h http.Handler, b bounds) http.Handler {
-	following := make(chan struct{}, b.connections/2)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if q := r.URL.Query(); q.Get("watch") != "" || q.Get("follow") != "" {
-			select {
-			case following <- struct{}{}:
-				defer func() { <-following }()
-			default:
-				refuseCall(w, http.StatusServiceUnavailable, fmt.Errorf("%d callers follow this vipd already (get -w, status -w, events -f): end one of them", cap(following)))
-				return
-			}
-		}
-		h.ServeHTTP(w, r)
-	})
 }

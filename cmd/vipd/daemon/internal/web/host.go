@@ -1,4 +1,4 @@
-package daemon
+package web
 
 import (
 	"fmt"
@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
 // ownNames are the names under which api.http answers, in lower case: those of this host, of the listener, and of api.http_hosts.
-func (d *Daemon) ownNames() []string {
-	listener, _, _ := net.SplitHostPort(d.config.API.HTTP) // it was validated
-	names := append([]string{"localhost", d.config.Node, listener}, d.config.API.HTTPHosts...)
+func ownNames(c *config.Config) []string {
+	listener, _, _ := net.SplitHostPort(c.API.HTTP) // it was validated
+	names := append([]string{"localhost", c.Node, listener}, c.API.HTTPHosts...)
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
 		names = append(names, host, short)
@@ -41,20 +43,20 @@ func onlyOwnNames(h http.Handler, names []string) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		refuseCall(w, http.StatusMisdirectedRequest, fmt.Errorf("%q is not a name of this host: use its address, or add the name to api.http_hosts and restart vipd", host))
+		httpserve.Refuse(w, http.StatusMisdirectedRequest, fmt.Errorf("%q is not a name of this host: use its address, or add the name to api.http_hosts and restart vipd", host))
 	})
 }
 
-// exposure warns of an api.http that other hosts may read.
-func (d *Daemon) exposure() []balancer.Problem {
-	if d.web == nil {
+// Exposure warns of an api.http that other hosts may read. At is where it listens, nil if it is turned off; file is the configuration.
+func Exposure(at net.Addr, file string) []balancer.Problem {
+	if at == nil {
 		return nil
 	}
-	at, err := netip.ParseAddrPort(d.web.Addr().String())
-	if err != nil || at.Addr().Unmap().IsLoopback() {
+	listener, err := netip.ParseAddrPort(at.String())
+	if err != nil || listener.Addr().Unmap().IsLoopback() {
 		return nil
 	}
-	return []balancer.Problem{{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.http", Text: fmt.Sprintf(
+	return []balancer.Problem{{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: file}, Field: "api.http", Text: fmt.Sprintf(
 		"%s shows services, endpoints, nodes and events without a password to every host that reaches it: "+
-			"listen on 127.0.0.1, or limit it with a firewall", at)}}
+			"listen on 127.0.0.1, or limit it with a firewall", listener)}}
 }

@@ -1,4 +1,4 @@
-package daemon
+package metrics
 
 import (
 	"runtime"
@@ -10,12 +10,27 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/dataplane"
 )
 
-// metrics is what /metrics shows. What happens is counted here; what is so is collected from a view when asked.
-type metrics struct {
+// Options are what Metrics are made from.
+type Options struct {
+	// Views are the sources of gauges.
+	Views *status.Sources
+	// PerEndpoint reports whether endpoints have series.
+	PerEndpoint bool
+	Events      *events.History
+	// AccessLogLost returns how many connections the access log lacks.
+	AccessLogLost func() uint64
+	// Owner returns the state of vipd owner on this host, nil if there is none.
+	Owner func() *api.OwnerStatus
+}
+
+// Metrics are what /metrics shows. Events are counted here; the present state is collected from a view for each scrape.
+type Metrics struct {
+	Options
 	registry       *prometheus.Registry
 	syncDuration   *prometheus.HistogramVec
 	lastSuccess    prometheus.Gauge
@@ -23,18 +38,18 @@ type metrics struct {
 	changes        prometheus.Counter
 	programming    prometheus.Histogram
 	repairs        prometheus.Counter
-	events         prometheus.Counter
+	storeEvents    prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	history        *events.History
-	// What began, by service:
+	// Counts of what began, by service:
 	ejections, drained, panicked serviceCount
 }
 
-var _ dataplane.Metrics = (*metrics)(nil)
+var _ dataplane.Metrics = (*Metrics)(nil)
 
-func newMetrics(d *Daemon) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), history: d.events}
+// New returns metrics that have counted nothing.
+func New(o Options) *Metrics {
+	m := &Metrics{Options: o, registry: prometheus.NewRegistry()}
 	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -55,17 +70,17 @@ func newMetrics(d *Daemon) *metrics {
 	m.failures = counter("vipd_sync_failures_total", "Syncs in which something failed.")
 	m.changes = counter("vipd_sync_changes_total", "Frontends changed in the dataplane.")
 	m.repairs = counter("vipd_drift_repairs_total", "Objects of vipd that others had changed or removed, mended.")
-	m.events = counter("vipd_store_events_total", "States that the store has published.")
+	m.storeEvents = counter("vipd_store_events_total", "States that the store has published.")
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
-		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.events, m.reloadFailures, m.checks,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(d.collect), collector(d.collectOwned),
+		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.storeEvents, m.reloadFailures, m.checks,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(m.collect), collector(m.collectOwned),
 	)
 	return m
 }
 
 // Synced is called by the engine.
-func (m *metrics) Synced(full bool, took time.Duration, changes int, failed bool) {
+func (m *Metrics) Synced(full bool, took time.Duration, changes int, failed bool) {
 	kind := "partial"
 	if full {
 		kind = "full"
@@ -80,16 +95,31 @@ func (m *metrics) Synced(full bool, took time.Duration, changes int, failed bool
 }
 
 // Programmed is called by the engine.
-func (m *metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
+func (m *Metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
 
 // Repaired is called by the engine.
-func (m *metrics) Repaired(n int, what string) {
+func (m *Metrics) Repaired(n int, what string) {
 	m.repairs.Add(float64(n))
-	transitions.Repaired(m.history, n, what)
+	transitions.Repaired(m.Events, n, what)
 }
 
-// checked counts one health check.
-func (m *metrics) checked(t balancer.HealthType, took time.Duration) {
+// Ejected counts an ejection of an endpoint of the service.
+func (m *Metrics) Ejected(service balancer.Name) { m.ejections.add(service) }
+
+// Drained counts a drain that began.
+func (m *Metrics) Drained(service balancer.Name) { m.drained.add(service) }
+
+// Panicked counts a panic that began.
+func (m *Metrics) Panicked(service balancer.Name) { m.panicked.add(service) }
+
+// StorePublished counts a state that the store has published.
+func (m *Metrics) StorePublished() { m.storeEvents.Inc() }
+
+// ReloadFailed counts a reload that kept the last good state.
+func (m *Metrics) ReloadFailed() { m.reloadFailures.Inc() }
+
+// Checked counts one health check and how long it took.
+func (m *Metrics) Checked(t balancer.HealthType, took time.Duration) {
 	m.checks.WithLabelValues(string(t)).Observe(took.Seconds())
 }
 
@@ -143,9 +173,9 @@ func (t teller) histogram(name, help string, h *api.Histogram) {
 }
 
 // collect tells how this node is, and what was counted.
-func (d *Daemon) collect(tell teller) {
-	v := d.views.Look()
-	tell.gauge("build_info", "Always 1; the labels say which build this is.", 1, "version", d.Version, "goversion", runtime.Version())
+func (m *Metrics) collect(tell teller) {
+	v := m.Views.Look()
+	tell.gauge("build_info", "Always 1; the labels say which build this is.", 1, "version", m.Views.Version, "goversion", runtime.Version())
 	tell.gauge("mode", "1 for the mode in use.", 1, "mode", string(v.Mode.Name))
 	tell.gauge("mode_fallback", "1 while another mode serves than the one that is wanted.", oneIf(v.Mode.Fallback))
 	tell.gauge("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included.", float64(v.Pending()+len(v.Sync.Failing)))
@@ -160,8 +190,8 @@ func (d *Daemon) collect(tell teller) {
 	for at, n := range problems {
 		tell.gauge("problems", "Problems, by service and field.", n, "service", at.service, "field", at.field)
 	}
-	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", d.access.Lost())
-	retries, _ := d.counters.DialRetries()
+	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", m.AccessLogLost())
+	retries, _ := m.Views.Counters.DialRetries()
 	tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
 }
 
@@ -173,8 +203,8 @@ func oneIf(b bool) float64 {
 }
 
 // collectOwned tells how the owner of VIPs on this host is, where there is one.
-func (d *Daemon) collectOwned(tell teller) {
-	if s := d.owned.Status(); s != nil {
+func (m *Metrics) collectOwned(tell teller) {
+	if s := m.Owner(); s != nil {
 		tellOwned(tell, s)
 	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package apiserver
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/doctor"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 	"vipd/dataplane/explain"
@@ -22,7 +23,7 @@ import (
 const explainTime = 8 * time.Second
 
 // getExplain says what would happen to a connection and, with ?live=1, opens one from this node.
-func (d *Daemon) getExplain(w http.ResponseWriter, r *http.Request) {
+func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), explainTime)
 	defer cancel()
 	q := r.URL.Query()
@@ -32,44 +33,44 @@ func (d *Daemon) getExplain(w http.ResponseWriter, r *http.Request) {
 		key, err = balancer.ParseKey(q.Get("to"))
 	}
 	if err != nil {
-		refuseCall(w, http.StatusBadRequest, err)
+		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	v := d.views.Look()
+	v := srv.Views.Look()
 	node := explain.Node{
-		Desired: v.State.Desired, Applied: v.Sync.Done, Mode: string(v.Mode.Name), Dataplane: v.Mode.Dataplane, Connections: d.modeSwitch,
-		Held: d.host.Addresses(), Why: whyOf(v),
+		Desired: v.State.Desired, Applied: v.Sync.Done, Mode: string(v.Mode.Name), Dataplane: v.Mode.Dataplane, Connections: srv.Views.Modes,
+		Held: srv.Views.Addresses(), Why: whyOf(v),
 		Trouble: func(k balancer.Key) string {
 			if failure, failing := v.Sync.Failing[k]; failing {
 				return failure.Error()
 			}
 			return ""
 		},
-		Silence: d.unanswered.Of,
-		Foreign: func(k balancer.Key) []string { return d.drops(ctx, v.State.Desired.Frontends.At(k)) },
+		Silence: srv.Silence,
+		Foreign: func(k balancer.Key) []string { return srv.drops(ctx, v.State.Desired.Frontends.At(k)) },
 	}
 	a, err := node.Explain(ctx, explain.Question{Client: client.Addr, Port: client.Port, To: key})
 	if err != nil {
-		refuseCall(w, http.StatusBadRequest, err)
+		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
 	out := api.Explanation{Answer: a}
 	if q.Get("live") != "" {
 		if a.Service == "" || key.Proto != balancer.TCP {
-			refuseCall(w, http.StatusBadRequest, fmt.Errorf("%s is no TCP port of a service: --live opens connections to those alone", key))
+			httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("%s is no TCP port of a service: --live opens connections to those alone", key))
 			return
 		}
-		out.Live = d.tryLive(ctx, key)
+		out.Live = srv.tryLive(ctx, key)
 	}
-	answer(w, out)
+	httpserve.Answer(w, out)
 }
 
 // drops says which rules of others drop connections to f.
-func (d *Daemon) drops(ctx context.Context, f *balancer.Frontend) (all []string) {
+func (srv server) drops(ctx context.Context, f *balancer.Frontend) (all []string) {
 	if f == nil {
 		return nil
 	}
-	h := d.examined()
+	h := srv.Examined()
 	h.Frontends = []doctor.Frontend{doctor.FrontendOf(f)}
 	for _, found := range doctor.Drops(ctx, h) {
 		all = append(all, found.What)
@@ -135,7 +136,7 @@ func byWhom(s balancer.Signature) (text string) {
 const livePause = 5 * time.Millisecond
 
 // tryLive opens a connection from this node, says which endpoint took it and how long that lasted, and closes it.
-func (d *Daemon) tryLive(ctx context.Context, k balancer.Key) *api.Live {
+func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 	started := time.Now()
 	c, err := (&net.Dialer{Timeout: explainTime / 2}).DialContext(ctx, "tcp", k.AddrPort().String())
 	l := &api.Live{Connected: time.Since(started)}
@@ -147,7 +148,7 @@ func (d *Daemon) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 	l.Client, err = netip.ParseAddrPort(c.LocalAddr().String())
 	for err == nil && !l.Endpoint.IsValid() {
 		var found []dataplane.Connection
-		found, err = dataplane.Connections(ctx, d.modeSwitch, dataplane.ConnectionQuery{Frontend: k, Client: l.Client})
+		found, err = dataplane.Connections(ctx, srv.Views.Modes, dataplane.ConnectionQuery{Frontend: k, Client: l.Client})
 		for _, n := range found {
 			if n.State != "connecting" {
 				l.Endpoint, l.State, l.Taken = n.Backend, n.State, time.Since(started)

@@ -1,4 +1,4 @@
-package daemon
+package httpserve
 
 import (
 	"bufio"
@@ -46,13 +46,13 @@ func (l *inMemory) dial(t *testing.T, says string) net.Conn {
 	return client
 }
 
-// bounded runs a test in virtual time, beside a server with defaultBounds.
+// bounded runs a test in virtual time, beside a server with the default bounds.
 func bounded(t *testing.T, h http.Handler, test func(t *testing.T, l *inMemory)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := &inMemory{make(chan net.Conn), make(chan struct{})}
 		served := make(chan error, 1)
-		go func() { served <- serve(ctx, l, fewFollowers(h, defaultBounds), defaultBounds) }()
+		go func() { served <- Serve(ctx, l, LimitFollowers(h, Default()), Default()) }()
 		test(t, l)
 		cancel()
 		if err := <-served; err != nil {
@@ -82,7 +82,7 @@ func TestSilentClients(t *testing.T) {
 		"in a header":           "GET / HTTP/1.1\r\nHost:",
 		"in a body":             "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc",
 		"in a chunk":            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
-		"in too large a body":   fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 10*mostBody),
+		"in too large a body":   fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 10*maxBody),
 		"after its request":     quick,
 		"while it is answered":  "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n",
 		"after a wrong request": "nonsense\r\n\r\n",
@@ -91,7 +91,7 @@ func TestSilentClients(t *testing.T) {
 			bounded(t, h, func(t *testing.T, l *inMemory) {
 				ends := make(chan error)
 				began := time.Now()
-				for range 2 * defaultBounds.connections { // those above the bound wait until the others are thrown out
+				for range 2 * Default().Connections { // those above the bound wait until the others are thrown out
 					c := l.dial(t, says)
 					go func() { _, err := io.Copy(io.Discard, c); ends <- err }()
 				}
@@ -101,7 +101,7 @@ func TestSilentClients(t *testing.T) {
 				if _, err := ask(t, l); err != nil {
 					t.Errorf("another client: %v", err)
 				}
-				for range 2 * defaultBounds.connections {
+				for range 2 * Default().Connections {
 					<-ends
 				}
 				if took := time.Since(began); took > time.Minute+10*time.Second {
@@ -126,8 +126,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		ended = make(chan error)
 		began := time.Now()
 		l.dial(t, quick)
-		if err := <-ended; time.Since(began) != defaultBounds.write {
-			t.Errorf("it ended after %s with %v, want %s", time.Since(began), err, defaultBounds.write)
+		if err := <-ended; time.Since(began) != Default().write {
+			t.Errorf("it ended after %s with %v, want %s", time.Since(began), err, Default().write)
 		}
 	})
 }
@@ -152,7 +152,7 @@ func TestFollowers(t *testing.T) {
 	})
 	bounded(t, h, func(t *testing.T, l *inMemory) {
 		counts := make(chan int)
-		for range defaultBounds.connections / 2 {
+		for range Default().Connections / 2 {
 			c := l.dial(t, "GET /?watch=1 HTTP/1.0\r\n\r\n")
 			go func() {
 				n := 0
@@ -172,7 +172,7 @@ func TestFollowers(t *testing.T) {
 		if closes, err := ask(t, l); err != nil || !closes {
 			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, as half of them are in use")))
 		}
-		for range defaultBounds.connections / 2 {
+		for range Default().Connections / 2 {
 			if n := <-counts; n != lines {
 				t.Errorf("a follower got %d lines, want %d", n, lines)
 			}

@@ -1,4 +1,4 @@
-package daemon
+package apiserver
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
 // eventsAtOnce is how many events are looked at for one page.
@@ -64,17 +65,17 @@ func (q *eventQuery) page(j *events.History) (page api.EventPage, more bool) {
 }
 
 // getEvents answers with what the history has after ?since, page by page, and with ?follow=1 with what comes.
-func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
+func (srv server) getEvents(w http.ResponseWriter, r *http.Request) {
 	q, err := readEventQuery(r.URL.Query())
 	if err != nil {
-		refuseCall(w, http.StatusBadRequest, err)
+		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)
 	for first := q.since == 0; ; first = false {
-		changed := d.events.Changed()
-		page, more := q.page(d.events)
+		changed := srv.Events.Changed()
+		page, more := q.page(srv.Events)
 		if first {
 			page.Missed = 0 // a new follower misses nothing from before
 		}

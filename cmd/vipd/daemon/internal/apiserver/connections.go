@@ -1,4 +1,4 @@
-package daemon
+package apiserver
 
 import (
 	"bufio"
@@ -12,37 +12,38 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
 	"vipd/dataplane"
 )
 
 // getConnections writes connections as they are found, as one JSON array, or, with ?follow, those that begin and end. A failure
 // after the first one breaks the answer off.
-func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
-	q, err := d.connectionQuery(r)
+func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
+	q, err := srv.connectionQuery(r)
 	switch {
 	case err != nil:
-		refuseCall(w, http.StatusNotFound, err)
+		httpserve.Refuse(w, http.StatusNotFound, err)
 	case r.URL.Query().Has("follow"):
-		d.followConnections(w, r, &q)
+		srv.followConnections(w, r, &q)
 	default:
-		d.listConnections(w, r, q)
+		srv.listConnections(w, r, q)
 	}
 }
 
 // connectionQuery reads which connections a request is about.
-func (d *Daemon) connectionQuery(r *http.Request) (dataplane.ConnectionQuery, error) {
+func (srv server) connectionQuery(r *http.Request) (dataplane.ConnectionQuery, error) {
 	q, err := api.ParseConnectionQuery(r.URL.Query())
 	if err == nil && q.Service != "" {
-		_, err = d.model.State().Place().Service(q.Service)
+		_, err = srv.Views.Model.State().Place().Service(q.Service)
 	}
 	return q, err
 }
 
 // listConnections writes the list while it is read.
-func (d *Daemon) listConnections(w http.ResponseWriter, r *http.Request, q dataplane.ConnectionQuery) {
+func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q dataplane.ConnectionQuery) {
 	w.Header().Set("Content-Type", "application/json")
 	out, begin := bufio.NewWriter(w), "["
-	err := d.modeSwitch.Connections(r.Context(), q, func(c *dataplane.Connection) error {
+	err := srv.Views.Modes.Connections(r.Context(), q, func(c *dataplane.Connection) error {
 		text, err := json.Marshal(c)
 		if err == nil {
 			_, err = out.WriteString(begin)
@@ -55,11 +56,11 @@ func (d *Daemon) listConnections(w http.ResponseWriter, r *http.Request, q datap
 	})
 	switch {
 	case err != nil && begin == "[":
-		refuseCall(w, http.StatusInternalServerError, err)
+		httpserve.Refuse(w, http.StatusInternalServerError, err)
 	case err != nil:
 		panic(http.ErrAbortHandler) // the caller sees that the list is not complete
 	case begin == "[":
-		answer(w, []api.Connection{})
+		httpserve.Answer(w, []api.Connection{})
 	default:
 		_, _ = out.WriteString("]\n") // as in answer
 		_ = out.Flush()
@@ -67,7 +68,7 @@ func (d *Daemon) listConnections(w http.ResponseWriter, r *http.Request, q datap
 }
 
 // followConnections writes a line for each connection that begins or ends. A reader that is too slow misses some, and is told.
-func (d *Daemon) followConnections(w http.ResponseWriter, r *http.Request, q *dataplane.ConnectionQuery) {
+func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *dataplane.ConnectionQuery) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -81,7 +82,7 @@ func (d *Daemon) followConnections(w http.ResponseWriter, r *http.Request, q *da
 		}
 	}
 	write(api.ConnectionEvent{Event: api.Following})
-	err := d.modeSwitch.Follow(ctx, func(began bool, c *dataplane.Connection) {
+	err := srv.Views.Modes.Follow(ctx, func(began bool, c *dataplane.Connection) {
 		e := api.ConnectionEvent{Event: api.Ended, At: time.Now(), Connection: c}
 		if began {
 			e.Event = api.Began
@@ -91,22 +92,22 @@ func (d *Daemon) followConnections(w http.ResponseWriter, r *http.Request, q *da
 		}
 	}, func(uint64) { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
 	if err != nil {
-		d.Log.Warn("connections can't be followed", "err", err)
+		srv.Log.Warn("connections can't be followed", "err", err)
 		panic(http.ErrAbortHandler) // the caller sees that more should have come
 	}
 }
 
 // postKill ends connections.
-func (d *Daemon) postKill(w http.ResponseWriter, r *http.Request) {
-	q, err := d.connectionQuery(r)
+func (srv server) postKill(w http.ResponseWriter, r *http.Request) {
+	q, err := srv.connectionQuery(r)
 	if err == nil && q == (dataplane.ConnectionQuery{}) {
 		err = errors.New("all connections of this node are not ended at once: say of which service, client or endpoint, or in which state")
 	}
 	if err != nil {
-		refuseCall(w, http.StatusBadRequest, err)
+		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	n, err := d.modeSwitch.Kill(r.Context(), q)
+	n, err := srv.Views.Modes.Kill(r.Context(), q)
 	if n > 0 {
 		e := events.Event{
 			Kind: events.Override, Service: q.Service, Text: fmt.Sprintf("connections ended by hand: %d", n), Cause: "vipctl conns --kill" + signedBy(r),
@@ -114,11 +115,11 @@ func (d *Daemon) postKill(w http.ResponseWriter, r *http.Request) {
 		if q.Backend.IsValid() {
 			e.Endpoint = q.Backend.String()
 		}
-		d.events.Record(e)
+		srv.Events.Record(e)
 	}
 	if err != nil {
-		refuseCall(w, http.StatusInternalServerError, fmt.Errorf("%w (%d connections were ended)", err, n))
+		httpserve.Refuse(w, http.StatusInternalServerError, fmt.Errorf("%w (%d connections were ended)", err, n))
 		return
 	}
-	answer(w, api.Killed{Connections: n})
+	httpserve.Answer(w, api.Killed{Connections: n})
 }

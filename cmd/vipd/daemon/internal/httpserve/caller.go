@@ -1,4 +1,4 @@
-package daemon
+package httpserve
 
 import (
 	"context"
@@ -46,8 +46,16 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 // unknownUser is the user of a caller whose credentials can't be read. No process has it: it is the kernel's "no user" (uid_t -1).
 const unknownUser = -1
 
-// mayChange reports whether the caller may change the running vipd: root, the user that runs it, and the members of a group; "" means
-// no group.
+// MayChange reports whether the caller of r may change the running vipd: root, the user that runs it, and the members of group, if it is
+// not "". If not, name is the caller's. On systems that don't report callers, the mode of the socket decides.
+func MayChange(r *http.Request, group string) (name string, ok bool) {
+	who, known := r.Context().Value(callerKey{}).(caller)
+	if !known || who.mayChange(group) {
+		return "", true
+	}
+	return who.name(), false
+}
+
 func (c caller) mayChange(group string) bool {
 	if c.uid == 0 || c.uid == os.Geteuid() {
 		return true
@@ -74,9 +82,9 @@ func (c caller) name() string {
 // maxClaim is the maximum length of the name that a caller adds to its own, in bytes.
 const maxClaim = 64
 
-// author is who makes a request: the user that the kernel reports, and in parentheses the name that the caller adds, such as the one
+// Author returns who makes a request: the user that the kernel reports, and in parentheses the name that the caller adds, such as the one
 // behind sudo. It returns "" if neither is known.
-func author(r *http.Request, claimed string) string {
+func Author(r *http.Request, claimed string) string {
 	claimed = strings.TrimSpace(strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) && !strings.ContainsRune("()", c) {
 			return c
@@ -93,21 +101,4 @@ func author(r *http.Request, claimed string) string {
 		return name
 	}
 	return fmt.Sprintf("%s (%s)", name, claimed)
-}
-
-// operators lets only callers that may change something reach h.
-func (d *Daemon) operators(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		group := d.config.API.ChangeGroup
-		who, known := r.Context().Value(callerKey{}).(caller)
-		if known && !who.mayChange(group) {
-			text := "only root may change this vipd, %s may not: use sudo, or set api.change_group to a group of operators and restart vipd"
-			if group != "" {
-				text = "only root and the group " + group + " (api.change_group) may change this vipd, %s may not: use sudo, or join the group and log in again"
-			}
-			refuseCall(w, http.StatusForbidden, fmt.Errorf(text, who.name()))
-			return
-		}
-		h(w, r)
-	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package apiserver
 
 import (
 	"encoding/json"
@@ -9,28 +9,29 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/wording"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
 // postCheck runs one health check.
-func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
+func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
-		refuseCall(w, http.StatusBadRequest, err)
+		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	s := d.model.State()
+	s := srv.Views.Model.State()
 	t, subject, err := checkedAt(&q, s)
 	if err != nil {
-		refuseCall(w, http.StatusBadRequest, err)
+		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	result, exchange, err := d.checks.Once(r.Context(), t, subject)
+	result, exchange, err := srv.Views.Checks.Once(r.Context(), t, subject)
 	if err != nil {
-		refuseCall(w, http.StatusInternalServerError, err)
+		httpserve.Refuse(w, http.StatusInternalServerError, err)
 		return
 	}
-	answer(w, api.CheckResult{
+	httpserve.Answer(w, api.CheckResult{
 		Service: t.Service, Address: t.Address(), At: subject.At.String(), Type: subject.Health.Type, Outcome: string(result.Outcome),
 		Text: result.Text, Took: result.Took, Exchange: exchange, Health: s.Inputs.Health.At(t),
 	})

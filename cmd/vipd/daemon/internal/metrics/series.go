@@ -1,4 +1,4 @@
-package daemon
+package metrics
 
 import (
 	"bufio"
@@ -20,10 +20,10 @@ import (
 	"vipd/dataplane"
 )
 
-// serveMetrics answers a scrape in Prometheus' text format. The series of services and endpoints are written straight from a view: with
+// ServeHTTP answers a scrape in Prometheus' text format. The series of services and endpoints are written straight from a view: with
 // 10,000 services of ten endpoints the registry takes 2 s of a processor for them, most of it to sort and check what is in order.
-func (d *Daemon) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	families, err := d.metrics.registry.Gather()
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	families, err := m.registry.Gather()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -42,12 +42,12 @@ func (d *Daemon) serveMetrics(w http.ResponseWriter, r *http.Request) {
 			return // the caller has gone
 		}
 	}
-	v := d.views.Look()
-	all := d.seriesOfServices(v)
-	d.writeServices(out, all)
-	d.writePorts(out, all)
-	if d.config.Metrics.PerEndpoint {
-		d.writeEndpoints(out, all)
+	v := m.Views.Look()
+	all := m.seriesOfServices(v)
+	m.writeServices(out, all)
+	m.writePorts(out, all)
+	if m.PerEndpoint {
+		m.writeEndpoints(out, all)
 	}
 	_ = out.Flush() // fails where the caller has gone
 }
@@ -104,7 +104,7 @@ type endpointSeries struct {
 }
 
 // seriesOfServices collects what is shown of services, in order. None of the labels' values has a character that the format escapes.
-func (d *Daemon) seriesOfServices(v *status.View) []*serviceSeries {
+func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 	of := map[balancer.Name]*serviceSeries{}
 	for port, f := range v.Counts() {
 		if of[port.Service] == nil {
@@ -131,14 +131,14 @@ func (d *Daemon) seriesOfServices(v *status.View) []*serviceSeries {
 		clear(at)
 		for _, e := range v.EndpointsOf(s) {
 			x.states[e.State]++
-			if a, err := netip.ParseAddrPort(e.Address); err == nil && d.config.Metrics.PerEndpoint {
+			if a, err := netip.ParseAddrPort(e.Address); err == nil && m.PerEndpoint {
 				n := x.endpoint(a, at)
 				n.known, n.up = true, e.Health != balancer.HealthDown
 			}
 		}
 	}
 	all := slices.SortedFunc(maps.Values(of), func(a, b *serviceSeries) int { return cmp.Compare(a.name, b.name) })
-	if d.config.Metrics.PerEndpoint {
+	if m.PerEndpoint {
 		for _, x := range all {
 			x.count(at)
 		}
@@ -179,14 +179,14 @@ func (x *serviceSeries) count(at map[netip.AddrPort]int) {
 
 // writeServices writes the series of services. Counters begin at 0, for increase() does not see the first count of a series that
 // begins with it.
-func (d *Daemon) writeServices(out *bufio.Writer, all []*serviceSeries) {
+func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	for _, c := range []struct {
 		family
 		*serviceCount
 	}{
-		{family{"vipd_drains_total", "Drains of endpoints that began.", "counter"}, &d.metrics.drained},
-		{family{"vipd_ejections_total", "Endpoints that were ejected, as connects to them failed.", "counter"}, &d.metrics.ejections},
-		{family{"vipd_panics_total", "Panics that began: so few endpoints were healthy that all were used.", "counter"}, &d.metrics.panicked},
+		{family{"vipd_drains_total", "Drains of endpoints that began.", "counter"}, &m.drained},
+		{family{"vipd_ejections_total", "Endpoints that were ejected, as connects to them failed.", "counter"}, &m.ejections},
+		{family{"vipd_panics_total", "Panics that began: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
 	} {
 		c.begin(out)
 		for _, x := range all {
@@ -205,8 +205,8 @@ func (d *Daemon) writeServices(out *bufio.Writer, all []*serviceSeries) {
 }
 
 // writePorts writes what was counted of the ports of services.
-func (d *Daemon) writePorts(out *bufio.Writer, all []*serviceSeries) {
-	_, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
+func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
+	_, dials := m.Views.Counters.DialRetries() // where the kernel connects, there is no word of connects that fail
 	for _, f := range []struct {
 		family
 		first string // of the labels
@@ -238,8 +238,8 @@ func (d *Daemon) writePorts(out *bufio.Writer, all []*serviceSeries) {
 }
 
 // writeEndpoints writes the series of endpoints, with what was counted of them.
-func (d *Daemon) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
-	_, dials := d.counters.DialRetries()
+func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
+	_, dials := m.Views.Counters.DialRetries()
 	for _, f := range []struct {
 		family
 		value func(*endpointSeries) (n uint64, there bool)

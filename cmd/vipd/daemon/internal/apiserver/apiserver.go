@@ -1,0 +1,218 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"expvar"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/doctor"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/lookup"
+	"vipd/cmd/internal/tracing"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/transitions"
+	"vipd/dataplane/explain"
+	"vipd/store/tomlfile"
+)
+
+// Options are what a Handler is made from.
+type Options struct {
+	// Views are the sources of what is shown.
+	Views *status.Sources
+	// ChangeGroup is the group that may change this vipd besides root; "" means none.
+	ChangeGroup string
+	Events      *events.History
+	Log         *slog.Logger
+	// Reload reads the configuration and all definitions again; by is the cause that the history names.
+	Reload func(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error)
+	// Settle waits until everything compiled is applied.
+	Settle func(context.Context)
+	// Examined returns this host as doctor sees it.
+	Examined func() doctor.Host
+	// Silence returns what is known of an endpoint that leaves connections without an answer.
+	Silence func(balancer.Target) (explain.Silence, bool)
+}
+
+// server answers the requests of the API's socket.
+type server struct{ Options }
+
+// Handler returns the handler of the API's socket.
+func Handler(o Options) http.Handler {
+	srv := server{o}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", srv.view(func(v *status.View) any { return v.Status() }))
+	mux.HandleFunc("GET /v1/services", srv.view(func(v *status.View) any { return v.Services() }))
+	mux.HandleFunc("GET /v1/traffic", srv.getTraffic)
+	mux.HandleFunc("GET /v1/endpoints", srv.view(func(v *status.View) any { return v.Endpoints() }))
+	mux.HandleFunc("GET /v1/frontends", srv.view(func(v *status.View) any { return v.Frontends() }))
+	mux.HandleFunc("GET /v1/diff", srv.getDiff)
+	mux.HandleFunc("GET /v1/overrides", srv.view(func(v *status.View) any { return v.Overrides() }))
+	mux.HandleFunc("POST /v1/overrides", srv.operators(srv.postOverrides))
+	mux.HandleFunc("GET /v1/connections", srv.getConnections)
+	mux.HandleFunc("POST /v1/connections/kill", srv.operators(srv.postKill))
+	mux.HandleFunc("GET /v1/explain", srv.getExplain)
+	mux.HandleFunc("POST /v1/reload", srv.operators(srv.postReload))
+	mux.HandleFunc("POST /v1/check", srv.postCheck)
+	mux.HandleFunc("GET /v1/events", srv.getEvents)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // this socket alone: what it shows is not for everyone
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("GET /debug/vars", expvar.Handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		httpserve.Refuse(w, http.StatusNotFound, errors.New("vipd does not know "+r.Method+" "+r.URL.Path+": vipctl and vipd may be of different versions"))
+	})
+	return mux
+}
+
+// view answers with what make returns, once or, with ?watch=1, whenever it has changed.
+func (srv server) view(make func(*status.View) any) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			httpserve.Answer(w, make(srv.Views.Look()))
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		srv.follow(r.Context(), w, make)
+	}
+}
+
+// getTraffic answers with the endpoints of all services, or of the one that the question names.
+func (srv server) getTraffic(w http.ResponseWriter, r *http.Request) {
+	named, only := r.URL.Query()["endpoints"]
+	httpserve.Answer(w, srv.Views.Look().Traffic(func(name balancer.Name) bool { return !only || slices.Contains(named, string(name)) }))
+}
+
+// watchInterval is how often an answer that is watched is made again for the sake of its counts.
+const watchInterval = time.Second
+
+// follow writes a line whenever the answer has changed, until the caller goes.
+func (srv server) follow(ctx context.Context, w http.ResponseWriter, make func(*status.View) any) {
+	last := ""
+	counts := time.NewTicker(watchInterval) // connections come and go without a word
+	defer counts.Stop()
+	for {
+		compiled, synced := srv.Views.Model.Changed(), srv.Views.Engine.Changed()
+		v := srv.Views.Look()
+		v.Watched = true
+		text, err := json.Marshal(make(v))
+		if err != nil {
+			srv.Log.Error("writing an answer of the API", "err", err)
+			return
+		}
+		if string(text) != last {
+			last = string(text)
+			if _, err := w.Write(append(text, '\n')); err != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when it is full
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-compiled:
+		case <-synced:
+		case <-counts.C:
+		}
+	}
+}
+
+func (srv server) postReload(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	how := tomlfile.Reload{AllowEmpty: q.Has(string(api.ReloadAllowEmpty)), Prune: q.Has(string(api.ReloadPrune))}
+	result, err := srv.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), "vipctl reload"+signedBy(r), how)
+	if err != nil {
+		httpserve.Refuse(w, http.StatusInternalServerError, err)
+		return
+	}
+	httpserve.Answer(w, result)
+}
+
+// signedBy is the author of a request as " by NAME", or "" if nobody is known.
+func signedBy(r *http.Request) string {
+	if by := httpserve.Author(r, r.URL.Query().Get("by")); by != "" {
+		return " by " + by
+	}
+	return ""
+}
+
+// compareTime bounds how long a caller waits for the comparison with the kernel.
+const compareTime = 30 * time.Second
+
+// getDiff compares what is wanted with what the kernel has now. What differs is mended at once; what is left is answered.
+func (srv server) getDiff(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("it takes longer than %s", compareTime))
+	defer cancel()
+	if _, err := srv.Views.Engine.Compare(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		httpserve.Refuse(w, http.StatusServiceUnavailable, fmt.Errorf("can't compare the kernel with the wanted state: %w; see \"vipctl status\"", err))
+		return
+	}
+	httpserve.Answer(w, srv.Views.Look().Differences())
+}
+
+func (srv server) postOverrides(w http.ResponseWriter, r *http.Request) {
+	var q api.OverrideRequest
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		httpserve.Refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	q.By = httpserve.Author(r, q.By)
+	var result api.OverrideResult
+	err := srv.Views.Model.Update(r.Context(), func(s *model.State, o model.Overrides) (_ model.Overrides, recorded []events.Event, _ error) {
+		place, now := s.Place(), time.Now()
+		targets, err := place.Targets(&q)
+		if err == nil {
+			err = lookup.Spares(&s.Inputs, &q, targets)
+		}
+		var change balancer.Override
+		if err == nil {
+			change, err = lookup.Asked(&q, now)
+		}
+		if err != nil {
+			return o, nil, err
+		}
+		for _, t := range targets {
+			was := o.At(t)
+			o = o.Say(t, change, place.Endpoints(t))
+			recorded = append(recorded, transitions.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
+			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
+		}
+		return o, recorded, nil
+	})
+	if err != nil {
+		httpserve.Refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	srv.Settle(r.Context())
+	httpserve.Answer(w, result)
+}
+
+// operators lets only callers that may change something reach h.
+func (srv server) operators(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		group := srv.ChangeGroup
+		if name, ok := httpserve.MayChange(r, group); !ok {
+			text := "only root may change this vipd, %s may not: use sudo, or set api.change_group to a group of operators and restart vipd"
+			if group != "" {
+				text = "only root and the group " + group + " (api.change_group) may change this vipd, %s may not: use sudo, or join the group and log in again"
+			}
+			httpserve.Refuse(w, http.StatusForbidden, fmt.Errorf(text, name))
+			return
+		}
+		h(w, r)
+	}
+}

@@ -1,0 +1,146 @@
+package httpserve
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Bounds limit what the clients of a listener can hold. Anyone on the host can connect to api.http, and each connection needs a
+// descriptor that a client of a service could have.
+type Bounds struct {
+	// Connections is the maximum number of open connections; more wait in the kernel's queue.
+	Connections int
+	// header and request are how long a client may take to send the header, and all, of a request.
+	header, request time.Duration
+	// write is how long one write of an answer may wait for the client to read. An answer that is followed has no other
+	// bound.
+	write time.Duration
+	// idle is how long a connection may wait for its next request.
+	idle time.Duration
+}
+
+// Default returns the Bounds of a listener with few clients.
+func Default() Bounds {
+	return Bounds{Connections: 64, header: 5 * time.Second, request: 10 * time.Second, write: 30 * time.Second, idle: 30 * time.Second}
+}
+
+// maxBody is the maximum size of a request's body, in bytes.
+const maxBody = 1 << 20
+
+// Serve answers HTTP on l with h, within b, until ctx ends. The error says why l can no longer be served.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error {
+	slots := make(chan struct{}, b.Connections)
+	server := &http.Server{
+		Handler: b.handler(h, slots), ReadHeaderTimeout: b.header, ReadTimeout: b.request, IdleTimeout: b.idle,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withCaller,
+	}
+	down := make(chan struct{})
+	stopping := context.AfterFunc(ctx, func() {
+		defer close(down)
+		limit, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if server.Shutdown(limit) != nil {
+			_ = server.Close() // answers that don't end by themselves are cut
+		}
+	})
+	err := server.Serve(&boundedListener{l, ctx, slots})
+	if stopping() {
+		return fmt.Errorf("serving on %s: %w", l.Addr(), err)
+	}
+	<-down
+	return nil
+}
+
+// handler bounds how long h waits for its client: for the body before h is called, and then for each write.
+func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if len(slots) > cap(slots)/2 { // clients that ask seldom must not keep others out between their requests
+			w.Header().Set("Connection", "close")
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			Refuse(w, http.StatusBadRequest, fmt.Errorf("reading the body of the request: %w", err))
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		_ = control.SetReadDeadline(time.Time{}) // the request is there; its end would cancel a handler that works for longer
+		h.ServeHTTP(&boundedWriter{w, control, b.write}, r)
+	})
+}
+
+// boundedWriter ends an answer whose client does not read.
+type boundedWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	limit   time.Duration
+}
+
+func (w *boundedWriter) Write(b []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only where the connection is closed, as the write does then
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController find what can flush.
+func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// boundedListener accepts while there is a free slot.
+type boundedListener struct {
+	net.Listener
+	ctx   context.Context
+	slots chan struct{}
+}
+
+func (l *boundedListener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &slotted{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+// slotted is a connection that frees its slot when it is closed.
+type slotted struct {
+	net.Conn
+	free func()
+}
+
+func (c *slotted) Close() error {
+	defer c.free()
+	return c.Conn.Close()
+}
+
+// CloseWrite lets http.Server end an answer before the connection, so that a reset does not overtake it.
+func (c *slotted) CloseWrite() error {
+	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
+}
+
+// LimitFollowers returns h with at most half of b's connections for requests that follow something (?watch, ?follow). The other half
+// is for callers that ask once.
+func LimitFollowers(h http.Handler, b Bounds) http.Handler {
+	following := make(chan struct{}, b.Connections/2)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if q := r.URL.Query(); q.Get("watch") != "" || q.Get("follow") != "" {
+			select {
+			case following <- struct{}{}:
+				defer func() { <-following }()
+			default:
+				Refuse(w, http.StatusServiceUnavailable, fmt.Errorf("%d callers follow this vipd already (get -w, status -w, events -f): end one of them", cap(following)))
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
