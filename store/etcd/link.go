@@ -138,7 +138,6 @@ func (l *link) run(ctx context.Context) {
 		}
 		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
 		if errors.Is(err, errSilent) {
-			l.members.leave(l.members.current.Load())
 			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
 		}
 		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.tell(ctx, message{away: err}) { // a move takes a moment

@@ -69,6 +69,9 @@ func (l *link) follow(ctx context.Context) error {
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 				l.full = l.full || errors.Is(cause, errReread)
+				if errors.Is(cause, errSilent) {
+					l.members.leave(m) // requests may have moved to another one already
+				}
 				return cause
 			}
 			if l.members.current.Load() != m {
