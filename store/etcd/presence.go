@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -25,10 +26,11 @@ type Presence struct {
 	// only, by the goroutine of Run.
 	Report func(error)
 
-	mu     sync.Mutex // guards these three
+	mu     sync.Mutex // guards these four
 	status *NodeStatus
 	host   []byte // what is to be published of the node's addresses; nil until they are known
-	denied error  // why it may not be published; nil means it may
+	large  error  // why the newest addresses can't be published; nil means they can
+	denied error  // why etcd refuses them; nil means it does not
 
 	// The rest belongs to Run. encoded is status as text, which takes long where there are many drains: a lease must not wait for it twice.
 	encoded encodedStatus
@@ -77,20 +79,20 @@ func (p *Presence) Tell(s NodeStatus) {
 	p.wake.Send()
 }
 
-// Publish publishes the node's addresses for the others. It never blocks.
-func (p *Presence) Publish(n balancer.Node) error {
+// Publish publishes the node's addresses for the others. If they are too many, the last ones that were not stay published, and
+// [Presence.Unpublished] returns the reason. It never blocks.
+func (p *Presence) Publish(n balancer.Node) {
 	text, err := encode(n)
-	if err == nil {
-		err = checkEntry(p.hostKey, text)
-	}
-	if err != nil {
-		return err
+	if err == nil && len(text) > maxEntryText {
+		err = fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: remove addresses from this node, or networks from its "+
+			"allowed_endpoints", p.hostKey, len(text), maxEntryText)
 	}
 	p.mu.Lock()
-	p.host = text
+	if p.large = err; err == nil {
+		p.host = text
+	}
 	p.mu.Unlock()
 	p.wake.Send()
-	return nil
 }
 
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
@@ -162,11 +164,11 @@ func (p *Presence) publish(ctx context.Context) error {
 	return err
 }
 
-// Unpublished says why the node's addresses may not be published; nil means nothing is known against it.
+// Unpublished returns why the node's newest addresses can't be published. It is nil if nothing is known against it.
 func (p *Presence) Unpublished() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.denied
+	return cmp.Or(p.large, p.denied)
 }
 
 // writeKeys writes all keys where they are missing, and the status where it is not known to be there already.

@@ -166,9 +166,7 @@ func (f *Node) publish(s *model.State) {
 	if f.published != nil && f.published.Equal(next) {
 		return
 	}
-	if err := f.presence.Publish(next); err != nil {
-		f.o.Log.Warn("this node's addresses are not published", "err", err)
-	}
+	f.presence.Publish(next)
 	f.published = &next
 }
 

@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"log/slog"
+	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -72,5 +74,30 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 			nodes, _, err := w.Nodes(ctx)
 			return err == nil && len(nodes) == 1 && nodes[0].Status != nil && nodes[0].Status.ProblemCount == len(now)
 		})
+	}
+}
+
+// TestTooManyAddresses publishes more addresses than a value may have bytes. The node reports a problem until they are fewer.
+func TestTooManyAddresses(t *testing.T) {
+	n, err := New(Options{
+		Config: etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(addresses int) *model.State {
+		s := &model.State{Complete: true}
+		for i := range addresses {
+			s.Env.Local = append(s.Env.Local, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+		}
+		return s
+	}
+	for _, addresses := range []int{1, 3000, 2, 3000} {
+		n.publish(state(addresses))
+		got := n.Problems(true)
+		if large := addresses > 2; large != (len(got) == 1) || large && !strings.Contains(got[0].String(), "/vipd/hosts/gw1 would have") {
+			t.Errorf("with %d addresses problems = %v", addresses, got)
+		}
 	}
 }
