@@ -1,374 +1,229 @@
 package failover
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
-	"time"
 )
 
-// flaps is how often a VIP may move in flapTime by itself before it stays where it is.
-const (
-	flaps    = 3
-	flapTime = time.Minute
-)
-
-// gift is a unit that is on its way to another node.
-type gift struct {
-	unit *unit
-	// giving is that of the unit until the way has ended, or another one begun.
+// handover is a VIP that is on its way to another node.
+type handover struct {
+	vip *vip
+	// giving is the VIP's until the handover has ended or another one begun.
 	giving int
 }
 
-// over reports whether the way has ended.
-func (g gift) over() bool { return g.unit.giving != g.giving }
+// over reports whether the handover has ended.
+func (g handover) over() bool { return g.vip.giving != g.giving }
 
-// end ends the way, unless another one has begun.
-func (g gift) end() {
+// end ends the handover, unless another one has begun.
+func (g handover) end() {
 	if !g.over() {
-		g.unit.giving = 0
+		g.vip.giving = 0
 	}
 }
 
-// giveAway moves what should be elsewhere: asked for, on standby, at the end, without its network, or without what the policy
-// requires.
-func (n *Node) giveAway() {
-	if !n.look || n.gate != open || !n.passes() || n.bound == 0 || !n.hindered.begins(n.now) {
+// route is where VIPs go, and why.
+type route struct{ to, why string }
+
+// giveAway moves the VIPs that belong elsewhere.
+func (h *holding) giveAway() {
+	if !h.review || !h.gate.passes() || h.vips.bound == 0 || h.etcd.away || h.now < h.until {
 		return
 	}
-	n.look = false
-	type way struct{ to, why string }
-	gifts, groups := map[way][]gift{}, map[string]way{}
-	add := func(u *unit, w way) {
-		if len(gifts[w]) < mostTaken {
-			gifts[w] = append(gifts[w], gift{unit: u})
-			n.counted[w.to]++ // for the next; refresh counts anew
+	h.review = false
+	for r, all := range h.routes() {
+		h.review = true // there may be more
+		h.give(all, r)
+	}
+}
+
+// routes are the handovers that are due. The VIPs of a group share a route.
+func (h *holding) routes() map[route][]handover {
+	routes, groups := map[route][]handover{}, map[string]route{}
+	add := func(v *vip, r route) {
+		if len(routes[r]) < maxClaimed {
+			routes[r] = append(routes[r], handover{vip: v})
+			h.ranking.counted[r.to]++ // for the next; the next count starts from etcd's records
 		}
 	}
-	n.eachMine(func(u *unit) {
-		if to, why := n.destination(u); to == "" {
-			return
-		} else if g := u.policy.Group; g != "" {
-			groups[g] = way{to, why}
+	held := h.held()
+	for _, v := range held {
+		if r := h.routeOf(v); r.to == "" {
+			continue
+		} else if g := v.policy.Group; g != "" {
+			groups[g] = r
 		} else {
-			add(u, way{to, why})
+			add(v, r)
 		}
-	})
+	}
 	if len(groups) > 0 {
-		n.eachMine(func(u *unit) {
-			if w, ok := groups[u.policy.Group]; ok {
-				add(u, w)
+		for _, v := range held {
+			if r, ok := groups[v.policy.Group]; ok {
+				add(v, r)
 			}
-		})
-	}
-	for w, all := range gifts {
-		n.look = true // there may be more
-		n.give(all, w.to, w.why)
-	}
-}
-
-// eachMine calls f for the units that this node has.
-func (n *Node) eachMine(f func(*unit)) {
-	n.each(func(u *unit) {
-		if u.bound && u.giving == 0 && n.owns(u) {
-			f(u)
 		}
-	})
+	}
+	return routes
 }
 
-// destination is where a unit of this node should go now, and why; "" means it stays.
-func (n *Node) destination(u *unit) (to, why string) {
-	if m := n.moves[u.name]; m != nil {
-		if to, no := n.whither(u, m.value); no == "" {
-			if n.cannot(to, u) != "" {
-				return to, forced
-			}
-			return to, "move"
-		} else if !n.taking {
-			n.refuse(u, no)
+// held are the VIPs that this node owns, has bound and does not give away.
+func (h *holding) held() (all []*vip) {
+	for _, v := range h.vips.order {
+		if v.bound && v.giving == 0 && h.session.owns(v) {
+			all = append(all, v)
 		}
-		return "", ""
 	}
-	leader := n.leader(u)
-	switch {
-	case n.stopping:
-		return n.best(u), "stop"
-	case n.o.Member.Standby:
-		return n.best(u), "standby"
-	case n.cut(u):
-		return n.best(u), "network"
-	case leader != "" && leader != n.o.Name && n.reachesEtcd(leader) && n.cannot(leader, u) == "":
-		return leader, "group" // however often it has moved: apart from its group it may be of no use
-	case n.flapping(u):
-		return "", ""
-	case n.o.Member.Lacks(u.addr, n.byForce(u)) != "":
-		return n.best(u), "health"
-	case n.byForce(u):
-		return "", ""
-	}
-	return n.preempt(u), "preempt"
+	return all
 }
 
-// forced is why a unit is on a node that could not serve it: a person said so. It stays there until it is moved, or can't be there.
-const forced = "force"
-
-func (n *Node) byForce(u *unit) bool { return n.owners[u.name].value.Why == forced }
-
-// whither is where a move leads, or why it does not.
-func (n *Node) whither(u *unit, m Move) (to, no string) {
-	if m.To == "" {
-		if to = n.best(u); to == "" {
-			return "", "no other node can take it"
-		}
-		return to, ""
+// routeOf returns the route of a VIP of this node. It has no destination if the VIP stays.
+func (h *holding) routeOf(v *vip) (r route) {
+	m := h.etcd.moves[v.name]
+	if m == nil {
+		r.to, r.why = placement{h.parts}.destination(v)
+		return r
 	}
-	if m.To == n.o.Name {
-		return "", "it is there"
+	to, why, refusal := placement{h.parts}.move(v, m.value)
+	if refusal != "" && !h.writer.claiming {
+		h.refuse(v, refusal)
 	}
-	if no = n.whyNot(m.To, u, m.Force); no == "" && !n.reachesEtcd(m.To) {
-		no = "it does not reach etcd"
-	}
-	if no != "" {
-		return "", m.To + " can't take it: " + no
-	}
-	return m.To, ""
+	return route{to, why}
 }
 
-// refuse removes what was asked for.
-func (n *Node) refuse(u *unit, why string) {
-	k := Key{Moves, u.name}
-	n.taking = true
-	w := Write{If: []Condition{{k, n.moves.at(u.name)}}, Delete: []Key{k}}
-	n.write(w, func(o Outcome, revision int64) {
-		n.taking = false
+// refuse deletes a request to move a VIP.
+func (h *holding) refuse(v *vip, why string) {
+	k := Key{Moves, v.name}
+	h.writer.claiming = true
+	w := Write{If: []Condition{{k, h.etcd.moves.at(v.name)}}, Delete: []Key{k}}
+	h.writer.write(w, func(o Outcome, revision int64) {
+		h.writer.claiming = false
 		if o == Done {
-			n.wrote(&w, revision)
-			n.do(Note{Kind: NoteRefused, Text: fmt.Sprintf("did not move %s: %s", u.name, why)})
+			h.writer.apply(&w, revision)
+			h.do(Note{Kind: NoteRefused, Text: fmt.Sprintf("did not move %s: %s", v.name, why)})
 		}
 	})
 }
 
-// flapping says whether a unit has moved so often that it stays for a while.
-func (n *Node) flapping(u *unit) bool {
-	return len(u.changed) == flaps && n.now.Since(u.changed[0]) < flapTime
-}
-
-// cut says whether a unit's network is not well here, though it is elsewhere.
-func (n *Node) cut(u *unit) bool {
-	at := n.o.Member.place(u.addr)
-	return at >= 0 && !isWell(n.well(), at) && n.someWell(u.addr)
-}
-
-// preempt is a node that the policy prefers, once it has been well for long enough.
-func (n *Node) preempt(u *unit) string {
-	if u.policy.Preempt <= 0 || len(u.policy.Prefer) == 0 {
-		return ""
-	}
-	best := n.best(u)
-	if best == "" || Preferred(u.policy.Prefer, best) >= Preferred(u.policy.Prefer, n.o.Name) {
-		u.better = 0
-		return ""
-	}
-	u.better = cmp.Or(u.better, n.now)
-	if n.now.Since(u.better) < u.policy.Preempt {
-		return ""
-	}
-	return best
-}
-
-// give makes units silent here, and then writes that a node owns them, or, without one, that nobody does. If it can't be written, they
-// come back.
-func (n *Node) give(gifts []gift, to, why string) {
-	n.last++
+// unbindFor unbinds VIPs, and calls then when that is done, unless the session has ended.
+func (h *holding) unbindFor(all []handover, then func()) {
+	id, session := h.writer.nextID(), h.session.id
 	var addrs []netip.Addr
-	for i, g := range gifts {
-		if g.unit.bound {
-			n.bound--
-		}
-		gifts[i].giving = n.last
-		g.unit.giving, g.unit.bound = n.last, false
-		addrs = append(addrs, g.unit.addr)
+	for i := range all {
+		v := all[i].vip
+		h.vips.unbind(v)
+		v.giving, all[i].giving = id, id
+		addrs = append(addrs, v.addr)
 	}
-	id := n.my.id
-	n.unbinds[n.last] = func() {
-		switch {
-		case n.my.id != id:
-		case to != "":
-			n.hand(gifts, to, why)
-		case n.units[gifts[0].unit.name] != nil || !n.owns(gifts[0].unit):
-			n.keep(gifts)
-		default:
-			n.drop(gifts[0])
+	h.unbinds[id] = func() {
+		if h.session.id == session {
+			then()
 		}
 	}
-	n.do(Unbind{n.last, addrs})
+	h.do(Unbind{id, addrs})
 }
 
-// release gives up a unit that is gone: it is unbound, and then has no owner.
-func (n *Node) release(u *unit) {
-	switch {
-	case !n.owns(u):
-		n.unbind(u)
-	case u.giving == 0:
-		n.give([]gift{{unit: u}}, "", "")
-	}
-}
-
-// drop writes that a unit has no owner. If it is there again meanwhile, it rests until that is known.
-func (n *Node) drop(g gift) {
-	w := Write{If: []Condition{{Key{VIPs, g.unit.name}, n.owners.at(g.unit.name)}}, Delete: []Key{{VIPs, g.unit.name}}}
-	id := n.my.id
-	n.write(w, func(o Outcome, revision int64) {
-		switch {
-		case n.my.id != id || g.over():
-		case o == Done:
-			n.wrote(&w, revision)
-		case o == Unknown:
-			n.reclaim([]gift{g}) // if it is still gone, it is released anew
-		case o == Unsent:
-			n.reclaimLater(g)
-		}
-	})
-}
-
-// Unbound takes in that addresses are off their devices.
-func (n *Node) Unbound(now Time, id int) []Action {
-	n.now = now
-	then := n.unbinds[id]
-	delete(n.unbinds, id)
+// unbound continues after an Unbind.
+func (h *holding) unbound(id int) {
+	then := h.unbinds[id]
+	delete(h.unbinds, id)
 	if then != nil {
 		then()
 	}
-	n.step()
-	return n.flush()
+}
+
+// give silences VIPs here, and then writes that another node owns them. If it can't be written, they return.
+func (h *holding) give(all []handover, r route) {
+	h.unbindFor(all, func() { h.hand(all, r) })
+}
+
+// release gives up a VIP that is gone: it is unbound, and then has no owner.
+func (h *holding) release(v *vip) {
+	switch {
+	case !h.session.owns(v):
+		h.unbind(v)
+	case v.giving == 0:
+		all := []handover{{vip: v}}
+		h.unbindFor(all, func() {
+			if h.vips.byName[v.name] != nil || !h.session.owns(v) {
+				h.keep(all)
+			} else {
+				h.drop(all[0])
+			}
+		})
+	}
+}
+
+// drop writes that a VIP has no owner. If users add it again, it rests until the outcome is known.
+func (h *holding) drop(g handover) {
+	w := Write{If: []Condition{{Key{VIPs, g.vip.name}, h.etcd.owners.at(g.vip.name)}}, Delete: []Key{{VIPs, g.vip.name}}}
+	id := h.session.id
+	h.writer.write(w, func(o Outcome, revision int64) {
+		switch {
+		case h.session.id != id || g.over():
+		case o == Done:
+			h.writer.apply(&w, revision)
+		case o == Unknown:
+			h.reclaim([]handover{g}) // if it is still gone, it is released again
+		case o == Unsent:
+			h.reclaimLater(g)
+		}
+	})
 }
 
 // hand writes the new owner.
-func (n *Node) hand(gifts []gift, to, why string) {
-	s := n.sessions[to]
-	w := Write{If: []Condition{{Key{Sessions, to}, n.sessions.at(to)}}}
+func (h *holding) hand(all []handover, r route) {
+	s := h.etcd.sessions[r.to]
+	w := Write{If: []Condition{{Key{Sessions, r.to}, h.etcd.sessions.at(r.to)}}}
 	var names []string
-	for _, g := range gifts {
-		if s == nil || !n.owns(g.unit) {
+	for _, g := range all {
+		if s == nil || !h.session.owns(g.vip) {
 			g.end()
 		}
 		if g.over() {
 			continue
 		}
-		n.assign(&w, g.unit, Owner{Node: to, Session: s.value.ID, Why: why})
-		if m := n.moves[g.unit.name]; m != nil {
-			w.If = append(w.If, Condition{Key{Moves, g.unit.name}, m.revision})
-			w.Delete = append(w.Delete, Key{Moves, g.unit.name})
+		h.assign(&w, g.vip, Owner{Node: r.to, Session: s.value.ID, Why: r.why})
+		if m := h.etcd.moves[g.vip.name]; m != nil {
+			w.If = append(w.If, Condition{Key{Moves, g.vip.name}, m.revision})
+			w.Delete = append(w.Delete, Key{Moves, g.vip.name})
 		}
-		names = append(names, g.unit.name)
+		names = append(names, g.vip.name)
 	}
 	if len(names) == 0 {
-		n.adopt()
+		h.adopt()
 		return
 	}
-	id, note := n.my.id, fmt.Sprintf("gave %s to %s (%s%s)", some(names), to, why, n.requested(gifts[0].unit, why))
-	n.write(w, func(o Outcome, revision int64) {
-		n.hindered.gave(n.now, o)
-		n.stale = true
+	note := fmt.Sprintf("gave %s to %s (%s%s)", listFirst(names), r.to, r.why, placement{h.parts}.requestedBy(all[0].vip, r.why))
+	id := h.session.id
+	h.writer.write(w, func(o Outcome, revision int64) {
+		h.slowDown(o)
+		h.stale = true
 		switch {
-		case n.my.id != id:
+		case h.session.id != id:
 		case o == Unknown:
-			n.reclaim(gifts)
+			h.reclaim(all)
 		default:
 			if o == Done {
-				n.wrote(&w, revision)
-				n.do(Note{Kind: NoteGave, Text: note, VIPs: len(names), Why: why})
+				h.writer.apply(&w, revision)
+				h.do(Note{Kind: NoteGave, Text: note, VIPs: len(names), Why: r.why})
 			}
-			n.keep(gifts)
+			h.keep(all)
 		}
 	})
 }
 
-// requested says who asked for the giving of a unit and why, if a person did.
-func (n *Node) requested(u *unit, why string) string {
-	switch why {
-	case "standby":
-		return n.o.Member.StandbyBy.String()
-	case "move", forced:
-		for _, each := range n.together(u) {
-			if m := n.moves[each.name]; m != nil {
-				return m.value.String()
-			}
-		}
-	}
-	return ""
+// assign adds the owner of a VIP of this node to a write.
+func (h *holding) assign(w *Write, v *vip, owner Owner) {
+	old := h.etcd.owners[v.name]
+	owner.Generation, owner.Since = old.value.Generation+1, h.o.Wall()
+	w.If = append(w.If, Condition{Key{VIPs, v.name}, old.revision})
+	w.Put = append(w.Put, Put{Key{VIPs, v.name}, text(owner)})
 }
 
-// assign adds to a write that a unit of this node has an owner.
-func (n *Node) assign(w *Write, u *unit, owner Owner) {
-	old := n.owners[u.name]
-	owner.Generation, owner.Since = old.value.Generation+1, n.o.Wall()
-	w.If = append(w.If, Condition{Key{VIPs, u.name}, old.revision})
-	w.Put = append(w.Put, Put{Key{VIPs, u.name}, text(owner)})
-}
-
-// keep ends the giving. What this node still owns is bound again.
-func (n *Node) keep(gifts []gift) {
-	for _, g := range gifts {
+// keep ends handovers. VIPs that this node still owns are bound again.
+func (h *holding) keep(all []handover) {
+	for _, g := range all {
 		g.end()
 	}
-	n.adopt()
-}
-
-// reclaim finds out who owns what was given away when it is unknown whether that was written: this node writes itself, on the
-// condition that nothing was. As long as that is unknown too, the VIPs rest, as they may be another's any moment.
-func (n *Node) reclaim(gifts []gift) {
-	for _, g := range gifts {
-		if !n.owns(g.unit) {
-			g.end() // etcd has told that it was written
-		}
-		if g.over() {
-			continue
-		}
-		w := Write{}
-		n.assign(&w, g.unit, Owner{Node: n.o.Name, Session: n.my.id, Why: "kept"})
-		id := n.my.id
-		n.write(w, func(o Outcome, revision int64) {
-			switch {
-			case n.my.id != id:
-			case o == Unknown:
-				n.reclaim([]gift{g})
-			case o == Unsent:
-				n.reclaimLater(g)
-			case o == Done:
-				n.wrote(&w, revision)
-				n.keep([]gift{g})
-			default: // it was written, and etcd's watch tells what
-			}
-		})
-	}
-}
-
-// depart closes the gate when a node that was stopped has given away what it can.
-func (n *Node) depart() {
-	if !n.stopping || n.leaving {
-		return
-	}
-	for _, u := range n.order {
-		if u.giving != 0 || u.bound && n.gate == open && n.passes() && n.best(u) != "" {
-			return
-		}
-	}
-	n.leaving = true
-	n.closeGate()
-}
-
-// leave ends the session of a node whose gate is closed for good, so that no node waits for it to fall silent.
-func (n *Node) leave() {
-	if !n.leaving || n.left {
-		return
-	}
-	if !n.my.live {
-		n.left = true
-		return
-	}
-	w := n.ifMine()
-	w.Delete = append(w.Delete, Key{Sessions, n.o.Name})
-	n.my.live = false
-	n.write(w, func(Outcome, int64) { n.left = true })
+	h.adopt()
 }

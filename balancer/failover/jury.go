@@ -2,15 +2,15 @@ package failover
 
 import "slices"
 
-// MostJurors bounds a jury: the holder and four others.
-const MostJurors = 5
+// MaxJurors is the maximum size of a jury: the holder and four others.
+const MaxJurors = 5
 
 // Confirming is how many members of a jury of n must confirm a session, its holder among them.
 func Confirming(n int) int { return n/2 + 1 }
 
-// Burying is how many members other than its holder must have voted a session dead: so many that too few are left to confirm
+// Revoking is how many members other than its holder must have voted a session dead: so many that too few are left to confirm
 // it. A holder that is alone is confirmed by etcd only, and needs no vote.
-func Burying(n int) int {
+func Revoking(n int) int {
 	if n <= 1 {
 		return 0
 	}
@@ -72,8 +72,8 @@ func (j *Juror) Vote(now, started Time, silence Timing) bool {
 	return j.Dead
 }
 
-// MayBury says whether a session may be buried with the votes of so many other members of a jury of n, by who has known the
+// MayRevoke says whether a session may be buried with the votes of so many other members of a jury of n, by who has known the
 // session's present revision since known: a renewal in etcd would have changed that.
-func MayBury(now, known Time, n, votes int, silence Timing) bool {
-	return votes >= Burying(n) && now.Since(known) >= silence.Silence
+func MayRevoke(now, known Time, n, votes int, silence Timing) bool {
+	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -12,7 +12,7 @@ import (
 
 // model checks in all states, of one session, its jurors and who buries it, that a host whose session is buried does not answer:
 // then its gate is closed, or no VIP is bound. Time goes in ticks. Messages are lost, late and in any order; a process may stop
-// between a check and its act; jurors restart and forget. What decides is the package's own: Deadline, Passes, Juror, MayBury.
+// between a check and its act; jurors restart and forget. What decides is the package's own: Deadline, Passes, Juror, MayRevoke.
 type model struct {
 	Timing
 	n        int // size of the jury, its holder among them
@@ -284,7 +284,7 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 	case "buries a revision that is new":
 		known = 0
 	}
-	if s.burying == 0 && s.buried == 0 && MayBury(present, known, n, votes, m.Timing) && s.changed == 0 {
+	if s.burying == 0 && s.buried == 0 && MayRevoke(present, known, n, votes, m.Timing) && s.changed == 0 {
 		t := s
 		t.burying = 1
 		for j := range t.jurors {

@@ -111,7 +111,7 @@ func TestTakeOver(t *testing.T) {
 	t.Logf("taken after %s", w.now.Since(killed))
 	w.run(100 * time.Millisecond)
 	for _, h := range w.hosts {
-		if h != first && len(h.node.votes) > 0 {
+		if h != first && len(h.node.jurors.votes) > 0 {
 			t.Errorf("%s remembers the votes on a session that is buried", h.name)
 		}
 	}

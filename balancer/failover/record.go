@@ -149,38 +149,6 @@ type Move struct {
 // Fence is what fenced/NODE says: a person states that the node is off.
 type Fence struct{ Request }
 
-// record is a record as this node knows it.
-type record[T any] struct {
-	value T
-	// revision is that of its last change, and known when this node first knew it.
-	revision int64
-	known    Time
-	// odd: it can't be read; a newer version may have written it.
-	odd bool
-}
-
-// table are all records of a kind, by name.
-type table[T any] map[string]*record[T]
-
-// take puts a change into the table.
-func (t table[T]) take(now Time, c Change) {
-	if c.Text == nil {
-		delete(t, c.Key.Name)
-		return
-	}
-	r := &record[T]{revision: c.Revision, known: now}
-	r.odd = json.Unmarshal(c.Text, &r.value) != nil
-	t[c.Key.Name] = r
-}
-
-// at returns the revision of a record; 0 means there is none.
-func (t table[T]) at(name string) int64 {
-	if r := t[name]; r != nil {
-		return r.revision
-	}
-	return 0
-}
-
 // text writes a record.
 func text(v any) []byte {
 	b, err := json.Marshal(v)

@@ -3,187 +3,240 @@ package failover
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
-// mine is this node's own session.
-type mine struct {
-	id ID
-	// live: etcd has it, at the revision.
+// session is this node's own session.
+type session struct {
+	*env
+	etcd   *view
+	writer *writer
+	id     ID
+	// live reports whether etcd has the session, at the revision.
 	live     bool
 	revision int64
-	// jury confirms it; next is what a write that is under way would make of it: until its outcome is known, both must.
+	// jury confirms it. next is the jury of a write whose outcome is not known: until then, both must.
 	jury, next []string
-	// confirmed is when the newest heartbeat was sent that a juror has confirmed, renewed when the newest renewal in etcd was
-	// asked for; deadline follows from them.
+	// confirmed is when the newest heartbeat was sent that a juror has confirmed, and renewed when the newest renewal in etcd was
+	// sent. deadline follows from them.
 	confirmed map[string]Time
 	renewed   Time
 	deadline  Time
-	// writing: a write of the session is under way. again is when the next may begin: a heartbeat after the last.
+	// writing reports whether a write of the session is under way. again is when the next may begin: a heartbeat after the last.
 	writing bool
 	again   Time
 }
 
-// session creates this node's session in etcd, if there is none: once the gate is closed and nothing is bound.
-func (n *Node) session() {
-	if n.my.live || n.my.writing || n.stopping || n.gate != closed || n.now < n.my.again || !n.registered() {
+func newSession(e *env, etcd *view, w *writer) *session {
+	s := &session{env: e, etcd: etcd, writer: w}
+	s.reset(0)
+	return s
+}
+
+// reset replaces the session with a new one that etcd does not have.
+func (s *session) reset(revision int64) {
+	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]Time{}, revision: revision}
+}
+
+// begin creates the session in etcd, if there is none. The gate must be closed and nothing bound.
+func (s *session) begin() {
+	name := s.o.Name
+	if s.live || s.writing || s.now < s.again || !s.etcd.registered() {
 		return
 	}
-	if old := n.sessions[n.o.Name]; old != nil && !n.replaces(old) {
-		return // it is buried like any other
+	if old := s.etcd.sessions[name]; old != nil && !s.replaces(old) {
+		return // it is revoked like any other
 	}
-	w := Write{If: []Condition{{Key{Sessions, n.o.Name}, n.sessions.at(n.o.Name)}}}
-	if fence := n.fences[n.o.Name]; fence != nil {
-		w.Delete = append(w.Delete, Key{Fences, n.o.Name}) // a host that starts is not off
+	w := Write{If: []Condition{{Key{Sessions, name}, s.etcd.sessions.at(name)}}}
+	if fence := s.etcd.fences[name]; fence != nil {
+		w.Delete = append(w.Delete, Key{Fences, name}) // a host that starts is not off
 	}
-	n.putSession(w, n.chooseJury())
+	s.put(w, s.chooseJury())
 }
 
-// replaces reports whether this node may replace a session of its name: one of this machine, whose gate is this one; one of an earlier boot of
-// it; or one that a person says is off. An earlier boot renews nothing. A machine with the same ID and name, of which this one may be a
-// copy, does: its peers have the addresses of this one, and confirm it no more.
-func (n *Node) replaces(old *record[Session]) bool {
+// replaces reports whether this node may replace a session with its name: one of this machine, whose gate is this one; of an earlier
+// boot of it; or of a machine that a person reports to be off. An earlier boot renews nothing. A machine with the same ID and name, of
+// which this one may be a copy, does: its peers have the addresses of this one, and no longer confirm it.
+func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
-	rests := n.now.Since(old.known) >= max(old.value.Silence, n.o.Timing.Silence)
-	return !old.odd && (before == n.o.Member.Machine || rests && rebooted(before, n.o.Member.Machine) || n.fences[n.o.Name] != nil)
+	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
+	return !old.odd && (before == s.o.Member.Machine || silent && rebooted(before, s.o.Member.Machine) || s.etcd.fences[s.o.Name] != nil)
 }
 
-// putSession writes the session with a jury.
-func (n *Node) putSession(w Write, jury []string) {
-	value := Session{ID: n.my.id, Machine: n.o.Member.Machine, Jury: jury, Timing: n.o.Timing}
-	w.Put = append(w.Put, Put{Key{Sessions, n.o.Name}, text(value)})
-	asked, id := n.now, n.my.id
-	n.my.writing = true
-	if !slices.Equal(jury, n.my.jury) {
-		n.my.next = jury
+// obstructed reports whether etcd has had a session of this name for long that can't be replaced.
+func (s *session) obstructed() bool {
+	old := s.etcd.sessions[s.o.Name]
+	return !s.live && old != nil && s.now.Since(old.known) > 2*s.o.Timing.Silence && !s.replaces(old)
+}
+
+// put writes the session with a jury.
+func (s *session) put(w Write, jury []string) {
+	value := Session{ID: s.id, Machine: s.o.Member.Machine, Jury: jury, Timing: s.o.Timing}
+	w.Put = append(w.Put, Put{Key{Sessions, s.o.Name}, text(value)})
+	sent, id := s.now, s.id
+	s.writing = true
+	if !slices.Equal(jury, s.jury) {
+		s.next = jury
 	}
-	n.confirm()
-	n.write(w, func(o Outcome, revision int64) {
-		if n.my.id != id {
+	s.confirm()
+	s.writer.write(w, func(o Outcome, revision int64) {
+		if s.id != id {
 			return
 		}
-		n.my.writing, n.my.again = false, n.now.Add(n.o.Timing.Beat)
-		if o != Done || revision < n.my.revision {
-			return // if it was carried out all the same, etcd's watch tells
+		s.writing, s.again = false, s.now.Add(s.o.Timing.Beat)
+		if o != Done || revision < s.revision {
+			return // if it was carried out all the same, etcd's watch reports it
 		}
-		n.my.renewed = max(n.my.renewed, asked)
-		n.wrote(&w, revision)
-		n.confirm() // etcd's watch may have told before
+		s.renewed = max(s.renewed, sent)
+		s.writer.apply(&w, revision)
+		s.confirm() // etcd's watch may have been faster
 	})
 }
 
-// mySession takes in what etcd has as this node's session.
-func (n *Node) mySession(c Change) {
-	if c.Revision <= n.my.revision {
-		return
+// learn processes etcd's record of the session, and reports whether other nodes have revoked it.
+func (s *session) learn(c Change) (revoked bool) {
+	if c.Revision <= s.revision {
+		return false
 	}
-	now := n.sessions[n.o.Name]
-	switch {
-	case now != nil && now.value.ID == n.my.id:
-		// No write that compares an older revision can be carried out any more.
-		if !n.my.live {
-			n.do(Note{Kind: NoteSession, Text: "began session " + n.my.id.String()})
-		}
-		n.my.live, n.my.revision, n.my.jury, n.my.next = true, now.revision, now.value.Jury, nil
-		n.confirm()
-	case n.my.live:
-		n.lose("session " + n.my.id.String() + " was buried by others")
+	r := s.etcd.sessions[s.o.Name]
+	if r == nil || r.value.ID != s.id {
+		return s.live
 	}
+	// No write that compares an older revision can be carried out any more.
+	if !s.live {
+		s.do(Note{Kind: NoteSession, Text: "began session " + s.id.String()})
+	}
+	s.live, s.revision, s.jury, s.next = true, r.revision, r.value.Jury, nil
+	s.confirm()
+	return false
 }
 
-// lose ends the session, and what it held; another one follows.
-func (n *Node) lose(why string) {
-	n.do(Note{Kind: NoteLost, Text: why, VIPs: n.bound})
-	n.my = mine{id: n.o.NewID(), confirmed: map[string]Time{}, revision: n.revision}
-	n.taking = false
-	n.closeGate()
-}
-
-// confirm finds the deadline.
-func (n *Node) confirm() {
-	d := n.deadlineBy(n.my.jury)
-	if n.my.next != nil {
-		d = min(d, n.deadlineBy(n.my.next))
+// answered processes a juror's confirmation of a heartbeat that this node sent, and reports whether it is news.
+func (s *session) answered(m Message) bool {
+	if !s.live || m.Session != s.id || m.Sent <= s.confirmed[m.From] || m.Sent > s.now {
+		return false
 	}
-	n.my.deadline = d
+	s.confirmed[m.From] = m.Sent
+	s.confirm()
+	return true
 }
 
-func (n *Node) deadlineBy(jury []string) Time {
+// confirm computes the deadline.
+func (s *session) confirm() {
+	d := s.deadlineBy(s.jury)
+	if s.next != nil {
+		d = min(d, s.deadlineBy(s.next))
+	}
+	s.deadline = d
+}
+
+func (s *session) deadlineBy(jury []string) Time {
 	var sent []Time
 	for _, j := range jury {
-		if j != n.o.Name {
-			sent = append(sent, n.my.confirmed[j])
+		if j != s.o.Name {
+			sent = append(sent, s.confirmed[j])
 		}
 	}
-	return n.o.Timing.Deadline(len(jury), sent, n.my.renewed)
+	return s.o.Timing.Deadline(len(jury), sent, s.renewed)
 }
 
-// renew has etcd confirm the session when too few peers do.
-func (n *Node) renew() {
-	if n.my.live && !n.my.writing && n.now >= n.my.again && !n.lasts(n.my.deadline) {
-		n.putSession(n.ifMine(), n.my.jury)
+// passes reports whether the gate may be opened or refreshed now, or an address bound.
+func (s *session) passes() bool { return s.live && s.o.Timing.Passes(s.now, s.deadline) }
+
+// owns reports whether etcd names the session as the owner of a VIP.
+func (s *session) owns(v *vip) bool {
+	o := s.etcd.owners[v.name]
+	return s.live && o != nil && o.value.Session == s.id
+}
+
+// ifMine is a write that etcd only carries out if it has the session as this node knows it.
+func (s *session) ifMine() Write {
+	return Write{If: []Condition{{Key{Sessions, s.o.Name}, s.revision}}}
+}
+
+// renew lets etcd confirm the session if too few peers do.
+func (s *session) renew() {
+	if s.live && !s.writing && s.now >= s.again && !s.lasts(s.deadline) {
+		s.put(s.ifMine(), s.jury)
 	}
 }
 
-// lasts says whether a deadline is far enough away to do nothing about it.
-func (n *Node) lasts(deadline Time) bool {
-	t := n.o.Timing
-	return deadline.Since(n.now) > t.Gate+(t.Confirm-t.Gate)/2
+// lasts reports whether a deadline is far enough away.
+func (s *session) lasts(deadline Time) bool {
+	t := s.o.Timing
+	return deadline.Since(s.now) > t.Gate+(t.Confirm-t.Gate)/2
 }
 
-// ifMine is a write that is only carried out while etcd has the session as this node knows it.
-func (n *Node) ifMine() Write {
-	return Write{If: []Condition{{Key{Sessions, n.o.Name}, n.my.revision}}}
-}
-
-// registered says whether etcd has this run of the node, as far as is known.
-func (n *Node) registered() bool {
-	m := n.members[n.o.Name]
-	return n.loaded && m != nil && m.value.Boot == n.o.Member.Boot
-}
-
-// changeJury asks for another jury where nodes have come or gone.
-func (n *Node) changeJury() {
-	if !n.my.live || n.my.writing || n.now < n.my.again {
+// changeJury writes another jury after nodes have joined or left.
+func (s *session) changeJury() {
+	if !s.live || s.writing || s.now < s.again {
 		return
 	}
-	jury := n.chooseJury()
-	if slices.Equal(jury, n.my.jury) {
+	jury := s.chooseJury()
+	if slices.Equal(jury, s.jury) {
 		return
 	}
-	if !n.lasts(n.deadlineBy(jury)) {
-		jury = n.my.jury // etcd confirms first: the next jury has not yet
+	if !s.lasts(s.deadlineBy(jury)) {
+		jury = s.jury // etcd confirms first: the next jury has not yet
 	}
-	n.putSession(n.ifMine(), jury)
+	s.put(s.ifMine(), jury)
 }
 
-// chooseJury returns this node and up to four others: those who are in the jury already, then nodes of other zones.
-func (n *Node) chooseJury() []string {
+// chooseJury returns this node and up to four others: first present jurors, then nodes of other zones.
+func (s *session) chooseJury() []string {
 	var others []string
-	for name, m := range n.members {
-		if name != n.o.Name && !m.odd {
+	for name, m := range s.etcd.members {
+		if name != s.o.Name && !m.odd {
 			others = append(others, name)
 		}
 	}
 	rank := func(name string) (r int) {
-		if !slices.Contains(n.my.jury, name) {
+		if !slices.Contains(s.jury, name) {
 			r = 2
 		}
-		if zone := n.members[name].value.Zone; zone == n.o.Member.Zone {
+		if zone := s.etcd.members[name].value.Zone; zone == s.o.Member.Zone {
 			r++
 		}
 		return r
 	}
 	slices.SortFunc(others, func(a, b string) int {
-		return compare(rank(a)-rank(b), score(n.o.Name, b), score(n.o.Name, a), a, b)
+		return compare(rank(a)-rank(b), score(s.o.Name, b), score(s.o.Name, a), a, b)
 	})
-	jury := append([]string{n.o.Name}, others[:min(len(others), MostJurors-1)]...)
+	jury := append([]string{s.o.Name}, others[:min(len(others), MaxJurors-1)]...)
 	slices.Sort(jury)
 	return jury
 }
 
-// seconds writes a time for people.
-func seconds(d time.Duration) string {
+// confirmations returns the age of each juror's newest confirmation; -1 means it has never confirmed.
+func (s *session) confirmations() map[string]time.Duration {
+	ages := map[string]time.Duration{}
+	for _, j := range s.jury {
+		if sent := s.confirmed[j]; sent > 0 {
+			ages[j] = s.now.Since(sent)
+		} else if j != s.o.Name {
+			ages[j] = -1
+		}
+	}
+	return ages
+}
+
+// silentJurors names the jurors that no longer confirm the session. Etcd is one of them, because it confirms when they do not.
+func (s *session) silentJurors() string {
+	var names []string
+	for _, j := range s.jury {
+		if j != s.o.Name && s.now.Since(s.confirmed[j]) >= s.o.Timing.Confirm-s.o.Timing.Gate {
+			names = append(names, j)
+		}
+	}
+	if len(names) == 0 {
+		return "etcd"
+	}
+	return strings.Join(names, ", ") + " and etcd"
+}
+
+// formatSeconds formats a time for people.
+func formatSeconds(d time.Duration) string {
 	if d >= time.Minute {
 		return d.Round(time.Second).String()
 	}

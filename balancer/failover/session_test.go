@@ -75,7 +75,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	other := w.hosts[1-owner.index]
 	for on := range 2 {
 		owner.node.Heard(owner.clock(), on, Message{
-			Kind: Beat, From: other.name, Boot: ID(on + 1), Session: other.node.my.id, Sent: other.clock(), Ready: true, Well: 3,
+			Kind: Beat, From: other.name, Boot: ID(on + 1), Session: other.node.session.id, Sent: other.clock(), Ready: true, Well: 3,
 			Echo: Stamp{owner.member.Boot, owner.clock()},
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
@@ -91,7 +91,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 func TestEarlierRunComesBack(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
-	if taker.node.turn(owner.name, owner.node.my.id) > juror.node.turn(owner.name, owner.node.my.id) {
+	if taker.node.takeover.turn(owner.name, owner.node.session.id) > juror.node.takeover.turn(owner.name, owner.node.session.id) {
 		taker, juror = juror, taker
 	}
 	late := text(juror.member)
@@ -99,7 +99,7 @@ func TestEarlierRunComesBack(t *testing.T) {
 		w.cut[[2]int{owner.index, i}] = true
 	}
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{taker.index, -1}] = true, true
-	for i := 0; taker.node.votes[owner.node.my.id][juror.name] == 0; i++ {
+	for i := 0; taker.node.jurors.votes[owner.node.session.id][juror.name] == 0; i++ {
 		if w.run(time.Millisecond); i == 10_000 {
 			t.Fatal("the juror does not vote")
 		}
@@ -167,7 +167,7 @@ func TestBallotEndsWithItsVoters(t *testing.T) {
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
 	votes := map[string]ID{taker.name: taker.node.o.Member.Boot, voter.name: voter.node.o.Member.Boot}
 	ballot := func() (Write, []string) {
-		return taker.node.ballot(owner.name, taker.node.sessions[owner.name], votes)
+		return taker.node.jurors.ballot(owner.name, taker.node.etcd.sessions[owner.name], votes)
 	}
 	write, voters := ballot()
 	if len(voters) != 2 {
@@ -192,14 +192,14 @@ func TestManyNetworks(t *testing.T) {
 	other.lost[0] = true
 	for range 60 { // then the other one votes its session dead
 		owner.input(func(now Time) []Action {
-			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.my.id, Sent: now})
+			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})
 		w.run(10 * time.Millisecond)
 	}
 	if age := owner.node.Status(owner.clock()).Confirmed[other.name]; age < 0 || age > 100*time.Millisecond {
 		t.Errorf("it was confirmed %s ago", age)
 	}
-	for at, want := range map[int]bool{0: true, 1: false, told - 1: false, told: true, beyond: true} {
+	for at, want := range map[int]bool{0: true, 1: false, reported - 1: false, reported: true, beyond: true} {
 		if got := isWell(1, at); got != want {
 			t.Errorf("the network of address %d is well: %t, want %t", at, got, want)
 		}

@@ -95,8 +95,8 @@ func (x *transfer) load(i int) {
 	x.take(i, h.Stored(standstill, all, x.revision, true))
 	for j, peer := range x.hosts {
 		if j != i {
-			x.take(i, h.Heard(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.my.id, Sent: standstill}))
-			x.take(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.my.id, Sent: standstill,
+			x.take(i, h.Heard(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.session.id, Sent: standstill}))
+			x.take(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.session.id, Sent: standstill,
 				Echo: Stamp{h.Member.Boot, standstill}, Ready: true, Well: 1}))
 		}
 	}
@@ -119,13 +119,13 @@ func (x *transfer) restart(i int) {
 
 // rests reports whether a node waits for time to pass.
 func (h *mover) rests() bool {
-	return h.behind() || len(h.hindered.unsure) > 0 || h.hindered.until > standstill
+	return h.writer.behind() || len(h.holding.unsure) > 0 || h.holding.until > standstill
 }
 
 // pass ends what a node waits for.
 func (x *transfer) pass(i int) {
 	h := x.hosts[i]
-	h.patient, h.hindered.retry, h.hindered.until, h.look = 0, 0, 0, true
+	h.writer.patient, h.holding.retry, h.holding.until, h.review = 0, 0, 0, true
 	x.take(i, h.Tick(standstill))
 }
 
@@ -241,10 +241,10 @@ func (x *transfer) next() (all []step) {
 			fewer = 0
 		}
 		add(fewer, func() { h.gone = !h.gone; x.take(i, h.SetPolicies(standstill, x.policies(h))) }, "the VIP is gone from %s: %t", h.Name, !h.gone)
-		if h.Node.gate == open {
+		if h.Node.gate.state == open {
 			add(1, func() { x.take(i, h.Lapsed(standstill, Changed, 0)) }, "the gate of %s lapses", h.Name)
 		}
-		if !h.stopping {
+		if !h.Node.gate.stopping {
 			add(1, func() { x.take(i, h.Stop(standstill)) }, "%s stops", h.Name)
 		}
 		add(1, func() { x.move(i) }, "it is to move to %s", h.Name)
@@ -311,7 +311,7 @@ func (x *transfer) wrong() string {
 		return ""
 	}
 	for _, h := range x.hosts { // whoever has ended, and could not say so, is buried in time, and whose session is not confirmed yet, is so by peers
-		if o := h.owners[transferred().String()]; !h.stopping && h.Node.gate != open || h.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
+		if o := h.etcd.owners[transferred().String()]; !h.Node.gate.stopping && h.Node.gate.state != open || h.Node.gate.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
 			return ""
 		}
 	}
@@ -323,18 +323,18 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	var b strings.Builder
 	for _, h := range x.hosts {
 		n := h.Node
-		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.tells, h.rests(), len(n.hindered.unsure), n.gate, n.bound, n.taking, n.leaving, n.left, n.look, n.behind(), n.stopping, n.stale, n.probing, n.my.live, n.my.id, n.my.revision, n.last,
-			slices.Sorted(maps.Keys(n.writes)), slices.Sorted(maps.Keys(n.unbinds)), len(n.free))
-		for _, units := range []map[string]*unit{n.units, n.gone} {
+		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.tells, h.rests(), len(n.holding.unsure), n.gate.state, n.vips.bound, n.writer.claiming, n.gate.leaving, n.gate.left, n.review, n.writer.behind(), n.gate.stopping, n.stale, n.takeover.probing, n.session.live, n.session.id, n.session.revision, n.writer.last,
+			slices.Sorted(maps.Keys(n.writer.waiting)), slices.Sorted(maps.Keys(n.holding.unbinds)), len(n.takeover.free))
+		for _, units := range []map[string]*vip{n.vips.byName, n.vips.gone} {
 			for _, u := range units {
 				fmt.Fprint(&b, "unit", u.bound, u.giving, u.fresh, u.clear, len(u.changed))
 			}
 			b.WriteByte('|')
 		}
-		for _, r := range n.owners {
+		for _, r := range n.etcd.owners {
 			fmt.Fprint(&b, r.revision, r.value)
 		}
-		for _, r := range n.moves {
+		for _, r := range n.etcd.moves {
 			fmt.Fprint(&b, r.revision, r.value)
 		}
 	}
@@ -410,7 +410,7 @@ func TestLateAnswer(t *testing.T) {
 		x.faults -= s.faults
 		s.do()
 	}
-	if gw0 := x.hosts[0]; len(gw0.queue) > 0 || gw0.Node.bound > 0 {
+	if gw0 := x.hosts[0]; len(gw0.queue) > 0 || gw0.Node.vips.bound > 0 {
 		t.Errorf("it does %v for a VIP that nobody owns", gw0.queue)
 	}
 }

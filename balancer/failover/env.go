@@ -1,0 +1,47 @@
+package failover
+
+import "time"
+
+// Options are the fixed properties of a node.
+type Options struct {
+	// Name is the node's, Boot names this run of it, and Member is its record. Member.Boot and Weight count.
+	Name   string
+	Member Member
+	Timing Timing
+	// Started is when this run began. An earlier run may have confirmed heartbeats until then.
+	Started Time
+	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to others, because etcd was restored from a
+	// backup. Until it is over, hosts are probed before a VIP is claimed. Zero means no doubt.
+	Doubt time.Duration
+	// NewID returns an unused ID, and Wall the time of day, for people.
+	NewID func() ID
+	Wall  func() time.Time
+}
+
+// env is shared by the parts of a node: its options, the present moment and the actions to return.
+type env struct {
+	o       Options
+	now     Time
+	actions []Action
+	// review reports whether a VIP that is bound here may belong elsewhere, and stale whether owners must be counted again.
+	review, stale bool
+}
+
+// do adds an action.
+func (e *env) do(a Action) { e.actions = append(e.actions, a) }
+
+// flush returns the actions since the last flush.
+func (e *env) flush() []Action {
+	actions := e.actions
+	e.actions = nil
+	return actions
+}
+
+// recent is how many heartbeats may be lost before a peer counts as silent for the choice among hosts.
+const recent = 6
+
+// recently reports whether a time is so short ago that a peer counts as heard.
+func (e *env) recently(t Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
+
+// doubts reports whether a host may hold a VIP that etcd's records give to another host, or to none.
+func (e *env) doubts() bool { return e.now.Since(e.o.Started) < e.o.Doubt }

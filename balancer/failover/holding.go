@@ -1,0 +1,147 @@
+package failover
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// holding binds the VIPs that this node owns, and gives them to other nodes.
+type holding struct {
+	*parts
+	// unbinds are the next steps after Unbinds with an ID.
+	unbinds map[int]func()
+	// Etcd refused the last handover with an error: no other begins until then. Each handover silences its VIPs for a moment, and is in vain
+	// if etcd does not write.
+	pause time.Duration
+	until Time
+	// unsure are handovers that etcd may have written; retry is when they are reclaimed.
+	unsure []handover
+	retry  Time
+}
+
+// adopt binds the VIPs that this session owns, as soon as the gate is open and may pass them, and releases those that are gone.
+func (h *holding) adopt() {
+	if h.gate.state != open {
+		return // Node.Opened calls it again
+	}
+	if !h.gate.passes() {
+		h.stale = true // so it is called again
+		return
+	}
+	var addrs []netip.Addr
+	for _, v := range h.vips.order {
+		if h.session.owns(v) && !v.bound && v.giving == 0 {
+			v.bound = true
+			addrs = append(addrs, v.addr)
+		}
+	}
+	if len(addrs) > 0 {
+		h.vips.bound += len(addrs)
+		h.do(Bind{addrs})
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.vips.gone)) {
+		h.release(h.vips.gone[name])
+	}
+}
+
+// unbind removes a VIP from its device.
+func (h *holding) unbind(v *vip) {
+	if v.bound {
+		h.vips.unbind(v)
+		h.do(Unbind{Addrs: []netip.Addr{v.addr}})
+	}
+}
+
+// forgetGone forgets the VIPs that users have removed, once this node does not own them.
+func (h *holding) forgetGone() {
+	maps.DeleteFunc(h.vips.gone, func(name string, v *vip) bool {
+		return h.vips.byName[name] != nil || v.giving == 0 && !v.bound && !h.session.owns(v)
+	})
+}
+
+// ownerChanged processes another owner of a VIP in etcd. Moved reports whether it is another session, too.
+func (h *holding) ownerChanged(name string, moved bool) {
+	v := h.vips.find(name)
+	if v == nil {
+		return
+	}
+	if moved {
+		v.moved(h.now)
+	}
+	v.giving, v.clear, v.stranger, v.askAgain = 0, false, "", 0 // no write that compares an older revision can be carried out any more
+	if !h.session.owns(v) {
+		h.unbind(v)
+	} else if moved && v.flapping(h.now) {
+		h.do(Note{Kind: NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, and stays here until that is over", v.name, maxMoves)})
+	}
+}
+
+// lose ends the session and all that it held; another session follows.
+func (h *holding) lose(why string) {
+	h.do(Note{Kind: NoteLost, Text: why, VIPs: h.vips.bound})
+	h.session.reset(h.etcd.revision)
+	h.writer.claiming = false
+	h.closeGate()
+}
+
+// closeGate closes the gate, so no earlier refresh opens it, and unbinds all VIPs. A VIP whose handover may have been written rests until
+// that is known, even if the gate opens again.
+func (h *holding) closeGate() {
+	h.gate.state = closing
+	h.do(CloseGate{})
+	for _, all := range []map[string]*vip{h.vips.byName, h.vips.gone} {
+		for _, v := range all {
+			if _, unwritten := h.unbinds[v.giving]; unwritten || !h.session.live {
+				v.giving = 0
+			}
+			v.bound = false
+		}
+	}
+	h.vips.bound = 0
+	clear(h.unbinds)
+}
+
+// lapse closes an open gate that may have closed by itself, and reports why.
+func (h *holding) lapse(why Lapse, lasts time.Duration) {
+	by := ""
+	if why == NotRefreshed && !h.session.passes() {
+		why, lasts, by = NotConfirmed, 0, " ("+h.session.silentJurors()+" silent)"
+		if d := h.session.deadline; d > 0 {
+			lasts = h.now.Since(d) + h.o.Timing.Confirm
+		}
+	}
+	text := "gate closed: " + string(why)
+	if lasts > 0 {
+		text += " for " + formatSeconds(lasts)
+	}
+	h.do(Note{Kind: NoteGate, Text: text + by + "; " + restText(h.vips.boundNames()), VIPs: h.vips.bound, Why: string(why)})
+	h.closeGate()
+}
+
+// restText names the VIPs that a closed gate silences.
+func restText(names []string) string {
+	switch len(names) {
+	case 0:
+		return "no VIP was here"
+	case 1:
+		return "1 VIP rests: " + names[0]
+	}
+	return fmt.Sprintf("%d VIPs rest: %s", len(names), listFirst(names))
+}
+
+// depart closes the gate when a node that was stopped has given away all VIPs that another node can hold.
+func (h *holding) depart() {
+	if !h.gate.stopping || h.gate.leaving {
+		return
+	}
+	for _, v := range h.vips.order {
+		if v.giving != 0 || v.bound && h.gate.passes() && h.ranking.best(v) != "" {
+			return
+		}
+	}
+	h.gate.leaving = true
+	h.closeGate()
+}

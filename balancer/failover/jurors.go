@@ -1,0 +1,151 @@
+package failover
+
+import (
+	"slices"
+	"time"
+)
+
+// jurors is this node as a juror of other nodes' sessions, and the votes that it has collected.
+type jurors struct {
+	*env
+	etcd   *view
+	byNode map[string]*Juror
+	// votes are the boots of the nodes that voted a session dead, and asked is when votes were last requested.
+	votes map[ID]map[string]ID
+	asked Time
+	// nextBoot is the run as which etcd is to have this node; 0 means the present one.
+	nextBoot ID
+}
+
+func newJurors(e *env, etcd *view) *jurors {
+	return &jurors{env: e, etcd: etcd, byNode: map[string]*Juror{}, votes: map[ID]map[string]ID{}}
+}
+
+// juror returns this node as a juror of a peer's session. Nil means that it must neither confirm the session nor vote on it. Etcd has
+// this run of the node, and has had the session since that registration or later: votes of an earlier run stay.
+func (j *jurors) juror(node string, session ID) *Juror {
+	s := j.etcd.sessions[node]
+	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {
+		return nil
+	}
+	if j.byNode[node] == nil {
+		j.byNode[node] = &Juror{}
+	}
+	j.byNode[node].Meet(session)
+	return j.byNode[node]
+}
+
+// silent reports whether this node knows that a session is silent, and returns it as the session's juror.
+func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
+	own := j.juror(node, s.value.ID)
+	t := s.value.Timing
+	return own, own != nil && own.Silent(j.now, j.o.Started, t) && j.now.Since(s.known) >= t.Silence
+}
+
+// retractAfter is how long a session that this node has voted dead must go on until the vote is retracted: as a rule this node was cut off.
+// Until then only etcd can confirm the session.
+const retractAfter = 3 * time.Second
+
+// answer confirms the session of a peer whose heartbeat counts, if this node knows it from etcd and where the peer receives that.
+func (j *jurors) answer(from *peer, on int, m Message) {
+	own := j.juror(m.From, m.Session)
+	switch {
+	case own == nil || len(j.etcd.at[m.From]) == 0:
+	case own.Confirm(j.now, m.Session, m.Sent):
+		from.alive = 0
+		j.do(Send{m.From, on, Message{Kind: Answer, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
+	case from.alive == 0:
+		from.alive = j.now
+	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two requests under way it would be neither run for a while
+		j.nextBoot = j.o.NewID()
+		j.do(Register{j.nextBoot})
+	}
+}
+
+// registered processes this node's record in etcd. If it is another run, no vote of the run before counts, and the sessions that it has
+// voted dead are confirmed again. What it has confirmed stays known.
+func (j *jurors) registered() {
+	m := j.etcd.members[j.o.Name]
+	if m == nil || j.nextBoot == 0 || m.value.Boot != j.nextBoot {
+		return
+	}
+	j.o.Member.Boot, j.nextBoot = j.nextBoot, 0
+	for _, own := range j.byNode {
+		if own.Dead {
+			own.Dead, own.Answered = false, j.now
+		}
+	}
+}
+
+// forget drops the votes of a node: a write that was long under way can restore a run whose votes no longer count.
+func (j *jurors) forget(node string) {
+	for _, votes := range j.votes {
+		delete(votes, node)
+	}
+}
+
+// ask requests votes on a session from its jurors, once a heartbeat.
+func (j *jurors) ask(node string, s *record[Session]) {
+	if j.now.Since(j.asked) < j.o.Timing.Beat/2 {
+		return
+	}
+	j.asked = j.now
+	for _, name := range s.value.Jury {
+		if name != node && name != j.o.Name {
+			j.do(Send{name, -1, Message{Kind: Ask, From: j.o.Name, Boot: j.o.Member.Boot, Session: s.value.ID, Subject: node}})
+		}
+	}
+}
+
+// vote answers a request.
+func (j *jurors) vote(m Message) {
+	own := j.juror(m.Subject, m.Session)
+	if own == nil || m.Subject == j.o.Name || !own.Vote(j.now, j.o.Started, j.etcd.sessions[m.Subject].value.Timing) {
+		return
+	}
+	j.do(Send{m.From, -1, Message{Kind: Vote, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Subject: m.Subject}})
+}
+
+// collect remembers a vote on a session, if this node has requested it.
+func (j *jurors) collect(m Message) (requested bool) {
+	votes := j.votes[m.Session]
+	if votes != nil {
+		votes[m.From] = m.Boot
+	}
+	return votes != nil
+}
+
+// castOwn votes on a silent session, and returns all votes.
+func (j *jurors) castOwn(own *Juror, s *record[Session]) map[string]ID {
+	votes := j.votes[s.value.ID]
+	if votes == nil {
+		votes = map[string]ID{}
+		j.votes[s.value.ID] = votes
+	}
+	if own.Vote(j.now, j.o.Started, s.value.Timing) && slices.Contains(s.value.Jury, j.o.Name) {
+		votes[j.o.Name] = j.o.Member.Boot
+	}
+	return votes
+}
+
+// ballot returns a write that holds while the voters still run, and the voters.
+func (j *jurors) ballot(node string, s *record[Session], votes map[string]ID) (w Write, voters []string) {
+	for _, name := range s.value.Jury {
+		m := j.etcd.members[name]
+		if name == node || m == nil || votes[name] == 0 || votes[name] != m.value.Boot {
+			continue
+		}
+		voters = append(voters, name)
+		w.If = append(w.If, Condition{Key{Nodes, name}, m.revision})
+	}
+	return w, voters
+}
+
+// lastSign is when a node with a session was last known to be alive: it was confirmed, or etcd confirmed it.
+func (j *jurors) lastSign(node string) Time {
+	known := j.etcd.sessions[node].known
+	if own := j.byNode[node]; own != nil {
+		return max(known, own.Answered)
+	}
+	return known
+}

@@ -1,0 +1,26 @@
+package failover
+
+// parts are what a node consists of, from the bottom up: none uses a later one.
+type parts struct {
+	*env
+	etcd    *view
+	writer  *writer
+	session *session
+	gate    *gate
+	peers   *peers
+	jurors  *jurors
+	vips    *vips
+	ranking *ranking
+}
+
+func newParts(o Options, learn func(Change)) *parts {
+	e := &env{o: o, stale: true}
+	p := &parts{env: e, etcd: newView(e), vips: newVIPs()}
+	p.writer = newWriter(e, p.etcd, learn)
+	p.session = newSession(e, p.etcd, p.writer)
+	p.gate = &gate{env: e, session: p.session}
+	p.peers = newPeers(e, p.etcd)
+	p.jurors = newJurors(e, p.etcd)
+	p.ranking = &ranking{env: e, etcd: p.etcd, gate: p.gate, peers: p.peers, vips: p.vips, counted: map[string]int{}}
+	return p
+}

@@ -1,0 +1,204 @@
+package failover
+
+import (
+	"cmp"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// rankDelay is how long each candidate waits for the next better one.
+const rankDelay = 150 * time.Millisecond
+
+// score ranks nodes for a VIP, or jurors for a node. It is the same on each host.
+func score(of, node string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(of + "/" + node))
+	x := h.Sum32()
+	x = (x ^ x>>16) * 0x85ebca6b
+	x = (x ^ x>>13) * 0xc2b2ae35
+	return x ^ x>>16
+}
+
+// compare orders by a number, then by a score, then by a name.
+func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
+	return cmp.Or(number, cmp.Compare(scoreA, scoreB), cmp.Compare(nameA, nameB))
+}
+
+// ranking ranks the nodes that could hold a VIP.
+type ranking struct {
+	*env
+	etcd  *view
+	gate  *gate
+	peers *peers
+	vips  *vips
+	// counted is the number of VIPs that each node owns.
+	counted map[string]int
+}
+
+// whyNot returns why a node can't hold a VIP and the VIPs of its group now; "" means it can. By force it can also hold VIPs that it can't
+// serve.
+func (r *ranking) whyNot(name string, v *vip, force bool) string {
+	for _, each := range r.vips.together(v) {
+		if why := r.whyNotAlone(name, each, force); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
+	m := r.etcd.members[name]
+	switch {
+	case m == nil || m.odd:
+		return "it does not take part"
+	case r.etcd.sessions[name] == nil:
+		return "it has no session"
+	case m.value.Standby || name == r.o.Name && r.o.Member.Standby:
+		return "it is on standby"
+	case r.etcd.fences[name] != nil:
+		return "it is fenced"
+	case m.value.Weight == 0 && !r.despiteWeight(name, v):
+		return "its weight is 0"
+	}
+	ready, well := r.gate.ready(), r.peers.well()
+	if name != r.o.Name {
+		if !r.peers.heard(name) {
+			return "it is not heard"
+		}
+		p := r.peers.peer(name)
+		ready, well = p.ready, p.well
+	} else if v.stranger != "" && r.etcd.owners[v.name] == nil {
+		return v.stranger + " has it, which is not of this fleet"
+	}
+	if !ready {
+		return "its gate is closed"
+	}
+	at := m.value.place(v.addr)
+	switch {
+	case at < 0:
+		return "none of its devices has a network with " + v.name
+	case !isWell(well, at) && r.wellAnywhere(v.addr):
+		return "its network is cut off"
+	}
+	return m.value.Lacks(v.addr, force)
+}
+
+// despiteWeight reports whether a node may hold a VIP though its weight is 0: the VIP prefers it, is to be moved there, or its group is
+// there.
+func (r *ranking) despiteWeight(name string, v *vip) bool {
+	together := r.vips.together(v)
+	movesThere := func(each *vip) bool { m := r.etcd.moves[each.name]; return m != nil && m.value.To == name }
+	return slices.Contains(together[0].policy.Prefer, name) || slices.ContainsFunc(together, movesThere) || r.leader(v) == name
+}
+
+// leader is the node that the VIPs of a group go to: the owner of the first that has one. "" means none.
+func (r *ranking) leader(v *vip) string {
+	for _, each := range r.vips.groups[v.policy.Group] {
+		if o := r.etcd.owners[each.name]; o != nil && !o.odd && r.etcd.alive(o.value) {
+			return o.value.Node
+		}
+	}
+	return ""
+}
+
+// isWell reports whether the network of a node's address, given by its index, is well according to the node. Networks that it does not
+// report count as well.
+func isWell(well uint16, at int) bool { return at >= reported || well>>at&1 == 1 }
+
+// wellAnywhere reports whether the network of a VIP is well on any node. If it is on none, no other node is better than one that is cut
+// off.
+func (r *ranking) wellAnywhere(a netip.Addr) bool {
+	for name, m := range r.etcd.members {
+		well := r.peers.well()
+		if name != r.o.Name {
+			if !r.peers.heard(name) {
+				continue
+			}
+			well = r.peers.peer(name).well
+		}
+		if at := m.value.place(a); at >= 0 && isWell(well, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// cut reports whether a VIP's network is not well here, but is elsewhere.
+func (r *ranking) cut(v *vip) bool {
+	at := r.o.Member.place(v.addr)
+	return at >= 0 && !isWell(r.peers.well(), at) && r.wellAnywhere(v.addr)
+}
+
+// candidates are the nodes that can hold a VIP, best first: the node with the rest of its group, then in the order of [Better]. The
+// policy of a group is its first VIP's.
+func (r *ranking) candidates(v *vip) []string {
+	v = r.vips.together(v)[0]
+	leader := r.leader(v)
+	var can []string
+	for name := range r.etcd.members {
+		if r.whyNot(name, v, false) == "" {
+			can = append(can, name)
+		}
+	}
+	load := func(name string) (vips, weight int) { return r.counted[name], r.etcd.members[name].value.Weight }
+	slices.SortFunc(can, func(a, b string) int {
+		return cmp.Or(unlike(a, leader)-unlike(b, leader), Better(v.name, v.policy.Prefer, a, b, load))
+	})
+	return can
+}
+
+// best is the best other node to give a VIP to; "" means none.
+func (r *ranking) best(v *vip) string {
+	for _, name := range r.candidates(v) {
+		if name != r.o.Name && r.peers.reachesEtcd(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// ranks are this node's ranks for groups that were ranked together: the counts that change meanwhile must not separate them.
+type ranks map[string]int
+
+// rank is this node's index among the candidates for a VIP; -1 means it can't hold the VIP. The VIP then counts for the best.
+func (r *ranking) rank(v *vip, seen ranks) int {
+	if rank, ok := seen[v.policy.Group]; ok {
+		return rank
+	}
+	can := r.candidates(v)
+	if len(can) > 0 {
+		r.counted[can[0]] += len(r.vips.together(v))
+	}
+	rank := slices.Index(can, r.o.Name)
+	if v.policy.Group != "" {
+		seen[v.policy.Group] = rank
+	}
+	return rank
+}
+
+// Better compares two nodes that could hold a VIP; the better node is less. The order is: preferred nodes, then the fewest VIPs for the
+// node's weight, then rendezvous.
+func Better(vip string, prefer []string, a, b string, load func(node string) (vips, weight int)) int {
+	hasA, weightA := load(a)
+	hasB, weightB := load(b)
+	fewer := hasA*max(weightB, 1) - hasB*max(weightA, 1) // hasA/weightA < hasB/weightB
+	return cmp.Or(Preferred(prefer, a)-Preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
+}
+
+// unlike is 0 for the same name, and otherwise 1.
+func unlike(name, same string) int {
+	if name == same {
+		return 0
+	}
+	return 1
+}
+
+// Preferred is the index of a node in the list that a VIP prefers. All other nodes share the index behind the last.
+func Preferred(prefer []string, name string) int {
+	if i := slices.Index(prefer, name); i >= 0 {
+		return i
+	}
+	return len(prefer)
+}

@@ -1,0 +1,63 @@
+package failover
+
+import "time"
+
+// The limits of the pause between two handovers that etcd refuses with an error.
+const (
+	minPause = 2 * time.Second
+	maxPause = 30 * time.Second
+)
+
+// slowDown delays the next handover if etcd has refused this one with an error.
+func (h *holding) slowDown(o Outcome) {
+	switch o {
+	case Done:
+		h.pause = 0
+	case Unsent:
+		h.pause = min(max(2*h.pause, minPause), maxPause)
+		h.until = h.now.Add(h.pause)
+	}
+}
+
+// reclaim finds out who owns VIPs whose handover may have been written: this node writes itself, on the condition that no other owner
+// was written. Until that outcome is known, the VIPs rest, because they may become another node's at any moment.
+func (h *holding) reclaim(all []handover) {
+	for _, g := range all {
+		if !h.session.owns(g.vip) {
+			g.end() // etcd has reported that it was written
+		}
+		if g.over() {
+			continue
+		}
+		w := Write{}
+		h.assign(&w, g.vip, Owner{Node: h.o.Name, Session: h.session.id, Why: "kept"})
+		id := h.session.id
+		h.writer.write(w, func(o Outcome, revision int64) {
+			switch {
+			case h.session.id != id:
+			case o == Unknown:
+				h.reclaim([]handover{g})
+			case o == Unsent:
+				h.reclaimLater(g)
+			case o == Done:
+				h.writer.apply(&w, revision)
+				h.keep([]handover{g})
+			default: // it was written, and etcd's watch reports the owner
+			}
+		})
+	}
+}
+
+// reclaimLater reclaims a VIP after a heartbeat.
+func (h *holding) reclaimLater(g handover) {
+	h.unsure = append(h.unsure, g)
+	h.retry = h.now.Add(h.o.Timing.Beat)
+}
+
+// reclaimDue reclaims the VIPs whose time has come.
+func (h *holding) reclaimDue() {
+	if all := h.unsure; len(all) > 0 && h.now >= h.retry {
+		h.unsure = nil
+		h.reclaim(all)
+	}
+}

@@ -1,0 +1,247 @@
+package failover
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// takeover claims VIPs that no live session owns, and revokes silent sessions.
+type takeover struct {
+	*parts
+	// free are the VIPs that no live session owns.
+	free []*vip
+	// probing reports whether a Probe is under way.
+	probing bool
+}
+
+// count finds the free VIPs, and counts those that each node owns.
+func (t *takeover) count() {
+	counted := map[string]int{}
+	t.ranking.counted, t.free = counted, t.free[:0]
+	for _, v := range t.vips.order {
+		o := t.etcd.owners[v.name]
+		if o != nil && (o.odd || t.etcd.alive(o.value)) {
+			counted[o.value.Node]++
+			v.since = 0
+			continue
+		}
+		v.fresh = o == nil
+		t.free = append(t.free, v)
+	}
+}
+
+// maxClaimed is the maximum number of VIPs in one transaction: etcd accepts 128 operations and 128 conditions.
+const maxClaimed = 100
+
+// claimFree claims free VIPs: the best node at once, the others after the better ones have had the time.
+func (t *takeover) claimFree() {
+	if t.writer.claiming || t.gate.stopping || len(t.free) == 0 || !t.gate.passes() || t.now.Since(t.o.Started) < t.o.Timing.Silence {
+		return // a node that has just started does not know yet who else is alive
+	}
+	c := t.due()
+	if len(c.unknown) > 0 && !t.probing {
+		t.probing = true
+		t.do(Probe{c.unknown})
+	}
+	if len(c.vips) > 0 {
+		t.claim(Write{}, c.vips, "", "free", firstFree(c.vips))
+	}
+}
+
+// due returns the free VIPs that this node may claim now.
+func (t *takeover) due() claims {
+	before := maps.Clone(t.ranking.counted)
+	defer func() { t.ranking.counted = before }() // ranking counts
+	var best, late claims
+	seen, ranked := ranks{}, 0
+	for _, v := range t.free {
+		unknown := (v.fresh || t.doubts()) && !v.clear
+		if t.now < v.askAgain || unknown && t.probing {
+			continue
+		}
+		v.stranger = ""
+		r := t.ranking.rank(v, seen)
+		switch {
+		case r < 0:
+			v.askAgain = t.now.Add(cannotRest)
+			continue
+		case v.since == 0:
+			v.since = t.now
+		}
+		if r == 0 {
+			best.add(v, unknown)
+		} else if t.now >= v.since.Add(time.Duration(r)*rankDelay) {
+			late.add(v, unknown)
+		}
+		if ranked++; ranked == maxClaimed*len(t.etcd.members) || best.full() {
+			break // all nodes begin with the same VIPs, and share them
+		}
+	}
+	if best.empty() {
+		return late
+	}
+	return best
+}
+
+// firstFree is since when one of the VIPs has been free; 0 means none has ever had an owner.
+func firstFree(all []*vip) (since Time) {
+	for _, v := range all {
+		if !v.fresh && (since == 0 || v.since < since) {
+			since = v.since
+		}
+	}
+	return since
+}
+
+// cannotRest is how long a VIP that this node can't hold is ignored.
+const cannotRest = 200 * time.Millisecond
+
+// claims are VIPs that this node may claim. Unknown addresses are probed first, because another host may have them.
+type claims struct {
+	vips    []*vip
+	unknown []netip.Addr
+}
+
+func (c *claims) add(v *vip, unknown bool) {
+	if unknown {
+		c.unknown = append(c.unknown, v.addr)
+	} else {
+		c.vips = append(c.vips, v)
+	}
+}
+
+func (c *claims) full() bool  { return len(c.vips) == maxClaimed || len(c.unknown) == maxClaimed }
+func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
+
+// strangerRest is how long a VIP that a host outside the fleet has is ignored before it is probed again.
+const strangerRest = 10 * time.Second
+
+// probed processes the answers to a Probe: the MACs of the hosts that have addresses.
+func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
+	t.probing = false
+	for _, a := range addrs {
+		v := t.vips.byName[a.String()]
+		if v == nil {
+			continue
+		}
+		if o := t.etcd.owners[v.name]; o != nil && t.etcd.alive(o.value) {
+			continue // its owner answered
+		}
+		mac := found[a]
+		if mac == "" {
+			v.clear = true
+			continue
+		}
+		if t.etcd.whose(mac) != "" {
+			continue // it has just claimed the VIP, and etcd will report that
+		}
+		v.stranger, v.askAgain = mac, t.now.Add(strangerRest)
+		t.do(Note{Kind: NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: another host has it, %s, not of this fleet", a, mac)})
+	}
+	t.stale = true
+}
+
+// claim writes that this session owns VIPs, on the condition that their owner has not changed and that the session is live. Since is
+// the last sign of their last owner, from; 0 means there was none.
+func (t *takeover) claim(w Write, all []*vip, from, why string, since Time) {
+	t.writer.claiming = true
+	if len(all) > 0 {
+		w.If = append(w.If, t.session.ifMine().If...)
+	}
+	var names []string
+	for _, v := range all {
+		owner := Owner{Node: t.o.Name, Session: t.session.id, Why: why, Generation: 1, Since: t.o.Wall()}
+		if old := t.etcd.owners[v.name]; old != nil {
+			owner.Generation = old.value.Generation + 1
+		}
+		w.If = append(w.If, Condition{Key{VIPs, v.name}, t.etcd.owners.at(v.name)})
+		w.Put = append(w.Put, Put{Key{VIPs, v.name}, text(owner)})
+		names = append(names, v.name)
+	}
+	id := t.session.id
+	t.writer.write(w, func(o Outcome, revision int64) {
+		if t.session.id == id {
+			t.writer.claiming = false
+		}
+		if o != Done {
+			return // if it was carried out all the same, etcd's watch reports it
+		}
+		t.writer.apply(&w, revision)
+		if len(names) > 0 {
+			t.do(tookNote(names, from, why, since, t.now))
+		}
+	})
+}
+
+func tookNote(names []string, from, why string, since, now Time) Note {
+	whose := " from " + from
+	if from == "" {
+		whose = ", which had no owner"
+	}
+	note := Note{Kind: NoteTook, Text: "took " + listFirst(names) + whose, VIPs: len(names), Why: why}
+	if since > 0 {
+		note.After = now.Since(since)
+	}
+	return note
+}
+
+// listFirst lists the first few names.
+func listFirst(names []string) string {
+	const listed = 3
+	if len(names) > listed {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:listed], ", "), len(names)-listed)
+	}
+	return strings.Join(names, ", ")
+}
+
+// strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim otherwise.
+func (t *takeover) strangers() map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	for _, v := range t.vips.order {
+		if v.stranger != "" && t.etcd.owners[v.name] == nil {
+			all[v.addr] = v.stranger
+		}
+	}
+	return all
+}
+
+// waiting are the nodes whose VIPs rest until an operator reports that they are off, each with the silent members of its jury, and those
+// VIPs. A node that is not confirmed can't know.
+func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
+	nodes = map[string][]string{}
+	if !t.session.passes() {
+		return nodes, nil
+	}
+	for node, s := range t.etcd.sessions {
+		if node == t.o.Name || s.odd {
+			continue
+		}
+		if _, silent := t.jurors.silent(node, s); !silent {
+			continue
+		}
+		silent, heard := []string{node}, 0
+		for _, name := range s.value.Jury {
+			switch {
+			case name == node:
+			case name == t.o.Name, t.peers.heard(name):
+				heard++
+			default:
+				silent = append(silent, name)
+			}
+		}
+		owned := t.ownedBy(node, s.value.ID)
+		if heard >= Revoking(len(s.value.Jury)) || len(owned) == 0 {
+			continue
+		}
+		slices.Sort(silent)
+		nodes[node] = silent
+		for _, v := range owned {
+			resting = append(resting, v.addr)
+		}
+	}
+	return nodes, resting
+}

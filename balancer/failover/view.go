@@ -1,0 +1,119 @@
+package failover
+
+import (
+	"encoding/json"
+	"slices"
+)
+
+// view is this node's copy of etcd's records.
+type view struct {
+	*env
+	members  table[Member]
+	sessions table[Session]
+	owners   table[Owner]
+	moves    table[Move]
+	fences   table[Fence]
+	// at are the addresses of each node that is registered or has a session: a node that only etcd can't reach loses its registration.
+	at map[string][]Address
+	// newest are the revisions of the last known changes, also of deleted records: the answer to a transaction and etcd's watch report
+	// the same change, and either may be late.
+	newest map[Key]int64
+	// loaded reports whether all records were read since this run was registered, and revision is the newest of them.
+	loaded   bool
+	revision int64
+	// away reports whether etcd is unreachable.
+	away bool
+}
+
+func newView(e *env) *view {
+	return &view{
+		env: e, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{},
+		at: map[string][]Address{}, newest: map[Key]int64{},
+	}
+}
+
+// missing are the deletions of the known records that are not among all.
+func (v *view) missing(all []Change, revision int64) (deleted []Change) {
+	listed := map[Key]bool{}
+	for _, c := range all {
+		listed[c.Key] = true
+	}
+	for k := range v.newest {
+		if !listed[k] {
+			deleted = append(deleted, Change{Key: k, Revision: revision})
+		}
+	}
+	return deleted
+}
+
+// isNews reports whether a change is newer than the known ones of its record, and remembers it.
+func (v *view) isNews(c Change) bool {
+	if c.Revision <= v.newest[c.Key] {
+		return false
+	}
+	v.newest[c.Key] = c.Revision
+	return true
+}
+
+// locate updates where a node receives heartbeats.
+func (v *view) locate(name string) {
+	if m := v.members[name]; m != nil {
+		v.at[name] = m.value.At
+	} else if v.sessions[name] == nil {
+		delete(v.at, name)
+	}
+}
+
+// registered reports whether etcd has this run of the node, as far as is known.
+func (v *view) registered() bool {
+	m := v.members[v.o.Name]
+	return v.loaded && m != nil && m.value.Boot == v.o.Member.Boot
+}
+
+// alive reports whether etcd has the session of an owner.
+func (v *view) alive(o Owner) bool {
+	s := v.sessions[o.Node]
+	return s != nil && (s.odd || s.value.ID == o.Session)
+}
+
+// whose returns the node that has a device with the MAC; "" means none.
+func (v *view) whose(mac string) string {
+	for name, at := range v.at {
+		if slices.ContainsFunc(at, func(a Address) bool { return a.MAC == mac && mac != "" }) {
+			return name
+		}
+	}
+	return ""
+}
+
+// record is a record as this node knows it.
+type record[T any] struct {
+	value T
+	// revision is its last change, and known is when this node learned it.
+	revision int64
+	known    Time
+	// odd reports whether it can't be read: a newer version may have written it.
+	odd bool
+}
+
+// table has the records of a kind, by name.
+type table[T any] map[string]*record[T]
+
+// set applies a change.
+func (t table[T]) set(now Time, c Change) {
+	if c.Text == nil {
+		delete(t, c.Key.Name)
+		return
+	}
+	r := &record[T]{revision: c.Revision, known: now}
+	r.odd = json.Unmarshal(c.Text, &r.value) != nil
+	t[c.Key.Name] = r
+}
+
+// at returns the revision of a record; 0 means it does not exist.
+func (t table[T]) at(name string) int64 {
+	if r := t[name]; r != nil {
+		return r.revision
+	}
+	return 0
+}

@@ -1,0 +1,127 @@
+package failover
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Policy is the users' choice for a VIP with hold = "one".
+type Policy struct {
+	// Prefer are nodes, best first; the others follow.
+	Prefer []string
+	// Preempt is how long a better node of Prefer must be well until the VIP returns to it; 0 means never.
+	Preempt time.Duration
+	// Group names VIPs that belong on one node; "" means the VIP is alone.
+	Group string
+}
+
+// vip is a VIP. The VIPs of a group move together, each with a record of its own.
+type vip struct {
+	name   string
+	addr   netip.Addr
+	policy Policy
+	bound  bool
+	// giving is the ID of the Unbind that began to give it away; 0 means it is not given away.
+	giving int
+	// fresh reports whether it has had no owner yet.
+	fresh bool
+	// since is when it was first seen free; 0 means it was not. better is since when a preferred node could hold it.
+	since, better Time
+	// clear reports whether a probe found no host outside the fleet with the address before the first owner. stranger is the MAC of such
+	// a host. A VIP that this node could not claim is ignored until askAgain.
+	clear    bool
+	stranger string
+	askAgain Time
+	// changed are the last times at which its owner changed.
+	changed []Time
+}
+
+// A VIP that has moved maxMoves times by itself within movesTime stays where it is.
+const (
+	maxMoves  = 3
+	movesTime = time.Minute
+)
+
+// flapping reports whether it has moved so often that it stays for a while.
+func (v *vip) flapping(now Time) bool {
+	return len(v.changed) == maxMoves && now.Since(v.changed[0]) < movesTime
+}
+
+// moved remembers a change of its owner.
+func (v *vip) moved(now Time) {
+	v.changed = append(v.changed, now)
+	v.changed = v.changed[max(0, len(v.changed)-maxMoves):]
+}
+
+// vips are all VIPs with hold = "one".
+type vips struct {
+	byName map[string]*vip
+	// gone are VIPs that users have removed, until this node is known not to own them.
+	gone  map[string]*vip
+	order []*vip // by name
+	// groups have the VIPs of each group, in order.
+	groups map[string][]*vip
+	// bound is the number of addresses that are bound here.
+	bound int
+}
+
+func newVIPs() *vips { return &vips{byName: map[string]*vip{}, gone: map[string]*vip{}} }
+
+// set replaces all VIPs, and returns those that users have removed.
+func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
+	next := map[string]*vip{}
+	for a, p := range policies {
+		v := x.find(a.String())
+		if v == nil {
+			v = &vip{name: a.String(), addr: a}
+		}
+		v.policy = p
+		next[v.name] = v
+	}
+	for name, v := range x.byName {
+		if next[name] == nil {
+			x.gone[name] = v
+			removed = append(removed, v)
+		}
+	}
+	x.byName, x.groups = next, map[string][]*vip{}
+	x.order = slices.SortedFunc(maps.Values(next), func(a, b *vip) int { return cmp.Compare(a.name, b.name) })
+	for _, v := range x.order {
+		if g := v.policy.Group; g != "" {
+			x.groups[g] = append(x.groups[g], v)
+		}
+	}
+	return removed
+}
+
+// find returns a VIP that exists or is gone.
+func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.gone[name]) }
+
+// together are the VIPs that a VIP moves with, including itself.
+func (x *vips) together(v *vip) []*vip {
+	if all := x.groups[v.policy.Group]; len(all) > 0 {
+		return all
+	}
+	return []*vip{v}
+}
+
+// unbind counts a VIP as no longer bound.
+func (x *vips) unbind(v *vip) {
+	if v.bound {
+		v.bound = false
+		x.bound--
+	}
+}
+
+// boundNames returns the names of the VIPs that are bound here.
+func (x *vips) boundNames() (names []string) {
+	for _, v := range x.order {
+		if v.bound {
+			names = append(names, v.name)
+		}
+	}
+	return names
+}

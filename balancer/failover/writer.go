@@ -1,0 +1,62 @@
+package failover
+
+// writer sends transactions, and hands their outcomes to the parts that wait for them.
+type writer struct {
+	*env
+	etcd *view
+	// learn applies a change that a transaction has made.
+	learn   func(Change)
+	waiting map[int]func(Outcome, int64)
+	last    int // ID
+	// claiming reports whether a transaction that claims VIPs is under way.
+	claiming bool
+	// refused is the newest revision that was known when etcd refused a transaction, as a rule because this node had not learned of a
+	// change. Until it has, or until patient, it sends no other.
+	refused int64
+	patient Time
+}
+
+func newWriter(e *env, etcd *view, learn func(Change)) *writer {
+	return &writer{env: e, etcd: etcd, learn: learn, waiting: map[int]func(Outcome, int64){}}
+}
+
+// nextID returns the ID of a Write or Unbind.
+func (w *writer) nextID() int {
+	w.last++
+	return w.last
+}
+
+// write begins a transaction; then receives its outcome and revision.
+func (w *writer) write(a Write, then func(Outcome, int64)) {
+	a.ID = w.nextID()
+	known := w.etcd.revision
+	w.waiting[a.ID] = func(o Outcome, revision int64) {
+		if o == Refused || o == Unsent {
+			w.refused, w.patient = known, w.now.Add(w.o.Timing.Beat)
+		}
+		then(o, revision)
+	}
+	w.do(a)
+}
+
+// answered processes the outcome of a transaction.
+func (w *writer) answered(id int, o Outcome, revision int64) {
+	then := w.waiting[id]
+	delete(w.waiting, id)
+	if then != nil {
+		then(o, revision)
+	}
+}
+
+// apply updates this node's view without waiting for etcd's watch.
+func (w *writer) apply(a *Write, revision int64) {
+	for _, k := range a.Delete {
+		w.learn(Change{Key: k, Revision: revision})
+	}
+	for _, p := range a.Put {
+		w.learn(Change{Key: p.Key, Revision: revision, Text: p.Text})
+	}
+}
+
+// behind reports whether etcd would refuse again.
+func (w *writer) behind() bool { return w.etcd.revision == w.refused && w.now < w.patient }
