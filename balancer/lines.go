@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -33,4 +34,15 @@ func (o Origin) At(field string) Origin {
 	o.Line += o.Fields.below(field)
 	o.Fields = ""
 	return o
+}
+
+// Text returns the file and line, or the key and its revision.
+func (o Origin) Text() string {
+	switch {
+	case o.Key != "":
+		return fmt.Sprintf("%s, revision %d", o.Key, o.Revision)
+	case o.File != "" && o.Line > 0:
+		return fmt.Sprintf("%s:%d", o.File, o.Line)
+	}
+	return o.File
 }

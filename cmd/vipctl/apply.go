@@ -49,32 +49,20 @@ func runApply(c *call) error {
 	if err := g.sufficient(places, prune); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(g.problems, isError) {
-		return (&edit{call: c, problems: g.problems}).refuse()
+	e := c.newEdit(g.changes(c.flags.Bool("allow-unknown")), g.problems)
+	if slices.ContainsFunc(e.plan.Problems, isError) {
+		return e.refuse()
 	}
-	e, err := c.newEdit()
-	if err != nil {
+	if err := e.read(); err != nil {
 		return err
-	}
-	for _, p := range g.problems {
-		if p.Unknown {
-			e.judgeUnknown(&p, c.flags.Bool("allow-unknown"))
-		}
-		e.problems = append(e.problems, p)
-	}
-	for _, name := range g.names() {
-		w := g.services[name]
-		if err := e.want(name, w.fields, w.service, w.where); err != nil {
-			return err
-		}
 	}
 	if err := e.wantVIPs(g, prune); err != nil {
 		return err
 	}
 	if prune {
-		e.prune(g)
+		e.removeOthers(g)
 	}
-	if err := e.check(); err != nil {
+	if err := e.judge(); err != nil {
 		return err
 	}
 	return e.finish(c.flags.Bool("dry-run"))
@@ -95,47 +83,3 @@ func (g *given) sufficient(places []string, prune bool) error {
 }
 
 func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
-
-// judgeUnknown decides about a field that this version does not know. One that etcd has already was written by a newer
-// version, and is kept; others are mistakes, unless the operator knows better.
-func (e *edit) judgeUnknown(p *balancer.Problem, allowed bool) {
-	var has []balancer.Problem
-	if s := e.stored[p.Service]; s != nil {
-		_, has = balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
-	}
-	switch {
-	case slices.ContainsFunc(has, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(p.Field) }):
-		p.Text += "; it is kept, because the service has it in etcd already"
-	case allowed:
-		p.Text += "; it is written as it is"
-	default:
-		p.Severity = balancer.SeverityError
-		p.Text += "; --allow-unknown writes it as it is"
-	}
-}
-
-// anyElement is a field's path without the numbers of elements: entries of a list may have moved.
-func anyElement(path string) string {
-	var b strings.Builder
-	inside := false
-	for _, r := range path {
-		switch {
-		case r == '[':
-			inside = true
-		case r == ']':
-			inside = false
-		case !inside:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// prune adds the removal of all services that no file defines.
-func (e *edit) prune(g *given) {
-	for name, s := range e.stored {
-		if g.services[name] == nil {
-			e.remove(s)
-		}
-	}
-}

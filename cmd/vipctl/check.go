@@ -87,7 +87,7 @@ func (d *definitions) checkFor(mode config.ModeName) {
 func (d *definitions) checkOverlaps() {
 	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
 	documents := map[string]*tomlfile.Document{d.place: d.main}
-	var wrong []*intent
+	wrong, where := map[balancer.Name]*balancer.Service{}, map[balancer.Name]balancer.Locator{}
 	for _, p := range d.problems {
 		if p.Service == "" || p.Origin.File == "" || seen[p.Service] || valid[p.Service] != nil {
 			continue
@@ -100,21 +100,20 @@ func (d *definitions) checkOverlaps() {
 			}
 			documents[p.Origin.File] = doc
 		}
-		if i := claimsIn(doc, p.Service); i != nil {
-			wrong = append(wrong, i)
+		if doc != nil {
+			where[p.Service] = doc.Under(decode.Join("services", string(p.Service)))
+			wrong[p.Service] = claimsIn(doc, p.Service, where[p.Service](""))
 		}
 	}
-	for _, c := range contests(valid, wrong) {
-		d.problems = append(d.problems, c.problem())
+	for _, c := range balancer.Contests(valid, wrong) {
+		problem := c.Problem()
+		problem.Origin = where[c.Service.Name](c.Field)
+		d.problems = append(d.problems, problem)
 	}
 }
 
-// claimsIn reads what a service claims, each address and port by itself, so that a wrong one hides none; nil where that
-// can't be read.
-func claimsIn(doc *tomlfile.Document, name balancer.Name) *intent {
-	if doc == nil {
-		return nil
-	}
+// claimsIn reads what a service claims, each address and port by itself, so that a wrong one hides none.
+func claimsIn(doc *tomlfile.Document, name balancer.Name, at balancer.Origin) *balancer.Service {
 	services, _ := doc.Tree()["services"].(map[string]any)
 	fields, _ := services[string(name)].(map[string]any)
 	one := func(vip, port any) *balancer.Service {
@@ -122,8 +121,7 @@ func claimsIn(doc *tomlfile.Document, name balancer.Name) *intent {
 		service, _ := balancer.DecodeService(name, alone, nil, nil, balancer.SeverityWarning)
 		return service
 	}
-	where := doc.Under(decode.Join("services", string(name)))
-	claimed := &balancer.Service{Name: name, Origin: where("")}
+	claimed := &balancer.Service{Name: name, Origin: at}
 	for _, vip := range elements(fields["vips"]) {
 		if s := one(vip, map[string]any{"port": int64(1)}); s != nil {
 			claimed.VIPs = append(claimed.VIPs, s.VIPs...)
@@ -136,7 +134,7 @@ func claimsIn(doc *tomlfile.Document, name balancer.Name) *intent {
 		}
 		claimed.Ports = append(claimed.Ports, p)
 	}
-	return &intent{Name: name, What: createdService, service: claimed, where: where}
+	return claimed
 }
 
 // elements are those of an array, which a parser gives a type of its own where all are tables.

@@ -36,30 +36,34 @@ func runDelete(c *call) error {
 	if strings.TrimSuffix(c.args[0], "s") != "service" {
 		return wrongUse("delete removes services, not %q; for example: %s", c.args[0], c.verb.example)
 	}
-	w, err := c.etcd()
-	if err != nil {
+	if _, err := c.etcd(); err != nil {
 		return err
 	}
-	e := &edit{call: c}
 	names := slices.Clone(c.args[1:])
 	slices.Sort(names)
+	var changes []etcd.Change
 	for _, name := range slices.Compact(names) {
-		s, err := w.Service(c, balancer.Name(name))
-		if err == nil && s == nil {
-			var holds bool
-			if holds, err = w.Holds(c, balancer.Name(name)); err == nil && !holds {
-				err = absent("service", name, " in etcd", fleetNames(c, nil))
-			}
-			s = &etcd.Stored{Name: balancer.Name(name)} // what is left of it are its addresses
+		changes = append(changes, etcd.Change{Name: balancer.Name(name)})
+	}
+	e := c.newEdit(changes, nil)
+	if err := e.read(); err != nil {
+		return fmt.Errorf("nothing was removed: %w", err)
+	}
+	for _, s := range e.plan.Steps {
+		if s.Stored != nil {
+			continue
+		}
+		holds, err := e.writer.Holds(c, s.Name) // what is left of it may be its addresses
+		if err == nil && !holds {
+			err = absent("service", string(s.Name), " in etcd", fleetNames(c, nil))
 		}
 		if err != nil {
 			return fmt.Errorf("nothing was removed: %w", err)
 		}
-		e.remove(s)
 	}
 	if c.flags.Bool("dry-run") {
 		return e.report(true)
 	}
-	err = e.write()
+	err := e.write()
 	return errors.Join(err, e.report(false))
 }

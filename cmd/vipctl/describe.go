@@ -96,7 +96,7 @@ func (p *printer) describe(s *described) error {
 func (p *printer) serviceText(d *described) string {
 	s, out := d.Service, &sheet{printer: p}
 	out.line("service", string(s.Name))
-	out.line("origin", origin(s.Origin))
+	out.line("origin", s.Origin.Text())
 	out.text("vips", strings.Join(s.VIPs, ", "))
 	for _, a := range d.Addresses {
 		out.text("", a.Address+" is "+reached(a))

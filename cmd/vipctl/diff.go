@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
+	"vipd/store/etcd"
 )
 
 func diffVerb() *verb {
@@ -269,12 +270,9 @@ func (c *call) diffFleet(places []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.newEdit()
-	if err != nil {
-		return err
-	}
+	e, prune := c.newEdit(g.changes(true), g.problems), c.flags.Bool("prune")
 	bad := map[balancer.Name]bool{}
-	for _, p := range g.problems {
+	for _, p := range e.plan.Problems {
 		if !isError(p) {
 			continue
 		}
@@ -284,34 +282,36 @@ func (c *call) diffFleet(places []string) error {
 		c.note("not compared: %s", p)
 		bad[p.Service] = true
 	}
-	for _, name := range g.names() {
-		if w := g.services[name]; !bad[name] {
-			if err := e.want(name, w.fields, w.service, w.where); err != nil {
-				return err
-			}
-		}
-	}
-	if err := e.wantVIPs(g, c.flags.Bool("prune")); err != nil {
+	e.plan.Steps = slices.DeleteFunc(e.plan.Steps, func(s *etcd.Step) bool { return bad[s.Name] })
+	if err := e.read(); err != nil {
 		return err
 	}
-	if c.flags.Bool("prune") {
+	if err := e.wantVIPs(g, prune); err != nil {
+		return err
+	}
+	if prune {
 		if err := g.sufficient(places, true); err != nil {
 			return err
 		}
-		e.prune(g)
+		e.removeOthers(g)
 	}
-	return c.showDifferences(e.differences(), len(bad) > 0, "etcd and "+strings.Join(places, ", "))
+	differences, err := e.differences()
+	if err != nil {
+		return err
+	}
+	return c.showDifferences(differences, len(bad) > 0, "etcd and "+strings.Join(places, ", "))
 }
 
 // differences lists what the edit would change.
-func (e *edit) differences() []serviceDiff {
+func (e *edit) differences() ([]serviceDiff, error) {
 	all := []serviceDiff{}
-	what := map[outcome]string{createdService: "added", updatedService: "changed", removedService: "removed"}
-	slices.SortFunc(e.intents, func(a, b *intent) int { return a.Name.Compare(b.Name) })
-	for _, i := range e.all() {
-		if i.What != unchangedService {
-			all = append(all, serviceDiff{Service: i.Name, VIP: i.VIP, What: what[i.What], Fields: i.Fields})
+	what := map[etcd.Outcome]string{etcd.Created: "added", etcd.Updated: "changed", etcd.Removed: "removed"}
+	services, err := e.services(true)
+	slices.SortFunc(services, func(a, b *edited) int { return a.Name.Compare(b.Name) })
+	for _, d := range slices.Concat(services, e.vips) {
+		if d.What != etcd.Unchanged {
+			all = append(all, serviceDiff{Service: d.Name, VIP: d.VIP, What: what[d.What], Fields: d.Fields})
 		}
 	}
-	return all
+	return all, err
 }

@@ -4,21 +4,112 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
+// edit is a set of changes to the services in etcd, and to the settings of addresses there.
+type edit struct {
+	*call
+	plan *etcd.Plan
+	vips []*edited
+}
+
+// edited is what became of one service, or of the settings of an address.
+type edited struct {
+	Name balancer.Name `json:"service,omitempty"`
+	VIP  netip.Addr    `json:"vip,omitzero"`
+	What etcd.Outcome  `json:"what"`
+	// Revision is that of the write, or of an unchanged definition; 0 means that nothing is written yet.
+	Revision int64 `json:"revision,omitempty"`
+	// Addresses are those that pools have given to the service.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Fields are those that differ.
+	Fields []fieldDiff `json:"fields,omitempty"`
+	// Error is why it was not written.
+	Error string `json:"error,omitempty"`
+
+	// settings are those of the address; nil means that they are to be removed.
+	settings map[string]any
+}
+
+func (e *edited) subject() string {
+	if e.VIP.IsValid() {
+		return e.VIP.String()
+	}
+	return string(e.Name)
+}
+
+// newEdit plans changes. Problems are what was wrong where they were read; what is wrong with the changes is added, by place.
+func (c *call) newEdit(changes []etcd.Change, problems []balancer.Problem) *edit {
+	by, trace := c.author(), tracing.Parent(c)
+	for i := range changes {
+		changes[i].By, changes[i].Trace = by, trace
+	}
+	e := &edit{call: c, plan: etcd.NewPlan(changes)}
+	e.plan.Problems = slices.Concat(problems, e.plan.Problems)
+	slices.SortStableFunc(e.plan.Problems, func(a, b balancer.Problem) int {
+		return cmp.Or(cmp.Compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line))
+	})
+	return e
+}
+
+// read compares the changes with etcd.
+func (e *edit) read() error {
+	w, err := e.etcd()
+	if err == nil {
+		err = e.plan.Read(e, w)
+	}
+	return err
+}
+
+// removeOthers adds the removal of the services that etcd has and no file defines.
+func (e *edit) removeOthers(g *given) {
+	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
+		if g.services[name] == nil {
+			e.plan.Remove(etcd.Change{Name: name, By: e.author(), Trace: tracing.Parent(e)})
+		}
+	}
+}
+
+// judge adds what is wrong with the changes: what the writer answers, and what the hosts of the fleet will not do for a service.
+func (e *edit) judge() error {
+	nodes, err := e.writer.Published(e)
+	if err != nil && !etcd.Forbidden(err) {
+		return fmt.Errorf("reading the addresses of the nodes: %w", err)
+	}
+	if err := e.plan.Judge(e); err != nil {
+		return err
+	}
+	ports := reserved.New(reserved.Options{Endpoints: e.members}).All()
+	for _, s := range e.plan.Steps {
+		if s.Service == nil || s.Outcome == etcd.Unchanged {
+			continue
+		}
+		for _, p := range balancer.Untrusted(s.Service, ports, nodes) {
+			if s.Where != nil {
+				p.Origin = s.Where(p.Field)
+			}
+			e.plan.Problems = append(e.plan.Problems, p)
+		}
+	}
+	return nil
+}
+
 // refuse prints the problems, and returns an error if one of them keeps everything from being written.
 func (e *edit) refuse() error {
 	wrong := 0
-	for _, p := range e.problems {
+	for _, p := range e.plan.Problems {
 		if e.note("%s", problemLine(&p)); p.Severity != balancer.SeverityWarning {
 			wrong++
 		}
@@ -30,109 +121,35 @@ func (e *edit) refuse() error {
 	return errReported
 }
 
-// write makes the changes, one transaction each: first what comes, then what goes, so that a key that moves from
-// one service to another always has an owner. A change that was overtaken by another edit is reported, and the others go on.
-// Where etcd fails, nothing more is written, and the report leaves out what was not.
+// finish writes the changes unless it is a rehearsal, and reports.
+func (e *edit) finish(dry bool) error {
+	if err := e.refuse(); err != nil {
+		return err
+	}
+	if dry {
+		return e.report(true)
+	}
+	err := e.write()
+	return cmp.Or(err, e.report(false))
+}
+
+// write makes the changes. Settings of addresses are written after the services.
 func (e *edit) write() error {
-	doing := map[outcome]string{removedService: "removal"}
-	slices.SortStableFunc(e.intents, func(a, b *intent) int {
-		return cmp.Or(cmp.Compare(doing[a.What], doing[b.What]), a.Name.Compare(b.Name))
-	})
-	missed := 0
-	for n, i := range e.intents {
-		if i.What == unchangedService {
-			continue
-		}
-		err := e.writeOne(i, e.intents[n:])
-		var conflict *etcd.ConflictError
-		var taken *takenError
-		switch {
-		case err == nil:
-			continue
-		case errors.As(err, &taken):
-			i.Error = taken.Error()
-			missed++
-			continue
-		case !errors.As(err, &conflict):
-			e.intents, e.vips = e.intents[:n], nil
-			return fmt.Errorf("%s of %s: %w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", cmp.Or(doing[i.What], "writing"), i.Name, err)
-		case e.agrees(i, conflict):
-			continue
-		}
-		i.Error = conflict.Error()
-		missed++
+	if err := e.plan.Write(e); err != nil {
+		e.vips = nil
+		return fmt.Errorf("%w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", err)
 	}
 	err := e.writeVIPs()
+	missed := 0
+	for _, s := range e.plan.Steps {
+		if s.Err != nil {
+			missed++
+		}
+	}
 	if missed > 0 {
 		return errors.Join(fmt.Errorf("%s not written, because someone else was faster", wording.Count(missed, "change")), err)
 	}
 	return err
-}
-
-// agrees reports whether the edit that was faster wanted the same.
-func (e *edit) agrees(i *intent, conflict *etcd.ConflictError) bool {
-	if i.fields == nil {
-		return conflict.Revision == 0
-	}
-	s, err := e.writer.Service(e, i.Name)
-	if err != nil || s == nil || !s.Says(i.fields) {
-		return false
-	}
-	i.What, i.Revision, i.Fields = unchangedService, s.Revision, nil
-	return true
-}
-
-// mostLooks is how often all services are looked at again for one change, because others claim something meanwhile.
-const mostLooks = 1000
-
-// writeOne makes one change, which is the first of those that are left. Where others may have come to claim something
-// since the services were read, they are read again: what they don't claim is still free.
-func (e *edit) writeOne(i *intent, left []*intent) error {
-	for range mostLooks {
-		r, err := e.writer.Apply(e, e.change(i))
-		var stale *etcd.StaleError
-		if !errors.As(err, &stale) {
-			if err == nil {
-				i.Revision = r.Revision
-			}
-			return err
-		}
-		if err := e.read(); err != nil {
-			return err
-		}
-		if p := e.taken(i, left); len(p) > 0 {
-			return &takenError{p}
-		}
-	}
-	return errors.New("others claim addresses or ports all the time")
-}
-
-// takenError says that a change claims what another service has come to claim since it was checked.
-type takenError struct{ problems []balancer.Problem }
-
-// Error has the problems in one line.
-func (e *takenError) Error() string {
-	return strings.Join(mapped(e.problems, balancer.Problem.String), "; ")
-}
-
-// taken returns what another service claims of what a change would bring about, of those that are left.
-func (e *edit) taken(i *intent, left []*intent) []balancer.Problem {
-	problems := e.takenVIPs([]*intent{i})
-	for _, c := range contests(e.services(), left) {
-		if c.isNew && c.intent == i {
-			problems = append(problems, c.problem())
-		}
-	}
-	return problems
-}
-
-// change is what is asked of etcd. Fields that this version does not know have been judged before.
-func (e *edit) change(i *intent) etcd.Change {
-	base := int64(0)
-	if i.stored != nil {
-		base = i.stored.Revision
-	}
-	return etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), Trace: tracing.Parent(e), Rollback: e.rollback, Checked: e.revision, AllowUnknown: true}
 }
 
 // author is who makes a change, for the history: the operator, and the host that the change came from.
@@ -144,93 +161,109 @@ func (c *call) author() string {
 	return name
 }
 
-// look reads once more after writing which addresses pools have given to the services, if any asks for one.
-func (e *edit) look() error {
-	given := slices.DeleteFunc(slices.Clone(e.intents), func(i *intent) bool {
-		return i.What == unchangedService || i.Error != "" || i.service == nil || len(i.service.Pools) == 0
-	})
-	if len(given) == 0 {
-		return nil
-	}
-	if err := e.read(); err != nil {
-		return err
-	}
-	for _, i := range given {
-		i.Addresses = withHeld(i.service, e.held).Allocated
-	}
-	return nil
-}
-
 // editResult is an edit in JSON.
 type editResult struct {
 	// Revision is that which the hosts have to reach for all of it to be in effect.
 	Revision int64     `json:"revision"`
-	Services []*intent `json:"services"`
+	Services []*edited `json:"services"`
 	// VIPs are the settings of addresses.
-	VIPs   []*intent `json:"vips,omitempty"`
+	VIPs   []*edited `json:"vips,omitempty"`
 	DryRun bool      `json:"dry_run,omitempty"`
+}
+
+// services are what became of the services, or would.
+func (e *edit) services(dry bool) (all []*edited, err error) {
+	for _, s := range e.plan.Steps {
+		d := &edited{Name: s.Name, What: s.Outcome, Revision: s.Revision}
+		if s.Err != nil {
+			d.Error = s.Err.Error()
+		}
+		// A service that asks for addresses of other pools than before may lose those it holds: dry can't know.
+		kept := s.Stored == nil || s.Stored.Service != nil && s.Service != nil && slices.Equal(s.Service.Pools, s.Stored.Service.Pools)
+		if s.Service != nil && (!dry || s.Outcome != etcd.Updated || kept) {
+			d.Addresses = s.Service.Allocated
+		}
+		if s.Outcome == etcd.Updated && !s.Stored.Says(s.Fields) {
+			if d.Fields, err = changedFields(s.Stored, s.Fields); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, d)
+	}
+	return all, nil
 }
 
 // report prints what became of each service, or would.
 func (e *edit) report(dry bool) error {
+	services, err := e.services(dry)
+	if err != nil {
+		return err
+	}
 	revision, written := int64(0), int64(0)
-	for _, i := range e.all() {
-		revision = max(revision, i.Revision)
+	all := slices.Concat(services, e.vips)
+	for _, d := range all {
+		revision = max(revision, d.Revision)
 	}
 	if e.format == formJSON {
-		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), VIPs: e.vips, DryRun: dry})
+		return e.printJSON(editResult{Revision: revision, Services: list(services), VIPs: e.vips, DryRun: dry})
 	}
 	var b strings.Builder
-	for _, i := range e.all() {
-		text := string(i.What)
+	for _, d := range all {
+		text := string(d.What)
 		switch {
-		case i.Error != "":
-			e.note("%s", i.Error)
+		case d.Error != "":
+			e.note("%s", d.Error)
 			continue
-		case dry && i.What != unchangedService:
+		case dry && d.What != etcd.Unchanged:
 			text = "would be " + text
-		case i.What != unchangedService:
+		case d.What != etcd.Unchanged:
 			written = revision
 		}
-		text = i.subject() + ": " + text
-		for _, a := range i.Addresses {
+		text = d.subject() + ": " + text
+		for _, a := range d.Addresses {
 			text += ", " + a.String()
 		}
-		fmt.Fprintln(&b, e.paint(text, outcomeStyle(i.What)))
+		fmt.Fprintln(&b, e.paint(text, outcomeStyle(d.What)))
 		if dry {
-			b.WriteString(e.fieldsText(i.Fields))
+			b.WriteString(e.fieldsText(d.Fields))
 		}
 	}
 	return e.print(b.String() + waitText(written))
 }
 
-func outcomeStyle(o outcome) table.Style {
+func outcomeStyle(o etcd.Outcome) table.Style {
 	switch o {
-	case createdService:
+	case etcd.Created:
 		return table.Good
-	case updatedService:
+	case etcd.Updated:
 		return table.Notice
-	case removedService:
+	case etcd.Removed:
 		return table.Bad
 	}
 	return table.Plain
 }
 
-// finish writes the changes unless it is a rehearsal, and reports.
-func (e *edit) finish(dry bool) error {
-	if err := e.refuse(); err != nil {
-		return err
+// changedFields lists the fields of a service whose change makes a difference; all that read differently where that
+// can't be told apart.
+func changedFields(s *etcd.Stored, fields map[string]any) ([]fieldDiff, error) {
+	if s.Service == nil {
+		return nil, nil // what is there can't be read
 	}
-	if dry {
-		for _, i := range e.intents {
-			// What asks for addresses of other pools than before may not keep those it holds; which ones it is given is known when it is applied.
-			if i.What == updatedService && i.service != nil && (i.stored.Service == nil || !slices.Equal(i.service.Pools, i.stored.Service.Pools)) {
-				i.Addresses = nil
-			}
+	all, err := compareFields(s.Fields, fields)
+	if err != nil {
+		return nil, err
+	}
+	some := slices.DeleteFunc(slices.Clone(all), func(d fieldDiff) bool {
+		swapped := maps.Clone(s.Fields)
+		if value, there := fields[d.Field]; there {
+			swapped[d.Field] = value
+		} else {
+			delete(swapped, d.Field)
 		}
-		return e.report(true)
+		return s.Says(swapped)
+	})
+	if len(some) == 0 {
+		return all, nil
 	}
-	err := e.write()
-	lookErr := e.look()
-	return cmp.Or(err, e.report(false), lookErr)
+	return some, nil
 }

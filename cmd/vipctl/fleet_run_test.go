@@ -199,20 +199,8 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 		if err != nil {
 			return err
 		}
-		e, err := c.newEdit()
-		if err != nil {
-			return err
-		}
-		for _, name := range g.names() {
-			s := g.services[name]
-			if err := e.want(name, s.fields, s.service, s.where); err != nil {
-				return err
-			}
-		}
-		if err := e.wantVIPs(g, false); err != nil {
-			return err
-		}
-		if err := e.check(); err != nil {
+		e := c.newEdit(g.changes(false), g.problems)
+		if err := errors.Join(e.read(), e.wantVIPs(g, false), e.judge()); err != nil {
 			return err
 		}
 		then()

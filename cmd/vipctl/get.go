@@ -300,7 +300,7 @@ func servicesTable(p *printer, services []api.Service) *table.Table {
 			scheduler = balancer.WeightedRoundRobin
 		}
 		t.Row(string(s.Name), p.few(s.VIPs, 1), p.few(ports, 3), up, up, number(len(s.Problems)), fmt.Sprint(scheduler),
-			strconv.FormatUint(connections, 10), origin(s.Origin), strconv.FormatInt(s.Origin.Revision, 10))
+			strconv.FormatUint(connections, 10), s.Origin.Text(), strconv.FormatInt(s.Origin.Revision, 10))
 	}
 	return t
 }

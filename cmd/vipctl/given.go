@@ -42,9 +42,7 @@ func dryRunFlag() cli.Flag {
 // written is one service, or the settings of an address, as a file has them.
 type written struct {
 	fields map[string]any
-	// service is what the fields of one come to without defaults.
-	service *balancer.Service
-	where   balancer.Locator
+	where  balancer.Locator
 }
 
 // given is what the files that -f names hold.
@@ -267,12 +265,34 @@ func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 		return
 	}
 	if other, twice := g.services[name]; twice {
-		g.problem(where(""), name, "", "is defined already, at "+origin(other.where("")))
+		g.problem(where(""), name, "", "is defined already, at "+other.where("").Text())
 		return
 	}
-	service, problems := balancer.DecodeService(name, fields, nil, where, balancer.SeverityWarning)
-	g.problems = append(g.problems, problems...)
-	g.services[name] = &written{fields: fields, service: service, where: where}
+	g.services[name] = &written{fields: fields, where: where}
+}
+
+// defineVIP takes in the settings of one address.
+func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
+	path := decode.Join("vips", name)
+	fields, ok := raw.(map[string]any)
+	if !ok {
+		g.problem(where(""), "", path, "needs a table: ["+path+"]")
+		return
+	}
+	_, problems := balancer.DecodeVIP(name, fields, where, balancer.SeverityWarning)
+	for _, p := range problems {
+		p.Field = strings.TrimSuffix(path+"."+p.Field, ".")
+		g.problems = append(g.problems, p)
+	}
+	addr, err := decode.ParseAddr(name)
+	if err != nil {
+		return // which is among the problems
+	}
+	if other, twice := g.vips[addr]; twice {
+		g.problem(where(""), "", path, "is defined already, at "+other.where("").Text())
+		return
+	}
+	g.vips[addr] = &written{fields: fields, where: where}
 }
 
 func (g *given) problem(at balancer.Origin, service balancer.Name, field, text string) {
@@ -281,4 +301,11 @@ func (g *given) problem(at balancer.Origin, service balancer.Name, field, text s
 	})
 }
 
-func (g *given) names() []balancer.Name { return slices.Sorted(maps.Keys(g.services)) }
+// changes are what makes the services in etcd what the files say.
+func (g *given) changes(allowUnknown bool) (all []etcd.Change) {
+	for _, name := range slices.Sorted(maps.Keys(g.services)) {
+		s := g.services[name]
+		all = append(all, etcd.Change{Name: name, Fields: s.fields, Where: s.where, AllowUnknown: allowUnknown})
+	}
+	return all
+}

@@ -61,7 +61,7 @@ type edition struct {
 	// Rollback is the text that was written again; 0 means none was.
 	Rollback int            `json:"rollback,omitempty"`
 	Revision int64          `json:"revision,omitempty"`
-	What     outcome        `json:"what"`
+	What     etcd.Outcome   `json:"what"`
 	Changed  []fieldDiff    `json:"changed,omitempty"`
 	Fields   map[string]any `json:"fields,omitempty"`
 }
@@ -146,7 +146,7 @@ func editionsOf(entries []etcd.Entry) ([]edition, error) {
 		if i == 0 && e.N > 1 {
 			d.What = "" // what was before is not kept any more
 		}
-		if d.What == updatedService {
+		if d.What == etcd.Updated {
 			var err error
 			if d.Changed, err = compareFields(before, e.Fields); err != nil {
 				return nil, err
@@ -158,14 +158,14 @@ func editionsOf(entries []etcd.Entry) ([]edition, error) {
 	return out, nil
 }
 
-func whatOf(fields, before map[string]any) outcome {
+func whatOf(fields, before map[string]any) etcd.Outcome {
 	switch {
 	case fields == nil:
-		return removedService
+		return etcd.Removed
 	case before == nil:
-		return createdService
+		return etcd.Created
 	}
-	return updatedService
+	return etcd.Updated
 }
 
 // changeText writes what an edition changed; in narrow tables the first two fields of it.
@@ -173,7 +173,7 @@ func (p *printer) changeText(e edition) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
 	}
-	if e.What != updatedService {
+	if e.What != etcd.Updated {
 		return string(e.What)
 	}
 	fields := mapped(e.Changed, fieldChange)
@@ -262,16 +262,11 @@ func runRollback(c *call) error {
 	if old.Fields == nil {
 		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
 	}
-	e, err := c.newEdit()
-	if err != nil {
+	e := c.newEdit([]etcd.Change{{Name: name, Fields: old.Fields, Rollback: old.N, AllowUnknown: true}}, nil)
+	if err := e.read(); err != nil {
 		return err
 	}
-	service, problems := balancer.DecodeService(name, old.Fields, nil, nil, balancer.SeverityWarning)
-	e.problems, e.rollback = problems, old.N
-	if err := e.want(name, old.Fields, service, nil); err != nil {
-		return err
-	}
-	if err := e.check(); err != nil {
+	if err := e.judge(); err != nil {
 		return err
 	}
 	return e.finish(c.flags.Bool("dry-run"))

@@ -70,17 +70,6 @@ func transferred(in, out uint64) (inText, outText string) {
 	return rates.Bytes(in), rates.Bytes(out)
 }
 
-// origin writes where a definition was read.
-func origin(o balancer.Origin) string {
-	switch {
-	case o.Key != "":
-		return fmt.Sprintf("%s, revision %d", o.Key, o.Revision)
-	case o.File != "" && o.Line > 0:
-		return fmt.Sprintf("%s:%d", o.File, o.Line)
-	}
-	return o.File
-}
-
 // stateStyle is the style of a state of an endpoint or frontend, or of a verdict, whatever follows that.
 func stateStyle(text string) table.Style {
 	switch text, _, _ = strings.Cut(text, " "); text {

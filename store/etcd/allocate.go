@@ -69,8 +69,8 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 			return b.taken(a) || slices.Contains(s.VIPs, a) || slices.Contains(out.take, a)
 		})
 		if !a.IsValid() {
-			return out, fmt.Errorf("service %s: pool %q is exhausted: all %d addresses of %s are held, or named by services: vipctl pool set %[2]s CIDR... with another network helps",
-				s.Name, p.name, p.size(), joined(p.cidrs))
+			return out, fmt.Errorf("pool %s is exhausted: all %d addresses of %s are held, or named by services; \"vipctl pool set %[1]s CIDR...\" with another network helps",
+				p.name, p.size(), joined(p.cidrs))
 		}
 		out.take = append(out.take, a)
 	}
@@ -86,9 +86,9 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 		p := b.pools[name]
 		switch {
 		case p == nil:
-			return nil, fmt.Errorf("service %s: there is no pool %q: vipctl pool set %s CIDR... makes it", s.Name, name, name)
+			return nil, fmt.Errorf("there is no pool %s: \"vipctl pool set %[1]s CIDR...\" makes it", name)
 		case p.wrong != "":
-			return nil, fmt.Errorf("service %s: pool %q can't be used: %s: vipctl pool set %s CIDR... rewrites it", s.Name, name, p.wrong, name)
+			return nil, fmt.Errorf("pool %s can't be used: %s; \"vipctl pool set %[1]s CIDR...\" gives it others", name, p.wrong)
 		}
 		wanted = append(wanted, p)
 	}
@@ -160,8 +160,11 @@ func (w *Writer) plan(ctx context.Context, name balancer.Name, wanted *balancer.
 			}
 		}
 		out, err := w.book.choose(wanted, attempt)
-		if err == nil || fresh {
-			return out, err
+		switch {
+		case err == nil:
+			return out, nil
+		case fresh:
+			return out, fmt.Errorf("service %s: %w", name, err)
 		}
 		w.book = nil // it may be otherwise by now
 	}
@@ -171,10 +174,13 @@ func (w *Writer) plan(ctx context.Context, name balancer.Name, wanted *balancer.
 func (w *Writer) noted(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
 	w.bookMu.Lock()
 	defer w.bookMu.Unlock()
-	b := w.book
-	if b == nil {
-		return
+	if w.book != nil {
+		w.book.note(name, wanted, a, revision)
 	}
+}
+
+// note adds what a change at a revision has done with the addresses of a service.
+func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
 	for _, h := range a.free {
 		delete(b.held, h.addr)
 	}

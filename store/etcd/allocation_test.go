@@ -65,7 +65,7 @@ func TestParallelAllocation(t *testing.T) {
 			t.Errorf("the pools are %+v, %v", pools, err)
 		}
 		if _, err = shared.Apply(t.Context(), etcd.Change{Name: "more", Fields: auto("")}); i == 0 {
-			expectError(t, err, `pool "default" is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
+			expectError(t, err, `pool default is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
 		} else if err != nil {
 			t.Error(err)
 		}
@@ -80,7 +80,7 @@ func TestAllocation(t *testing.T) {
 	w := newWriter(t, p.config)
 	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
 	_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("")})
-	expectError(t, err, `there is no pool "default": vipctl pool set default CIDR...`)
+	expectError(t, err, `there is no pool default: "vipctl pool set default CIDR...`)
 	setPool(t, w, "default", "10.96.0.0/28")
 	setPool(t, w, "blue", "10.96.0.8/29", "fd00:96::/64")
 	r := apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
@@ -132,7 +132,7 @@ func TestAllocationEnds(t *testing.T) {
 		}})
 	}
 	_, err := newWriter(t, p.config).Apply(t.Context(), etcd.Change{Name: "late", Fields: auto("")})
-	expectError(t, err, `pool "default" is exhausted`)
+	expectError(t, err, `pool default is exhausted`)
 	// The oldest stays where there are fewer.
 	apply(t, w, etcd.Change{Name: "web", Fields: auto(""), Base: etcd.Any})
 	if got := p.vips("web"); !slices.Equal(got, first) {

@@ -21,6 +21,8 @@ type Change struct {
 	Name balancer.Name
 	// Fields are those of its table; nil means the service is to be removed.
 	Fields map[string]any
+	// Where finds the places of the fields, for messages; nil means that they are in no file.
+	Where balancer.Locator
 	// Base is the revision of the definition that the change was made from, 0 where there was none: if etcd holds
 	// another by now, nothing is written. Any overwrites whatever is there.
 	Base int64

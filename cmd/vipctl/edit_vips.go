@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"vipd/store/etcd"
+)
+
+// wantVIPs adds what is to become of settings of addresses. Where no file has any, and none are to be pruned, etcd's are not read.
+func (e *edit) wantVIPs(g *given, prune bool) error {
+	if len(g.vips) == 0 && !prune {
+		return nil
+	}
+	stored, err := e.writer.Policies(e)
+	if err != nil {
+		return fmt.Errorf("reading the settings of addresses: %w", err)
+	}
+	there := map[netip.Addr]*etcd.StoredPolicy{}
+	for _, p := range stored {
+		there[p.Addr] = p
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare) {
+		w := g.vips[addr]
+		i := &edited{VIP: addr, What: etcd.Created, settings: w.fields}
+		if p := there[addr]; p != nil && p.Says(w.fields) {
+			i.What, i.Revision = etcd.Unchanged, p.Revision
+		} else if p != nil {
+			i.What = etcd.Updated
+			if i.Fields, err = compareFields(p.Fields, w.fields); err != nil {
+				return err
+			}
+		}
+		e.vips = append(e.vips, i)
+	}
+	for _, p := range stored {
+		if prune && g.vips[p.Addr] == nil {
+			e.vips = append(e.vips, &edited{VIP: p.Addr, What: etcd.Removed})
+		}
+	}
+	return nil
+}
+
+// writeVIPs writes the settings of addresses, one transaction each.
+func (e *edit) writeVIPs() error {
+	for n, i := range e.vips {
+		if i.What == etcd.Unchanged {
+			continue
+		}
+		r, err := e.writer.SetPolicy(e, i.VIP, i.settings, true)
+		if err != nil {
+			e.vips = e.vips[:n]
+			return fmt.Errorf("settings of %s: %w; the changes listed above are done", i.VIP, err)
+		}
+		i.Revision = r.Revision
+	}
+	return nil
+}
