@@ -16,6 +16,8 @@ type Env struct {
 	Standby bool
 	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
 	Local []netip.Addr
+	// Networked are the addresses of Local that have a network on their device. A VIP that vipd owner brings has none.
+	Networked []netip.Addr
 	// LocalOnly: another program brings VIPs, which are served while they are among Local; loopback ones always.
 	LocalOnly bool
 	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them. Compiler.Next fills them in.

@@ -39,20 +39,21 @@ func AddressesOf(nodes snap.Map[NodeName, *Node], except NodeName) (of snap.Map[
 	return of
 }
 
-// PublishedAddresses returns the addresses that a node with this Env publishes as its own: those of Env.Local that are not
-// VIPs. An address is a VIP if another program or vipd owner moves it, or if the node's configuration allows the service that
-// claims it. Sources, from which the node sends, are always its own.
+// PublishedAddresses returns the addresses that a node with this Env publishes as its own: those of Env.Local that no other
+// program and no vipd owner moves. A claim alone never removes one, because the node would be cut off by the host that holds
+// it next. Sources, from which the node sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
-	claimed := map[netip.Addr]bool{}
-	for _, s := range in.Services.All() {
-		for _, vip := range s.Addresses() {
-			if env.LocalOnly || containsAddr(env.Allowed, vip) {
-				claimed[vip] = true
+	moved := map[netip.Addr]bool{} // by another program
+	if env.LocalOnly {
+		for _, s := range in.Services.All() {
+			for _, vip := range s.Addresses() {
+				moved[vip] = true
 			}
 		}
 	}
 	for _, a := range env.Local {
-		if in.PolicyOf(a).Hold != HoldOne && (!claimed[a] || slices.Contains(sources, a)) {
+		owned := in.PolicyOf(a).Hold == HoldOne && !slices.Contains(env.Networked, a)
+		if slices.Contains(sources, a) || !moved[a] && !owned {
 			own = append(own, a)
 		}
 	}

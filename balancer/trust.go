@@ -55,12 +55,13 @@ func (s *Service) LogsTo() (to string, ok bool) {
 }
 
 // refusesVIP says why a service from etcd may not claim vip on a node; "" means that it may. Owned: the address is the node's
-// own only because vipd brings it.
+// own only because vipd brings it. An address that this node has as well as another one is not lost by a claim.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
 	node, ofNode := env.Nodes.Get(vip)
+	own := slices.Contains(env.Local, vip)
 	switch {
-	case ofNode && !owned && !slices.Contains(env.Allowed, alone(vip)):
+	case ofNode && !own && !slices.Contains(env.Allowed, alone(vip)):
 		return fmt.Sprintf("it is an address of node %s, and a host that holds it itself can't reach that node any more. Use another address; if it is meant, define the service in the host's own file, or add %s to addresses.allowed of its configuration",
 			node, alone(vip))
 	case i >= 0 && !slices.Contains(env.Allowed, alone(vip)):
@@ -70,7 +71,7 @@ func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 		return "" // which are asked for services from files as well
 	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
 		return "services from etcd may claim loopback, link-local and multicast addresses only where addresses.allowed of the node's configuration contains them"
-	case slices.Contains(env.Local, vip) && !owned:
+	case own && !owned:
 		return "it is this node's own address, which services from etcd may claim only where addresses.allowed of the node's configuration contains it"
 	}
 	return ""
@@ -106,9 +107,6 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 		c.Health = &h
 	}
 	env := Env{NodePortAddresses: []netip.Addr{netip.IPv4Unspecified()}, Reserved: reserved, Nodes: AddressesOf(nodes, "")}
-	for a := range env.Nodes.Keys() {
-		env.Local = append(env.Local, a) // each is some host's own
-	}
 	for _, n := range nodes.All() {
 		for _, a := range n.Addresses {
 			if containsAddr(n.AllowedEndpoints, a) {
@@ -118,14 +116,18 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 	}
 	env.Capabilities.Protocols = []Protocol{TCP, UDP, SCTP}
 	strict := compileService(&env, &c, &Inputs{}).problems
+	strict = slices.DeleteFunc(strict, ofEndpoints)
 	for _, vip := range c.Addresses() { // a node that serves them allows them
 		env.Allowed = append(env.Allowed, alone(vip))
 	}
+	for a := range env.Nodes.Keys() {
+		env.Local = append(env.Local, a) // each is some host's own
+	}
 	allowing := compileService(&env, &c, &Inputs{}).problems
-	for _, p := range strict {
+	for _, p := range slices.Concat(strict, slices.DeleteFunc(allowing, func(p Problem) bool { return !ofEndpoints(p) })) {
 		switch {
 		case p.Kind == Reserving:
-		case p.Kind == Refused && (!strings.HasPrefix(p.Field, "endpoints") || slices.Contains(allowing, p)):
+		case p.Kind == Refused:
 			p.Severity = SeverityWarning
 			p.Text = strings.Replace(p.Text, notServed, " is served only where a node allows it: ", 1)
 		default:
@@ -136,6 +138,9 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 	}
 	return all
 }
+
+// ofEndpoints reports whether a problem is about endpoints.
+func ofEndpoints(p Problem) bool { return strings.HasPrefix(p.Field, "endpoints") }
 
 // alone is the network of a alone.
 func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -367,23 +367,30 @@ func TestTrustedEndpoints(t *testing.T) {
 	}
 }
 
-// TestNodeAddresses lets services from etcd claim an address of another node only if addresses.allowed names it alone. Files and
-// VIPs with an owner may have it.
+// TestNodeAddresses lets services from etcd claim an address of another node only if addresses.allowed names it alone, or this node
+// has it already. Files may have it, VIPs with an owner may not.
 func TestNodeAddresses(t *testing.T) {
 	vip := netip.MustParseAddr("10.3.0.2")
 	for _, c := range []struct {
 		allowed  string
 		fromFile bool
 		hold     balancer.Hold
+		local    bool
 		want     bool
 	}{
-		{"", false, balancer.HoldEach, false},
-		{"10.3.0.0/24", false, balancer.HoldEach, false},
-		{"10.3.0.2/32", false, balancer.HoldEach, true},
-		{"", true, balancer.HoldEach, true},
-		{"", false, balancer.HoldOne, true},
+		{"", false, balancer.HoldEach, false, false},
+		{"10.3.0.0/24", false, balancer.HoldEach, false, false},
+		{"10.3.0.2/32", false, balancer.HoldEach, false, true},
+		{"10.3.0.0/24", false, balancer.HoldEach, true, true},
+		{"", true, balancer.HoldEach, false, true},
+		{"", false, balancer.HoldOne, false, false},
+		{"10.3.0.0/24", false, balancer.HoldOne, false, false},
+		{"10.3.0.2/32", false, balancer.HoldOne, false, true},
 	} {
 		env := plainEnv()
+		if c.local {
+			env.Local = []netip.Addr{vip}
+		}
 		env.Nodes = env.Nodes.Set(vip, "n2")
 		if c.allowed != "" {
 			env.Allowed = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
@@ -473,30 +480,39 @@ func TestOwnEndpoints(t *testing.T) {
 	}
 }
 
-// TestPublishedAddresses publishes a node's own addresses without VIPs that the host has for another reason. The address from which
-// the node sends is always among them.
+// TestPublishedAddresses claims a node's own addresses in each way. Only VIPs that another program or vipd owner moves are not
+// published.
 func TestPublishedAddresses(t *testing.T) {
 	main, second, vip := netip.MustParseAddr("10.3.0.2"), netip.MustParseAddr("10.3.0.3"), netip.MustParseAddr("10.3.0.100")
+	all, own := []netip.Addr{main, second, vip}, []netip.Addr{main, second}
+	hold := func(in *balancer.Inputs, addresses ...netip.Addr) {
+		for _, a := range addresses {
+			in.VIPs = in.VIPs.Set(a, &balancer.VIP{Addr: a, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne}, Given: []string{"hold"}})
+		}
+	}
 	for _, c := range []struct {
 		what    string
 		edit    func(*balancer.Env, *balancer.Inputs)
 		claimed []netip.Addr
 		want    []netip.Addr
 	}{
-		{"nothing is claimed", nil, nil, []netip.Addr{main, second, vip}},
-		{"claimed without leave", nil, []netip.Addr{main, vip}, []netip.Addr{main, second, vip}},
+		{"nothing is claimed", nil, nil, all},
+		{"claimed without leave", nil, all, all},
 		{"claimed with leave", func(env *balancer.Env, _ *balancer.Inputs) {
 			env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.3.0.0/24")}
-		}, []netip.Addr{main, vip}, []netip.Addr{main, second}},
-		{"moved by another program", func(env *balancer.Env, _ *balancer.Inputs) { env.LocalOnly = true }, []netip.Addr{main, vip}, []netip.Addr{main, second}},
-		{"moved by vipd owner", func(_ *balancer.Env, in *balancer.Inputs) {
-			in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne}, Given: []string{"hold"}})
-		}, nil, []netip.Addr{main, second}},
+		}, all, all},
+		{"moved by another program", func(env *balancer.Env, _ *balancer.Inputs) { env.LocalOnly = true }, []netip.Addr{main, vip}, own},
+		{"moved by vipd owner", func(_ *balancer.Env, in *balancer.Inputs) { hold(in, vip) }, []netip.Addr{vip}, own},
+		{"given an owner by a writer", func(env *balancer.Env, in *balancer.Inputs) {
+			env.Networked = own
+			hold(in, main, second, vip)
+		}, all, own},
+		{"the source has no network", func(_ *balancer.Env, in *balancer.Inputs) { hold(in, main) }, all, all},
 	} {
 		env, in := plainEnv(), balancer.Inputs{}
-		env.Local = []netip.Addr{main, second, vip}
+		env.Local = all
 		s := oneService("web", 0, 1)
-		s.VIPs = c.claimed
+		s.VIPs, s.Origin.Key = c.claimed, "/vipd/services/web"
 		in.Services = in.Services.Set("web", s)
 		if c.edit != nil {
 			c.edit(&env, &in)

@@ -278,7 +278,7 @@ func TestKilled(t *testing.T) {
 		// An address of the host comes in between.
 		l.Host().AddAddr("lo", "10.96.0.50/32")
 		second := newHost(t, o)
-		own, err := second.LocalAddresses(nil)
+		own, _, err := second.LocalAddresses(nil)
 		must(t, err)
 		if got := fmt.Sprint(own); got != "[10.1.0.1 10.96.0.50 fd01::1]" {
 			t.Fatalf("the node's own addresses: %s", got)
@@ -629,7 +629,7 @@ func TestFollow(t *testing.T) {
 			return errors.New("none was seen")
 		}
 	})
-	own, err := h.LocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00::/8")})
+	own, _, err := h.LocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00::/8")})
 	must(t, err)
 	if got := fmt.Sprint(own); got != "[10.1.0.1 fd01::1]" {
 		t.Fatalf("local addresses within the networks: %s", got)

@@ -85,10 +85,10 @@ func (b *Bystander) Problems() []balancer.Problem {
 // Addresses says of every VIP in use who holds it.
 func (b *Bystander) Addresses() []Held { return slices.Clone(b.seen.Load().held) }
 
-// LocalAddresses returns the node's own addresses that node ports can be on, sorted.
-func (b *Bystander) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error) {
-	own, err := interfaceAddrs()
-	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), err
+// LocalAddresses returns the node's own addresses that node ports can be on, sorted. Their networks are not known here.
+func (b *Bystander) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
+	own, err = interfaceAddrs()
+	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), nil, err
 }
 
 // Gateways finds none.

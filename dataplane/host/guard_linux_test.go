@@ -356,7 +356,7 @@ func checkUnprivileged(t *testing.T, o Options) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
-	own, err := h.LocalAddresses(nil)
+	own, _, err := h.LocalAddresses(nil)
 	must(t, err)
 	if !slices.Contains(own, netip.MustParseAddr("10.1.0.1")) {
 		t.Errorf("own addresses: %v", own)

@@ -20,15 +20,20 @@ import (
 const settleTime = 100 * time.Millisecond
 
 // LocalAddresses returns the node's own addresses that node ports can be on, sorted: no loopback, link-local or
-// multicast ones, none that vipd or vipd owner added, and only those in one of the networks where any are given.
-func (h *Host) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error) {
+// multicast ones, none that vipd or vipd owner added, and only those in one of the networks where any are given. Networked
+// are those with a network on their device, which vipd owner adds none with: no claim makes them its VIPs.
+func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	v, err := readView(h.nl)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p := h.public.Load()
-	own := v.own(func(a netip.Addr) bool { return p.added.Has(a) || p.standings.At(a) == balancer.Owned })
-	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !within(a, networks) }), nil
+	alone := func(a netip.Addr) bool {
+		return !slices.ContainsFunc(v.addrs[a], func(at local) bool { return at.bits != a.BitLen() })
+	}
+	own = v.own(func(a netip.Addr) bool { return p.added.Has(a) || p.standings.At(a) == balancer.Owned && alone(a) })
+	own = slices.DeleteFunc(own, func(a netip.Addr) bool { return !within(a, networks) })
+	return own, slices.DeleteFunc(slices.Clone(own), alone), nil
 }
 
 // Gateways returns the gateways by which the host reaches these addresses now. One that it reaches in another way, or not at
@@ -74,7 +79,7 @@ func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {
 		h.log.Info("polling the host's addresses", "every", pollInterval, "err", err)
-		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { return h.LocalAddresses(nil) }, changed)
+		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { own, _, err := h.LocalAddresses(nil); return own, err }, changed)
 	}
 	defer func() { _ = s.Close() }() // only read from
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })()

@@ -265,7 +265,7 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 	o := model.Options{
 		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
-		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
+		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
 		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),

@@ -22,7 +22,7 @@ type hostSide interface {
 	SetMode(dataplane.Needs)
 	Problems() []balancer.Problem
 	Addresses() []host.Held
-	LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error)
+	LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error)
 	FollowAddresses(ctx context.Context, changed func()) error
 	Gateways(to []netip.Addr) []netip.Addr
 	Sources(to []netip.Addr) []netip.Addr

@@ -47,6 +47,7 @@ type Model struct {
 	started   time.Time    // after what an earlier run kept was read, which may wait for the disk
 	everRead  bool         // the store could be read at least once
 	addresses []netip.Addr // the host's own
+	networked []netip.Addr // those of them with a network
 	// nodes are what the fleet's nodes publish, and of their addresses without this node's.
 	nodes snap.Map[balancer.NodeName, *balancer.Node]
 	of    snap.Map[netip.Addr, balancer.NodeName]
@@ -83,8 +84,8 @@ type Options struct {
 	Engine   *dataplane.Engine
 	Checks   *checks.Checks
 	Outliers *outlier.Detector
-	// LocalAddresses lists the host's own addresses.
-	LocalAddresses func() ([]netip.Addr, error)
+	// LocalAddresses lists the host's own addresses, and those of them with a network on their device.
+	LocalAddresses func() (own, networked []netip.Addr, err error)
 	// Reserved lists what services from etcd may not claim.
 	Reserved func() []balancer.Reserved
 	// Patient: a store that could not be read yet is waited for without end.
@@ -285,17 +286,17 @@ func (m *Model) waits() bool {
 // env collects the facts about this node.
 func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	if m.moved.Swap(false) {
-		local, err := m.o.LocalAddresses()
+		local, networked, err := m.o.LocalAddresses()
 		if err != nil {
 			m.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
 			})
 		} else {
-			m.addresses = local
+			m.addresses, m.networked = local, networked
 		}
 	}
 	return balancer.Env{
-		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
+		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, Networked: m.networked, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
 		Allowed: c.Addresses.Allowed, AllowedEndpoints: c.Addresses.AllowedEndpoints, Reserved: m.o.Reserved(), Nodes: m.nodesAddresses(latest.Nodes, c.Node), AllowExec: c.Health.AllowExec, TLSDir: c.Health.TLSDir, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
 	}
 }

@@ -1,0 +1,30 @@
+package host
+
+import (
+	"fmt"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+)
+
+// TestOwnAddressesWithOwner gives the host's own address and a VIP on a device the settings of VIPs with an owner. Only the one
+// without a network is a VIP.
+func TestOwnAddressesWithOwner(t *testing.T) {
+	l, _ := network(t)
+	l.Host().AddAddr("client", "10.1.0.100/32")
+	h := newHost(t, options(t, xtables.NFT))
+	d := desired(frontend("10.1.0.1:80"), frontend("10.1.0.100:80"))
+	for a := range d.Addresses.Keys() {
+		d.Standings = d.Standings.Set(a, balancer.Owned)
+	}
+	must(t, h.Prepare(t.Context(), d))
+	must(t, h.Finish(t.Context(), d.Frontends))
+	own, networked, err := h.LocalAddresses(nil)
+	must(t, err)
+	if got, want := fmt.Sprint(own, networked), "[10.1.0.1 fd01::1] [10.1.0.1 fd01::1]"; got != want {
+		t.Errorf("own addresses %s, want %s", got, want)
+	}
+	finishNothing(t, h)
+	must(t, h.Release(t.Context()))
+}
