@@ -8,14 +8,14 @@ import (
 	"vipd/balancer/health"
 )
 
-// circle is some entries that may fail for the same reason, to be gone round. The zero value but for of is empty.
+// circle is a set of entries that may fail for the same reason. Alarms go round it. It is empty if only of is set.
 type circle struct {
 	of      kinship
 	entries []*entry // in no order
-	next    int      // whose turn it is
+	next    int      // index of the entry that was hurried last
 }
 
-// kinship is what the entries of a circle have in common. Each entry is in one circle of each kind.
+// kinship is the property that the entries of a circle share. Each entry is in one circle of each kinship.
 type kinship int
 
 const (
@@ -37,40 +37,38 @@ func (c *circle) remove(e *entry) {
 	c.entries = c.entries[:last]
 }
 
-// What one target that begins to turn costs at most: so many others are checked early, those at its address and those
-// with the same check. Each of them that turns as well has its own others checked, so that all are found out that have
-// failed, whatever their number, and a target that flaps alone bothers few.
+// The maximum numbers of other targets that are checked early when one target starts to change. Each of them that also changes makes
+// further targets be checked, so all failed targets are found, whatever their number. A single flapping target disturbs few.
 const (
-	mostNeighbours = 32
-	mostAlike      = 16
-	mostLooks      = 128 // at entries in search of those
+	maxNeighbours = 32  // at the same address
+	maxAlike      = 16  // with the same check
+	maxVisits     = 128 // entries that are examined to find those
 )
 
-// alarmLocked has some be checked soon that may be changing with e, if that has just begun to turn. Before is how it was.
+// alarmLocked hurries checks of entries that may change together with e, if e has just started to change. Before is its former state.
 func (r *Runner) alarmLocked(e *entry, before health.State) {
 	v := before.Verdict
 	if before.Streak > 0 || v == balancer.HealthUnknown || !e.state.Turning() && e.state.Verdict == v {
 		return
 	}
 	now := time.Now()
-	r.hurryLocked(r.hosts[e.key.at.Addr()], mostNeighbours, v, now)
-	r.hurryLocked(&r.probes[e.key.definition].users, mostAlike, v, now)
-	r.beginLocked(&r.network)
-	r.beginLocked(&r.programs)
+	r.hurryLocked(r.hosts[e.key.at.Addr()], maxNeighbours, v, now)
+	r.hurryLocked(&r.probes[e.key.definition].users, maxAlike, v, now)
+	r.startLocked(&r.network)
+	r.startLocked(&r.programs)
 }
 
-// hurryLocked has up to most entries of a circle be checked now, or as soon as the fast interval since their latest check is
-// over. Only those of the verdict v that are not turning yet are, and none again within its interval: whatever happens,
-// alarms at most double the checks that there are. They take no more than half a lane, so that no other check waits for
-// them.
-func (r *Runner) hurryLocked(c *circle, most int, v balancer.Verdict, now time.Time) {
-	for range min(len(c.entries), mostLooks) {
+// hurryLocked brings forward the checks of up to limit entries of a circle: to now, or to the end of the fast interval since the latest
+// check. It chooses entries with verdict v that are not changing yet, and none twice within its interval, so alarms at most double the
+// number of checks. They use at most half of a lane, so no other check waits for them.
+func (r *Runner) hurryLocked(c *circle, limit int, v balancer.Verdict, now time.Time) {
+	for range min(len(c.entries), maxVisits) {
 		c.next = (c.next + 1) % len(c.entries)
 		e := c.entries[c.next]
 		if e.place < 0 || e.state.Verdict != v || e.state.Turning() || now.Sub(e.hurried) < e.rules.Interval {
 			continue
 		}
-		if e.lane.running+len(e.lane.waiting) >= e.lane.most/2 {
+		if e.lane.running+len(e.lane.waiting) >= e.lane.max/2 {
 			continue
 		}
 		sooner := e.state.Sooner(e.rules, now)
@@ -84,7 +82,7 @@ func (r *Runner) hurryLocked(c *circle, most int, v balancer.Verdict, now time.T
 			heap.Remove(&r.due, e.place)
 			e.lane.enqueue(e, now)
 		}
-		if most--; most == 0 {
+		if limit--; limit == 0 {
 			return
 		}
 	}

@@ -102,8 +102,8 @@ func TestGRPC(t *testing.T) {
 		{"an error", serveGRPC(t, serving(0, status.Error(codes.Internal, "disk full"))), nil, health.Failed, "answered Internal: disk full"},
 		{"no health service", serveGRPC(t, func(*grpc.Server) {}), nil, health.Failed, "speaks gRPC, but has no grpc.health.v1 service"},
 		{"slow", serveGRPC(t, slow), nil, health.Failed, "no answer to the call within 300ms"},
-		{"half-open", serve(t, stuck), nil, health.Failed, "connected, but nothing came within 300ms"},
-		{"hangs up", serve(t, func(net.Conn) {}), nil, health.Failed, "closed the connection without a word"},
+		{"half-open", serve(t, stuck), nil, health.Failed, "connected, but no data arrived within 300ms"},
+		{"hangs up", serve(t, func(net.Conn) {}), nil, health.Failed, "closed the connection without sending data"},
 		{"not gRPC", serve(t, says("220 mail ready, say something\r\n")), nil, health.Failed, `does not speak gRPC: answered "220 mail ready, say something"`},
 		{"HTTP/1", serve(t, says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
 		{"HTTP/1 that waits", serve(t, func(c net.Conn) { says("HTTP/1.1 400 Bad Request\r\n\r\n")(c); stuck(c) }), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
@@ -114,7 +114,7 @@ func TestGRPC(t *testing.T) {
 		{"TLS, not verified", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered SERVING"},
 		{"expired", serveGRPC(t, serving(up, nil), overdue), named, health.Failed, "certificate expired on 20"},
 		{"wrong name", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { named(h); h.Host = "x.example" }, health.Failed, "certificate is for api.example, not for x.example"},
-		{"plain where TLS is spoken", serveGRPC(t, serving(up, nil), secured), nil, health.Failed, "closed the connection without a word"},
+		{"plain where TLS is spoken", serveGRPC(t, serving(up, nil), secured), nil, health.Failed, "closed the connection without sending data"},
 	} {
 		t.Run(c.name, func(t *testing.T) { check(t, define(balancer.GRPCHealth, c.change), c.at, c.want, c.text) })
 	}
@@ -339,9 +339,9 @@ func TestExchangeSaysNothingTwice(t *testing.T) {
 			define(balancer.HTTPHealth, func(h *balancer.Health) {
 				h.Source, h.Timeout = netip.MustParseAddr("192.0.2.77"), wait.Bound(0)
 			}),
-			"* there is no connection to AT\n* given up after TIME\n",
+			"* could not connect to AT\n* given up after TIME\n",
 		},
-		"refused": {define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Bound(0) }), "* there is no connection to AT\n* failed after TIME\n"},
+		"refused": {define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Bound(0) }), "* could not connect to AT\n* failed after TIME\n"},
 	} {
 		at := closedPort(t)
 		got, text := newProbe(c.health, balancer.TCP).Exchange(t.Context(), at)

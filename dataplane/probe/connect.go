@@ -18,15 +18,15 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// connect opens a connection to the target, whose deadline is that of ctx; when ctx ends before, so does waiting for it.
+// connect opens a connection to the target. Its reads and writes end with ctx.
 func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error) {
 	conn, err := a.dial(ctx, network)
 	if err != nil {
-		a.notes.note("there is no connection to %s", a.at)
+		a.notes.note("could not connect to %s", a.at)
 		if network == "tcp" && a.at.Addr().Is6() && sockerr.Is(err, syscall.EACCES) && !a.prohibited(ctx) {
 			return nil, errProhibited
 		}
-		return nil, a.unconnected(err)
+		return nil, a.connectError(err)
 	}
 	a.notes.note("connected to %s from %s", conn.RemoteAddr(), conn.LocalAddr())
 	if end, ok := ctx.Deadline(); ok {
@@ -37,7 +37,7 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 		a.notes.note("sending a PROXY header that names no client")
 		if _, err := io.WriteString(conn, a.header); err != nil && !resets(err) {
 			_ = conn.Close()
-			return nil, a.unsent(err)
+			return nil, a.sendError(err)
 		}
 	}
 	return conn, nil
@@ -54,7 +54,7 @@ func localHeader(version balancer.ProxyProtocol) string {
 	return ""
 }
 
-// dial makes the connection with the definition's source and mark.
+// dial opens the connection with the definition's source address and mark.
 func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	d := net.Dialer{Control: a.mark, KeepAlive: -1, FallbackDelay: -1}
 	if s := a.health.Source; s.IsValid() && s.Is4() == a.at.Addr().Is4() {
@@ -66,8 +66,8 @@ func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	return d.DialContext(ctx, network, a.at.String())
 }
 
-// prohibited reports whether this host's own routes forbid the target. The kernel has EACCES for them, and with IPv6 also
-// for a router's word that the target is prohibited. A UDP socket that connects sends nothing, so that it hears no router.
+// prohibited reports whether this host's own routes forbid the target. The kernel returns EACCES for them, and with IPv6 also if a
+// router reports that the target is prohibited. Connecting a UDP socket sends nothing, so no router can answer.
 func (a *attempt) prohibited(ctx context.Context) bool {
 	conn, err := a.dial(ctx, "udp")
 	if err == nil {
@@ -76,10 +76,10 @@ func (a *attempt) prohibited(ctx context.Context) bool {
 	return sockerr.Is(err, syscall.EACCES)
 }
 
-// errProhibited is the word of a router, or of the target's own packet filter.
-var errProhibited = errors.New("host unreachable: a router or packet filter on the way says that it is prohibited")
+// errProhibited is the report of a router, or of the target's own packet filter.
+var errProhibited = errors.New("host unreachable: a router or packet filter on the way prohibits it")
 
-// mark sets the packets' firewall mark, where one is asked for.
+// mark sets the packets' firewall mark if the definition has one.
 func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
 	if a.health.Mark == 0 {
 		return nil
@@ -94,14 +94,14 @@ func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
 	return nil
 }
 
-// unconnected says why there is no connection.
-func (a *attempt) unconnected(err error) error {
+// connectError explains a failed connection attempt.
+func (a *attempt) connectError(err error) error {
 	var local *localError
 	switch {
 	case errors.As(err, &local):
 		return local
 	case timedOut(err), sockerr.Is(err, syscall.ETIMEDOUT):
-		return fmt.Errorf("no answer to the connection attempt within %s: the host is away, or packets are dropped on the way", a.timeout())
+		return fmt.Errorf("no answer to the connection attempt within %s: the host is down, or packets are dropped on the way", a.timeout())
 	case sockerr.Is(err, syscall.ECONNREFUSED):
 		return errors.New("connection refused: nothing listens there")
 	case sockerr.Is(err, syscall.ECONNRESET):
@@ -122,7 +122,7 @@ func (a *attempt) unconnected(err error) error {
 	return fmt.Errorf("connecting: %w", bare(err))
 }
 
-// errno is the system's own error in err.
+// errno returns the system's own error in err.
 func errno(err error) error {
 	var e syscall.Errno
 	if errors.As(err, &e) {
@@ -147,21 +147,21 @@ func bare(err error) error {
 
 func (a *attempt) timeout() string { return decode.FormatDuration(a.health.Timeout) }
 
-// silent says why a conversation ended before what was hoped for came. got is how many bytes had come, wanted names what
-// was hoped for: "an answer".
-func (a *attempt) silent(err error, got int, wanted string) error {
+// readError explains why a conversation ended before all of the wanted text ("the answer") had arrived. got is the number of bytes that
+// had arrived.
+func (a *attempt) readError(err error, got int, wanted string) error {
 	switch {
-	case fromRemote(err): // with TLS 1.3, a server says so only now
+	case fromRemote(err): // with TLS 1.3, a server's refusal arrives only now
 		return refusedTLS(err)
 	case timedOut(err) && got == 0:
-		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
+		return fmt.Errorf("connected, but no data arrived within %s", a.timeout())
 	case timedOut(err):
-		return fmt.Errorf("%s was not complete within %s: only %s came", wanted, a.timeout(), size(got))
+		return fmt.Errorf("%s was not complete within %s: only %s arrived", wanted, a.timeout(), size(got))
 	case sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE):
 		return fmt.Errorf("connection reset after %s", size(got))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		if got == 0 {
-			return errors.New("closed the connection without a word")
+			return errors.New("closed the connection without sending data")
 		}
 		return fmt.Errorf("%s is truncated: the connection was closed after %s", wanted, size(got))
 	}
@@ -175,7 +175,7 @@ func size(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// expect reads from r until the expected text is among what came.
+// expect reads from r until the expected text has arrived.
 func (a *attempt) expect(r io.Reader) (string, error) {
 	want := []byte(a.health.Expect)
 	var got []byte
@@ -190,7 +190,7 @@ func (a *attempt) expect(r io.Reader) (string, error) {
 		switch {
 		case err == nil:
 		case len(got) == 0:
-			return "", a.silent(err, 0, "the answer")
+			return "", a.readError(err, 0, "the answer")
 		case timedOut(err):
 			return "", fmt.Errorf("%w within %s", a.unexpected(got), a.timeout())
 		default:
@@ -200,45 +200,45 @@ func (a *attempt) expect(r io.Reader) (string, error) {
 	return "", a.endless()
 }
 
-// unexpected says that what came is not what was expected.
+// unexpected returns the error for an answer without the expected text.
 func (a *attempt) unexpected(got []byte) error {
 	return fmt.Errorf("answered %s, without the expected %s", excerpt(got), excerpt([]byte(a.health.Expect)))
 }
 
-// endless says that an answer goes on and on.
+// endless returns the error for an answer longer than maxAnswer.
 func (a *attempt) endless() error {
-	return fmt.Errorf("the first %d KiB of the answer lack the expected %s, and it goes on", maxAnswer>>10, excerpt([]byte(a.health.Expect)))
+	return fmt.Errorf("the first %d KiB of the answer lack the expected %s, and it continues", maxAnswer>>10, excerpt([]byte(a.health.Expect)))
 }
 
-// excerpt quotes the beginning of data.
+// excerpt quotes the start of data.
 func excerpt(data []byte) string {
-	const most = 60
-	if len(data) > most {
-		return fmt.Sprintf("%q...", data[:most])
+	const maxExcerpt = 60
+	if len(data) > maxExcerpt {
+		return fmt.Sprintf("%q...", data[:maxExcerpt])
 	}
 	return fmt.Sprintf("%q", data)
 }
 
-// firstLine is the first line of text that is not empty, shortened.
+// firstLine returns the first line of text that is not empty, shortened.
 func firstLine(text string) string {
 	for line := range strings.Lines(text) {
-		if line = shown(line); line != "" {
+		if line = readable(line); line != "" {
 			return line
 		}
 	}
 	return ""
 }
 
-// shown is a line as people may see it: without control characters, and not longer than they read.
-func shown(line string) string { return cutTo(200, strings.TrimSpace(strings.Map(printable, line))) }
+// readable returns a line without control characters and at most 200 bytes long.
+func readable(line string) string { return cutTo(200, strings.TrimSpace(strings.Map(printable, line))) }
 
-// cutTo returns at most so many bytes of text, with spaces for what is not printable.
-func cutTo(most int, text string) string {
+// cutTo returns at most limit bytes of text, with spaces instead of characters that are not printable.
+func cutTo(limit int, text string) string {
 	text = strings.Map(printable, text)
-	return strings.ToValidUTF8(text[:min(most, len(text))], "?")
+	return strings.ToValidUTF8(text[:min(limit, len(text))], "?")
 }
 
-// printable replaces control characters, and invisible ones, which can reorder or hide the text around them.
+// printable replaces control characters with spaces, and also invisible characters, which can reorder or hide the text around them.
 func printable(r rune) rune {
 	if !unicode.IsPrint(r) {
 		return ' '
@@ -246,8 +246,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// abort makes closing a TCP connection send a reset: a check leaves no TIME_WAIT behind, of which thousands of checks a
-// second would pile up a million.
+// abort makes closing a TCP connection send a reset, so that no socket stays in TIME_WAIT: thousands of checks a second would pile up
+// a million of them.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

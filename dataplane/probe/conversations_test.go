@@ -36,9 +36,9 @@ func TestTCP(t *testing.T) {
 		{"a greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready") }, func(h *balancer.Health) { h.Expect = "220 " }, health.Passed, "answered as expected"},
 		{"unexpected", func(c net.Conn) { says("-ERR no\r\n")(c); stuck(c) }, expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG" within 300ms`},
 		{"unexpected and closed", says("-ERR no\r\n"), expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG", and the connection was closed`},
-		{"half-open", stuck, expect, health.Failed, "connected, but nothing came within 300ms"},
-		{"hangs up", says(""), expect, health.Failed, "closed the connection without a word"},
-		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "PONG", and it goes on`},
+		{"half-open", stuck, expect, health.Failed, "connected, but no data arrived within 300ms"},
+		{"hangs up", says(""), expect, health.Failed, "closed the connection without sending data"},
+		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "PONG", and it continues`},
 		{"answers and resets", answersUnread("+PONG"), expect, health.Passed, "answered as expected"},
 		{"across reads", func(c net.Conn) {
 			_ = readRequest(c)
@@ -75,11 +75,11 @@ func TestHTTP(t *testing.T) {
 		{"status of a list", says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), func(h *balancer.Health) { h.Status = "200-204, 404" }, health.Passed, "answered 404 Not Found"},
 		{"expected", says(ok), expect, health.Passed, "answered 200 OK"},
 		{"unexpected", says("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
-		{"half-open", stuck, nil, health.Failed, "connected, but nothing came within 300ms"},
+		{"half-open", stuck, nil, health.Failed, "connected, but no data arrived within 300ms"},
 		{"slow from the first byte", func(c net.Conn) { says("HT")(c); stuck(c) }, nil, health.Failed, "the answer was not complete within 300ms: only 2 bytes"},
 		{"slow headers", drip("HTTP/1.1 200 OK\r\nX: "), nil, health.Failed, "the answer was not complete within 300ms: only "},
 		{"slow body", drip("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"), nil, health.Failed, "answered 200 OK, but the body was not complete within 300ms: only "},
-		{"hangs up", says(""), nil, health.Failed, "closed the connection without a word"},
+		{"hangs up", says(""), nil, health.Failed, "closed the connection without sending data"},
 		{"truncated after a byte", says("H"), nil, health.Failed, "the answer is truncated: the connection was closed after 1 byte"},
 		{"truncated headers", says("HTTP/1.1 200 OK\r\nConte"), nil, health.Failed, "the answer is truncated: the connection was closed after 22 bytes"},
 		{"truncated body", says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
@@ -87,8 +87,8 @@ func TestHTTP(t *testing.T) {
 		{"endless headers", endless("HTTP/1.1 200 OK\r\n", "X: y\r\n"), nil, health.Failed, "the answer's headers do not end within 64 KiB"},
 		{"endless body", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), nil, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
 		{"endless body, expected text", endless("HTTP/1.1 200 OK\r\n\r\nready", "more "), expect, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
-		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
-		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), func(h *balancer.Health) { expect(h); h.Timeout = 5 * time.Second }, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
+		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it continues`},
+		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), func(h *balancer.Health) { expect(h); h.Timeout = 5 * time.Second }, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it continues`},
 		{"reset after the body", answersUnread("HTTP/1.0 200 OK\r\n\r\nready"), nil, health.Passed, "answered 200 OK"},
 		{"reset after the body, expected", answersUnread("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
 		{"reset after the body, unexpected", answersUnread("HTTP/1.0 200 OK\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
@@ -164,13 +164,13 @@ func TestHTTPS(t *testing.T) {
 			h.CertFile, h.KeyFile = ca.file("client.pem"), ca.file("client.key")
 		}, health.Passed, "answered 200 OK"},
 		{"client certificate missing", overTLS(mutual, says(ok)), named, health.Failed, "refused TLS: "},
-		{"not TLS", says(ok), named, health.Failed, "connected, but the TLS handshake was not over within 300ms"},
+		{"not TLS", says(ok), named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
 		{"not TLS, and talks", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready\r\n"); stuck(c) }, named, health.Failed, `answered "220 m", which is not TLS`},
-		{"half-open", stuck, named, health.Failed, "connected, but the TLS handshake was not over within 300ms"},
+		{"half-open", stuck, named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
 		{"hangs up", func(net.Conn) {}, named, health.Failed, "closed the connection in the TLS handshake"},
 		{"truncated", overTLS(config(good), says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
-		{"no such file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: looking at a certificate file: stat /nowhere/ca.pem"},
-		{"no certificate in it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version holds no certificate"},
+		{"no such file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
+		{"no certificate in it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
 		{"no end", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/dev/zero" }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
 		{"nobody writes it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = fifo }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
 		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CertFile, h.KeyFile = ca.file("ca.pem"), large }, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
@@ -299,7 +299,7 @@ func TestUDP(t *testing.T) {
 		{"an answer", text("anything"), send, health.Passed, "answered 8 bytes"},
 		{"expected", text("a pong"), expect, health.Passed, "answered as expected"},
 		{"unexpected", text("no"), expect, health.Failed, `answered "no", without the expected "pong"`},
-		{"silence", silent, send, health.Passed, "sent, and nothing said within 300ms that the port is closed"},
+		{"silence", silent, send, health.Passed, "sent, and no report within 300ms that the port is closed"},
 		{"silence where an answer is expected", silent, expect, health.Failed, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestUDP(t *testing.T) {
 	}
 	for name, change := range map[string]func(*balancer.Health){"unreachable": send, "unreachable where an answer is expected": expect} {
 		t.Run(name, func(t *testing.T) {
-			check(t, define(balancer.UDPHealth, change), closedPort(t), health.Failed, "port unreachable: the host says that nothing listens there")
+			check(t, define(balancer.UDPHealth, change), closedPort(t), health.Failed, "port unreachable: the host reports that nothing listens there")
 		})
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"vipd/balancer"
 )
 
-// dns asks the definition's question, over UDP unless the port is a TCP one. Without an expected answer, whatever the
-// server knows of the name will do, even that it has no such records.
+// dns sends the definition's query, over UDP unless the port is a TCP port. If no answer is expected, any NOERROR answer passes, even
+// one without records.
 func (a *attempt) dns(ctx context.Context) (string, error) {
 	question, err := questionOf(a.health.Query)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *attempt) dns(ctx context.Context) (string, error) {
 	return a.judge(answer)
 }
 
-// questionOf is the question of a query that was validated.
+// questionOf returns the DNS question of a valid query.
 func questionOf(query string) (dnsmessage.Question, error) {
 	types := map[string]dnsmessage.Type{
 		"A": dnsmessage.TypeA, "AAAA": dnsmessage.TypeAAAA, "CNAME": dnsmessage.TypeCNAME, "MX": dnsmessage.TypeMX,
@@ -54,7 +54,7 @@ func questionOf(query string) (dnsmessage.Question, error) {
 	return dnsmessage.Question{Name: name, Type: types[q.Type], Class: dnsmessage.ClassINET}, nil
 }
 
-// ask sends the question and reads until its answer comes; what belongs to no question of ours is passed over.
+// ask sends the question and reads until its answer arrives. It ignores answers to other questions.
 func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question) (*dnsmessage.Message, error) {
 	conn, err := a.connect(ctx, network)
 	if err != nil {
@@ -73,26 +73,26 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 	}
 	a.notes.note("asking over %s for %s %s", network, q.Name.String(), strings.TrimPrefix(q.Type.String(), "Type"))
 	if _, err := conn.Write(packed); err != nil {
-		return nil, a.unasked(err, network)
+		return nil, a.queryError(err, network)
 	}
 	for {
 		text, err := readMessage(conn, network)
 		if err != nil {
-			return nil, a.unasked(err, network)
+			return nil, a.queryError(err, network)
 		}
 		answer, err := unpack(text)
 		if err != nil {
 			return nil, fmt.Errorf("answered %s, which is not DNS", size(len(text)))
 		}
 		if answer.ID == id && answer.Response && (len(answer.Questions) == 0 || sameQuestion(answer.Questions[0], q)) {
-			a.notes.note("answered %s", written(answer))
+			a.notes.note("answered %s", summary(answer))
 			return answer, nil
 		}
 	}
 }
 
-// unpack reads a message as far as its answers. What comes after them says nothing here, and may hold what the library does not
-// take, such as a dot in the mailbox of an SOA.
+// unpack parses a message up to its answers. The rest does not matter here, and the library may reject it, such as a dot in the mailbox
+// of an SOA.
 func unpack(text []byte) (m *dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	m = &dnsmessage.Message{}
@@ -123,22 +123,22 @@ func readMessage(conn net.Conn, network string) ([]byte, error) {
 	return buf, err
 }
 
-// unasked says why no answer came.
-func (a *attempt) unasked(err error, network string) error {
+// queryError explains why no answer arrived.
+func (a *attempt) queryError(err error, network string) error {
 	switch {
 	case timedOut(err):
 		return fmt.Errorf("no answer within %s", a.timeout())
 	case network == "udp":
-		return a.undelivered(err)
+		return a.deliveryError(err)
 	}
-	return a.silent(err, 0, "the answer")
+	return a.readError(err, 0, "the answer")
 }
 
-var errPortUnreachable = errors.New("port unreachable: the host says that nothing listens there")
+var errPortUnreachable = errors.New("port unreachable: the host reports that nothing listens there")
 
-// judge compares an answer with what is expected.
+// judge compares an answer with the expected one.
 func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
-	text := "answered " + written(m)
+	text := "answered " + summary(m)
 	want := a.health.Expect
 	if want == "" {
 		if m.RCode != dnsmessage.RCodeSuccess {
@@ -157,31 +157,31 @@ func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	return "", fmt.Errorf("%s, without the expected %s", text, excerpt([]byte(want)))
 }
 
-// sameData compares a record's data with what users wrote: names with and without the last dot, in any case.
+// sameData reports whether a record's data is what users wrote, in any case, with or without the last dot of a name.
 func sameData(data, want string) bool {
 	return strings.EqualFold(strings.TrimSuffix(data, "."), strings.TrimSuffix(want, "."))
 }
 
-// written is the answer in one line: its code, and the first few records.
-func written(m *dnsmessage.Message) string {
+// summary returns the answer in one line: its code, or the first few records.
+func summary(m *dnsmessage.Message) string {
 	if m.RCode != dnsmessage.RCodeSuccess {
 		return code(m)
 	}
 	if len(m.Answers) == 0 {
 		return "with no such records"
 	}
-	const most = 4
+	const maxRecords = 4
 	var words []string
-	for i := range m.Answers[:min(most, len(m.Answers))] {
+	for i := range m.Answers[:min(maxRecords, len(m.Answers))] {
 		words = append(words, firstLine(data(&m.Answers[i])))
 	}
-	if more := len(m.Answers) - most; more > 0 {
+	if more := len(m.Answers) - maxRecords; more > 0 {
 		words = append(words, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(words, ", ")
 }
 
-// code is the answer's code as people know it.
+// code returns the usual name of the answer's code.
 func code(m *dnsmessage.Message) string {
 	switch m.RCode {
 	case dnsmessage.RCodeSuccess:
@@ -200,7 +200,7 @@ func code(m *dnsmessage.Message) string {
 	return fmt.Sprintf("error code %d", m.RCode)
 }
 
-// data is a record's data as zone files have it.
+// data returns a record's data in the format of zone files.
 func data(r *dnsmessage.Resource) string {
 	switch b := r.Body.(type) {
 	case *dnsmessage.AResource:

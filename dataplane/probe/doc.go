@@ -1,28 +1,25 @@
 // Package probe runs health checks. It does the I/O for package health, and only the programs import it.
 //
-// A Probe does what one definition asks for, against any address. One check is one conversation: it connects, speaks
-// at most as long as the definition's timeout, reads at most 64 KiB, and comes to a health.Result whose text says what was
-// seen. Each way to fail has its own words: a refused connection, packets that vanish, a port that takes connections
-// and says nothing, an answer that stops in the middle or never ends, a certificate that has expired or is for another
-// name.
+// A Probe runs the check of one definition, against any address. One check is one conversation: it connects, ends within the
+// definition's timeout, reads at most 64 KiB, and returns a health.Result. The result's text names the cause of a failure: a refused
+// connection, lost packets, a port that accepts connections and stays silent, an answer that is truncated or never ends, a certificate
+// that has expired or belongs to another name.
 //
 //	p := probe.New(health.Subject{Proto: balancer.TCP, Health: &balancer.Health{Type: balancer.HTTPHealth, ...}})
 //	result := p.Check(ctx, netip.MustParseAddrPort("192.168.1.11:8080"))     // "answered 200 OK"
-//	result, exchange := p.Exchange(ctx, at)                                   // and what was sent and received
+//	result, exchange := p.Exchange(ctx, at)                                   // with a transcript
 //
-// A Runner does the checks of many targets over and over:
+// A Runner checks many targets periodically:
 //
 //	Runner.Set(wanted) -> one entry per distinct (address, check) -> heap by due time -> at most InFlight checks at once
 //	                                                                                        |
 //	Options.Report(Report{Verdicts, Changes})  <- batch <- health.State.After <- result ----+
 //
-// A target that begins to turn raises an alarm: some others of its address, and some with the same check, are checked at once.
-// Those that turn as well do the same. So a host that died, or a rack, is found out in a moment, and a target that flaps
-// alone costs little.
+// A target that starts to change raises an alarm: some other targets at its address, and some with the same check, are checked at
+// once. If they also change, they do the same. So a dead host or rack is found in a moment, and a single flapping target costs little.
 //
-// One goroutine owns the entries, the heap and the verdicts. Checks run in their own goroutines, so that one that
-// hangs delays no other, and programs wait in their own queue. Many targets may share an entry; they change together,
-// and what changes within a moment is reported together.
+// One mutex guards the entries, the heap and the verdicts. Each check runs in its own goroutine, so a check that hangs delays no other,
+// and programs have their own queue. Targets that share an entry change together.
 //
-// What it does not do: decide who is to be checked (health.Targets does), or choose backends by what it finds.
+// The package does not decide which targets are checked (health.Targets does), and chooses no backends.
 package probe

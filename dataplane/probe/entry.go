@@ -12,22 +12,22 @@ import (
 	"vipd/balancer/health"
 )
 
-// entry is one probe that is run over and over, for all targets that ask for it.
+// entry is one periodic probe, shared by all targets with its key.
 type entry struct {
 	key      entryKey
 	probe    *Probe
 	rules    health.Rules
 	lane     *lane
 	state    health.State
-	targets  []balancer.Target // none: it is gone
+	targets  []balancer.Target // an entry without targets was removed
 	checking bool
-	place    int // in the schedule; -1 means not there, but in a lane
+	place    int // the index in the schedule; -1 if it waits in a lane or is being checked
 	seats    [circles]int
-	queued   time.Time // since when it waits in its lane
-	hurried  time.Time // when its check was last brought forward because of others'
+	queued   time.Time // when it started to wait in its lane
+	hurried  time.Time // when an alarm last brought its check forward
 }
 
-// services are those that ask for it, in order.
+// services returns the services of the entry's targets, in order.
 func (e *entry) services() (names []balancer.Name) {
 	for _, t := range e.targets {
 		names = append(names, t.Service)
@@ -36,80 +36,80 @@ func (e *entry) services() (names []balancer.Name) {
 	return slices.Compact(names)
 }
 
-// entryKey is what makes two targets share an entry.
+// entryKey identifies an entry: targets with the same key share it.
 type entryKey struct {
 	at         netip.AddrPort
 	definition string
 }
 
-// sharedProbe is the probe of all entries with one definition.
+// sharedProbe is the probe of all entries with the same definition.
 type sharedProbe struct {
 	*Probe
 	users  circle
-	digest string // of the definition
+	digest string // fingerprint of the definition
 }
 
-// lane bounds how many checks of a kind are under way; the others wait in it.
+// lane is a queue that limits the number of checks of one kind under way.
 type lane struct {
-	most, running int
-	waiting       []*entry
-	late          Late // the latest that was late
-	lateAt        time.Time
+	max, running int
+	waiting      []*entry
+	late         Late // the latest late check
+	lateAt       time.Time
 }
 
-// batch is one Set at work.
+// batch is the working state of one Set.
 type batch struct {
 	now         time.Time
 	moves       []move
 	definitions map[definitionOf]string
-	// leaving are taken from their entries after all moves, so that an entry which changes its targets keeps its state.
+	// leaving are removed from their entries after all moves, so that an entry whose targets all change keeps its state.
 	leaving []leaving
 }
 
-// leaving is a target that asks no more for an entry.
+// leaving is a target that no longer uses an entry.
 type leaving struct {
 	target balancer.Target
 	entry  *entry
 }
 
-// leave notes that t asks no more for e; nil is none.
+// leave records that t no longer uses e. If e is nil, it does nothing.
 func (b *batch) leave(t balancer.Target, e *entry) {
 	if e != nil {
 		b.leaving = append(b.leaving, leaving{t, e})
 	}
 }
 
-// move is a target that asks for something else than before.
+// move is a target whose check changes.
 type move struct {
 	target  balancer.Target
 	subject health.Subject
-	stays   bool // false: it asks for nothing any more
+	stays   bool // false if the target was removed
 }
 
-// definitionOf is what a definition text depends on.
+// definitionOf has everything that a definition's text depends on.
 type definitionOf struct {
 	health *balancer.Health
 	proto  balancer.Protocol
 	header balancer.ProxyProtocol
 }
 
-// startRate is how many first checks a second there are, as far as intervals allow: one new target is checked at once,
-// thousands are spread over their interval.
+// startRate is the maximum number of first checks a second, if their intervals are long enough. A single new target is checked at
+// once; thousands are spread over their interval.
 const startRate = 1000
 
-// within is the time over which first checks with the given interval are spread.
+// within returns the time over which first checks with the given interval are spread.
 func (b *batch) within(interval time.Duration) time.Duration {
 	return min(interval, time.Duration(len(b.moves)-1)*time.Second/startRate)
 }
 
-// definition writes down what a subject asks for, of whomever: two with the same text are one check.
+// definition returns a text that identifies the check of a subject, without its address: subjects with the same text share a probe.
 func (b *batch) definition(s health.Subject) string {
 	k := definitionOf{s.Health, s.Proto, s.Header}
 	if text, ok := b.definitions[k]; ok {
 		return text
 	}
 	h := *s.Health
-	h.PanicThreshold, h.OnFailure, h.From = 0, "", "" // what is done about results does not change the question
+	h.PanicThreshold, h.OnFailure, h.From = 0, "", "" // the use of results does not change the check
 	text, err := json.Marshal(h)                      // the keys of maps are sorted
 	if err != nil {
 		panic("probe: a health definition that JSON cannot hold: " + err.Error())
@@ -122,7 +122,7 @@ func (b *batch) definition(s health.Subject) string {
 	return b.definitions[k]
 }
 
-// moveLocked gives a target the entry that it asks for.
+// moveLocked gives a target the entry that its subject needs.
 func (r *Runner) moveLocked(b *batch, m move) {
 	old := r.targets[m.target]
 	if !m.stays {
@@ -149,8 +149,8 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 }
 
-// addLocked makes a new entry for a target, which goes on from old where it had that before, else from what others know of
-// it, else from what was kept.
+// addLocked adds an entry for a target. It continues from the target's old entry, or else from the verdict of other nodes, or else
+// from the state of an earlier run.
 func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	s := m.subject
 	shared := r.probes[key.definition]
@@ -186,7 +186,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	return e
 }
 
-// seed makes the jitter of an entry.
+// seed returns the seed of an entry's jitter.
 func (r *Runner) seed(key entryKey) uint64 {
 	h := fnv.New64a()
 	text, _ := key.at.MarshalBinary() // cannot fail
@@ -195,7 +195,7 @@ func (r *Runner) seed(key entryKey) uint64 {
 	return h.Sum64() ^ r.o.Seed
 }
 
-// leaveLocked takes a target from its entry, which goes with its last one.
+// leaveLocked removes a target from its entry, and an entry without targets.
 func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	e.targets = slices.DeleteFunc(e.targets, func(other balancer.Target) bool { return other == t })
 	if len(e.targets) > 0 {
@@ -214,7 +214,7 @@ func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	}
 }
 
-// schedule is a heap of entries, the one that is due first at the top.
+// schedule is a heap of entries by the time when they are due.
 type schedule []*entry
 
 func (s schedule) Len() int           { return len(s) }
@@ -232,7 +232,7 @@ func (s *schedule) Push(x any) {
 	*s = append(*s, e)
 }
 
-// Pop takes the last entry.
+// Pop removes the last entry.
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
 	e := (*s)[last]

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// exec runs the definition's program. It passes if it ends with 0; what was seen is the last line of its complaints, or else of
-// what it prints: programs say at the end what it comes to.
+// exec runs the definition's program. The check passes if it exits with 0. The text of the result is the last line of stderr, or else
+// of stdout, because programs report the outcome at the end.
 func (a *attempt) exec(ctx context.Context) (string, error) {
 	a.notes.note("running %q", a.health.Command)
 	result, err := command.Command{
@@ -21,20 +21,20 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", localf("%w", err)
 	}
-	said := a.said(result.Printed, result.Complained)
+	output := a.lastOutput(result.Printed, result.Complained)
 	switch {
 	case errors.Is(result.Err, command.ErrLate):
-		return "", fmt.Errorf("not over within %s, killed%s", a.timeout(), after(said))
+		return "", fmt.Errorf("did not end within %s, killed%s", a.timeout(), suffix(output))
 	case result.Err != nil:
-		return "", fmt.Errorf("%w%s", result.Err, after(said))
-	case said == "":
+		return "", fmt.Errorf("%w%s", result.Err, suffix(output))
+	case output == "":
 		return "exited with 0", nil
 	}
-	return said, nil
+	return output, nil
 }
 
-// said returns what a program came to say, and notes all that is kept of it.
-func (a *attempt) said(printed, complained []byte) string {
+// lastOutput returns the last line that a program wrote, and adds all of its output to the transcript.
+func (a *attempt) lastOutput(printed, complained []byte) string {
 	a.notes.data('<', printed)
 	if len(complained) > 0 {
 		a.notes.note("to stderr:")
@@ -46,19 +46,19 @@ func (a *attempt) said(printed, complained []byte) string {
 	return lastLine(string(printed))
 }
 
-// lastLine is the last line of text that is not empty, shortened.
+// lastLine returns the last line of text that is not empty, shortened.
 func lastLine(text string) (last string) {
 	for line := range strings.Lines(text) {
-		if line = shown(line); line != "" {
+		if line = readable(line); line != "" {
 			last = line
 		}
 	}
 	return last
 }
 
-func after(said string) string {
-	if said == "" {
+func suffix(output string) string {
+	if output == "" {
 		return ""
 	}
-	return ": " + said
+	return ": " + output
 }

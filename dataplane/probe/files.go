@@ -13,38 +13,38 @@ import (
 	"vipd/balancer"
 )
 
-// mostText is how much a certificate file may hold, in bytes: the authorities of a whole system are a quarter of it.
-const mostText = 1 << 20
+// maxFile is the maximum size of a certificate file, in bytes. The authorities of a whole system need a quarter of it.
+const maxFile = 1 << 20
 
-// files holds what a definition's certificate files said when they were last read. The paths may come from any user who may write
-// services, and a file system may hang: they are read apart from the checks, which wait no longer than they may take.
+// files caches the content of a definition's certificate files. Every user who may write services can choose the paths, and a file
+// system may hang. So a goroutine reads the files, and checks wait for it no longer than their timeout.
 type files struct {
 	health *balancer.Health
 	system *systemStore
-	// read looks at the files, and reads them if they are others than known was made from, which may be nil.
+	// read reads the files if they have changed since known was read. If known is nil, it always reads them.
 	read func(h *balancer.Health, known *certificates) (*certificates, error)
 
-	mu    sync.Mutex // held for moments, and never while a file is touched
-	known *certificates
-	look  *look // the one under way; nil means none
+	mu      sync.Mutex // held for moments, and never during file I/O
+	known   *certificates
+	reading *reading // nil means that no read is under way
 }
 
-// certificates is what the files said. It does not change any more.
+// certificates is the content of the files. It is immutable.
 type certificates struct {
 	stamp   [3]stamp
 	authors *x509.CertPool // nil means the system's
 	own     []tls.Certificate
 }
 
-// stamp tells one version of a file from the next.
+// stamp identifies a version of a file.
 type stamp struct {
 	size     int64
 	modified time.Time
 }
 
-// look is one look at the files, for all checks that want it meanwhile.
-type look struct {
-	over  chan struct{}
+// reading is a read of the files that several checks may wait for.
+type reading struct {
+	done  chan struct{} // closed when the fields below are set
 	found *certificates
 	err   error
 }
@@ -55,35 +55,35 @@ func newFiles(h *balancer.Health, system *systemStore) *files {
 	return f
 }
 
-// load returns what the files say now: certificates are renewed under a running daemon. A look that hangs outlives ctx, and
-// the Runner: nothing ends a read that the kernel does not end. There is never more than one of a definition.
+// load returns the present content of the files: certificates may be renewed while vipd runs. A read that hangs outlives ctx and the
+// Runner, because only the kernel can end it. Each definition has at most one read under way.
 func (f *files) load(ctx context.Context) (*certificates, error) {
 	f.mu.Lock()
-	l := f.look
-	if l == nil {
-		l = &look{over: make(chan struct{})}
-		f.look = l
-		go f.run(l, f.known)
+	r := f.reading
+	if r == nil {
+		r = &reading{done: make(chan struct{})}
+		f.reading = r
+		go f.run(r, f.known)
 	}
 	f.mu.Unlock()
 	select {
-	case <-l.over:
-		return l.found, l.err
+	case <-r.done:
+		return r.found, r.err
 	case <-ctx.Done():
-		return nil, localf("reading the certificate files: not over in time; is their file system there?")
+		return nil, localf("reading the certificate files: not finished in time; is their file system reachable?")
 	}
 }
 
-// run does a look, and lets the next one begin.
-func (f *files) run(l *look, known *certificates) {
-	l.found, l.err = f.read(f.health, known)
+// run reads the files and wakes the checks that wait for r.
+func (f *files) run(r *reading, known *certificates) {
+	r.found, r.err = f.read(f.health, known)
 	f.mu.Lock()
-	f.known, f.look = l.found, nil
+	f.known, f.reading = r.found, nil
 	f.mu.Unlock()
-	close(l.over)
+	close(r.done)
 }
 
-// readCertificates is what files.read does.
+// readCertificates is the default of files.read.
 func (f *files) readCertificates(h *balancer.Health, known *certificates) (*certificates, error) {
 	now := &certificates{}
 	if h.CAFile == "" && h.Verify {
@@ -95,7 +95,7 @@ func (f *files) readCertificates(h *balancer.Health, known *certificates) (*cert
 		}
 		info, err := os.Stat(name)
 		if err != nil {
-			return nil, localf("looking at a certificate file: %w", err)
+			return nil, localf("checking a certificate file: %w", err)
 		}
 		now.stamp[i] = stamp{info.Size(), info.ModTime()}
 	}
@@ -109,7 +109,7 @@ func (f *files) readCertificates(h *balancer.Health, known *certificates) (*cert
 		}
 		now.authors = x509.NewCertPool()
 		if !now.authors.AppendCertsFromPEM(text) {
-			return nil, localf("reading ca_file: %s holds no certificate", h.CAFile)
+			return nil, localf("reading ca_file: %s contains no certificate", h.CAFile)
 		}
 	}
 	if h.CertFile != "" {
@@ -134,8 +134,8 @@ func readPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// readText reads a regular file of at most mostText bytes. It does not so much as open anything else: that may wait for
-// ever, never end, or do something.
+// readText reads a regular file of at most maxFile bytes. It does not even open anything else, because opening it may block forever or
+// have an effect.
 func readText(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -152,15 +152,15 @@ func readText(name string) ([]byte, error) {
 	if info, err = file.Stat(); err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // it is another one since
+	if !info.Mode().IsRegular() { // it was replaced since
 		return nil, localf("%s is not a regular file", name)
 	}
-	text, err := io.ReadAll(io.LimitReader(file, mostText+1))
+	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	switch {
 	case err != nil:
 		return nil, err
-	case len(text) > mostText:
-		return nil, localf("%s has more than %d bytes", name, mostText)
+	case len(text) > maxFile:
+		return nil, localf("%s has more than %d bytes", name, maxFile)
 	}
 	return text, nil
 }

@@ -21,10 +21,11 @@ import (
 	"vipd/balancer"
 )
 
-// grpcOverTLS reports whether a definition's gRPC checks speak TLS: where it says anything of certificates.
+// grpcOverTLS reports whether a definition's gRPC checks use TLS: they do if it has a setting for certificates.
 func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
 
-// grpc asks grpc.health.v1 how the service is that the definition's query names; without one, the server as a whole.
+// grpc requests from grpc.health.v1 the status of the service that the definition's query names. If the query is empty, it is the status
+// of the whole server.
 func (a *attempt) grpc(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -39,8 +40,8 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 		}
 		conn = secured
 	}
-	a.callOff()
-	_ = conn.SetDeadline(time.Time{}) // gRPC heeds ctx by itself, and would take a late connection for a lost one
+	a.clearInterrupts()
+	_ = conn.SetDeadline(time.Time{}) // gRPC observes ctx itself, and would treat an expired deadline as a lost connection
 	watched := &watchedConn{Conn: conn}
 	client, err := a.client(watched)
 	if err != nil {
@@ -51,7 +52,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 	a.notes.note("calling grpc.health.v1.Health/Check for the service %q", a.health.Query)
 	answer, err := grpc_health_v1.NewHealthClient(client).Check(ctx, request)
 	if err != nil {
-		return "", a.uncalled(err, watched)
+		return "", a.callError(err, watched)
 	}
 	a.notes.note("answered %s", answer.Status)
 	if answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
@@ -65,7 +66,7 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 	host := cmp.Or(a.health.Host, a.at.String())
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///"+a.at.String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // what there is of TLS is below
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // conn already has TLS if it needs it
 		grpc.WithAuthority(host), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
 		grpc.WithUserAgent("vipd-health"), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
@@ -77,11 +78,11 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 		}))
 }
 
-// uncalled says why the call came to nothing.
-func (a *attempt) uncalled(err error, w *watchedConn) error {
+// callError explains a failed call.
+func (a *attempt) callError(err error, w *watchedConn) error {
 	s := status.Convert(err)
 	got, first := w.seen()
-	// The client has no code for answers that any HTTP/2 server gives.
+	// The client has no code for an ordinary HTTP/2 answer.
 	page, isPage := strings.CutPrefix(s.Message(), "unexpected HTTP status code received from server: ")
 	page, _, _ = strings.Cut(page, ";")
 	switch {
@@ -91,7 +92,7 @@ func (a *attempt) uncalled(err error, w *watchedConn) error {
 	case isPage:
 		return fmt.Errorf("does not speak gRPC: answered HTTP status %s", page)
 	case s.Code() == codes.DeadlineExceeded && got == 0:
-		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
+		return fmt.Errorf("connected, but no data arrived within %s", a.timeout())
 	case s.Code() == codes.DeadlineExceeded:
 		return fmt.Errorf("no answer to the call within %s", a.timeout())
 	case s.Code() == codes.NotFound:
@@ -99,18 +100,18 @@ func (a *attempt) uncalled(err error, w *watchedConn) error {
 	case s.Code() == codes.Unimplemented:
 		return errors.New("speaks gRPC, but has no grpc.health.v1 service")
 	case s.Code() == codes.Unavailable && got == 0:
-		return errors.New("closed the connection without a word")
+		return errors.New("closed the connection without sending data")
 	case s.Code() == codes.Unavailable:
 		return errors.New("closed the connection without an answer to the call")
 	}
 	return fmt.Errorf("answered %s: %s", s.Code(), firstLine(s.Message()))
 }
 
-// watchedConn counts what is read, and keeps the first of it.
+// watchedConn counts the bytes that are read, and keeps the first 100.
 type watchedConn struct {
 	net.Conn
 
-	mu    sync.Mutex // the gRPC client reads when it likes
+	mu    sync.Mutex // the gRPC client reads in a goroutine of its own
 	read  int
 	first []byte
 }
@@ -126,15 +127,15 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// seen returns how many bytes have come, and the first of them.
+// seen returns the number of bytes that were read, and the first of them.
 func (w *watchedConn) seen() (int, []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.read, bytes.Clone(w.first)
 }
 
-// speaksHTTP2 reports whether what a server says first may be HTTP/2, on which gRPC is: a frame of settings, whose type
-// is behind the three bytes of its length.
+// speaksHTTP2 reports whether the first bytes of a server may be HTTP/2, which gRPC uses. They are then a SETTINGS frame (RFC 9113,
+// section 3.4), whose type follows the three bytes of its length.
 func speaksHTTP2(first []byte) bool {
 	const frameType, settings = 3, 4
 	return len(first) <= frameType || first[frameType] == settings

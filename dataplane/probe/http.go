@@ -17,10 +17,10 @@ import (
 	"vipd/balancer"
 )
 
-// maxHeader bounds the status line and headers of an answer.
+// maxHeader is the maximum length of an answer's status line and headers, in bytes.
 const maxHeader = 64 << 10
 
-// http sends one request and looks at the answer's status, and at its body as far as that is read.
+// http sends one request and checks the answer's status and the start of its body.
 func (a *attempt) http(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -33,7 +33,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		conn = secured // closing what is below is enough: no peer waits for a close notice
+		conn = secured // closing the connection below is enough: no peer waits for a close notice
 	}
 	conn = a.record(conn)
 	req, err := a.request()
@@ -45,12 +45,12 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 		return "", localf("writing the request: %w", err)
 	}
 	if _, err := conn.Write(text.Bytes()); err != nil && !resets(err) {
-		return "", a.unsent(err)
+		return "", a.sendError(err)
 	}
 	return a.response(conn, req)
 }
 
-// request is what is asked.
+// request returns the request of the definition.
 func (a *attempt) request() (*http.Request, error) {
 	h := a.health
 	host := cmp.Or(h.Host, a.at.String())
@@ -69,16 +69,16 @@ func (a *attempt) request() (*http.Request, error) {
 	return req, nil
 }
 
-// response reads what comes back and judges it.
+// response reads the answer and compares it with the definition.
 func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	counted := &counter{from: conn, left: maxHeader}
 	r := bufio.NewReader(counted)
 	resp, err := http.ReadResponse(r, req)
 	for err == nil && resp.StatusCode >= 100 && resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
-		resp, err = http.ReadResponse(r, req) // such as 100 Continue: the answer itself is still to come
+		resp, err = http.ReadResponse(r, req) // such as 100 Continue: the final answer follows
 	}
 	if err != nil {
-		return "", a.unread(err, counted)
+		return "", a.statusError(err, counted)
 	}
 	status := strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode)
 	if in, _ := balancer.StatusIn(a.health.Status, resp.StatusCode); !in {
@@ -98,7 +98,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	}
 	switch {
 	case err != nil && !errors.Is(err, errTooMuch):
-		return "", a.cut(err, status, len(body))
+		return "", a.bodyError(err, status, len(body))
 	case whole:
 		return "answered " + status, nil
 	}
@@ -110,8 +110,8 @@ func endsWithConnection(resp *http.Response) bool {
 	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
 }
 
-// unread says why there is no status.
-func (a *attempt) unread(err error, c *counter) error {
+// statusError explains why no status could be read.
+func (a *attempt) statusError(err error, c *counter) error {
 	switch {
 	case errors.Is(c.err, errTooMuch):
 		return fmt.Errorf("the answer's headers do not end within %d KiB", maxHeader>>10)
@@ -120,29 +120,29 @@ func (a *attempt) unread(err error, c *counter) error {
 	case c.err != nil:
 		err = c.err
 	}
-	return a.silent(err, c.read, "the answer")
+	return a.readError(err, c.read, "the answer")
 }
 
-// cut says why the body is not whole.
-func (a *attempt) cut(err error, status string, got int) error {
+// bodyError explains why the body could not be read to its end.
+func (a *attempt) bodyError(err error, status string, got int) error {
 	switch {
 	case timedOut(err):
-		return fmt.Errorf("answered %s, but the body was not complete within %s: only %s came", status, a.timeout(), size(got))
+		return fmt.Errorf("answered %s, but the body was not complete within %s: only %s arrived", status, a.timeout(), size(got))
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return fmt.Errorf("answered %s, but the body is truncated: the connection was closed after %s", status, size(got))
 	}
 	return fmt.Errorf("answered %s, but the body ended after %s: %w", status, size(got), bare(err))
 }
 
-var errTooMuch = errors.New("more than is read")
+var errTooMuch = errors.New("the answer is too long")
 
-// counter counts and bounds what is read, and keeps the first of it.
+// counter counts and limits the bytes that are read, and keeps the first 100.
 type counter struct {
 	from  io.Reader
 	left  int
 	read  int
 	first []byte
-	err   error // what ended it
+	err   error // why reading ended
 }
 
 func (c *counter) Read(p []byte) (int, error) {

@@ -239,7 +239,7 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 }
 
 // busy begins what is said of a check that came to nothing because the machine is busy.
-const busy = "not run: this host was too busy"
+const busy = "not run: this host was suspended, or too busy"
 
 // patient does one check, and another one where this machine was too busy for it.
 func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {

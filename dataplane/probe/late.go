@@ -6,26 +6,26 @@ import (
 	"vipd/balancer"
 )
 
-// Late says that checks begin later than their interval allows, because as many as may run at once are under way.
+// Late reports that checks start later than their interval allows, because the maximum number of checks is under way.
 type Late struct {
 	// Programs reports whether the checks run programs; the others use the network.
 	Programs bool
 	// By is how long the latest such check waited, and Interval is the interval of its service.
 	By, Interval time.Duration
-	// Limit is how many may run at once.
+	// Limit is the maximum number of such checks under way.
 	Limit int
 }
 
-// lateFor is how long checks must have been on time until they are no longer reported as late.
+// lateFor is how long checks must be on time before they are no longer reported as late.
 const lateFor = 30 * time.Second
 
-// noteWait remembers how long e has waited in the lane if that is more than half of its interval.
+// noteWait records how long e has waited in the lane, if that is more than half of its interval.
 func (l *lane) noteWait(e *entry, now time.Time) {
 	wait := now.Sub(e.queued)
 	if 2*wait <= e.rules.Interval {
 		return
 	}
-	l.late = Late{Programs: e.probe.health.Type == balancer.ExecHealth, By: wait, Interval: e.rules.Interval, Limit: l.most}
+	l.late = Late{Programs: e.probe.health.Type == balancer.ExecHealth, By: wait, Interval: e.rules.Interval, Limit: l.max}
 	l.lateAt = now
 }
 
@@ -35,7 +35,7 @@ func (l *lane) enqueue(e *entry, now time.Time) {
 	l.waiting = append(l.waiting, e)
 }
 
-// Late returns which kinds of checks are late now, or were a moment ago.
+// Late returns the kinds of checks that are late now, or were within lateFor.
 func (r *Runner) Late() (late []Late) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 	"vipd/balancer/health"
 )
 
-// maxAnswer is how much of an answer is read: an endless one must not hold a check or its memory.
+// maxAnswer is the maximum length of an answer, in bytes: an endless answer must not block a check or fill the memory.
 const maxAnswer = 64 << 10
 
-// maxText is the maximum length of a result's text in bytes. Parts of it are the target's words.
+// maxText is the maximum length of a result's text, in bytes. Parts of it come from the target.
 const maxText = 500
 
-// Probe runs the checks that one definition asks for. Its methods may be called by many goroutines at once.
+// Probe runs the checks of one definition. Many goroutines may call its methods at once.
 type Probe struct {
 	health *balancer.Health
 	proto  balancer.Protocol
@@ -26,7 +26,7 @@ type Probe struct {
 	files  *files // nil means no TLS
 }
 
-// New returns the probe for a subject, whose address it ignores. The definition was validated, and must not change.
+// New returns the probe for a subject, whose address it ignores. The definition must be valid and must not change.
 func New(s health.Subject) *Probe { return newProbe(s, &systemStore{}) }
 
 func newProbe(s health.Subject, system *systemStore) *Probe {
@@ -54,28 +54,27 @@ func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, er
 type attempt struct {
 	*Probe
 	at    netip.AddrPort
-	notes *transcript // nil means no transcript is kept
-	// interrupts are those that end waiting for a connection with the context, to be called off at the end.
+	notes *transcript // nil means that no transcript is kept
+	// interrupts stop the functions that end the connections' reads and writes together with the context.
 	interrupts []func() bool
 }
 
-// Check checks the target at at once. It takes at most the definition's timeout, and little more where that is spent
-// on ending a program. A check that ctx ends comes to health.NotRun, and so does one that fails because this host did not get
-// round to it.
+// Check checks the target with address at. It takes at most the definition's timeout, and little more if a program must be killed. The
+// outcome is health.NotRun if ctx ended the check, or if it failed because this host was too busy to run it.
 func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)
 }
 
-// Exchange does what Check does, and returns what was sent and received for people to read: at most some 16 KiB, without
-// the values of headers that carry secrets. What it came to is in the result alone.
+// Exchange does the same as Check and returns a readable transcript of what was sent and received: at most about 16 KiB, without the
+// values of secret headers.
 func (p *Probe) Exchange(ctx context.Context, at netip.AddrPort) (health.Result, string) {
 	notes := &transcript{secrets: secretsOf(p.health)}
 	r := p.check(ctx, at, notes)
-	ended := string(r.Outcome)
+	outcome := string(r.Outcome)
 	if r.Outcome == health.NotRun {
-		ended = "given up"
+		outcome = "given up"
 	}
-	notes.note("%s after %s", ended, r.Took.Round(10*time.Microsecond))
+	notes.note("%s after %s", outcome, r.Took.Round(10*time.Microsecond))
 	return r, notes.String()
 }
 
@@ -84,7 +83,7 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	a := &attempt{Probe: p, at: at, notes: notes}
 	limited, cancel := context.WithTimeout(ctx, p.health.Timeout)
 	text, err := a.kind(a, limited)
-	a.callOff()
+	a.clearInterrupts()
 	cancel()
 	r.Took = time.Since(r.Began)
 	var local *localError
@@ -92,11 +91,11 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	case err == nil:
 		r.Text = text
 	case ctx.Err() != nil:
-		r.Outcome, r.Text = health.NotRun, "stopped before it was over"
+		r.Outcome, r.Text = health.NotRun, "stopped before it had ended"
 	case errors.As(err, &local):
 		r.Outcome, r.Text = health.NotRun, "not run: "+err.Error()
 	case p.overslept(r.Took):
-		r.Outcome, r.Text = health.NotRun, "not run: this host was too busy to look in time, or asleep"
+		r.Outcome, r.Text = health.NotRun, "not run: this host was suspended, or too busy to read the answer in time"
 	default:
 		r.Outcome, r.Text = health.Failed, err.Error()
 	}
@@ -104,21 +103,21 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	return r
 }
 
-// overslept reports whether a check that failed took so much longer than it may that this host has not been running it:
-// what came in time may have been seen too late. Programs take as long as it takes to end them.
+// overslept reports whether a failed check took so much longer than its timeout that this host can't have run it all the time: an
+// answer may have arrived in time and been read too late. Exec checks are exempt, because it may take time to kill a program.
 func (p *Probe) overslept(took time.Duration) bool {
 	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }
 
-// callOff takes the connections' deadlines from the context.
-func (a *attempt) callOff() {
+// clearInterrupts makes the connections independent of the context.
+func (a *attempt) clearInterrupts() {
 	for _, stop := range a.interrupts {
 		stop()
 	}
 	a.interrupts = nil
 }
 
-// localError is a reason on this host, and none of the target's.
+// localError is a failure of this host, not of the target.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }

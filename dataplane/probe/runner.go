@@ -20,29 +20,29 @@ import (
 
 // Options are what a Runner is made from.
 type Options struct {
-	// Report is told the verdicts that changed, many at once where they changed at about the same time. It is called by
-	// one goroutine, which does nothing else meanwhile: it must not block.
+	// Report receives the verdicts that changed. Changes at about the same time come together. One goroutine calls it and waits for
+	// it, so it must not block.
 	Report func([]Change)
-	// Observe, unless nil, is told each result, by many goroutines.
+	// Observe, unless nil, receives each result. Many goroutines call it.
 	Observe func(balancer.HealthType, health.Result)
-	// Heard, unless nil, is told each result that counts, once for each target, with what was probed. It must not block,
-	// nor call the Runner.
+	// Heard, unless nil, receives each result that counts, once for each target, with the address that was probed. It must neither
+	// block nor call the Runner.
 	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
-	// InFlight bounds the checks under way, exec checks and those that Exchange does aside. Default 8192, which with the
-	// default timeout of 1 s is as many checks a second even if all of them hang.
+	// InFlight is the maximum number of checks under way, without exec checks and those of Exchange. Default 8192: with the default
+	// timeout of 1 s, as many checks a second run even if all of them hang.
 	InFlight int
-	// Programs bounds the exec checks under way, those that Exchange does aside. Default 16.
+	// Programs is the maximum number of exec checks under way, without those of Exchange. Default 16.
 	Programs int
-	// Gather is how long a changed verdict waits for others to be reported along; while others come, up to four times that.
-	// Default 50ms.
+	// Gather is how long a changed verdict waits for others, to be reported with them. Each other one prolongs it, up to four times
+	// Gather. Default 50 ms.
 	Gather time.Duration
-	// Seed makes this node's jitter differ from other nodes'.
+	// Seed makes this node's jitter different from other nodes' jitter.
 	Seed uint64
-	// Kept is what Runner.Keep of an earlier run returned.
+	// Kept is the result of an earlier run's Runner.Keep.
 	Kept []Kept
-	// Held is until when that was so, at least.
+	// Held is the latest time at which Kept is known to have been true.
 	Held time.Time
-	// Check does one check. Nil: Probe.Check.
+	// Check does one check. If nil, it is Probe.Check.
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
 }
 
@@ -53,68 +53,68 @@ const (
 	defaultGather   = 50 * time.Millisecond
 )
 
-// mostGather is how many times as long as for one verdict a report waits for many.
-const mostGather = 4
+// maxGather is the maximum time that a report waits for further verdicts, as a multiple of Options.Gather.
+const maxGather = 4
 
 // Change is a verdict that changed.
 type Change struct {
-	// Targets are those that it counts for, in order.
+	// Targets are the targets that share the verdict, in order.
 	Targets []balancer.Target
-	// Before is the verdict that ended, and For how long it lasted; 0 where it was unknown.
+	// Before is the former verdict, and For is how long it lasted; 0 if it was unknown.
 	Before balancer.Verdict
 	For    time.Duration
-	// State is what is known now; State.Last.Text is the cause.
+	// State is the new state. State.Last.Text is the cause.
 	State health.State
 }
 
-// Status is what is known of one target.
+// Status is the state of one target.
 type Status struct {
-	// At is what is probed.
+	// At is the address that is probed.
 	At netip.AddrPort
-	// State is what is known of it; State.Due is when it is checked next.
+	// State has the verdict and the time of the next check, State.Due.
 	State health.State
-	// Checking: a check is under way.
+	// Checking reports whether a check is under way.
 	Checking bool
 }
 
-// Runner checks targets over and over. Set says which; Run does it. All methods may be called by any goroutine.
+// Runner checks targets periodically. Set defines the targets, and Run checks them. All methods may be called by any goroutine.
 //
 // Goals, and how each is met:
-//  1. One probe for each distinct (address, check): targets share entries, found by what they ask for, not by whose they
-//     are. Entries keep their state as long as any target has them.
+//  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, whatever their service. An
+//     entry keeps its state as long as any target uses it.
 //  2. A check that hangs delays no other: each runs in its own goroutine, and programs have their own queue.
-//  3. Cheap at 10,000 targets: one heap and one timer for all; what is due within a tick begins together; a result costs
-//     one push, and wakes the loop only if something has changed.
-//  4. Targets that fail together are found out together: a failure has those checked that may have failed with it (see
+//  3. Cheap at 10,000 targets: all share one heap and one timer, checks due within a tick start together, and a result costs one
+//     push. It wakes the loop only if something has changed.
+//  4. Targets that fail together are found together: a failure makes targets that may have failed with it be checked at once (see
 //     alarmLocked).
-//  5. One report for what changes together: see Options.Gather.
+//  5. Changes at about the same time make one report: see Options.Gather.
 type Runner struct {
 	o      Options
-	wake   wake.Signal // holds one token: look again
+	wake   wake.Signal // holds a token if the loop must check the schedule again
 	system systemStore
-	byHand chan struct{} // holds a token for each check that a user asked for
+	manual chan struct{} // holds a token for each check of Exchange under way
 
 	mu       sync.Mutex // guards the rest
 	ctx      context.Context
 	running  sync.WaitGroup
 	wanted   snap.Map[balancer.Target, health.Subject]
 	verdicts snap.Map[balancer.Target, balancer.Verdict]
-	assumed  snap.Map[balancer.Target, balancer.Verdict] // what others have found
-	kept     map[netip.AddrPort][]Kept                   // of an earlier run
+	assumed  snap.Map[balancer.Target, balancer.Verdict] // verdicts of other nodes
+	kept     map[netip.AddrPort][]Kept                   // from an earlier run
 	entries  map[entryKey]*entry
 	targets  map[balancer.Target]*entry
 	probes   map[string]*sharedProbe
-	hosts    map[netip.Addr]*circle // of the entries at each address
+	hosts    map[netip.Addr]*circle // the entries at each address
 	due      schedule
-	sleeps   time.Time // until when the loop sleeps
+	sleeps   time.Time // when the loop wakes up by itself
 	network  lane
 	programs lane
 	changes  []Change
-	reportAt time.Time // zero means there is nothing to report
-	reportBy time.Time // how far it may be put off
+	reportAt time.Time // zero means that there is nothing to report
+	reportBy time.Time // the latest time for reportAt
 }
 
-// NewRunner returns a runner that checks nothing yet.
+// NewRunner returns a runner without targets.
 func NewRunner(o Options) *Runner {
 	o.InFlight = cmp.Or(o.InFlight, defaultInFlight)
 	o.Programs = cmp.Or(o.Programs, defaultPrograms)
@@ -123,9 +123,9 @@ func NewRunner(o Options) *Runner {
 		o.Check = func(ctx context.Context, p *Probe, at netip.AddrPort) health.Result { return p.Check(ctx, at) }
 	}
 	r := &Runner{
-		o: o, wake: wake.New(), byHand: make(chan struct{}, mostByHand), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
+		o: o, wake: wake.New(), manual: make(chan struct{}, maxManual), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
 		targets: map[balancer.Target]*entry{}, probes: map[string]*sharedProbe{}, hosts: map[netip.Addr]*circle{},
-		network: lane{most: o.InFlight}, programs: lane{most: o.Programs},
+		network: lane{max: o.InFlight}, programs: lane{max: o.Programs},
 	}
 	for _, k := range o.Kept {
 		r.kept[k.At] = append(r.kept[k.At], k)
@@ -133,10 +133,10 @@ func NewRunner(o Options) *Runner {
 	return r
 }
 
-// tick is how much later than due a check may begin: those due within it begin together.
+// tick is the maximum delay of a due check. Checks due within it start together.
 const tick = 2 * time.Millisecond
 
-// Run checks until ctx ends, and returns when the last check is over.
+// Run checks the targets until ctx ends. It returns when the last check has ended.
 func (r *Runner) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -144,7 +144,7 @@ func (r *Runner) Run(ctx context.Context) {
 	r.ctx = ctx
 	r.mu.Unlock()
 	for ctx.Err() == nil {
-		if report := r.turn(time.Now()); report != nil {
+		if report := r.startDue(time.Now()); report != nil {
 			r.o.Report(report)
 			continue
 		}
@@ -159,21 +159,21 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.ctx = nil // nothing begins any more
+	r.ctx = nil // no further check starts
 	r.mu.Unlock()
 	r.running.Wait()
 }
 
-// turn begins what is due, says until when there is nothing to do, and returns what is to be reported.
-func (r *Runner) turn(now time.Time) []Change {
+// startDue starts the checks that are due, sets r.sleeps, and returns the changes that are to be reported now.
+func (r *Runner) startDue(now time.Time) []Change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.due) > 0 && !r.due[0].state.Due.After(now) {
 		e := heap.Pop(&r.due).(*entry)
 		e.lane.enqueue(e, now)
 	}
-	r.beginLocked(&r.network)
-	r.beginLocked(&r.programs)
+	r.startLocked(&r.network)
+	r.startLocked(&r.programs)
 	if !r.reportAt.IsZero() && !r.reportAt.After(now) {
 		changes := r.changes
 		r.changes, r.reportAt = nil, time.Time{}
@@ -189,9 +189,9 @@ func (r *Runner) turn(now time.Time) []Change {
 	return nil
 }
 
-// beginLocked begins as many of those that wait in the lane as there is room for.
-func (r *Runner) beginLocked(l *lane) {
-	for len(l.waiting) > 0 && l.running < l.most && r.ctx != nil {
+// startLocked starts as many waiting checks of the lane as there is room for.
+func (r *Runner) startLocked(l *lane) {
+	for len(l.waiting) > 0 && l.running < l.max && r.ctx != nil {
 		e := l.waiting[0]
 		l.waiting[0] = nil
 		l.waiting = l.waiting[1:]
@@ -199,7 +199,7 @@ func (r *Runner) beginLocked(l *lane) {
 			l.waiting = nil
 		}
 		if len(e.targets) == 0 {
-			continue // it is not wanted any more
+			continue // it is no longer wanted
 		}
 		l.noteWait(e, time.Now())
 		l.running++
@@ -209,7 +209,7 @@ func (r *Runner) beginLocked(l *lane) {
 	}
 }
 
-// check does one check of e and takes its result.
+// check does one check of e and records the result.
 func (r *Runner) check(ctx context.Context, e *entry) {
 	res := r.o.Check(ctx, e.probe, e.key.at)
 	if r.o.Observe != nil && ctx.Err() == nil {
@@ -219,7 +219,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	defer r.mu.Unlock()
 	e.checking = false
 	e.lane.running--
-	r.beginLocked(e.lane)
+	r.startLocked(e.lane)
 	if ctx.Err() != nil || len(e.targets) == 0 {
 		return
 	}
@@ -241,7 +241,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	}
 }
 
-// changeLocked notes that the verdict of e is another one, to be reported.
+// changeLocked records that the verdict of e has changed, for the next report.
 func (r *Runner) changeLocked(e *entry, before health.State) {
 	c := Change{
 		Targets: slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare), Before: before.Verdict, State: e.state,
@@ -255,7 +255,7 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 	r.changes = append(r.changes, c)
 	now := time.Now()
 	if r.reportAt.IsZero() {
-		r.reportBy = now.Add(mostGather * r.o.Gather)
+		r.reportBy = now.Add(maxGather * r.o.Gather)
 	}
 	r.reportAt = now.Add(r.o.Gather)
 	if r.reportBy.Before(r.reportAt) {
@@ -267,9 +267,8 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 	}
 }
 
-// Set makes wanted what is checked, and returns the verdicts there are of it. Targets that ask for the same as before
-// keep their state, also in the middle of a turn; one that asks for something else begins it with the verdict that it
-// had. The cost grows with the difference.
+// Set replaces the targets with wanted and returns their verdicts. A target with the same check keeps its state, also in the middle of
+// a change of its verdict. A target with another check keeps its verdict. The cost grows with the difference.
 func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -288,22 +287,22 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	return r.verdicts
 }
 
-// Assume says what others have found of targets. Those that begin to be checked from now on go on from there, so that
-// their first result does not decide alone.
+// Assume sets the verdicts of other nodes. A target that is checked here from now on starts with them, so its first result does not
+// decide alone.
 func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.assumed = verdicts
 }
 
-// Verdicts returns the verdicts that there are now, of those targets that are checked.
+// Verdicts returns the present verdicts of all targets.
 func (r *Runner) Verdicts() snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.verdicts
 }
 
-// Status returns what is known of a target, and whether it is checked at all.
+// Status returns the state of t, and whether t is a target.
 func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -314,8 +313,8 @@ func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	return Status{e.key.at, e.state, e.checking}, true
 }
 
-// Hint says that something else may be wrong with the targets, or right again: they are checked at once, or as soon as
-// the fast interval since their latest check is over. Targets that are not checked are passed over.
+// Hint reports that the state of the targets may have changed. They are checked at once, or when the fast interval since their latest
+// check has passed. Unknown targets are ignored.
 func (r *Runner) Hint(targets ...balancer.Target) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,7 +322,7 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 	for _, t := range targets {
 		e := r.targets[t]
 		if e == nil || e.place < 0 {
-			continue // it is being checked, or about to be
+			continue // it is being checked, or waits in its lane
 		}
 		e.state = e.state.Sooner(e.rules, now)
 		heap.Fix(&r.due, e.place)
@@ -334,11 +333,11 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 	}
 }
 
-// ErrUnchecked is what Now returns for a target that is not among those that are checked.
+// ErrUnchecked is the error of Now for an unknown target.
 var ErrUnchecked = errors.New("it has no health check")
 
-// Now checks the target once, apart from the schedule, and returns what Exchange does. The result does not count for the
-// verdict.
+// Now checks the target once, outside the schedule, and returns the same as Exchange. The result does not change the verdict. The error
+// is ErrUnchecked, or ctx ended.
 func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, string, error) {
 	r.mu.Lock()
 	e := r.targets[t]
@@ -349,37 +348,37 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 	return r.exchange(ctx, e.probe, e.key.at)
 }
 
-// mostByHand bounds the checks under way that users asked for. They have their own queue: who asks over and over
-// must neither start any number of programs, nor keep those of the schedule waiting.
-const mostByHand = 4
+// maxManual is the maximum number of checks under way that users requested. They have their own queue, so a user who requests many can
+// neither start any number of programs nor delay scheduled checks.
+const maxManual = 4
 
-// Exchange checks a subject once and returns what Probe.Exchange does, as soon as few others do it. The error is that of ctx,
-// which ended before.
+// Exchange checks a subject once and returns the result and transcript of Probe.Exchange. It waits while maxManual others are under way.
+// The error is the cause for which ctx ended meanwhile.
 func (r *Runner) Exchange(ctx context.Context, s health.Subject) (health.Result, string, error) {
 	return r.exchange(ctx, newProbe(s, &r.system), s.At)
 }
 
 func (r *Runner) exchange(ctx context.Context, p *Probe, at netip.AddrPort) (health.Result, string, error) {
 	select {
-	case r.byHand <- struct{}{}:
+	case r.manual <- struct{}{}:
 	case <-ctx.Done():
-		return health.Result{}, "", fmt.Errorf("waiting for other checks that were asked for: %w", ctx.Err())
+		return health.Result{}, "", fmt.Errorf("waiting for other requested checks: %w", ctx.Err())
 	}
-	defer func() { <-r.byHand }()
+	defer func() { <-r.manual }()
 	res, exchange := p.Exchange(ctx, at)
 	return res, exchange, nil
 }
 
-// Kept is what is kept of one probe over a restart.
+// Kept is the saved state of one probe.
 type Kept struct {
 	At netip.AddrPort `json:"at"`
-	// Check tells the check from others of the same address, and Services say whose it was.
+	// Check is a fingerprint of the definition, and Services are the services that used it.
 	Check    string          `json:"check"`
 	Services []balancer.Name `json:"services"`
 	health.Saved
 }
 
-// keptOf returns what was kept of the check at key, else of another check that the service had of the same address.
+// keptOf returns the saved state of the check with this key, or else of another check of the same address and service.
 func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool) {
 	all, check := r.kept[key.at], digest(key.definition)
 	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })
@@ -392,7 +391,7 @@ func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool
 	return all[i].Saved, true
 }
 
-// Keep returns what is worth keeping over a restart, sorted by address; it goes into Options.Kept.
+// Keep returns the states that the next run needs as Options.Kept, sorted by address.
 func (r *Runner) Keep() []Kept {
 	r.mu.Lock()
 	var kept []Kept
@@ -406,7 +405,7 @@ func (r *Runner) Keep() []Kept {
 	return kept
 }
 
-// digest shortens a definition for the disk: what it says may be secret.
+// digest is a fingerprint of a definition. The definition itself may hold secrets and is never written to the disk.
 func digest(definition string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(definition))

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// tcp connects, and where the definition says so, sends something and waits for the expected answer.
+// tcp connects. If the definition has them, it sends a text and waits for the expected answer.
 func (a *attempt) tcp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -24,7 +24,7 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	if a.health.Send != "" {
 		_, err := io.WriteString(conn, a.health.Send)
 		if err != nil && (a.health.Expect == "" || !resets(err)) {
-			return "", a.unsent(err)
+			return "", a.sendError(err)
 		}
 	}
 	if a.health.Expect == "" {
@@ -33,14 +33,14 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	return a.expect(conn)
 }
 
-// resets reports whether err means that the peer has reset the connection. An answer that came before can still be read.
+// resets reports whether err means that the peer has reset the connection. An answer that arrived earlier can still be read.
 // Servers that answer without reading everything reset the connection when they close it.
 func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE) }
 
-// unsent says why what was to be sent was not.
-func (a *attempt) unsent(err error) error {
+// sendError explains why a text could not be sent.
+func (a *attempt) sendError(err error) error {
 	if timedOut(err) {
-		return fmt.Errorf("connected, but it did not take what was sent within %s", a.timeout())
+		return fmt.Errorf("connected, but it did not read what was sent within %s", a.timeout())
 	}
-	return fmt.Errorf("closed the connection before all was sent: %w", bare(err))
+	return fmt.Errorf("closed the connection before everything was sent: %w", bare(err))
 }

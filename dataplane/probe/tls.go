@@ -16,8 +16,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// secure speaks TLS over conn, offering the application protocol alpn, and checks the certificate against the
-// definition's host, or the address where it has none.
+// secure starts TLS on conn and offers the application protocol alpn. The certificate must be valid for the definition's host, or for the
+// address if it has none.
 func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.Conn, error) {
 	certificates, err := a.files.load(ctx)
 	if err != nil {
@@ -27,17 +27,17 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
-	name = cmp.Or(name, a.at.Addr().String()) // no SNI, but the certificate has to hold the address
+	name = cmp.Or(name, a.at.Addr().String()) // no SNI, but the certificate must contain the address
 	secured := tls.Client(conn, &tls.Config{
 		ServerName: name, RootCAs: certificates.authors, Certificates: certificates.own, NextProtos: []string{alpn},
-		InsecureSkipVerify: !a.health.Verify, // only where users say verify = false
+		InsecureSkipVerify: !a.health.Verify, // only if users set verify = false
 	})
 	err = secured.HandshakeContext(ctx)
 	state := secured.ConnectionState()
 	certs := state.PeerCertificates
 	var unverified *tls.CertificateVerificationError
 	if errors.As(err, &unverified) {
-		certs = unverified.UnverifiedCertificates // the state has only those that were believed
+		certs = unverified.UnverifiedCertificates // the state has only verified certificates
 	}
 	if len(certs) > 0 {
 		c := certs[0]
@@ -45,13 +45,13 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 			c.Subject, names(c), c.NotBefore.UTC().Format(time.DateTime), c.NotAfter.UTC().Format(time.DateTime), c.Issuer)
 	}
 	if err != nil {
-		return nil, a.insecure(err, name)
+		return nil, a.tlsError(err, name)
 	}
 	return secured, nil
 }
 
-// insecure says why there is no TLS.
-func (a *attempt) insecure(err error, name string) error {
+// tlsError explains a failed TLS handshake.
+func (a *attempt) tlsError(err error, name string) error {
 	var (
 		invalid x509.CertificateInvalidError
 		host    x509.HostnameError
@@ -64,7 +64,7 @@ func (a *attempt) insecure(err error, name string) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("certificate expired on %s", invalid.Cert.NotAfter.UTC().Format(time.DateTime))
 	case errors.As(err, &host):
-		return fmt.Errorf("certificate is for %s, not for %s: set host to a name that it holds", names(host.Certificate), name)
+		return fmt.Errorf("certificate is for %s, not for %s: set host to one of its names", names(host.Certificate), name)
 	case errors.As(err, &unknown):
 		return errors.New("certificate is by an authority that is not trusted here: set ca_file, or verify = false")
 	case errors.As(err, &record):
@@ -72,7 +72,7 @@ func (a *attempt) insecure(err error, name string) error {
 	case fromRemote(err):
 		return refusedTLS(err)
 	case timedOut(err):
-		return fmt.Errorf("connected, but the TLS handshake was not over within %s", a.timeout())
+		return fmt.Errorf("connected, but the TLS handshake did not finish within %s", a.timeout())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE):
 		return errors.New("closed the connection in the TLS handshake")
 	}
@@ -89,7 +89,7 @@ func refusedTLS(err error) error {
 	return fmt.Errorf("refused TLS: %s", strings.TrimPrefix(bare(err).Error(), "tls: "))
 }
 
-// names lists what a certificate is for.
+// names lists the names and addresses of a certificate.
 func names(c *x509.Certificate) string {
 	all := append([]string{}, c.DNSNames...)
 	for _, ip := range c.IPAddresses {
@@ -98,9 +98,9 @@ func names(c *x509.Certificate) string {
 	if len(all) == 0 {
 		return "no name at all"
 	}
-	const most = 5
-	if len(all) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	const maxNames = 5
+	if len(all) > maxNames {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), len(all)-maxNames)
 	}
 	return strings.Join(all, ", ")
 }

@@ -14,20 +14,20 @@ import (
 	"vipd/balancer"
 )
 
-// maxNoted is how much is noted of what goes either way.
+// maxNoted is the maximum number of bytes that a transcript keeps of each direction.
 const maxNoted = 8 << 10
 
-// transcript notes a conversation for people. A nil one notes nothing. Lines begin with "* " for what happened, "> " for
-// what was sent and "< " for what was received.
+// transcript records a conversation for people. A nil transcript records nothing. Lines start with "* " for events, "> " for sent data
+// and "< " for received data.
 type transcript struct {
 	secrets []string
 
-	mu    sync.Mutex // a conversation may be read and written by two goroutines
+	mu    sync.Mutex // two goroutines may read and write
 	parts []part
-	noted [2]int // bytes so far, sent and received
+	noted [2]int // the numbers of bytes sent and received
 }
 
-// part is a piece of the conversation that went one way.
+// part is a piece of the conversation in one direction.
 type part struct {
 	mark byte // '*', '>' or '<'
 	data []byte
@@ -39,7 +39,7 @@ func (t *transcript) note(format string, args ...any) {
 	}
 }
 
-// data notes what was sent ('>') or received ('<').
+// data records sent ('>') or received ('<') data.
 func (t *transcript) data(mark byte, data []byte) {
 	if t == nil || len(data) == 0 {
 		return
@@ -54,7 +54,7 @@ func (t *transcript) data(mark byte, data []byte) {
 	}
 }
 
-// wayOf is the place of a mark in transcript.noted.
+// wayOf returns the index of a mark in transcript.noted.
 func wayOf(mark byte) int {
 	if mark == '<' {
 		return 1
@@ -72,13 +72,13 @@ func (t *transcript) add(mark byte, data []byte) {
 	t.parts = append(t.parts, part{mark, slices.Clone(data)})
 }
 
-// String writes the conversation.
+// String returns the conversation as lines.
 func (t *transcript) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var b strings.Builder
 	for _, p := range t.parts {
-		for line := range strings.Lines(t.readable(p)) {
+		for line := range strings.Lines(t.text(p)) {
 			fmt.Fprintf(&b, "%c %s\n", p.mark, strings.TrimRight(line, "\r\n"))
 		}
 	}
@@ -90,12 +90,12 @@ func (t *transcript) String() string {
 	return b.String()
 }
 
-// readable is the data as text where it is text, else as a hex dump.
-func (t *transcript) readable(p part) string {
+// text returns printable data as it is, and other data as a hex dump.
+func (t *transcript) text(p part) string {
 	data := t.masked(p)
 	text := string(data)
 	for cut := 0; cut < utf8.UTFMax && !utf8.ValidString(text) && text != ""; cut++ {
-		text = text[:len(text)-1] // a character may be cut in two where the bound is
+		text = text[:len(text)-1] // the limit may cut a character in two
 	}
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\r\n\t", r) }) {
 		return hex.Dump(data)
@@ -103,7 +103,7 @@ func (t *transcript) readable(p part) string {
 	return text
 }
 
-// masked is the data without secrets, also without the beginning of one that is cut in two where the bound is.
+// masked returns the data without secrets, and without the start of a secret that the limit cuts in two.
 func (t *transcript) masked(p part) []byte {
 	const instead = "(hidden)"
 	data := p.data
@@ -131,11 +131,11 @@ func secretsOf(h *balancer.Health) []string {
 			values = append(values, value)
 		}
 	}
-	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) }) // the longer first: it may hold a shorter
+	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) }) // longer first: a value may contain a shorter one
 	return values
 }
 
-// record returns c, noting what goes over it where a transcript is kept.
+// record returns c. If a transcript is kept, it records the connection's data.
 func (a *attempt) record(c net.Conn) net.Conn {
 	if a.notes == nil {
 		return c
@@ -143,7 +143,7 @@ func (a *attempt) record(c net.Conn) net.Conn {
 	return &recorded{c, a.notes}
 }
 
-// recorded notes what goes over a connection.
+// recorded is a connection whose data a transcript records.
 type recorded struct {
 	net.Conn
 	notes *transcript

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// udp sends a datagram. With an expected text, an answer that holds it has to come; without, silence is as good as any
-// answer, and only the word of the host that nothing listens is a failure.
+// udp sends a datagram. If the definition expects a text, an answer must contain it. Otherwise silence is as good as any answer, and only
+// a closed port is a failure.
 func (a *attempt) udp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "udp")
 	if err != nil {
@@ -20,12 +20,12 @@ func (a *attempt) udp(ctx context.Context) (string, error) {
 	defer func() { _ = conn.Close() }()
 	conn = a.record(conn)
 	if _, err := conn.Write([]byte(a.health.Send)); err != nil {
-		return "", a.undelivered(err)
+		return "", a.deliveryError(err)
 	}
-	return a.datagrams(conn)
+	return a.readDatagrams(conn)
 }
 
-func (a *attempt) datagrams(conn net.Conn) (string, error) {
+func (a *attempt) readDatagrams(conn net.Conn) (string, error) {
 	buf := make([]byte, maxAnswer)
 	var wrong error
 	for {
@@ -36,22 +36,22 @@ func (a *attempt) datagrams(conn net.Conn) (string, error) {
 		case err == nil && bytes.Contains(buf[:n], []byte(a.health.Expect)):
 			return "answered as expected", nil
 		case err == nil:
-			wrong = a.unexpected(buf[:n]) // another datagram may still come
+			wrong = a.unexpected(buf[:n]) // another datagram may still arrive
 		case timedOut(err) && wrong != nil:
 			return "", wrong
 		case timedOut(err) && a.health.Expect == "":
-			return fmt.Sprintf("sent, and nothing said within %s that the port is closed", a.timeout()), nil
+			return fmt.Sprintf("sent, and no report within %s that the port is closed", a.timeout()), nil
 		case timedOut(err):
 			return "", fmt.Errorf("no answer within %s", a.timeout())
 		default:
-			return "", a.undelivered(err)
+			return "", a.deliveryError(err)
 		}
 	}
 }
 
-// undelivered says why a datagram did not arrive. Where a datagram was refused with EACCES, a router has said so: this
-// host's own routes refuse the socket before.
-func (a *attempt) undelivered(err error) error {
+// deliveryError explains why a datagram was not delivered. EACCES is a router's report, because this host's own routes refuse the
+// socket earlier.
+func (a *attempt) deliveryError(err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EACCES):
 		return errProhibited
@@ -60,5 +60,5 @@ func (a *attempt) undelivered(err error) error {
 	case sockerr.Is(err, syscall.EMSGSIZE):
 		return localf("sending %s: %w", size(len(a.health.Send)), bare(err))
 	}
-	return a.unconnected(err)
+	return a.connectError(err)
 }

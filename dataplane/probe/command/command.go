@@ -2,25 +2,25 @@ package command
 
 import "errors"
 
-// Command is a program and what it is given.
+// Command is a program with its arguments, user and input.
 type Command struct {
 	// Args are the program and its arguments.
 	Args []string
-	// User is who it runs as. "" means balancer.ExecUser where vipd is root, else vipd's own user.
+	// User is the name of the user that it runs as. "" means balancer.ExecUser if vipd is root, and otherwise vipd's own user.
 	User string
-	// Env is added to PATH and LANG, which are all that it has else.
+	// Env is its environment besides PATH and LANG.
 	Env []string
-	// Input is what it reads from stdin; nil means that there is none.
+	// Input is its stdin; nil means that it is empty.
 	Input []byte
 }
 
-// Result is how a program has ended.
+// Result is the outcome of a program.
 type Result struct {
-	// Printed and Complained are the ends of what it wrote to stdout and stderr.
+	// Printed and Complained are the last 4 KiB that it wrote to stdout and stderr.
 	Printed, Complained []byte
-	// Err is nil if it exited with 0, ErrLate if its time was over, and otherwise says with what it ended.
+	// Err is nil if it exited with 0, ErrLate if it was killed, and otherwise names its exit code or signal.
 	Err error
 }
 
-// ErrLate means that the program was killed because its time was over.
-var ErrLate = errors.New("its time was over")
+// ErrLate means that the program did not end in time and was killed.
+var ErrLate = errors.New("it did not end in time")

@@ -19,14 +19,14 @@ import (
 	"vipd/balancer"
 )
 
-// maxOutput is how much is kept of what a program writes to either output: the end of it. All is read, so that the program
+// maxOutput is the maximum number of bytes that are kept of stdout and of stderr: the last ones. Everything is read, so that the program
 // never waits for a reader.
 const maxOutput = 4 << 10
 
-// Run runs the program until it ends or ctx does. The error says why it could not be run.
+// Run runs the program until it or ctx ends. The error says why it could not be started.
 func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	if cmd.Err == nil { // else starting it says what is wrong
+	if cmd.Err == nil { // otherwise Start returns the error
 		if err := Trusted(cmd.Path); err != nil {
 			return Result{}, err
 		}
@@ -50,13 +50,13 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 		}
 		return Result{}, fmt.Errorf("starting %s: %w", c.Args[0], err)
 	}
-	intime := await(ctx, cmd.Process.Pid)
+	inTime := await(ctx, cmd.Process.Pid)
 	err = cmd.Wait()
 	reap(cmd.Process.Pid)
 	r := Result{Printed: output.bytes(), Complained: complaints.bytes()}
 	var exit *exec.ExitError
 	switch {
-	case !intime:
+	case !inTime:
 		r.Err = ErrLate
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
 	case errors.As(err, &exit) && exit.Exited():
@@ -69,12 +69,12 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// await waits until the process has ended or ctx is over, kills its whole group, and reports whether it ended by itself.
-// The process is not reaped before its group is killed: till then its number can't be another process's.
+// await waits until the process or ctx ends, kills its whole group, and reports whether the process ended by itself. It does not reap
+// the process before its group is killed: until then no other process can have its number.
 func await(ctx context.Context, pid int) bool {
 	ended := make(chan struct{})
 	var once sync.Once
-	intime := false
+	inTime := false
 	stop := context.AfterFunc(ctx, func() {
 		once.Do(func() { _ = unix.Kill(-pid, unix.SIGKILL) })
 		close(ended)
@@ -82,25 +82,25 @@ func await(ctx context.Context, pid int) bool {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	if !stop() {
-		<-ended // the time was over
+		<-ended // ctx ended first
 	}
 	once.Do(func() {
-		intime = true
+		inTime = true
 		_ = unix.Kill(-pid, unix.SIGKILL)
 	})
-	return intime
+	return inTime
 }
 
-// reap waits for the rest of a process group that was killed. Where vipd is the first process of a container, they are its children now
-// that their parent has ended, and nobody else would wait for them; elsewhere it has none.
+// reap waits for the rest of a killed process group. If vipd is the first process of a container, orphans become its children, and
+// nobody else waits for them. Elsewhere there are none.
 func reap(pid int) {
 	var err error
 	for err == nil || err == unix.EINTR {
-		_, err = unix.Wait4(-pid, nil, 0, nil) // ECHILD: none is left
+		_, err = unix.Wait4(-pid, nil, 0, nil) // ECHILD means that none is left
 	}
 }
 
-// identity returns the user that a program runs as; nil means vipd's own, which is not root then.
+// identity returns the credentials of the user that a program runs as. Nil means vipd's own user, which is then not root.
 func identity(name string) (*syscall.Credential, error) {
 	root := os.Geteuid() == 0
 	if name == "" {
@@ -139,9 +139,9 @@ func identity(name string) (*syscall.Credential, error) {
 	return c, nil
 }
 
-// tail keeps the last of what is written, and takes all of it.
+// tail is a writer that keeps the last maxOutput bytes.
 type tail struct {
-	mu  sync.Mutex // a reader may come while the program still writes
+	mu  sync.Mutex // the program may still write when its output is read
 	buf []byte
 }
 

@@ -29,11 +29,11 @@ func trusted(path string, links int) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // running it fails with the system's own words
+		return nil // running it fails with the system's own error
 	case err != nil:
 		return err
 	}
-	if err := owned(path, info); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+	if err := checkOwner(path, info); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return err
 	}
 	next, err := os.Readlink(path)
@@ -46,8 +46,8 @@ func trusted(path string, links int) error {
 	return trusted(filepath.Clean(next), links-1)
 }
 
-// owned reports who else could change what info describes.
-func owned(path string, info fs.FileInfo) error {
+// checkOwner returns an error if other users could replace or write the file that info describes.
+func checkOwner(path string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return nil
