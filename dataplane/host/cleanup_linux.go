@@ -75,10 +75,10 @@ func (c *cleaner) addresses() {
 	for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
 		devices := slices.DeleteFunc(h.ledger.devices(a), func(d string) bool { return !h.view.has(a, h.view.link(d)) })
 		if len(devices) == 0 {
-			h.unrecord(a)
+			h.unrecord(h.at(a))
 			continue
 		}
-		c.do(fmt.Sprintf("remove address %s from %s", a, strings.Join(devices, ", ")), func() error { return h.removeOurs(a) })
+		c.do(fmt.Sprintf("remove address %s from %s", a, strings.Join(devices, ", ")), func() error { return h.removeOurs(h.at(a)) })
 	}
 	for _, r := range append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...) {
 		c.do(fmt.Sprintf("remove the local route to %s", r.Dst.IP), func() error { return c.removeRoute(r) })

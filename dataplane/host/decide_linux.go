@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 )
 
 // step is what has to be done about one address.
@@ -21,83 +22,105 @@ const (
 // needPrivilege is the way out for who may not add addresses.
 const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root, use VIPs in 127.0.0.0/8, or let someone else add them"
 
-// decide says who holds a needed address, or will when what it asks for is done. It changes nothing.
-func (h *Host) decide(a netip.Addr) (Held, step) {
-	on, recorded := h.ledger.Addresses[a]
-	ours := recorded && h.view.has(a, h.view.link(on))
-	standing := h.standings.At(a)
+// place says where an address is now.
+type place struct {
+	// on is the device to which vipd has added the address according to the ledger, or "".
+	on string
+	// there reports whether the address is on that device, and leaving whether it may still be on an earlier one.
+	there, leaving bool
+	// elsewhere reports whether the address is on this host, but not because of vipd.
+	elsewhere bool
+}
+
+// site is the part of a decision that is the same for all addresses.
+type site struct {
+	bind bool
+	// gateways are the addresses by which the host reaches the world.
+	gateways []netip.Addr
+	device   holder
+	applied  snap.Map[balancer.Key, *balancer.Frontend]
+}
+
+// decide returns who holds a needed address, or will hold it after the step that it returns.
+func (r *address) decide(at place, s *site) (Held, step) {
+	a := r.addr
 	otherwise := func(where, note string, next step) (Held, step) {
-		if recorded {
+		if at.on != "" {
 			next = release
 		}
 		return Held{Addr: a, Where: where, Note: note}, next
 	}
 	rests := func(note string) (Held, step) {
 		held, next := otherwise(nowhere, note, wait)
-		held.Standing = standing
+		held.Standing = r.standing
 		return held, next
 	}
 	switch {
 	case a.IsLoopback():
 		return otherwise(onHost, "loopback", keep)
-	case h.elsewhere(a):
+	case at.elsewhere:
 		held, next := otherwise(onHost, "", keep)
-		if standing == balancer.Owned {
-			held.Standing = standing
+		if r.standing == balancer.Owned {
+			held.Standing = r.standing
 		}
 		return held, next
-	case !h.want.Has(a): // a frontend is left on it: what is there stays for that, and nothing is added
-		if ours {
-			return Held{Addr: a, Where: on}, keep
+	case !r.wanted: // a frontend is left on it: what is there stays for that, and nothing is added
+		if at.there {
+			return Held{Addr: a, Where: at.on}, keep
 		}
-		return Held{Addr: a}, wait
-	case standing == balancer.Owned:
+		return Held{}, wait
+	case r.standing == balancer.Owned:
 		return rests(`not owned by this host: "vipctl get vips" names the owner`)
-	case standing == balancer.Withdrawn:
+	case r.standing == balancer.Withdrawn:
 		return rests("withdrawn: no endpoint of its services is usable")
-	case !h.opts.Bind:
+	case !s.bind:
 		return otherwise(nowhere, "bind = false, and it has not been added to this host", wait)
-	case slices.Contains(h.gateways, a):
+	case slices.Contains(s.gateways, a):
 		return otherwise(nowhere, "it is a gateway of this node, which would reach itself in its place: choose another address", wait)
 	}
-	to, err := h.holder()
+	to := s.device
 	held := Held{Addr: a, Where: to.name, Note: to.note}
 	switch {
-	case err != nil && ours && to.passes: // it serves where it is until the device is looked for again
-		return Held{Addr: a, Where: on, Note: err.Error()}, wait
-	case err != nil:
-		return Held{Addr: a, Where: nowhere, Note: err.Error()}, wait
-	case ours && on == to.name && len(h.ledger.Leaving[a]) == 0:
+	case to.err != nil && at.there && to.passes: // it serves where it is until the device is looked for again
+		return Held{Addr: a, Where: at.on, Note: to.err.Error()}, wait
+	case to.err != nil:
+		return Held{Addr: a, Where: nowhere, Note: to.err.Error()}, wait
+	case at.there && at.on == to.name && !at.leaving:
 		return held, keep
-	case ours || len(h.ledger.Leaving[a]) > 0:
+	case at.there || at.leaving:
 		return held, move
-	case standing == balancer.Serving && !balancer.Served(a, h.applied):
-		h.late[a] = true
+	case r.standing == balancer.Serving && !balancer.Served(a, s.applied):
 		return rests("is added once its frontends are applied")
 	}
 	return held, add
 }
 
-// elsewhere reports whether the address is anywhere but where vipd has put it.
-func (h *Host) elsewhere(a netip.Addr) bool {
+// place returns where an address is.
+func (h *Host) place(a netip.Addr) place {
+	p := place{on: h.ledger.Addresses[a], leaving: len(h.ledger.Leaving[a]) > 0}
+	p.there = p.on != "" && h.view.has(a, h.view.link(p.on))
 	places := len(h.view.addrs[a])
-	if places == 0 {
-		return false
-	}
 	for _, device := range h.ledger.devices(a) {
 		if h.view.has(a, h.view.link(device)) {
 			places--
 		}
 	}
-	return places > 0
+	p.elsewhere = places > 0
+	return p
+}
+
+// site returns what the decisions about addresses depend on now.
+func (h *Host) site() *site {
+	d, _ := h.holder() // the error is part of the device
+	return &site{bind: h.opts.Bind, gateways: h.gateways, device: d, applied: h.applied}
 }
 
 // decideOnDevice decides with the device made and up, if the address is to be on it.
-func (h *Host) decideOnDevice(a netip.Addr) (Held, step) {
-	held, next := h.decide(a)
+func (h *Host) decideOnDevice(r *address) (Held, step) {
+	held, next := r.decide(h.place(r.addr), h.site())
 	if next != release && next != wait && held.Where != onHost && h.device.kind == madeDevice && !h.device.ready {
 		h.makeDevice()
-		return h.decide(a)
+		return r.decide(h.place(r.addr), h.site())
 	}
 	return held, next
 }

@@ -35,6 +35,8 @@ type holder struct {
 	passes bool
 	// absent: it has to be made first; ready: it was made, and is up.
 	absent, ready bool
+	// without6 reports whether an address could not be added because IPv6 is disabled on the device.
+	without6 bool
 }
 
 // holder returns the device that holds VIPs, or will: it makes none.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,49 +13,23 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/rtnl"
 )
 
-// holdLate adds the addresses that were to come after their frontends.
-func (h *Host) holdLate(ctx context.Context) error {
-	due := false
-	for a := range h.late {
-		if !h.want.Has(a) || h.standings.At(a) != balancer.Serving {
-			delete(h.late, a)
-		} else if balancer.Served(a, h.applied) {
-			delete(h.late, a)
-			h.dirty[a], due = true, true
-		}
-	}
-	h.late = dataplane.Shrink(h.late)
-	if !due {
-		return nil
-	}
-	return errors.Join(h.holdWanted(ctx), h.await())
-}
-
-// plan says what is to be done about every dirty address.
-func (h *Host) plan() map[step][]netip.Addr {
-	maps.Copy(h.dirty, h.retry)
-	h.retry = map[netip.Addr]bool{}
-	if len(h.dirty) > 0 {
+// plan decides about every address that has to be compared again, or whose last attempt failed.
+func (h *Host) plan() map[step][]*address {
+	due := h.leftover(func(r *address) bool { return r.needed() && (r.dirty || r.failed) })
+	if len(due) > 0 {
 		world := world()
 		h.gateways = h.Gateways(world[:])
 	}
-	todo := map[step][]netip.Addr{}
-	for _, a := range slices.SortedFunc(maps.Keys(h.dirty), netip.Addr.Compare) {
-		if !h.needed(a) {
-			continue
-		}
-		held, next := h.decideOnDevice(a)
-		if h.held = h.held.Set(a, held); held.Where == "" {
-			h.held = h.held.Delete(a)
-		}
-		todo[next] = append(todo[next], a)
+	todo := map[step][]*address{}
+	for _, r := range due {
+		held, next := h.decideOnDevice(r)
+		h.show(r, held)
+		r.dirty, r.failed = false, false
+		todo[next] = append(todo[next], r)
 	}
-	h.dirty = map[netip.Addr]bool{}
 	return todo
 }
 
@@ -64,18 +37,18 @@ func (h *Host) plan() map[step][]netip.Addr {
 func (h *Host) holdWanted(ctx context.Context) error {
 	todo := h.plan()
 	if unseen, err := h.unseen(todo[add]); unseen || err != nil {
-		maps.Copy(h.dirty, h.wantedOrApplied())
+		h.markAll()
 		if err != nil {
 			return err
 		}
 		todo = h.plan()
 	}
 	fresh := slices.Concat(todo[add], todo[move])
-	for _, a := range fresh {
-		h.record(a, h.device.name)
+	for _, r := range fresh {
+		h.record(r.addr, h.device.name)
 	}
-	for _, a := range todo[add] {
-		h.setPending(a, h.appliedAt[a] == 0)
+	for _, r := range todo[add] {
+		h.setSilent(r, r.applied == 0)
 	}
 	all := []error{h.deviceFailed(todo[wait])}
 	if err := h.ledger.save(); err != nil {
@@ -93,12 +66,12 @@ func (h *Host) holdWanted(ctx context.Context) error {
 }
 
 // deviceFailed is why there is no device, if that may pass: it is looked for again then, with what waits for it.
-func (h *Host) deviceFailed(waiting []netip.Addr) error {
+func (h *Host) deviceFailed(waiting []*address) error {
 	if !h.device.passes {
 		return nil
 	}
-	for _, a := range waiting {
-		h.retry[a] = true
+	for _, r := range waiting {
+		h.tryAgain(r)
 	}
 	err := h.device.err
 	h.device = holder{}
@@ -106,15 +79,15 @@ func (h *Host) deviceFailed(waiting []netip.Addr) error {
 }
 
 // move adds addresses and takes others away, with all that follows from it.
-func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
+func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 	all := []error{h.addAll(ctx, fresh)}
-	for _, a := range gone {
-		if err := h.removeOurs(a); err != nil {
-			h.retry[a] = true
+	for _, r := range gone {
+		if err := h.removeOurs(r); err != nil {
+			h.tryAgain(r)
 			all = append(all, err)
 		}
 	}
-	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx, fresh), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
 	h.announceAll() // what is back after it was removed
 	h.publish()
 	return errors.Join(all...)
@@ -122,10 +95,10 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 
 // unseen asks the kernel once more before addresses are added that the view does not have: what the host has for its own
 // must not come behind the guard. true: there was one, and the view is a new one.
-func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
-	for _, a := range addrs {
-		if len(addrs) < many { // else to read all takes less than to ask for each
-			routes, err := h.nl.RouteGet(a.AsSlice())
+func (h *Host) unseen(some []*address) (bool, error) {
+	for _, r := range some {
+		if len(some) < many { // else to read all takes less than to ask for each
+			routes, err := h.nl.RouteGet(r.addr.AsSlice())
 			if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
 				continue
 			}
@@ -142,12 +115,12 @@ func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
 }
 
 // refuse puts off what was to be added, because that can't be recorded.
-func (h *Host) refuse(addrs []netip.Addr, err error) error {
-	for _, a := range addrs {
+func (h *Host) refuse(some []*address, err error) error {
+	for _, r := range some {
 		if errors.Is(err, fs.ErrPermission) {
-			h.deny(a, fmt.Sprintf("%s (%v)", needPrivilege, err))
+			h.deny(r, fmt.Sprintf("%s (%v)", needPrivilege, err))
 		} else {
-			h.fail(a, err)
+			h.fail(r, err)
 		}
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -158,22 +131,22 @@ func (h *Host) refuse(addrs []netip.Addr, err error) error {
 
 // putOff leaves out the addresses of a family whose guard does not stand for the reason err: they would be open on every
 // port. It returns the others.
-func (h *Host) putOff(addrs []netip.Addr, family int, err error) []netip.Addr {
-	return slices.DeleteFunc(addrs, func(a netip.Addr) bool {
-		if familyOf(a) == family {
-			h.fail(a, err)
+func (h *Host) putOff(some []*address, family int, err error) []*address {
+	return slices.DeleteFunc(some, func(r *address) bool {
+		if familyOf(r.addr) == family {
+			h.fail(r, err)
 		}
-		return familyOf(a) == family
+		return familyOf(r.addr) == family
 	})
 }
 
 // addAll adds addresses to the device, after it has taken away those that are on another.
-func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
+func (h *Host) addAll(ctx context.Context, some []*address) error {
 	var all []error
 	const between = 1000 / rtnl.BatchSize // the events that some batches make have room in the kernel
-	for i := 0; len(addrs) > 0; i++ {
+	for i := 0; len(some) > 0; i++ {
 		if ctx.Err() != nil {
-			for _, rest := range addrs {
+			for _, rest := range some {
 				h.fail(rest, ctx.Err())
 			}
 			break
@@ -182,41 +155,41 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 			h.catchUp()
 			all = append(all, h.rerouteAll()) // the fewer routes of the kernel's own there are, the less an address takes
 		}
-		part := addrs[:min(rtnl.BatchSize, len(addrs))]
+		part := some[:min(rtnl.BatchSize, len(some))]
 		all = append(all, h.addSome(part))
-		addrs = addrs[len(part):]
+		some = some[len(part):]
 	}
 	return errors.Join(all...)
 }
 
 // addSome is addAll for what is done at once.
-func (h *Host) addSome(addrs []netip.Addr) error {
+func (h *Host) addSome(some []*address) error {
 	var all []error
-	messages := make([]rtnl.Message, len(addrs))
-	for i, a := range addrs {
-		for _, device := range slices.Clone(h.ledger.Leaving[a]) {
-			if err := h.remove(a, device); err != nil {
+	messages := make([]rtnl.Message, len(some))
+	for i, r := range some {
+		for _, device := range slices.Clone(h.ledger.Leaving[r.addr]) {
+			if err := h.remove(r, device); err != nil {
 				all = append(all, err)
-				h.retry[a] = true
+				h.tryAgain(r)
 				continue
 			}
-			h.ledger.left(a, device)
+			h.ledger.left(r.addr, device)
 		}
-		messages[i] = rtnl.NewAddress(a, h.device.index)
+		messages[i] = rtnl.NewAddress(r.addr, h.device.index)
 	}
 	for i, err := range h.batches.Do(messages) {
-		a := addrs[i]
+		r := some[i]
 		switch {
 		case err == nil, errors.Is(err, syscall.EEXIST):
-			h.arrive(a, err == nil)
+			h.arrive(r, err == nil)
 		case errors.Is(err, syscall.EPERM):
-			h.deny(a, needPrivilege)
-		case errors.Is(err, syscall.EACCES) && a.Is6():
-			h.deny(a, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w %s=0", h.device.name, disableIPv6(h.device.name)))
-			h.without6[a] = true
+			h.deny(r, needPrivilege)
+		case errors.Is(err, syscall.EACCES) && r.addr.Is6():
+			h.deny(r, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w %s=0", h.device.name, disableIPv6(h.device.name)))
+			h.device.without6 = true
 		default:
-			err = fmt.Errorf("adding address %s to %s: %w", a, h.device.name, err)
-			h.fail(a, err)
+			err = fmt.Errorf("adding address %s to %s: %w", r.addr, h.device.name, err)
+			h.fail(r, err)
 			all = append(all, err)
 		}
 	}
@@ -224,37 +197,33 @@ func (h *Host) addSome(addrs []netip.Addr) error {
 }
 
 // fail notes why an address could not be added, and has it tried again.
-func (h *Host) fail(a netip.Addr, err error) {
-	h.deny(a, err.Error())
-	h.retry[a] = true
+func (h *Host) fail(r *address, err error) {
+	h.deny(r, err.Error())
+	h.tryAgain(r)
 }
 
 // deny notes that an address was not added. Only a resync tries again. One that was to be moved is where it was.
-func (h *Host) deny(a netip.Addr, note string) {
+func (h *Host) deny(r *address, note string) {
 	where := nowhere
-	for _, device := range h.ledger.Leaving[a] {
-		if h.view.has(a, h.view.link(device)) {
+	for _, device := range h.ledger.Leaving[r.addr] {
+		if h.view.has(r.addr, h.view.link(device)) {
 			where = device
 		}
 	}
-	if len(h.ledger.Leaving[a]) == 0 {
-		h.unrecord(a)
+	if len(h.ledger.Leaving[r.addr]) == 0 {
+		h.unrecord(r)
 	}
-	h.held = h.held.Set(a, Held{Addr: a, Where: where, Note: note})
+	h.show(r, Held{Addr: r.addr, Where: where, Note: note})
 }
 
 // arrive notes that an address is on the device, for the first time where it is new. Its route is to follow.
-func (h *Host) arrive(a netip.Addr, isNew bool) {
-	h.view.set(a, local{link: h.device.index, bits: a.BitLen()})
-	if a.Is6() && isNew {
-		h.arriving[a] = true
-	}
-	h.log.Debug("added an address", "address", a, "device", h.device.name)
-	delete(h.routed, a)
-	h.unrouted[a] = notYet
-	if h.device.kind == realDevice {
-		h.unannounced[a] = true
-	}
+func (h *Host) arrive(r *address, isNew bool) {
+	h.view.set(r.addr, local{link: h.device.index, bits: r.addr.BitLen()})
+	r.arriving = r.arriving || r.addr.Is6() && isNew
+	h.log.Debug("added an address", "address", r.addr, "device", h.device.name)
+	r.source, r.unrouted = netip.Addr{}, notYet
+	r.unannounced = h.device.kind == realDevice
+	h.reopen(r)
 }
 
 func single(a netip.Addr) *net.IPNet {
@@ -262,26 +231,23 @@ func single(a netip.Addr) *net.IPNet {
 }
 
 // removeOurs takes away an address that we added, from wherever it may be, and forgets it.
-func (h *Host) removeOurs(a netip.Addr) error {
-	for _, device := range h.ledger.devices(a) {
-		if err := h.remove(a, device); err != nil {
+func (h *Host) removeOurs(r *address) error {
+	for _, device := range h.ledger.devices(r.addr) {
+		if err := h.remove(r, device); err != nil {
 			return err
 		}
 	}
-	h.unrecord(a)
+	h.unrecord(r)
 	return nil
 }
 
 // remove takes an address and its route from a device. Where it is gone already there is nothing to do.
-func (h *Host) remove(a netip.Addr, device string) error {
-	delete(h.shadowed, a)
-	delete(h.arriving, a)
-	delete(h.unrouted, a)
-	delete(h.unannounced, a)
-	if err := h.unroute(a); err != nil {
+func (h *Host) remove(r *address, device string) error {
+	r.unrouted, r.arriving, r.shadowed, r.unannounced = "", false, false, false
+	if err := h.unroute(r); err != nil {
 		return err
 	}
-	link := h.view.link(device)
+	a, link := r.addr, h.view.link(device)
 	if link == 0 || !h.view.has(a, link) {
 		return nil
 	}
@@ -302,24 +268,16 @@ func (h *Host) removeUnneeded(ctx context.Context) error {
 		}
 	}
 	var all []error
-	for _, a := range slices.SortedFunc(maps.Keys(h.leaving), netip.Addr.Compare) {
-		if h.needed(a) {
-			delete(h.leaving, a)
-			continue
-		}
+	for _, r := range h.leftover(func(r *address) bool { return r.dirty && !r.needed() }) {
 		if ctx.Err() != nil {
 			return errors.Join(append(all, ctx.Err())...)
 		}
-		if _, ours := h.ledger.Addresses[a]; ours {
-			if err := h.removeOurs(a); err != nil {
-				all = append(all, err)
-				continue
-			}
+		if err := h.removeOurs(r); err != nil {
+			all = append(all, err)
+			continue
 		}
-		h.held = h.held.Delete(a)
-		delete(h.leaving, a)
+		h.forget(r)
 	}
-	h.leaving = dataplane.Shrink(h.leaving)
 	return errors.Join(all...)
 }
 
@@ -334,7 +292,7 @@ func (h *Host) clear() error {
 		}
 		all = append(all, restoreSysctls(h.sys, h.ledger, names))
 	}
-	if h.added.Len() == 0 {
+	if len(h.ledger.Addresses) == 0 {
 		all = append(all, h.removeDevices())
 	}
 	return errors.Join(all...)

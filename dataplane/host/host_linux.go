@@ -31,15 +31,12 @@ type Host struct {
 	known
 	device holder
 	demand
-	todo
+	addresses
 	routes
-	announcements
 	tuning
 
-	// added are the ledger's addresses, for readers in other goroutines.
-	added snap.Map[netip.Addr, string]
-	// held says of every address in want or applied who holds it.
-	held snap.Map[netip.Addr, Held]
+	// unheard is the reason why the neighbors have not been told of all addresses.
+	unheard string
 	// mode is what SetMode said last.
 	mode atomic.Pointer[dataplane.Needs]
 	// busy gets the errors of the addresses that are being added while the mode writes its rules; nil means that none are.
@@ -80,29 +77,10 @@ type known struct {
 	gateways []netip.Addr
 }
 
-// demand is what the engine asked for: want, standings and wanted with the last Prepare, applied with the last Finish.
+// demand is what the engine asked for: want with the last Prepare, applied with the last Finish.
 type demand struct {
-	want      snap.Map[netip.Addr, int]
-	standings snap.Map[netip.Addr, balancer.Standing]
-	wanted    snap.Map[balancer.Key, *balancer.Frontend]
-	applied   snap.Map[balancer.Key, *balancer.Frontend]
-	// appliedAt counts the VIPs of applied.
-	appliedAt map[netip.Addr]int
-}
-
-// todo are the addresses about which something is left to do.
-type todo struct {
-	// dirty ones have to be looked at again by the next Prepare, and leaving ones by the next Finish.
-	dirty, leaving map[netip.Addr]bool
-	// retry ones could not be added; the engine says when they are tried again.
-	retry map[netip.Addr]bool
-	// without6 ones could not be added, as their device has IPv6 disabled.
-	without6 map[netip.Addr]bool
-	// late ones are added by Finish, once a frontend with an endpoint is applied on them.
-	late map[netip.Addr]bool
-	// pending ones were added by vipd and have had no applied frontend since. Until they have, they do not answer and are
-	// not announced.
-	pending map[netip.Addr]bool
+	want    balancer.Desired
+	applied snap.Map[balancer.Key, *balancer.Frontend]
 }
 
 var (
@@ -111,9 +89,7 @@ var (
 
 // public is what other goroutines may see.
 type public struct {
-	standings snap.Map[netip.Addr, balancer.Standing]
-	held      snap.Map[netip.Addr, Held]
-	added     snap.Map[netip.Addr, string]
+	addresses snap.Map[netip.Addr, shown]
 	wanted    snap.Map[balancer.Key, *balancer.Frontend]
 	other     []balancer.Problem
 }
@@ -127,16 +103,8 @@ func New(o Options) (*Host, error) {
 		kernel: kernel{sys: procSysctls{}, readView: readView, newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
 		}},
-		known:  known{full: true, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}},
-		demand: demand{appliedAt: map[netip.Addr]int{}},
-		todo: todo{
-			dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{}, pending: map[netip.Addr]bool{}, late: map[netip.Addr]bool{},
-			without6: map[netip.Addr]bool{},
-		},
-		routes: routes{
-			routed: map[netip.Addr]netip.Addr{}, unrouted: map[netip.Addr]string{}, arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{},
-		},
-		announcements: announcements{unannounced: map[netip.Addr]bool{}},
+		known:     known{full: true, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}},
+		addresses: newAddresses(),
 	}
 	if err := h.readLedger(); err != nil {
 		h.log.Warn("not all of the ledger can be used: addresses on devices of others that it does not name count as the host's own", "err", err)
@@ -165,7 +133,7 @@ func New(o Options) (*Host, error) {
 	h.SetMode(o.Mode)
 	h.guard = guard.New(o.Guard())
 	for a := range h.ledger.Addresses {
-		h.added = h.added.Set(a, h.ledger.Addresses[a])
+		h.showOurs(a, true)
 		h.guard.Hold(a, 1)
 	}
 	h.inherited = len(h.ledger.Addresses) > 0
@@ -220,17 +188,21 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 		return err
 	}
 	h.downed = false
-	for _, c := range snap.Diff(h.wanted, want.Frontends) {
+	for _, c := range snap.Diff(h.want.Frontends, want.Frontends) {
 		h.weigh(c, false)
 	}
-	for a := range snap.Diff(h.want, want.Addresses) {
-		h.dirty[a], h.leaving[a] = true, true
+	for a, c := range snap.Diff(h.want.Addresses, want.Addresses) {
+		r := h.at(a)
+		r.wanted = c.HasNew
+		h.mark(r)
 	}
-	for a, c := range snap.Diff(h.standings, want.Standings) {
-		h.dirty[a] = true
+	for a, c := range snap.Diff(h.want.Standings, want.Standings) {
+		r := h.at(a)
+		r.standing = c.New
+		h.mark(r)
 		h.closeOwned(a, c)
 	}
-	h.want, h.standings, h.wanted = want.Addresses, want.Standings, want.Frontends
+	h.want = want
 	h.obey()
 	return errors.Join(h.holdWanted(ctx), ctx.Err())
 }
@@ -259,19 +231,20 @@ func (h *Host) weigh(c snap.Change[*balancer.Frontend], applied bool) {
 // Finish opens what was applied, and removes the addresses that nothing needs.
 func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	all := []error{h.await()}
+	late := false
 	for _, c := range snap.Diff(h.applied, applied) {
 		h.weigh(c, true)
+		if r := h.count(c.New, 1); r != nil && r.lateFor(applied) {
+			h.mark(r)
+			late = true
+		}
 		h.count(c.Old, -1)
-		h.count(c.New, 1)
 	}
 	h.applied = applied
-	all = append(all, h.removeUnneeded(ctx), h.holdLate(ctx))
-	for a := range h.pending {
-		if h.appliedAt[a] > 0 {
-			h.setPending(a, false)
-		}
+	all = append(all, h.removeUnneeded(ctx))
+	if late {
+		all = append(all, h.holdWanted(ctx), h.await())
 	}
-	h.pending = dataplane.Shrink(h.pending)
 	all = append(all, h.guard.Finish(ctx))
 	h.announceAll()
 	all = append(all, h.clear(), h.ledger.save())
@@ -279,32 +252,32 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 	return errors.Join(all...)
 }
 
-// setPending makes an address silent that is about to be added, or ends that.
-func (h *Host) setPending(a netip.Addr, pending bool) {
-	if h.pending[a] == pending {
+// setSilent makes an address silent that is about to be added, or ends that.
+func (h *Host) setSilent(r *address, silent bool) {
+	if r.silent == silent {
 		return
 	}
 	by := 1
-	if h.pending[a] = pending; !pending {
+	if r.silent = silent; !silent {
 		by = -1
-		delete(h.pending, a)
 	}
-	h.guard.Silence(a, by)
+	h.guard.Silence(r.addr, by)
 }
 
-// count keeps the number of applied frontends on each VIP.
-func (h *Host) count(f *balancer.Frontend, by int) {
+// count keeps the number of applied frontends on a VIP. It returns the VIP's record.
+func (h *Host) count(f *balancer.Frontend, by int) *address {
 	if f == nil || f.NodePort {
-		return
+		return nil
 	}
-	if h.appliedAt[f.Addr] += by; h.appliedAt[f.Addr] <= 0 {
-		delete(h.appliedAt, f.Addr)
-		h.leaving[f.Addr] = true
+	r := h.at(f.Addr)
+	switch r.applied += by; {
+	case r.applied > 0:
+		h.setSilent(r, false)
+	case !r.wanted:
+		h.mark(r)
 	}
+	return r
 }
-
-// needed reports whether the address is wanted, or a frontend on it is still there.
-func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a] > 0 }
 
 // Ready implements dataplane.Host: a frontend with source ranges is not applied before the guard of its family stands and
 // knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
@@ -324,7 +297,7 @@ func (h *Host) Resync(addresses bool) {
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, standings: h.standings, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished(), h.guard.Problems())}
+	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)
 }
 
@@ -332,9 +305,9 @@ func (h *Host) publish() {
 func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]
-	for _, held := range p.held.All() {
-		if held.Where == nowhere && held.Standing == "" && h.opts.Bind {
-			out = append(out, notLocal(held, p.wanted))
+	for _, a := range p.addresses.All() {
+		if a.held.Where == nowhere && a.held.Standing == "" && h.opts.Bind {
+			out = append(out, notLocal(a.held, p.wanted))
 		}
 	}
 	return out
@@ -343,9 +316,11 @@ func (h *Host) Problems() []balancer.Problem {
 // Addresses says of every VIP in use who holds it, in the order of addresses.
 func (h *Host) Addresses() []Held {
 	p := h.public.Load()
-	out := make([]Held, 0, p.held.Len())
-	for _, held := range p.held.All() {
-		out = append(out, held)
+	out := make([]Held, 0, p.addresses.Len())
+	for _, a := range p.addresses.All() {
+		if a.held != (Held{}) {
+			out = append(out, a.held)
+		}
 	}
 	return out
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -36,25 +35,22 @@ func (h *Host) updateView() error {
 		h.lost = false
 		clear(h.source[:])
 	}
-	clear(h.arriving) // an event may have been lost
-	h.full, h.stale = false, false
-	maps.Copy(h.dirty, h.wantedOrApplied())
-	for a := range h.ledger.Addresses {
-		h.dirty[a], h.leaving[a] = true, true
+	for _, r := range h.open {
+		r.arriving = false // an event may have been lost
 	}
+	h.full, h.stale = false, false
+	for a := range h.ledger.Addresses {
+		h.at(a)
+	}
+	h.markAll()
 	return nil
 }
 
-// wantedOrApplied is every address in use.
-func (h *Host) wantedOrApplied() map[netip.Addr]bool {
-	all := map[netip.Addr]bool{}
-	for a := range h.want.Keys() {
-		all[a] = true
+// markAll notes that all addresses have to be compared again with what is wanted.
+func (h *Host) markAll() {
+	for _, r := range h.all {
+		h.mark(r)
 	}
-	for a := range h.appliedAt {
-		all[a] = true
-	}
-	return all
 }
 
 // catchUp takes in events in the middle of work.
@@ -67,7 +63,8 @@ func (h *Host) catchUp() {
 // noteEvent takes in one event.
 func (h *Host) noteEvent(c change) {
 	if c.route {
-		h.lost = h.lost || h.routed[c.addr].IsValid() // else vipd itself has removed it
+		r := h.all[c.addr]
+		h.lost = h.lost || r != nil && r.source.IsValid() // else vipd itself has removed it
 		return
 	}
 	if c.addr.IsValid() {
@@ -75,10 +72,12 @@ func (h *Host) noteEvent(c change) {
 			h.view.unset(c.addr, c.link, c.at.bits)
 		} else {
 			h.view.set(c.addr, c.at)
-			delete(h.arriving, c.addr)
 		}
-		h.dirty[c.addr] = true
-		if !h.added.Has(c.addr) {
+		if r := h.all[c.addr]; r != nil {
+			r.arriving = r.arriving && c.gone
+			h.mark(r)
+		}
+		if h.ledger.Addresses[c.addr] == "" {
 			h.renumbered[familyOf(c.addr)] = true
 		}
 		return
@@ -130,19 +129,18 @@ func (h *Host) record(a netip.Addr, device string) {
 		h.guard.Hold(a, 1)
 	}
 	h.ledger.setAddress(a, device)
-	h.added = h.added.Set(a, device)
+	h.showOurs(a, true)
 }
 
 // unrecord notes that an address is not ours any more.
-func (h *Host) unrecord(a netip.Addr) {
-	if _, ok := h.ledger.Addresses[a]; ok {
-		h.guard.Hold(a, -1)
+func (h *Host) unrecord(r *address) {
+	if _, ok := h.ledger.Addresses[r.addr]; ok {
+		h.guard.Hold(r.addr, -1)
 	}
-	h.ledger.dropAddress(a)
-	delete(h.unrouted, a)
-	delete(h.unannounced, a)
-	h.setPending(a, false)
-	h.added = h.added.Delete(a)
+	h.ledger.dropAddress(r.addr)
+	r.unrouted, r.unannounced = "", false
+	h.setSilent(r, false)
+	h.showOurs(r.addr, false)
 }
 
 // Intact looks at what has happened to addresses since the last look, and at the guard. What could not be announced yet
@@ -159,7 +157,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		return reason, nil
 	}
 	arrived := h.dropArrived()
-	if len(h.unannounced) > 0 {
+	if len(h.leftover(func(r *address) bool { return r.unannounced })) > 0 {
 		h.announceAll()
 		h.publish()
 	}
@@ -184,22 +182,18 @@ func (h *Host) addressesIntact() (reason string) {
 		return "the device that holds the VIPs was taken down"
 	}
 	moved := false
-	for a := range h.dirty {
-		if !h.needed(a) {
-			delete(h.dirty, a)
-			continue
-		}
-		was := h.held.At(a)
-		held, next := h.decide(a)
+	for _, r := range h.leftover(func(r *address) bool { return r.dirty && r.needed() }) {
+		was := r.held
+		held, next := r.decide(h.place(r.addr), h.site())
 		switch {
 		case (next == keep || next == wait) && held.Where == was.Where:
-		case (next == keep || next == wait) && (h.standings.At(a) == balancer.Owned || !h.opts.Bind):
-			h.held = h.held.Set(a, held) // vipd owner or another program brings and takes it: that is no drift
+		case (next == keep || next == wait) && (r.standing == balancer.Owned || !h.opts.Bind):
+			h.show(r, held) // vipd owner or another program brings and takes it: that is no drift
 			moved = true
 		default:
-			return h.difference(a, was)
+			return h.difference(r.addr, was)
 		}
-		delete(h.dirty, a)
+		r.dirty = false
 	}
 	if moved {
 		h.publish()
@@ -228,8 +222,8 @@ func (h *Host) routesIntact() string {
 			there[a.Unmap()] = true
 		}
 	}
-	for a := range h.routed {
-		if !there[a] {
+	for a, r := range h.all {
+		if r.source.IsValid() && !there[a] {
 			return fmt.Sprintf("the route to %s is gone from %s", a, h.device.name)
 		}
 	}
@@ -248,12 +242,16 @@ func (h *Host) lookAtSysctls() error {
 
 // lookAtIPv6 has the addresses looked at again that the device could not take for want of IPv6, once it has that.
 func (h *Host) lookAtIPv6() {
-	if len(h.without6) == 0 {
+	if !h.device.without6 {
 		return
 	}
 	if value, err := h.sys.Read(disableIPv6(h.device.name)); err == nil && value == "0" {
-		maps.Copy(h.dirty, h.without6)
-		clear(h.without6)
+		h.device.without6 = false
+		for _, r := range h.all {
+			if r.wanted && r.addr.Is6() && r.held.Where == nowhere {
+				h.mark(r)
+			}
+		}
 	}
 }
 
@@ -295,7 +293,7 @@ func (h *Host) difference(a netip.Addr, was Held) string {
 
 // sourceChanged reports whether connections to held VIPs should leave with another address of the node.
 func (h *Host) sourceChanged() string {
-	if h.added.Len() == 0 {
+	if len(h.ledger.Addresses) == 0 {
 		return ""
 	}
 	for i, s := range h.source {

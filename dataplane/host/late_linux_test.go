@@ -134,7 +134,7 @@ func TestIPv6Enabled(t *testing.T) {
 	h := newHost(t, o)
 	f := frontend("[fd01::77]:80")
 	apply(t, h, f)
-	if held := h.held.At(netip.MustParseAddr("fd01::77")); held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
+	if held := h.Addresses()[0]; held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
 		t.Errorf("it is %+v", held)
 	}
 	must(t, os.WriteFile(disable, []byte("0"), 0))
@@ -162,14 +162,15 @@ func TestLateRoute(t *testing.T) {
 	gone := func(what string) {
 		t.Helper()
 		lab.Eventually(t, 10*time.Second, what, func() error {
-			if look(); kernels() || len(h.arriving) > 0 {
-				return fmt.Errorf("the kernel's route is there: %v; arriving: %v", kernels(), h.arriving)
+			if look(); kernels() || h.at(a).arriving {
+				return fmt.Errorf("the kernel's route is there: %v; arriving: %v", kernels(), h.at(a).arriving)
 			}
 			return nil
 		})
 	}
 	gone("the end of the adding")
-	h.shadowed[a], h.arriving[a] = true, false // as after waiting in vain
+	h.at(a).shadowed, h.at(a).arriving = true, true // as after waiting in vain
+	h.reopen(h.at(a))
 	runIP(t, "-6", "route", "add", "local", "fd01::77", "dev", h.device.name, "table", "local", "proto", "kernel", "metric", "1")
 	look()
 	if !kernels() {

@@ -31,7 +31,10 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.A
 	alone := func(a netip.Addr) bool {
 		return !slices.ContainsFunc(v.addrs[a], func(at local) bool { return at.bits != a.BitLen() })
 	}
-	own = v.own(func(a netip.Addr) bool { return p.added.Has(a) || p.standings.At(a) == balancer.Owned && alone(a) })
+	own = v.own(func(a netip.Addr) bool {
+		now := p.addresses.At(a)
+		return now.ours || now.held.Standing == balancer.Owned && alone(a)
+	})
 	own = slices.DeleteFunc(own, func(a netip.Addr) bool { return !within(a, networks) })
 	return own, slices.DeleteFunc(slices.Clone(own), alone), nil
 }

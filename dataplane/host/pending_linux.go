@@ -3,20 +3,12 @@ package host
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/neigh"
 )
-
-// announcements are what the neighbours have yet to be told: unannounced are the addresses, and unheard is why they were not.
-type announcements struct {
-	unannounced map[netip.Addr]bool
-	unheard     string
-}
 
 // notYet is why a route is missing that was not tried yet.
 const notYet = "it was not tried yet"
@@ -27,19 +19,22 @@ func (h *Host) rerouteAll() error {
 		return nil // there is nothing that routes could lead to, which is a problem of every VIP already
 	}
 	var all []error
-	h.asleep, h.unrouted = false, dataplane.Shrink(h.unrouted)
+	h.asleep = false
 	for family := range h.source {
 		if !h.holds(family) {
 			continue
 		}
-		addrs := slices.Collect(maps.Keys(h.unrouted))
 		if h.sourceLost(family) {
 			h.source[family], h.renumbered[family] = h.anySource(family), false
-			addrs = slices.Collect(maps.Keys(h.ledger.Addresses))
+			for a := range h.ledger.Addresses {
+				if r := h.at(a); familyOf(a) == family && r.held.Where == h.device.name && r.unrouted == "" {
+					r.unrouted = notYet
+					h.reopen(r)
+				}
+			}
 		}
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		all = append(all, h.reroute(family, slices.DeleteFunc(addrs, func(a netip.Addr) bool {
-			return familyOf(a) != family || h.held.At(a).Where != h.device.name
+		all = append(all, h.reroute(family, h.leftover(func(r *address) bool {
+			return r.unrouted != "" && familyOf(r.addr) == family && r.held.Where == h.device.name
 		})))
 	}
 	return errors.Join(all...)
@@ -54,43 +49,41 @@ func (h *Host) sourceLost(family int) bool {
 
 // reroute gives addresses of a family their routes, or notes why they have none. That the device is down is no error: it
 // will come up.
-func (h *Host) reroute(family int, addrs []netip.Addr) error {
+func (h *Host) reroute(family int, some []*address) error {
 	if !h.view.devices[h.device.index].up {
-		for _, a := range addrs {
+		for _, r := range some {
 			h.asleep = true
-			h.unroutable(a, "device "+h.device.name+" is down")
+			h.unroutable(r, "device "+h.device.name+" is down")
 		}
 		return nil
 	}
 	var all []error
-	for i, err := range h.route(family, addrs) {
-		a := addrs[i]
+	for i, err := range h.route(family, some) {
+		r := some[i]
 		if err != nil {
-			h.unroutable(a, err.Error())
+			h.unroutable(r, err.Error())
 			all = append(all, err)
 			continue
 		}
-		if _, pending := h.unrouted[a]; pending {
-			delete(h.unrouted, a)
-			if held := (Held{Addr: a, Where: h.device.name, Note: h.device.note}); h.held.At(a) != held {
-				h.held = h.held.Set(a, held)
-			}
-		}
+		r.unrouted = ""
+		h.show(r, Held{Addr: r.addr, Where: h.device.name, Note: h.device.note})
 	}
 	return errors.Join(all...)
 }
 
 // unroutable notes why an address has no route.
-func (h *Host) unroutable(a netip.Addr, reason string) {
-	h.unrouted[a] = reason
-	h.held = h.held.Set(a, Held{Addr: a, Where: h.device.name, Note: "its route is pending: " + reason})
+func (h *Host) unroutable(r *address, reason string) {
+	r.unrouted = reason
+	h.show(r, Held{Addr: r.addr, Where: h.device.name, Note: "its route is pending: " + reason})
 }
 
 // announceAgain has all addresses announced that are on the device: it is connected to something now.
 func (h *Host) announceAgain() {
 	for a, device := range h.ledger.Addresses {
 		if device == h.device.name {
-			h.unannounced[a] = true
+			r := h.at(a)
+			r.unannounced = true
+			h.reopen(r)
 		}
 	}
 }
@@ -98,37 +91,31 @@ func (h *Host) announceAgain() {
 // announceAll announces what is not announced yet and serves. What can't be announced now stays for the next look.
 func (h *Host) announceAll() {
 	h.unheard = ""
-	serving := make([]netip.Addr, 0, len(h.unannounced))
-	for a := range h.unannounced {
-		if !h.pending[a] {
-			serving = append(serving, a)
-		}
-	}
+	serving := h.leftover(func(r *address) bool { return r.unannounced && !r.silent })
 	if len(serving) == 0 {
-		h.unannounced = dataplane.Shrink(h.unannounced)
 		return
 	}
-	switch d, err := h.holder(); {
+	d, err := h.holder()
+	switch {
 	case err != nil:
 		h.unheard = err.Error()
 		return
-	case d.kind != realDevice:
-		h.unannounced = map[netip.Addr]bool{}
-		return
-	}
-	if !h.view.devices[h.device.index].running {
-		h.unheard = h.device.name + " is down, or connected to nothing"
+	case !h.view.devices[d.index].running:
+		h.unheard = d.name + " is down, or connected to nothing"
 		return
 	}
 	const atOnce = 100 // what is announced twice after an error does no harm
-	slices.SortFunc(serving, netip.Addr.Compare)
-	for addrs := range slices.Chunk(serving, atOnce) {
-		if err := neigh.Announce(h.device.index, addrs); err != nil {
+	for part := range slices.Chunk(serving, atOnce) {
+		addrs := make([]netip.Addr, len(part))
+		for i, r := range part {
+			addrs[i] = r.addr
+		}
+		if err := neigh.Announce(d.index, addrs); err != nil {
 			h.unheard = err.Error()
 			return
 		}
-		for _, a := range addrs {
-			delete(h.unannounced, a)
+		for _, r := range part {
+			r.unannounced = false
 		}
 	}
 }
@@ -136,23 +123,16 @@ func (h *Host) announceAll() {
 // unfinished are the problems of addresses that are held but for something that is tried again.
 func (h *Host) unfinished() []balancer.Problem {
 	var out []balancer.Problem
-	if a, n := first(h.unrouted); n > 0 && h.unrouted[a] != notYet {
+	if some := h.leftover(func(r *address) bool { return r.unrouted != "" }); len(some) > 0 && some[0].unrouted != notYet {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"VIPs are held without their routes (%d, such as %s): connections from this host to them fail, or leave with the VIP's own address: %s", n, a, h.unrouted[a])})
+			"VIPs are held without their routes (%d, such as %s): connections from this host to them fail, or leave with the VIP's own address: %s", len(some), some[0].addr, some[0].unrouted)})
 	}
-	if a, n := first(h.unannounced); n > 0 && h.unheard != "" {
+	if h.unheard == "" {
+		return out
+	}
+	if some := h.leftover(func(r *address) bool { return r.unannounced }); len(some) > 0 {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"VIPs are not announced to the neighbours yet (%d, such as %s): %s", n, a, h.unheard)})
+			"VIPs are not announced to the neighbours yet (%d, such as %s): %s", len(some), some[0].addr, h.unheard)})
 	}
 	return out
-}
-
-// first returns the least of some addresses, and how many there are.
-func first[V any](addrs map[netip.Addr]V) (least netip.Addr, n int) {
-	for a := range addrs {
-		if !least.IsValid() || a.Less(least) {
-			least = a
-		}
-	}
-	return least, len(addrs)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,26 +16,19 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/lib/wake"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/rtnl"
 )
 
 // routes are how connections from this host to held VIPs leave.
 type routes struct {
-	// source are the node's own addresses, IPv4 and IPv6, that they leave with; routed says which of them each VIP's route
-	// carries.
+	// source are the node's own addresses, IPv4 and IPv6, that they leave with.
 	source [2]netip.Addr
-	routed map[netip.Addr]netip.Addr
 	// lost: a route of ours was, or may have been, removed since they were looked at, perhaps by others.
 	lost bool
 	// renumbered: others' addresses of the family have changed since a source was looked for.
 	renumbered [2]bool
-	// unrouted are held addresses whose route is not right yet, with the reason; asleep: some wait for the device to come up.
-	unrouted map[netip.Addr]string
-	asleep   bool
-	// arriving are IPv6 addresses that the kernel is still adding, true while that is waited for; shadowed are those whose route from
-	// the kernel has to go.
-	arriving, shadowed map[netip.Addr]bool
+	// asleep reports whether routes wait for the device to come up.
+	asleep bool
 }
 
 // routeProtocol marks our routes, so that they are recognised without any memory. The number is unused in
@@ -57,9 +49,11 @@ func world() [2]netip.Addr {
 // last choice. It is invalid where the node has none.
 func (h *Host) anySource(family int) netip.Addr {
 	own := h.view.own(func(a netip.Addr) bool {
-		return familyOf(a) != family || h.added.Has(a) || h.standings.At(a) == balancer.Owned
+		r := h.all[a]
+		return familyOf(a) != family || h.ledger.Addresses[a] != "" || r != nil && r.standing == balancer.Owned
 	})
-	if private := slices.DeleteFunc(slices.Clone(own), h.needed); len(private) > 0 {
+	private := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { r := h.all[a]; return r != nil && r.needed() })
+	if len(private) > 0 {
 		own = private
 	}
 	if len(own) == 0 {
@@ -90,7 +84,9 @@ func (h *Host) rank(a netip.Addr) int {
 
 // readRoutes reads which of our routes are there, and removes those of addresses that we do not hold.
 func (h *Host) readRoutes() error {
-	clear(h.routed)
+	for _, r := range h.all {
+		r.source = netip.Addr{}
+	}
 	for _, r := range h.ourRoutes(routeProtocol) {
 		dst, ok := netip.AddrFromSlice(r.Dst.IP)
 		if !ok {
@@ -99,9 +95,11 @@ func (h *Host) readRoutes() error {
 		dst = dst.Unmap()
 		src, _ := netip.AddrFromSlice(r.Src) // invalid where the kernel has dropped the address
 		device := h.ledger.Addresses[dst]
-		if device != "" && h.view.link(device) == r.LinkIndex && src.IsValid() && !h.routed[dst].IsValid() {
-			h.routed[dst] = src.Unmap()
-			continue
+		if device != "" && h.view.link(device) == r.LinkIndex && src.IsValid() {
+			if record := h.at(dst); !record.source.IsValid() {
+				record.source = src.Unmap()
+				continue
+			}
 		}
 		if err := h.dropRoute(r); err != nil {
 			return err
@@ -153,9 +151,9 @@ func (h *Host) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
 // comes: this was half of the time that ten thousand addresses take.
 // For IPv6 the kernel's own has a metric that others can't have, so it goes once ours is there, see unshadow; should
 // the node's address go, the kernel keeps our route without it.
-func (h *Host) route(family int, addrs []netip.Addr) []error {
+func (h *Host) route(family int, some []*address) []error {
 	src := h.source[family]
-	errs := make([]error, len(addrs))
+	errs := make([]error, len(some))
 	if !src.IsValid() {
 		return errs
 	}
@@ -164,46 +162,47 @@ func (h *Host) route(family int, addrs []netip.Addr) []error {
 		flags |= unix.NLM_F_REPLACE // IPv6 takes routes that differ in the source alone for the same
 	}
 	var put, drop []rtnl.Message
-	var routed, replaced []int // by their places in addrs
-	for i, a := range addrs {
-		if h.routed[a] != src {
-			put, routed = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, flags, a, src, h.device.index, routeProtocol)), append(routed, i)
+	var routed, replaced []int // by their places among some
+	for i, r := range some {
+		if r.source != src {
+			put, routed = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, flags, r.addr, src, h.device.index, routeProtocol)), append(routed, i)
 		}
 	}
 	for j, err := range h.batches.Do(put) {
 		i := routed[j]
-		a := addrs[i]
+		r := some[i]
 		if err != nil && !errors.Is(err, syscall.EEXIST) {
-			errs[i] = fmt.Errorf("adding the route to %s from %s: %w", a, src, err)
+			errs[i] = fmt.Errorf("adding the route to %s from %s: %w", r.addr, src, err)
 			continue
 		}
-		old := h.routed[a]
-		h.routed[a] = src
-		if a.Is6() {
-			h.shadowed[a] = true
+		old := r.source
+		r.source = src
+		if family == 1 {
+			r.shadowed = true
+			h.reopen(r)
 		} else if old.IsValid() {
-			drop, replaced = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, old, h.device.index, routeProtocol)), append(replaced, i)
+			drop, replaced = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, r.addr, old, h.device.index, routeProtocol)), append(replaced, i)
 		}
 	}
 	if family == 0 {
-		h.spare(addrs, routed)
+		h.spare(some, routed)
 	}
 	for j, err := range h.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
-			errs[replaced[j]] = fmt.Errorf("removing the old route to %s: %w", addrs[replaced[j]], err)
+			errs[replaced[j]] = fmt.Errorf("removing the old route to %s: %w", some[replaced[j]].addr, err)
 		}
 	}
 	return errs
 }
 
 // spare puts a route without a source in the place of the kernel's own to some of these addresses.
-func (h *Host) spare(addrs []netip.Addr, which []int) {
+func (h *Host) spare(some []*address, which []int) {
 	var put, drop []rtnl.Message
 	for _, i := range which {
-		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, addrs[i], netip.Addr{}, h.device.index, spareProtocol))
+		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, some[i].addr, netip.Addr{}, h.device.index, spareProtocol))
 	}
 	for j, err := range h.batches.Do(put) {
-		if a := addrs[which[j]]; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
+		if a := some[which[j]].addr; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
 			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, h.device.index, unix.RTPROT_KERNEL))
 		}
 	}
@@ -211,51 +210,38 @@ func (h *Host) spare(addrs []netip.Addr, which []int) {
 }
 
 // unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
-// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there. Those whose event
-// is late, as on a busy host, are left for when it comes, see Intact.
-func (h *Host) unshadow(ctx context.Context) error {
-	if len(h.shadowed) == 0 {
-		h.shadowed, h.arriving = map[netip.Addr]bool{}, dataplane.Shrink(h.arriving)
+// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there. If the event of a
+// fresh address is late, as on a busy host, its route is left for when it comes, see Intact.
+func (h *Host) unshadow(ctx context.Context, fresh []*address) error {
+	shadowed := func(r *address) bool { return r.shadowed }
+	if len(h.leftover(shadowed)) == 0 {
 		return nil
 	}
 	const patience, pause = time.Second, 2 * time.Millisecond
-	awaited := func() bool {
-		for _, wait := range h.arriving {
-			if wait {
-				return !h.stale
-			}
-		}
-		return false
-	}
-	for deadline := time.Now().Add(patience); awaited() && time.Now().Before(deadline) && wake.Sleep(ctx, pause); {
+	arriving := func(r *address) bool { return r.arriving }
+	for deadline := time.Now().Add(patience); !h.stale && slices.ContainsFunc(fresh, arriving) && time.Now().Before(deadline) && wake.Sleep(ctx, pause); {
 		h.catchUp()
 	}
-	for a := range h.arriving {
-		h.arriving[a] = false
-	}
-	return h.dropShadows(slices.Collect(maps.Keys(h.shadowed)))
+	return h.dropShadows(h.leftover(shadowed))
 }
 
 // dropArrived removes the kernel's routes of those addresses that have come after unshadow. Where their device is gone, so are they.
 func (h *Host) dropArrived() error {
-	if len(h.shadowed) == 0 {
+	come := h.leftover(func(r *address) bool { return r.shadowed && !r.arriving })
+	if len(come) == 0 {
 		return nil
 	}
 	if d, err := h.holder(); err != nil || d.index == 0 {
-		clear(h.shadowed)
-		return nil //nolint:nilerr // status has it, and what comes to the device is shadowed anew
-	}
-	var come []netip.Addr
-	for a := range h.shadowed {
-		if _, arriving := h.arriving[a]; !arriving {
-			come = append(come, a)
+		for _, r := range come {
+			r.shadowed = false
 		}
+		return nil //nolint:nilerr // status has it, and what comes to the device is shadowed anew
 	}
 	return h.dropShadows(come)
 }
 
 // dropShadows removes the kernel's routes to shadowed addresses. Those that are still arriving remain shadowed.
-func (h *Host) dropShadows(shadowed []netip.Addr) error {
+func (h *Host) dropShadows(shadowed []*address) error {
 	if len(shadowed) == 0 {
 		return nil
 	}
@@ -264,26 +250,25 @@ func (h *Host) dropShadows(shadowed []netip.Addr) error {
 		return fmt.Errorf("looking at device %s: %w", h.device.name, err)
 	}
 	var drop []rtnl.Message
-	for _, a := range shadowed {
-		drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
+	for _, r := range shadowed {
+		drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, r.addr, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
 	}
 	var all []error
 	for i, err := range h.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
-			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", shadowed[i], err))
+			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", shadowed[i].addr, err))
 		}
 	}
-	for _, a := range shadowed {
-		if _, arriving := h.arriving[a]; !arriving {
-			delete(h.shadowed, a)
-		}
+	for _, r := range shadowed {
+		r.shadowed = r.arriving
 	}
 	return errors.Join(all...)
 }
 
 // unroute removes our route to an address.
-func (h *Host) unroute(a netip.Addr) error {
-	if !h.routed[a].IsValid() {
+func (h *Host) unroute(record *address) error {
+	a := record.addr
+	if !record.source.IsValid() {
 		return nil
 	}
 	r := &netlink.Route{Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
@@ -295,6 +280,6 @@ func (h *Host) unroute(a netip.Addr) error {
 			return fmt.Errorf("removing the route to %s: %w", a, err)
 		}
 	}
-	delete(h.routed, a)
+	record.source = netip.Addr{}
 	return nil
 }
