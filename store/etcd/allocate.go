@@ -20,8 +20,6 @@ type allocation struct {
 	take       []netip.Addr
 	// pools are those that it has addresses of.
 	pools []*pool
-	// read is the revision at which no text claimed what it gets.
-	read int64
 }
 
 // heldVIP is an allocated address, with the revision of its last change.
@@ -52,17 +50,23 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	if err != nil {
 		return allocation{}, err
 	}
-	out := allocation{pools: slices.Compact(slices.Clone(wanted)), read: b.read}
-	given := match(b.of[s.Name], wanted, func(a netip.Addr, p *pool) bool { return p.holds(a) && !slices.Contains(s.VIPs, a) })
-	for _, a := range b.of[s.Name] {
-		if h := (heldVIP{a, b.held[a].modified}); slices.Contains(given, a) {
-			out.keep = append(out.keep, h)
-		} else {
-			out.free = append(out.free, h)
-		}
+	out := allocation{pools: slices.Compact(slices.Clone(wanted))}
+	missing := map[*pool]int{}
+	for _, p := range wanted {
+		missing[p]++
 	}
-	for i, p := range wanted {
-		if given[i].IsValid() {
+	for _, a := range b.of[s.Name] {
+		h := heldVIP{a, b.held[a].modified}
+		i := slices.IndexFunc(out.pools, func(p *pool) bool { return p.holds(a) })
+		if i < 0 || missing[out.pools[i]] == 0 || slices.Contains(s.VIPs, a) {
+			out.free = append(out.free, h)
+			continue
+		}
+		out.keep = append(out.keep, h)
+		missing[out.pools[i]]--
+	}
+	for _, p := range wanted {
+		if missing[p]--; missing[p] < 0 {
 			continue
 		}
 		a := p.pick(s.Name, attempt, func(a netip.Addr) bool {
@@ -77,8 +81,8 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	return out, nil
 }
 
-// wanted are the pools that a service asks for, one for each address. Where pools overlap, those that have little come
-// first, and get theirs.
+// wanted returns the pools that a service asks for, one for each address, by name. Two that overlap are an error: an address could be
+// of either.
 func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	var wanted []*pool
 	for _, name := range s.Pools {
@@ -92,7 +96,14 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 		}
 		wanted = append(wanted, p)
 	}
-	slices.SortFunc(wanted, func(a, b *pool) int { return cmp.Or(cmp.Compare(a.size(), b.size()), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(wanted, func(a, b *pool) int { return cmp.Compare(a.name, b.name) })
+	for i, p := range wanted {
+		for _, other := range wanted[:i] {
+			if p != other && p.overlaps(other) {
+				return nil, fmt.Errorf("service %s: pools %q and %q overlap, so they can't both give it addresses: ask for addresses of one of them, or give each its own networks", s.Name, other.name, p.name)
+			}
+		}
+	}
 	return wanted, nil
 }
 
@@ -102,32 +113,6 @@ func joined(cidrs []netip.Prefix) string {
 		texts = append(texts, c.String())
 	}
 	return strings.Join(texts, ", ")
-}
-
-// match gives as many of the pools as possible an address that fits, preferring the first addresses. The answer has the
-// address of each pool, invalid where it has none.
-func match(addresses []netip.Addr, pools []*pool, fits func(netip.Addr, *pool) bool) []netip.Addr {
-	given := make([]netip.Addr, len(pools))
-	for _, a := range addresses {
-		seen := make([]bool, len(pools))
-		// place finds a pool for a, where need be by moving what others have.
-		var place func(netip.Addr) bool
-		place = func(a netip.Addr) bool {
-			for i, p := range pools {
-				if seen[i] || !fits(a, p) {
-					continue
-				}
-				seen[i] = true
-				if !given[i].IsValid() || place(given[i]) {
-					given[i] = a
-					return true
-				}
-			}
-			return false
-		}
-		place(a)
-	}
-	return given
 }
 
 // allOf is the allocation of a service that is to hold nothing.

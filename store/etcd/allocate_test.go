@@ -90,7 +90,7 @@ func randomBook(r *rand.Rand) *book {
 		pools: map[string]*pool{
 			"default": {name: "default", cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/29")}},
 			"blue":    {name: "blue", cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.4/30"), netip.MustParsePrefix("10.0.0.10/31")}},
-			"green":   {name: "green", cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}},
+			"green":   {name: "green", cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.12/30")}},
 			"wide":    {name: "wide", cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28"), netip.MustParsePrefix("fd00::/64")}},
 		},
 	}
@@ -119,6 +119,12 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		has = append(has, h.addr)
 	}
 	most := best(b, s, b.of[s.Name])
+	if overlap := overlapping(b, s); overlap || err != nil && strings.Contains(err.Error(), " overlap, ") {
+		if overlap && err != nil {
+			return ""
+		}
+		return fmt.Sprintf("its pools overlap: %t", overlap)
+	}
 	if err != nil {
 		free := func(p *pool) bool { // some pool must have too little
 			for i := range min(p.size(), 100) {
@@ -151,6 +157,22 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		return "what it has is not what it asks for"
 	}
 	return ""
+}
+
+// overlapping reports whether two of the pools have an address of the few.
+func overlapping(b *book, s *balancer.Service) bool {
+	for i := range 18 {
+		in := map[string]bool{}
+		for _, name := range s.Pools {
+			if name = cmp.Or(name, DefaultPool); b.pools[name].holds(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})) {
+				in[name] = true
+			}
+		}
+		if len(in) > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // best is how many of the wishes the addresses can fulfil, found by trying all.

@@ -82,7 +82,10 @@ func TestAllocation(t *testing.T) {
 	_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("")})
 	expectError(t, err, `there is no pool default: "vipctl pool set default CIDR...`)
 	setPool(t, w, "default", "10.96.0.0/28")
-	setPool(t, w, "blue", "10.96.0.8/29", "fd00:96::/64")
+	setPool(t, w, "blue", "10.96.0.0/29", "fd00:96::/64")
+	_, err = w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("", "blue")})
+	expectError(t, err, `pools "blue" and "default" overlap`)
+	setPool(t, w, "blue", "10.96.1.8/29", "fd00:96::/64")
 	r := apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
@@ -203,7 +206,7 @@ func (h *allocations) step() {
 		fields := auto(pools...)
 		fields["ports"].([]any)[0].(map[string]any)["port"] = int64(1 + h.IntN(100))
 		result, err := h.writer().Apply(h.t.Context(), etcd.Change{Name: balancer.Name(name), Fields: fields, Base: etcd.Any})
-		if err != nil && !strings.Contains(err.Error(), "is exhausted") && !strings.Contains(err.Error(), "there is no pool") {
+		if err != nil && !strings.Contains(err.Error(), "is exhausted") && !strings.Contains(err.Error(), "there is no pool") && !strings.Contains(err.Error(), "overlap") {
 			h.t.Fatal(err)
 		}
 		if err == nil {

@@ -24,8 +24,6 @@ type book struct {
 	// pools and texts are read only where an address is to be found; nil until then.
 	pools map[string]*pool
 	texts map[balancer.Name][]netip.Addr
-	// read is the revision at which the texts were.
-	read int64
 	// claimed counts the texts that claim an address.
 	claimed map[netip.Addr]int
 }
@@ -71,7 +69,7 @@ func (w *Writer) readRest(ctx context.Context, b *book) error {
 	if err != nil {
 		return err
 	}
-	b.pools, b.read, b.claimed, b.texts = pools, revision, map[netip.Addr]int{}, map[balancer.Name][]netip.Addr{}
+	b.pools, b.claimed, b.texts = pools, map[netip.Addr]int{}, map[balancer.Name][]netip.Addr{}
 	for name, vips := range texts {
 		b.claim(name, vips)
 	}

@@ -10,9 +10,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestManyClaims: what one writer itself has come to claim since its look makes none of its changes stale, those of more
-// claims than a transaction has slots for among them. What another has does.
-func TestManyClaims(t *testing.T) {
+// TestClaims lets a writer apply services with few and many claims. Its own claims since its look make none of its changes stale. The
+// claims of another writer do, and those of a version that wrote a key for each claim.
+func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
 	w, other := newWriter(t, p.config), newWriter(t, p.config)
@@ -40,4 +40,13 @@ func TestManyClaims(t *testing.T) {
 	if r, err := w.Apply(t.Context(), checked(at(35, 1))); !errors.As(err, &stale) {
 		t.Errorf("many claims of another are passed over: %+v, %v", r, err)
 	}
+	look = apply(t, w, at(36, 1)).Revision
+	apply(t, w, checked(at(37, 1)))
+	p.put("/claims/7ff", "s38")
+	if r, err := w.Apply(t.Context(), checked(at(39, 1))); !errors.As(err, &stale) {
+		t.Errorf("claims of an earlier version are passed over: %+v, %v", r, err)
+	}
+	same := checked(at(1, 1))
+	same.Base, same.Fields["scheduler"] = etcd.Any, "lc" // which claims nothing new
+	apply(t, w, same)
 }

@@ -9,7 +9,7 @@
 //	PREFIX/nodes/NODE/live, status     that a node is there, and how it is, under one lease
 //	PREFIX/hosts/NODE                  the node's own addresses, under the same lease
 //	PREFIX/history/SERVICE/N           the last texts of a service
-//	PREFIX/claims/SLOT                 that a service has come to claim something: turns for those who write
+//	PREFIX/claims/all                  the service that claimed something last: turns for writers
 //	PREFIX/health/NODE/live            that a node takes part in the fleet's health checks
 //	PREFIX/health/NODE/SERVICE/ADDRESS what it has found of an endpoint, under the same lease as that
 //
@@ -72,9 +72,9 @@
 // # Claims
 //
 // No two services may come to claim one address, port and protocol, or one node port, and a transaction can't look at all
-// texts. So it writes a slot of each claim that it brings about (4,096 in all, by hash), on the condition that no other has
-// written that since the texts were read (Change.Checked). Who is overtaken gets a StaleError, reads again and sees. What is
-// written by other means than Apply knows nothing of slots: the hosts leave a contested claim with who had it first.
+// texts. So a transaction that brings about a claim writes claims/all, on the condition that no other has written below claims/ since
+// the texts were read (Change.Checked). A writer that was overtaken gets a StaleError, and reads again. Other programs don't write
+// there: if two services claim the same, the hosts serve the one that had it first.
 //
 // # Health checks
 //

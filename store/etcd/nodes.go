@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
@@ -49,11 +50,8 @@ func (n *Node) Ready() string {
 	return NodeReady
 }
 
-// Nodes returns all nodes that are there, or that are told something, by name. Revision is that of the newest change of
-// services, endpoints, overrides and addresses, but for removals that leave nothing behind: those of endpoints and overrides
-// count with the next change. What others say they have come to tells less: who has read everything anew names the revision
-// of that. Asked again and again it may be some seconds behind, because finding it costs etcd a look at every key. It is 0
-// for who may not read all that.
+// Nodes returns all nodes that exist or are configured, by name. Revision is the newest change of what all nodes follow. Removals of
+// endpoints and overrides leave nothing behind, so they count with the next change. It is 0 if the user may not read all that.
 func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = w.Statuses(ctx); err != nil {
 		return nil, 0, err
@@ -62,6 +60,23 @@ func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err e
 		return nodes, 0, nil
 	}
 	return nodes, revision, err
+}
+
+// newest returns the revision of the last change of what all nodes follow. The history is read because it knows of removed services.
+func (w *Writer) newest(ctx context.Context) (revision int64, err error) {
+	for _, s := range append(w.keys.scopes(""), folder(w.keys.prefix+historyFolder)) {
+		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
+			Key: []byte(s.key), RangeEnd: []byte(s.end), Limit: 1, KeysOnly: true,
+			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
+		})
+		if err != nil {
+			return 0, err
+		}
+		if len(answer.Kvs) > 0 {
+			revision = max(revision, answer.Kvs[0].ModRevision)
+		}
+	}
+	return revision, nil
 }
 
 // Statuses returns the nodes as Nodes does, and looks at no other keys.

@@ -111,6 +111,11 @@ func (p *pool) holds(a netip.Addr) bool {
 	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
+// overlaps reports whether both pools have an address.
+func (p *pool) overlaps(other *pool) bool {
+	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(other.cidrs, c.Overlaps) })
+}
+
 // usable is how many addresses of a network can be given, and the place of the first: the network's own address is left
 // out, and the broadcast address, where it has them.
 func usable(c netip.Prefix) (n, first uint64) {

@@ -21,14 +21,11 @@ type Writer struct {
 	keys    Keys
 	members *members
 
-	newestMu sync.Mutex // guards found
-	found    found
-
 	bookMu sync.Mutex // guards book
 	book   *book      // nil means it has to be read
 
-	slotMu sync.Mutex          // guards slots
-	slots  map[string]ownSpell // of claims that this writer has written
+	claimsMu sync.Mutex // guards claims
+	claims   ownClaims
 }
 
 // NewWriter returns a writer, which connects when it is first used. The error is one of the configuration.

@@ -33,8 +33,8 @@ type Change struct {
 	Trace string
 	// Rollback is the text of the history that is written again; 0 means none is.
 	Rollback int
-	// Checked is the revision at which no other service claimed what this one comes to claim. Where one may have claimed
-	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0 means that was not looked at.
+	// Checked is the revision at which all services were read, and no other one claimed what this one will claim. If another
+	// Writer has brought about a claim since, nothing is written, and the error is a StaleError. 0 means that none was read.
 	Checked int64
 	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
 	AllowUnknown bool
@@ -168,7 +168,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 		if same && !vips.changes() {
 			return Result{Revision: revision}, nil
 		}
-		at, ok, err := w.write(ctx, c, text, before, past, vips, w.claimingOf(c, before, wanted, vips))
+		at, ok, err := w.write(ctx, c, text, before, past, vips, bringsClaims(before, wanted, vips))
 		if ok {
 			w.noted(c.Name, wanted, vips, at)
 		} else {
@@ -245,7 +245,7 @@ func like(a, b *balancer.Service) bool {
 
 // write commits a change of a service that was read before, unless that has changed since.
 func (w *Writer) write(
-	ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation, t claiming,
+	ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation, claims bool,
 ) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
 	same := unchanged(key, before.revision())
@@ -267,7 +267,7 @@ func (w *Writer) write(
 	}
 	ifs, then = append(ifs, more...), append(then, entry...)
 	if c.Fields != nil {
-		return w.claim(ctx, c, t, ifs, append(then, put(key, text, 0)))
+		return w.claim(ctx, c, claims, ifs, append(then, put(key, text, 0)))
 	}
 	loose, err := w.loose(ctx, c.Name)
 	if err != nil {
@@ -284,24 +284,24 @@ func (w *Writer) write(
 	return w.commit(ctx, key, ifs, then)
 }
 
-// claim commits a change in its turn.
+// claim commits a change, which may bring about claims.
 func (w *Writer) claim(
-	ctx context.Context, c Change, t claiming, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp,
+	ctx context.Context, c Change, claims bool, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp,
 ) (int64, bool, error) {
-	minds, writes, otherwise := t.ops(w.keys)
 	what := w.keys.Service(c.Name)
-	if len(writes) > 0 {
-		what += " or " + w.keys.prefix + claimFolder
+	if !claims {
+		return w.commit(ctx, what, ifs, then)
 	}
-	answer, err := w.transact(ctx, what, &etcdserverpb.TxnRequest{
-		Compare: append(ifs, minds...), Success: append(then, writes...), Failure: otherwise,
+	unclaimed, write, otherwise := w.claimOps(c.Name, c.Checked)
+	answer, err := w.transact(ctx, what+" or "+w.keys.prefix+claimFolder, &etcdserverpb.TxnRequest{
+		Compare: append(ifs, unclaimed...), Success: append(then, write...), Failure: otherwise,
 	})
 	switch {
 	case err != nil:
 		return 0, false, err
 	case answer.Succeeded:
-		w.took(t, answer.Header.Revision)
-	case c.Checked != 0 && w.stale(&t, answer, c.Checked):
+		w.claimed(c.Checked, answer.Header.Revision)
+	case len(otherwise) > 0 && len(answer.Responses[0].GetResponseRange().GetKvs()) > 0:
 		return 0, false, &StaleError{c.Name, c.Checked}
 	}
 	return answer.Header.Revision, answer.Succeeded, nil
