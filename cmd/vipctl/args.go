@@ -2,63 +2,59 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"flag"
+	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/lookup"
 )
 
-// arranged is a command line in the order that urfave/cli understands: it would take flags behind an argument for
-// further arguments, without a word.
-type arranged struct {
-	verb *verb // nil means none was given
-	// flags are in the forms --name or --name=value, in the order given.
-	flags []string
-	// rest are the arguments without the verb.
-	rest []string
-	// marked is how many of rest stood before "--"; -1 means there was none.
-	marked int
-	help   bool
-	// socketWins: a socket stands on the line and no etcd, so that what the environment says of one does not count.
+// commandLine is a parsed command line. Flags stand anywhere among the arguments.
+type commandLine struct {
+	verb *verb // nil means that only help is wanted
+	// flags have the values of the verb's flags, also from the environment.
+	flags *cli.Context
+	// args are the arguments without the verb.
+	args []string
+	help bool
+	// socketWins reports whether the line names a socket and no etcd. Then an etcd in the environment does not count.
 	socketWins bool
 }
 
-// line is what urfave/cli gets.
-func (a *arranged) line() []string {
-	line := []string{"vipctl"}
-	if a.verb != nil {
-		line = append(line, a.verb.name)
+// parse finds the verb, the flags and the arguments of a command line.
+func parse(ctx context.Context, verbs []*verb, typed []string) (*commandLine, error) {
+	line, v := &commandLine{}, verbIn(verbs, typed)
+	args, used, marked := scan(typed, takenBy(verbs, v))
+	used = slices.DeleteFunc(used, func(f usedFlag) bool {
+		line.help = line.help || f.isHelp()
+		return f.isHelp()
+	})
+	if len(args) > 0 && args[0] == "help" {
+		args, marked, line.help = args[1:], marked-1, true
 	}
-	if a.help {
-		return append(line, "--help")
+	if len(args) == 0 && slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == "version" }) {
+		v, args = verbNamed(verbs, "version"), []string{"version"}
 	}
-	return append(append(append(line, a.flags...), "--"), a.rest...)
-}
-
-// arrange finds verb, flags and arguments, in whatever order they stand.
-func arrange(verbs []*verb, args []string) (*arranged, error) {
-	var a arranged
-	var all, used []usedFlag
-	a.rest, all, a.marked = scan(args, valuesOf(verbs, args))
-	for _, f := range all {
-		switch {
-		case f.lacks:
-			return nil, wrongUse("flag %s needs a value", f.text)
-		case f.name == "help" || f.name == "h":
-			a.help = true
-		default:
-			used = append(used, f)
+	if v == nil {
+		if len(args) == 0 && line.help {
+			return line, nil
 		}
+		return nil, noVerb(verbs, args, used)
 	}
-	if err := a.findVerb(verbs, used); err != nil || a.verb == nil {
-		return &a, err
+	line.verb, line.args = v, args[1:]
+	if at := marked - 1; v.wraps && at >= 0 {
+		line.args = slices.Insert(slices.Clone(line.args), at, "--") // the command that the verb runs follows it
 	}
-	return &a, a.takeFlags(used)
+	if line.help || v.hidden || v.name == "version" {
+		used = nil
+	}
+	line.socketWins = socketWins(used)
+	return line, line.setFlags(ctx, used)
 }
 
 // scan takes a command line apart into arguments and flags; takes lists the flags with a value. Marked is how many of the arguments
@@ -85,6 +81,8 @@ func scan(args []string, takes map[string]bool) (rest []string, used []usedFlag,
 	}
 	return rest, used, -1
 }
+
+func (f usedFlag) isHelp() bool { return f.name == "help" || f.name == "h" }
 
 // isFlag tells flags from arguments: "-" alone and negative numbers are arguments.
 func isFlag(arg string) bool {
@@ -121,116 +119,106 @@ func valueFlags(verbs []*verb) map[string]bool {
 	return takes
 }
 
-// valuesOf is valueFlags, with what counts for the verb of this command line: -f is a file for apply, and none for
-// events. A flag may stand before the verb, so that the verb is looked for in both readings.
-func valuesOf(verbs []*verb, args []string) map[string]bool {
+// takenBy reports for each name of a flag whether it takes a value: for a verb, or, of flags that it does not have, for any.
+func takenBy(verbs []*verb, v *verb) map[string]bool {
 	takes := valueFlags(verbs)
-	v := verbIn(verbs, args, takes)
-	if v == nil {
-		bare := maps.Clone(takes)
-		for _, v := range verbs {
-			for name, takesOne := range valueFlags([]*verb{v}) {
-				bare[name] = bare[name] && takesOne
-			}
-		}
-		v = verbIn(verbs, args, bare)
-	}
 	if v != nil {
 		maps.Copy(takes, valueFlags([]*verb{v}))
 	}
 	return takes
 }
 
-// verbIn returns the verb of a command line; nil means it has none.
-func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
-	rest, _, _ := scan(args, takes)
-	if rest = slices.DeleteFunc(rest, func(arg string) bool { return arg == "help" }); len(rest) == 0 {
-		return nil
-	}
-	return verbNamed(verbs, rest[0])
-}
-
-// findVerb takes the verb from the front of the arguments.
-func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
-	if len(a.rest) > 0 && a.rest[0] == "help" {
-		a.rest, a.help = a.rest[1:], true
-	}
-	if len(a.rest) == 0 {
-		switch {
-		case a.help:
-			return nil
-		case slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == "version" }):
-			a.rest = []string{"version"}
-		default:
-			return cmp.Or(unknownFlag(verbs, used), wrongUse("no command is given; \"vipctl --help\" lists them"))
-		}
-	}
-	name := a.rest[0]
-	if v := verbNamed(verbs, name); v != nil {
-		a.verb, a.rest = v, a.rest[1:]
-		if at := a.marked - 1; v.wraps && at >= 0 {
-			a.rest = slices.Insert(slices.Clone(a.rest), at, "--") // what it takes for a command is behind it
-		}
-		return nil
-	}
-	if err := unknownFlag(verbs, used); err != nil {
-		return err // what was taken for the command is its value
-	}
-	return wrongUse("there is no command %q%s", name, cmp.Or(lookup.Meant(name, verbNames(verbs)), "; \"vipctl --help\" lists them"))
-}
-
-// unknownFlag says what is wrong where the first flag is none of any verb.
-func unknownFlag(verbs []*verb, used []usedFlag) error {
-	flags := valueFlags(verbs)
-	if len(used) == 0 {
-		return nil
-	} else if _, known := flags[used[0].name]; known {
-		return nil
-	}
-	var long []string
-	for name := range flags {
-		if len(name) > 1 { // of a single letter no other is near
-			long = append(long, "--"+name)
-		}
-	}
-	help := cmp.Or(lookup.Meant("--"+used[0].name, slices.Sorted(slices.Values(long))), "; \"vipctl --help\" lists them")
-	return wrongUse("vipctl has no flag %s%s", used[0].text, help)
-}
-
-// takeFlags hands the flags to the verb, if it has them.
-func (a *arranged) takeFlags(used []usedFlag) error {
-	if a.verb.hidden {
-		return nil
-	}
-	var long []string
-	flags := map[string]cli.Flag{}
-	for _, f := range a.verb.allFlags() {
-		for _, name := range f.Names() {
-			flags[name] = f
-		}
-		long = append(long, "--"+f.Names()[0])
-	}
-	a.socketWins = socketWins(used)
-	for _, f := range used {
-		flag := flags[f.name]
-		switch {
-		case f.name == "version" && a.verb.name == "version":
+// verbIn returns the verb of a command line: the word that is the first argument if the line is read by the verb's own flags.
+// -f has a value for apply, and none for events. The last such word counts. It returns nil if there is none.
+func verbIn(verbs []*verb, typed []string) *verb {
+	for _, word := range slices.Backward(typed) {
+		v := verbNamed(verbs, word)
+		if v == nil {
 			continue
-		case flag == nil && (f.name == "o" || f.name == "output"):
-			return wrongUse("\"vipctl %s\" has one form of output and takes no -o", a.verb.name)
-		case flag == nil:
-			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, lookup.Meant("--"+f.name, long))
-		case f.hasValue && !takesValue(flag) && f.value != "true" && f.value != "false":
-			return wrongUse("flag %s takes no value", f.text)
-		case mistake(flag, f.value) != "":
-			return wrongUse("%s %q %s", f.text, f.value, mistake(flag, f.value))
-		case f.hasValue:
-			a.flags = append(a.flags, "--"+f.name+"="+f.value)
-		default:
-			a.flags = append(a.flags, "--"+f.name)
+		}
+		args, _, _ := scan(typed, takenBy(verbs, v))
+		if len(args) > 0 && args[0] == "help" {
+			args = args[1:]
+		}
+		if len(args) > 0 && args[0] == word {
+			return v
 		}
 	}
 	return nil
+}
+
+// noVerb says what is wrong with a command line that has no verb.
+func noVerb(verbs []*verb, args []string, used []usedFlag) error {
+	const lists = "; \"vipctl --help\" lists them"
+	flags := valueFlags(verbs)
+	if len(used) > 0 {
+		f := used[0]
+		if _, known := flags[f.name]; !known {
+			// No other flag resembles a single letter.
+			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
+			return wrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, mapped(long, dashed)), lists))
+		}
+		if f := used[len(used)-1]; f.lacks {
+			return wrongUse("flag %s needs a value", f.text)
+		}
+	}
+	if len(args) == 0 {
+		return wrongUse("no command is given" + lists)
+	}
+	return wrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), lists))
+}
+
+// setFlags sets the values of the verb's flags.
+func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
+	v := l.verb
+	app := &cli.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // names of files may have commas
+	app.Setup()
+	set := flag.NewFlagSet(v.name, flag.ContinueOnError)
+	all, flags := v.allFlags(), map[string]cli.Flag{}
+	for _, f := range all {
+		if err := f.Apply(set); err != nil { // a value of the environment
+			return wrongUse("\"vipctl %s\": %v", v.name, err)
+		}
+		for _, name := range f.Names() {
+			flags[name] = f
+		}
+	}
+	l.flags = cli.NewContext(app, set, nil)
+	l.flags.Context, l.flags.Command = ctx, &cli.Command{Name: v.name, Flags: all}
+	for _, u := range used {
+		if err := v.set(set, u, flags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// set sets one flag, under its first name.
+func (v *verb) set(set *flag.FlagSet, u usedFlag, flags map[string]cli.Flag) error {
+	f := flags[u.name]
+	switch {
+	case u.lacks:
+		return wrongUse("flag %s needs a value", u.text)
+	case f == nil && (u.name == "o" || u.name == "output"):
+		return wrongUse("\"vipctl %s\" has one form of output and takes no -o", v.name)
+	case f == nil:
+		names := mapped(v.allFlags(), func(f cli.Flag) string { return "--" + f.Names()[0] })
+		return wrongUse("\"vipctl %s\" has no flag %s%s", v.name, u.text, lookup.Meant("--"+u.name, names))
+	}
+	value := u.value
+	if !takesValue(f) && !u.hasValue {
+		value = "true"
+	}
+	if !takesValue(f) && value != "true" && value != "false" {
+		return wrongUse("flag %s takes no value", u.text)
+	}
+	if set.Set(f.Names()[0], value) == nil {
+		return nil
+	}
+	if _, is := f.(*cli.DurationFlag); is {
+		return wrongUse("%s %q is not a time, such as 90s or 10m", u.text, value)
+	}
+	return wrongUse("%s %q is not a whole number", u.text, value)
 }
 
 // socketWins reports whether flags name the daemon's socket, and no etcd.
@@ -239,21 +227,6 @@ func socketWins(used []usedFlag) bool {
 		return slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == name })
 	}
 	return named("socket") && !named("etcd")
-}
-
-// mistake says why the value is none for the flag; "" means that it may be one.
-func mistake(f cli.Flag, value string) string {
-	switch f.(type) {
-	case *cli.DurationFlag:
-		if _, err := time.ParseDuration(value); err != nil {
-			return "is not a time, such as 90s or 10m"
-		}
-	case *cli.IntFlag, *cli.Int64Flag:
-		if _, err := strconv.ParseInt(value, 10, 64); err != nil {
-			return "is not a whole number"
-		}
-	}
-	return ""
 }
 
 // verbNamed finds a verb; nil means there is none of that name.

@@ -2,25 +2,28 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/urfave/cli/v2"
+
 	"vipd/test/wait"
 )
 
-func TestArrange(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, test := range []struct{ typed, want string }{
 		{"status", "vipctl status --"},
-		{"status -w", "vipctl status --w --"},
-		{"-w status", "vipctl status --w --"},
-		{"get services web -o json", "vipctl get --o=json -- services web"},
-		{"-o json get services web", "vipctl get --o=json -- services web"},
-		{"get -ojson services", "vipctl get --o=json -- services"},
-		{"get -o=json services", "vipctl get --o=json -- services"},
+		{"status -w", "vipctl status --watch=true --"},
+		{"-w status", "vipctl status --watch=true --"},
+		{"get services web -o json", "vipctl get --output=json -- services web"},
+		{"-o json get services web", "vipctl get --output=json -- services web"},
+		{"get -ojson services", "vipctl get --output=json -- services"},
+		{"get -o=json services", "vipctl get --output=json -- services"},
 		{"get --output json services", "vipctl get --output=json -- services"},
-		{"--socket s drain --wait web 10.0.0.1 --timeout=3s", "vipctl drain --socket=s --wait --timeout=3s -- web 10.0.0.1"},
+		{"--socket s drain --wait web 10.0.0.1 --timeout=3s", "vipctl drain --wait=true --timeout=3s --socket=s -- web 10.0.0.1"},
 		{"drain web -- -x --node", "vipctl drain -- web -x --node"},
 		{"drain --reason -- web a", "vipctl drain --reason=-- -- web a"},
 		{"drain --reason --wait web a", "vipctl drain --reason=--wait -- web a"},
@@ -38,14 +41,14 @@ func TestArrange(t *testing.T) {
 		{"drain --nod gw1", `"vipctl drain" has no flag --nod; did you mean --node?`},
 		{"drain --wait=1 web a", "flag --wait takes no value"},
 		{"drain --timeout soon web a", `--timeout "soon" is not a time, such as 90s or 10m`},
-		{"events -f --kind health", "vipctl events --f --kind=health --"},
-		{"-f events", "vipctl events --f --"},
-		{"events -n 3 -f", "vipctl events --n=3 --f --"},
-		{"-n 3 -f events", "vipctl events --n=3 --f --"},
-		{"-f a.toml apply", "vipctl apply --f=a.toml --"},
-		{"-f events apply", "vipctl apply --f=events --"},
-		{"apply -f events", "vipctl apply --f=events --"},
-		{"events -f=true", "vipctl events --f=true --"},
+		{"events -f --kind health", "vipctl events --follow=true --kind=health --"},
+		{"-f events", "vipctl events --follow=true --"},
+		{"events -n 3 -f", "vipctl events --follow=true --lines=3 --"},
+		{"-n 3 -f events", "vipctl events --follow=true --lines=3 --"},
+		{"-f a.toml apply", "vipctl apply --file=[a.toml] --"},
+		{"-f events apply", "vipctl apply --file=[events] --"},
+		{"apply -f events", "vipctl apply --file=[events] --"},
+		{"events -f=true", "vipctl events --follow=true --"},
 		{"-f", "flag -f needs a value"},
 		{"register web 10.0.0.1 --ttl 3s -- sh -c x", "vipctl register --ttl=3s -- web 10.0.0.1 -- sh -c x"},
 		{"register web 10.0.0.1 -- sh -- -c", "vipctl register -- web 10.0.0.1 -- sh -- -c"},
@@ -56,7 +59,7 @@ func TestArrange(t *testing.T) {
 		{"", `no command is given; "vipctl --help" lists them`},
 	} {
 		t.Run(test.typed, func(t *testing.T) {
-			a, err := arrange(verbs(), strings.Fields(test.typed))
+			line, err := parse(t.Context(), verbs(), strings.Fields(test.typed))
 			var usage *usageError
 			switch {
 			case errors.As(err, &usage):
@@ -65,45 +68,63 @@ func TestArrange(t *testing.T) {
 				}
 			case err != nil:
 				t.Errorf("got %v, which is no wrong use", err)
-			case strings.Join(a.line(), " ") != test.want:
-				t.Errorf("got %q, want %q", strings.Join(a.line(), " "), test.want)
+			case parsed(line) != test.want:
+				t.Errorf("got %q, want %q", parsed(line), test.want)
 			}
 		})
 	}
 }
 
+// parsed is a command line with the flags that are set, by their first names and in front of the arguments.
+func parsed(l *commandLine) string {
+	words := []string{"vipctl"}
+	if l.verb != nil {
+		words = append(words, l.verb.name)
+	}
+	if l.help {
+		return strings.Join(append(words, "--help"), " ")
+	}
+	for _, f := range l.verb.allFlags() {
+		if name := f.Names()[0]; l.flags.IsSet(name) {
+			value := l.flags.Value(name)
+			if _, several := f.(*cli.StringSliceFlag); several {
+				value = l.flags.StringSlice(name)
+			}
+			words = append(words, fmt.Sprintf("--%s=%v", name, value))
+		}
+	}
+	return strings.Join(append(append(words, "--"), l.args...), " ")
+}
+
 // Wherever flags stand among the words, they come out the same, in front of the same arguments.
-func TestArrangeInAnyOrder(t *testing.T) {
+func TestParseInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
 	words := []string{"drain", "web", "10.0.0.1"}
-	want := []string{"--config=-", "--o=json", "--reason=x y", "--socket=s", "--timeout=3s", "--wait"}
+	want := "vipctl drain --wait=true --timeout=3s --reason=x y --output=json --socket=s --config=- -- web 10.0.0.1"
 	for range wait.Soak(60, 300) {
 		line := [][]string{{words[0]}, {words[1]}, {words[2]}}
 		for _, i := range r.Perm(len(flags)) {
 			line = slices.Insert(line, r.IntN(len(line)+1), flags[i])
 		}
 		typed := slices.Concat(line...)
-		a, err := arrange(verbs(), typed)
+		got, err := parse(t.Context(), verbs(), typed)
 		if err != nil {
 			t.Fatalf("%q: %v", typed, err)
 		}
-		if got := slices.Sorted(slices.Values(a.flags)); !slices.Equal(got, want) {
-			t.Fatalf("%q has the flags %q, want %q", typed, got, want)
-		}
-		if !slices.Equal(a.rest, words[1:]) || a.verb.name != "drain" {
-			t.Fatalf("%q is %s %q, want %q", typed, a.verb.name, a.rest, words)
+		if text := parsed(got); text != want {
+			t.Fatalf("%q is parsed as %q, want %q", typed, text, want)
 		}
 	}
 }
 
 // Whatever is typed, it is understood or refused as wrong use, never a crash and never anything else.
-func FuzzArrange(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, line := range []string{"", "-", "--", "---", "-o", "-=", "--=", "get\x00-o\x00", "drain\x00--wait\x00--", "-\x00-x=\x00help", "__complete\x00--"} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		_, err := arrange(verbs(), strings.Split(line, "\x00"))
+		_, err := parse(t.Context(), verbs(), strings.Split(line, "\x00"))
 		var usage *usageError
 		if err != nil && !errors.As(err, &usage) {
 			t.Errorf("%q: got %v, want a usage error", line, err)
@@ -114,7 +135,7 @@ func FuzzArrange(f *testing.F) {
 	})
 }
 
-// A flag should mean the same for all verbs. Where it has two meanings that everybody knows, arrange finds the verb first.
+// A flag should mean the same for all verbs. Where it has two meanings that everybody knows, parse finds the verb first.
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	takes := map[string]bool{}
 	differ := []string{"f"} // a file, as for kubectl apply, and to follow, as for tail
@@ -138,7 +159,7 @@ func TestSocketWins(t *testing.T) {
 		"get services":                           false,
 		"get services --socket /s --etcd http:/": false,
 	} {
-		if a, err := arrange(verbs(), strings.Fields(line)); err != nil || a.socketWins != want {
+		if a, err := parse(t.Context(), verbs(), strings.Fields(line)); err != nil || a.socketWins != want {
 			t.Errorf("%s: got %+v, %v", line, a, err)
 		}
 	}

@@ -47,8 +47,8 @@ type call struct {
 	socketWins bool
 }
 
-func newCall(ctx *cli.Context, w world, v *verb, socketWins bool) *call {
-	c := &call{Context: ctx.Context, printer: &printer{world: w}, flags: ctx, args: ctx.Args().Slice(), verb: v, socketWins: socketWins}
+func newCall(ctx context.Context, w world, l *commandLine) *call {
+	c := &call{Context: ctx, printer: &printer{world: w}, flags: l.flags, args: l.args, verb: l.verb, socketWins: l.socketWins}
 	c.fleetWide = c.namesEtcd()
 	return c
 }

@@ -122,7 +122,7 @@ func runComplete(c *call) error {
 // offers lists what may stand behind before.
 func offers(c *call, before []string, last string) []string {
 	all := verbs()
-	args, used, _ := scan(before, valuesOf(all, before))
+	args, used, _ := scan(before, takenBy(all, verbIn(all, before)))
 	var v *verb
 	if len(args) > 0 {
 		if v = verbNamed(all, args[0]); v == nil {

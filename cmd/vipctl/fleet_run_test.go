@@ -206,7 +206,10 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 		then()
 		return e.finish(false)
 	}
-	err := newApp(w, []*verb{v}, &arranged{verb: v}).RunContext(t.Context(), append([]string{"vipctl", "apply"}, f.flags...))
+	line, err := parse(t.Context(), []*verb{v}, append([]string{"apply"}, f.flags...))
+	if err == nil {
+		err = line.run(t.Context(), w)
+	}
 	if err != nil && !errors.Is(err, errReported) {
 		fmt.Fprintln(&errs, err)
 		code = exitFailed

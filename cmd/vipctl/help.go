@@ -11,14 +11,22 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-const appHelp = `vipctl - {{.Usage}}
+// appHelp is what "vipctl --help" prints.
+func appHelp(verbs []*verb) string {
+	var b strings.Builder
+	b.WriteString(`vipctl - query and control vipd, the service load balancer of this host
 
 Usage:
   vipctl COMMAND [ARGUMENTS] [FLAGS]
 
 Commands:
-{{range .VisibleCommands}}  {{printf "%-12s" .Name}}{{.Usage}}
-{{end}}
+`)
+	for _, v := range verbs {
+		if !v.hidden {
+			fmt.Fprintf(&b, "  %-12s%s\n", v.name, v.brief)
+		}
+	}
+	b.WriteString(`
 Flags may stand anywhere; "--" ends them. All commands have:
   --socket PATH   the daemon's socket; default: api.socket of the config
                   (environment VIPCTL_SOCKET)
@@ -34,7 +42,9 @@ Flags may stand anywhere; "--" ends them. All commands have:
   -h, --help      help of a command, with an example
 
 Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff).
-`
+`)
+	return b.String()
+}
 
 const helpWidth = 78
 

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -77,73 +74,34 @@ func takesValue(f cli.Flag) bool {
 
 func (v *verb) usage() string { return strings.TrimSpace("vipctl " + v.name + " " + v.args) }
 
-func execute(ctx context.Context, w world, args []string) error {
-	if len(args) > 0 && args[0] == completeName {
-		args = append([]string{completeName, "--"}, args[1:]...)
+func execute(ctx context.Context, w world, typed []string) error {
+	if len(typed) > 0 && typed[0] == completeName {
+		typed = append([]string{completeName, "--"}, typed[1:]...) // they are not parsed
 	}
 	all := verbs()
-	a, err := arrange(all, args)
-	if err != nil {
+	line, err := parse(ctx, all, typed)
+	switch {
+	case err != nil:
+		return err
+	case line.verb == nil:
+		return (&printer{world: w}).print(appHelp(all))
+	case line.help:
+		return (&printer{world: w}).print(line.verb.help())
+	}
+	return line.run(ctx, w)
+}
+
+// run runs the verb of a command line.
+func (l *commandLine) run(ctx context.Context, w world) error {
+	c := newCall(ctx, w, l)
+	if err := c.prepare(); err != nil {
 		return err
 	}
-	app, help := newApp(w, all, a), &helpOutput{Writer: w.stdout}
-	app.Writer = help
-	return cmp.Or(app.RunContext(ctx, a.line()), help.err)
-}
-
-// helpOutput keeps the error of writing help, which the parser drops.
-type helpOutput struct {
-	io.Writer
-	err error
-}
-
-func (o *helpOutput) Write(text []byte) (int, error) {
-	n, err := o.Writer.Write(text)
-	if err != nil {
-		o.err = fmt.Errorf("writing the output: %w", err)
+	defer c.close()
+	if l.verb.traced {
+		return c.traced()
 	}
-	return n, err
-}
-
-// newApp makes the parser for a command line. It never exits, and prints nothing but help.
-func newApp(w world, all []*verb, a *arranged) *cli.App {
-	app := &cli.App{
-		Name: "vipctl", HelpName: "vipctl", Usage: "query and control vipd, the service load balancer of this host",
-		ErrWriter:       w.stderr,
-		HideHelpCommand: true, HideVersion: true,
-		DisableSliceFlagSeparator: true, // names of files may have commas
-		ExitErrHandler:            func(*cli.Context, error) {},
-		CustomAppHelpTemplate:     appHelp,
-	}
-	for _, v := range all {
-		c := v.command(w, a)
-		if v == a.verb { // to write the help of all verbs takes longer than most of them
-			c.Description = v.help()
-		}
-		app.Commands = append(app.Commands, c)
-	}
-	return app
-}
-
-func (v *verb) command(w world, a *arranged) *cli.Command {
-	return &cli.Command{
-		Name: v.name, Usage: v.brief, Hidden: v.hidden, HideHelpCommand: true,
-		Flags: v.allFlags(), CustomHelpTemplate: "{{.Description}}",
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return wrongUse("\"vipctl %s\": %v", v.name, err)
-		},
-		Action: func(c *cli.Context) error {
-			call := newCall(c, w, v, a.socketWins)
-			if err := call.prepare(); err != nil {
-				return err
-			}
-			defer call.close()
-			if v.traced {
-				return call.traced()
-			}
-			return v.run(call)
-		},
-	}
+	return l.verb.run(c)
 }
 
 func (v *verb) counted(args []string) error {
