@@ -61,7 +61,7 @@ func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
 
 // leftOut reports the endpoints that do not count.
 func (u *unit) leftOut(j *joined) {
-	for _, why := range []refusal{privateAddress, metadataAddress, ownAddress, nodePort, etcdPort} {
+	for _, why := range []refusal{privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
 		all := j.refused[why]
 		u.each(all, "address", func(*Endpoint) bool { return true }, func(field, whose string) {
 			u.refuse(Refused, field, "%s", why.text(whose, all))
@@ -92,8 +92,10 @@ func (r refusal) text(whose string, endpoints []*Endpoint) string {
 		return fmt.Sprintf("endpoints from etcd at the address of a cloud's metadata are not used%s: clients and checks would get what the cloud has for this host alone. %s; a larger network does not allow it", whose, remedy)
 	case ownAddress:
 		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would reach programs that its firewall may keep from them. %s", whose, remedy)
+	case etcdCheck:
+		return fmt.Sprintf("endpoints from etcd are not used if health.port is a port of etcd there%s: checks would reach it as this host does. Remove health.port, or define the service in the host's own file", whose)
 	case nodePort:
-		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes are not used%s: the node may accept such connections from this host alone. %s", firstNodePort, whose, remedy)
+		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port or health.port) are not used%s: the node may accept such connections from this host alone. %s", firstNodePort, whose, remedy)
 	}
 	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would reach it as this host does. %s; a larger network does not allow it", whose, remedy)
 }

@@ -159,6 +159,8 @@ const (
 	nodePort refusal = "node"
 	// etcdPort: it is a port of etcd, on this node, another node or a member of etcd.
 	etcdPort refusal = "etcd"
+	// etcdCheck: the port of its check is a port of etcd there.
+	etcdCheck refusal = "check"
 )
 
 // refusesEndpoint says why endpoint e of s, which is from etcd, is not used on this node. Here is onlyHere of s.
@@ -166,10 +168,8 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
 	if !trusted(env.Allowed, e.Address, here) {
 		return privateAddress
 	}
-	if slices.Contains(env.AllowedEndpoints, alone(e.Address)) {
-		return ""
-	}
-	if isMetadata(e.Address) {
+	named := slices.Contains(env.AllowedEndpoints, alone(e.Address))
+	if !named && isMetadata(e.Address) {
 		return metadataAddress // no larger network allows it
 	}
 	_, own := slices.BinarySearchFunc(env.Local, e.Address, netip.Addr.Compare)
@@ -178,14 +178,16 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, here bool) refusal {
 	if !own && !node && !etcd {
 		return ""
 	}
-	leadsTo := func(port func(uint16) bool) bool {
-		return s.checksAt(port) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && port(e.TargetPort(&p)) })
+	ofEtcd := func(port uint16) bool {
+		return slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port == port && port != 0 })
 	}
 	low := func(port uint16) bool { return port < firstNodePort }
 	switch {
-	case leadsTo(func(port uint16) bool {
-		return slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port == port && port != 0 })
-	}):
+	case s.checksAt(ofEtcd):
+		return etcdCheck
+	case named:
+		return ""
+	case slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && ofEtcd(e.TargetPort(&p)) }):
 		return etcdPort
 	case containsAddr(env.AllowedEndpoints, e.Address):
 		return ""

@@ -684,6 +684,8 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 		{endpoint: "192.168.1.6", port: 8081, used: true},
 		{endpoint: "192.168.1.6", port: 2379, allowed: "192.168.1.0/24"},
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.0/24", used: true},
+		{endpoint: "192.168.1.6", port: 2379, allowed: "192.168.1.6/32"},
+		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.6/32", used: true},
 		{endpoint: "192.168.1.9", port: 22, used: true}, // of no node
 	} {
 		env := plainEnv()
@@ -698,11 +700,14 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 		s.Endpoints[0].Address, s.Endpoints[0].Port = netip.MustParseAddr(c.endpoint), 0
 		s.Health = &balancer.Health{Type: balancer.TCPHealth, Port: c.port}
 		used := false
-		for _, f := range balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)}).Frontends.All() {
+		d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+		for _, f := range d.Frontends.All() {
 			used = used || len(f.Backends) > 0
 		}
-		if used != c.used {
-			t.Errorf("%+v: used = %v, want %v", c, used, c.used)
+		problems := found(d)
+		named := len(problems) == 1 && strings.Contains(problems[0].Text, "health.port")
+		if used != c.used || named == c.used {
+			t.Errorf("%+v: used = %v, want %v, problems = %v", c, used, c.used, problems)
 		}
 	}
 }
