@@ -14,8 +14,8 @@ import (
 //
 // Goals, and how each is met:
 //  1. The same answer as Compile with the same memory: both share compileService, winner and remembered; a law test holds them equal.
-//  2. Work for a change grows with the change: Diff of each input names the dirty services, their old and new claims
-//     name the dirty keys, and only the claimants of those keys have their problems made again.
+//  2. Work for a change grows with the change: Diff of each input names the dirty services, an index those that name a changed
+//     address, their old and new claims name the dirty keys, and only the claimants of those keys have their problems made again.
 //  3. What comes out equal keeps its pointer, so that later comparisons find no difference.
 type Compiler struct {
 	// Memory is what the next Next takes into account of those before.
@@ -26,6 +26,7 @@ type Compiler struct {
 	out       Desired
 	units     map[Name]*unit
 	claimants map[Key][]*Service // of each claimed key, in no order
+	index     AddressIndex
 }
 
 // work is what one Next has to do.
@@ -78,20 +79,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	if c.units == nil {
 		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
 	}
-	if env.Standby != c.env.Standby {
-		for a := range c.out.Standings.Keys() {
-			w.standings[a] = true
-		}
-	}
-	concerned := concernedBy(c.env, env, &in)
-	for name, s := range in.Services.All() {
-		if concerned == nil {
-			break
-		}
-		if concerned(s) {
-			w.services[name] = true
-		}
-	}
+	c.concern(&w, &env, &in)
 	c.dirty(&w, &in)
 	c.env, c.in = env, in
 	for name := range w.services {
@@ -113,63 +101,38 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	return c.out
 }
 
-// concernedBy returns which services a change of the environment concerns; nil means none. The host's addresses come and go
-// with containers and leases, and concern few services.
-func concernedBy(before, after Env, in *Inputs) func(*Service) bool {
-	before.Standby = after.Standby // which concerns no service, but how VIPs stand
-	moved := map[netip.Addr]bool{} // addresses of other nodes
-	for a := range snap.Diff(before.Nodes, after.Nodes) {
-		moved[a] = true
-	}
-	before.Nodes = after.Nodes
-	switch rest := concernedByHost(before, after, in); {
-	case len(moved) == 0:
-		return rest
-	default:
-		return func(s *Service) bool {
-			return rest != nil && rest(s) || slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return moved[a] }) ||
-				slices.ContainsFunc(EndpointsOf(s, in), func(e *Endpoint) bool { return moved[e.Address] })
+// concern marks what a change of the environment concerns. The host's addresses, and other nodes', come and go with containers
+// and leases: only the services that name one of them are compiled again.
+func (c *Compiler) concern(w *work, env *Env, in *Inputs) {
+	if env.Standby != c.env.Standby {
+		for a := range c.out.Standings.Keys() {
+			w.standings[a] = true
 		}
 	}
-}
-
-// concernedByHost is concernedBy without the addresses of other nodes.
-func concernedByHost(before, after Env, in *Inputs) func(*Service) bool {
-	if reflect.DeepEqual(before, after) {
-		return nil
+	rest := c.env
+	rest.Standby, rest.Local, rest.Networked, rest.Nodes = env.Standby, env.Local, env.Networked, env.Nodes
+	rest.NodePortAddresses, rest.Reserved = env.NodePortAddresses, env.Reserved
+	all := !reflect.DeepEqual(rest, *env) || !SameTrust(&c.env, env)
+	nodePorts := !slices.Equal(c.env.NodePortAddresses, env.NodePortAddresses)
+	reserved := map[uint16]bool{}
+	for _, r := range changedReserved(&c.env, env) {
+		if r.Port != 0 {
+			reserved[r.Port] = true
+		}
 	}
-	local, nodePorts, reserved := before.Local, before.NodePortAddresses, before.Reserved
-	before.Local, before.NodePortAddresses, before.Reserved = after.Local, after.NodePortAddresses, after.Reserved
-	if after.LocalOnly || !reflect.DeepEqual(before, after) {
-		return func(*Service) bool { return true }
-	}
-	if slices.Equal(local, after.Local) && slices.Equal(nodePorts, after.NodePortAddresses) {
-		return reservedAnew(reserved, after.Reserved, in)
-	}
-	return func(s *Service) bool {
-		return someFromEtcd(s, in) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
-	}
-}
-
-// someFromEtcd reports whether s or one of its endpoints is from etcd.
-func someFromEtcd(s *Service, in *Inputs) bool {
-	return fromEtcd(s) || len(EndpointsOf(s, in)) > len(s.Endpoints)
-}
-
-// reservedAnew returns which services a change of what is reserved concerns: of ports, which programs of the host open and
-// close, only those that name one of them.
-func reservedAnew(before, after []Reserved, in *Inputs) func(*Service) bool {
-	ports, addresses := map[uint16]bool{}, false
-	for _, lists := range [][2][]Reserved{{before, after}, {after, before}} {
-		for _, r := range lists[0] {
-			if !slices.Contains(lists[1], r) {
-				ports[r.Port] = true
-				addresses = addresses || r.Port == 0
+	if all || nodePorts || len(reserved) > 0 {
+		for name, s := range in.Services.All() {
+			if all || slices.ContainsFunc(s.Ports, func(p Port) bool {
+				return nodePorts && p.NodePort != 0 || fromEtcd(s) && (reserved[p.Port] || p.NodePort != 0 && reserved[p.NodePort])
+			}) {
+				w.services[name] = true
 			}
 		}
 	}
-	return func(s *Service) bool {
-		return addresses && someFromEtcd(s, in) || fromEtcd(s) && slices.ContainsFunc(s.Ports, func(p Port) bool { return ports[p.Port] || ports[p.NodePort] })
+	for _, a := range ChangedAddresses(&c.env, env) {
+		for _, name := range c.index.At(a) {
+			w.services[name] = true
+		}
 	}
 }
 
@@ -205,6 +168,7 @@ func (c *Compiler) recompile(name Name, w *work) {
 		delete(c.units, name)
 	}
 	w.problems[name] = true
+	c.index.Update(name, &c.in)
 	s, ok := c.in.Services.Get(name)
 	if !ok {
 		return

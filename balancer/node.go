@@ -28,12 +28,41 @@ func (n Node) Equal(other Node) bool {
 }
 
 // AddressesOf returns the addresses of all nodes except this one, each with the name of its node.
-func AddressesOf(nodes snap.Map[NodeName, *Node], except NodeName) (of snap.Map[netip.Addr, NodeName]) {
-	for name, n := range nodes.All() {
-		for _, a := range n.Addresses {
-			if name != except && !of.Has(a) {
-				of = of.Set(a, name)
+func AddressesOf(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
+	return UpdateAddresses(snap.Map[netip.Addr, NodeName]{}, snap.Map[NodeName, *Node]{}, nodes, except)
+}
+
+// UpdateAddresses returns AddressesOf(after, except). Of is what it returned for the nodes before. The cost grows with the nodes that
+// differ, plus one pass over all addresses.
+func UpdateAddresses(of snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
+	var changed []netip.Addr // of nodes that differ
+	for name, c := range snap.Diff(before, after) {
+		for _, n := range []*Node{c.Old, c.New} {
+			if n != nil && name != except {
+				changed = append(changed, n.Addresses...)
 			}
+		}
+	}
+	if len(changed) == 0 {
+		return of
+	}
+	now := map[netip.Addr]NodeName{}
+	for _, a := range changed {
+		now[a] = ""
+	}
+	for name, n := range after.All() {
+		for _, a := range n.Addresses {
+			if first, ok := now[a]; ok && first == "" && name != except {
+				now[a] = name
+			}
+		}
+	}
+	for a, name := range now {
+		switch {
+		case name == "":
+			of = of.Delete(a)
+		case of.At(a) != name:
+			of = of.Set(a, name)
 		}
 	}
 	return of

@@ -218,15 +218,6 @@ func (s *Service) checksAt(port func(uint16) bool) bool {
 	return s.Health != nil && s.Health.Port != 0 && port(s.Health.Port)
 }
 
-// SameEndpoints reports whether nodes with these two Envs use the same endpoints of each service.
-func SameEndpoints(a, b *Env) bool {
-	ofEtcd := func(env *Env) []Reserved {
-		return slices.DeleteFunc(slices.Clone(env.Reserved), func(r Reserved) bool { return !r.Etcd })
-	}
-	return slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.AllowedEndpoints, b.AllowedEndpoints) && slices.Equal(a.Local, b.Local) &&
-		a.Nodes == b.Nodes && slices.Equal(ofEtcd(a), ofEtcd(b))
-}
-
 // trusted reports whether a node whose addresses.allowed is this takes an endpoint at a from etcd. What listens on loopback
 // or link-local addresses is often open to all who get there, such as a cloud's metadata: no user who may write in etcd is
 // to publish it at a VIP, nor to have checks sent to it. Loopback ones are taken where clients are programs of this host

@@ -30,6 +30,7 @@ type Targets struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	env       balancer.Env
+	index     balancer.AddressIndex
 	wanted    snap.Map[balancer.Target, Subject]
 }
 
@@ -39,18 +40,7 @@ type Targets struct {
 // does not use (refused ones from etcd) are not checked. What did not change keeps its place, so that snap.Diff of two answers costs what
 // changed.
 func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {
-	dirty := map[balancer.Name]bool{}
-	for name := range snap.Diff(t.services, in.Services) {
-		dirty[name] = true
-	}
-	for id := range snap.Diff(t.endpoints, in.Endpoints) {
-		dirty[id.Service] = true
-	}
-	if env.AllowExec != t.env.AllowExec || env.TLSDir != t.env.TLSDir || env.Capabilities.ProxyProtocol != t.env.Capabilities.ProxyProtocol || !balancer.SameEndpoints(env, &t.env) {
-		for name := range in.Services.Keys() {
-			dirty[name] = true
-		}
-	}
+	dirty := t.dirty(env, in)
 	t.services, t.endpoints, t.env = in.Services, in.Endpoints, *env
 	for name := range dirty {
 		t.replace(name, in)
@@ -58,8 +48,31 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 	return t.wanted
 }
 
+// dirty returns the services whose subjects may have changed.
+func (t *Targets) dirty(env *balancer.Env, in *balancer.Inputs) map[balancer.Name]bool {
+	dirty := map[balancer.Name]bool{}
+	for name := range snap.Diff(t.services, in.Services) {
+		dirty[name] = true
+	}
+	for id := range snap.Diff(t.endpoints, in.Endpoints) {
+		dirty[id.Service] = true
+	}
+	if env.AllowExec != t.env.AllowExec || env.TLSDir != t.env.TLSDir || env.Capabilities.ProxyProtocol != t.env.Capabilities.ProxyProtocol || !balancer.SameTrust(env, &t.env) {
+		for name := range in.Services.Keys() {
+			dirty[name] = true
+		}
+	}
+	for _, a := range balancer.ChangedAddresses(&t.env, env) {
+		for _, name := range t.index.At(a) {
+			dirty[name] = true
+		}
+	}
+	return dirty
+}
+
 // replace makes the subjects of one service again.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
+	t.index.Update(name, in)
 	wanted := map[balancer.Target]Subject{}
 	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && !t.refusesFiles(s) && (t.env.AllowExec || !asksForeignExec(s) || ByFleet(s)) {
 		wanted = subjects(&t.env, s, in)

@@ -256,3 +256,52 @@ func TestForeignPlaces(t *testing.T) {
 		}
 	}
 }
+
+// manyChecked makes services from etcd with a check and ten endpoints each.
+func manyChecked(n int) (in balancer.Inputs) {
+	for i := range n {
+		s := service(balancer.Name(fmt.Sprintf("s%05d", i)), &balancer.Health{Type: balancer.TCPHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+		s.Origin.Key = "/vipd/services/" + string(s.Name)
+		for j := range 10 {
+			s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: netip.AddrFrom4([4]byte{192, byte(j), byte(i >> 8), byte(i)}), Weight: 1})
+		}
+		in.Services = in.Services.Set(s.Name, s)
+	}
+	return in
+}
+
+// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only the services with an endpoint there may have
+// their targets made again.
+func TestChangedAddressMovesFewTargets(t *testing.T) {
+	in := manyChecked(500)
+	for address, want := range map[string]int{"172.17.0.1": 0, "192.3.0.7": 1} {
+		a := netip.MustParseAddr(address)
+		for what, env := range map[string]balancer.Env{
+			"local":    {Local: []netip.Addr{a}},
+			"node":     {Nodes: snap.Map[netip.Addr, balancer.NodeName]{}.Set(a, "n2")},
+			"reserved": {Reserved: []balancer.Reserved{{Addr: a, Etcd: true}}},
+		} {
+			var targets health.Targets
+			targets.Next(&balancer.Env{}, &in)
+			if n := targets.Dirty(&env, &in); n != want {
+				t.Errorf("%s %s: targets of %d services are made again, want %d", what, a, n, want)
+			}
+			for target := range snap.Diff(targets.Next(&env, &in), new(health.Targets).Next(&env, &in)) {
+				t.Errorf("%s %s: %s differs from an answer from scratch", what, a, target)
+			}
+		}
+	}
+}
+
+// BenchmarkUnrelatedAddress adds an address that no endpoint has to the host and to another node, at 10,000 services.
+func BenchmarkUnrelatedAddress(b *testing.B) {
+	in := manyChecked(10_000)
+	var targets health.Targets
+	var env balancer.Env
+	targets.Next(&env, &in)
+	for i := 0; b.Loop(); i++ {
+		a := netip.AddrFrom4([4]byte{172, 17, byte(i >> 8), byte(i)})
+		env.Local, env.Nodes = []netip.Addr{a}, env.Nodes.Set(a, "n2")
+		targets.Next(&env, &in)
+	}
+}

@@ -304,7 +304,7 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 // nodesAddresses returns the addresses of the other nodes. The same nodes have the same map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
-		m.nodes, m.of = nodes, balancer.AddressesOf(nodes, balancer.NodeName(self))
+		m.nodes, m.of = nodes, balancer.UpdateAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
 	}
 	return m.of
 }

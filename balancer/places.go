@@ -1,0 +1,105 @@
+package balancer
+
+import (
+	"net/netip"
+	"slices"
+
+	"vipd/balancer/snap"
+)
+
+// AddressIndex finds services by the addresses that they name: VIPs and endpoints. The zero value is empty. It is used by one
+// goroutine.
+type AddressIndex struct {
+	services map[netip.Addr][]Name // in no order
+	named    map[Name][]netip.Addr // sorted
+}
+
+// At returns the services that name a.
+func (x *AddressIndex) At(a netip.Addr) []Name { return x.services[a] }
+
+// Update indexes the service called name as it is in in. It removes a service that is missing there.
+func (x *AddressIndex) Update(name Name, in *Inputs) {
+	if x.services == nil {
+		x.services, x.named = map[netip.Addr][]Name{}, map[Name][]netip.Addr{}
+	}
+	var now []netip.Addr
+	if s, ok := in.Services.Get(name); ok {
+		now = slices.Clone(s.Addresses())
+		for _, e := range EndpointsOf(s, in) {
+			now = append(now, e.Address)
+		}
+		slices.SortFunc(now, netip.Addr.Compare)
+		now = slices.Compact(now)
+	}
+	before := x.named[name]
+	if slices.Equal(before, now) {
+		return
+	}
+	for a := range onlyFirst(before, now) {
+		x.services[a] = slices.DeleteFunc(x.services[a], func(n Name) bool { return n == name })
+		if len(x.services[a]) == 0 {
+			delete(x.services, a)
+		}
+	}
+	for a := range onlyFirst(now, before) {
+		x.services[a] = append(x.services[a], name)
+	}
+	if x.named[name] = now; len(now) == 0 {
+		delete(x.named, name)
+	}
+}
+
+// ChangedAddresses returns the addresses whose owner differs between two Envs: the node itself, another node, or what
+// [Reserved] lists. Only services that name one of them are concerned. The cost grows with the changes and with what the node
+// has itself, not with the other nodes.
+func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
+	for a := range snap.Diff(before.Nodes, after.Nodes) {
+		changed = append(changed, a)
+	}
+	for _, lists := range [2][2]*Env{{before, after}, {after, before}} {
+		for a := range onlyFirst(lists[0].Local, lists[1].Local) {
+			changed = append(changed, a)
+		}
+	}
+	for _, r := range changedReserved(before, after) {
+		if r.Addr.IsValid() {
+			changed = append(changed, r.Addr)
+		}
+	}
+	return changed
+}
+
+// changedReserved returns what is reserved in only one of two Envs.
+func changedReserved(before, after *Env) (changed []Reserved) {
+	if slices.Equal(before.Reserved, after.Reserved) {
+		return nil
+	}
+	for _, lists := range [2][2][]Reserved{{before.Reserved, after.Reserved}, {after.Reserved, before.Reserved}} {
+		for _, r := range lists[0] {
+			if !slices.Contains(lists[1], r) {
+				changed = append(changed, r)
+			}
+		}
+	}
+	return changed
+}
+
+// SameTrust reports whether two Envs judge all endpoints alike, except those at [ChangedAddresses].
+func SameTrust(a, b *Env) bool {
+	return slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.AllowedEndpoints, b.AllowedEndpoints) &&
+		!slices.ContainsFunc(changedReserved(a, b), func(r Reserved) bool { return r.Etcd && r.Port != 0 })
+}
+
+// onlyFirst yields the addresses of one sorted list that are missing in another.
+func onlyFirst(a, b []netip.Addr) func(yield func(netip.Addr) bool) {
+	return func(yield func(netip.Addr) bool) {
+		for _, x := range a {
+			for len(b) > 0 && b[0].Less(x) {
+				b = b[1:]
+			}
+			if (len(b) == 0 || b[0] != x) && !yield(x) {
+				return
+			}
+		}
+	}
+}
