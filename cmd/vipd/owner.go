@@ -60,12 +60,12 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		complain(err)
 		return exitUsage
 	}
-	o, runDir, announce, err := ownerOptions(a.config, log)
+	o, runDir, err := ownerOptions(a.config, log)
 	if err != nil {
 		complain(err)
 		return exitConfig
 	}
-	o.Log, o.Kernel = log, owner.NewKernel(log, o.Timing.Gate, announce)
+	o.Log = log
 	for _, err := range owner.Urgent() {
 		log.Warn("the owner may be late on a busy host", "err", err)
 		o.Hindered = append(o.Hindered, err.Error())
@@ -84,32 +84,32 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 }
 
 // ownerOptions reads the configuration, or the last good one of vipd if that has an error: a restart goes on owning VIPs.
-func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, announce time.Duration, err error) {
+func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, err error) {
 	c, mistake, err := daemon.StartConfig(file, false)
 	if mistake != nil {
 		log.Error("starting with the last good configuration", "file", file, "err", mistake)
 	}
 	switch {
 	case err != nil:
-		return o, "", 0, err
+		return o, "", err
 	case !c.Ownership.Enabled:
-		return o, "", 0, fmt.Errorf("%s: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner", file)
+		return o, "", fmt.Errorf("%s: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner", file)
 	}
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {
-			return o, "", 0, fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
+			return o, "", fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
 		}
 	}
 	if err := folder.Check(c.RunDir); err != nil {
-		return o, "", 0, fmt.Errorf("run_dir: %w", err)
+		return o, "", fmt.Errorf("run_dir: %w", err)
 	}
 	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
-		return o, "", 0, fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)
+		return o, "", fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)
 	}
 	w := c.Ownership
 	o = owner.Options{
 		Node: c.Node, Zone: c.Zone, Version: version.Version, Weight: w.Weight, Timing: failover.NewTiming(w.Detect),
-		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach,
+		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach, AnnounceEvery: w.AnnounceEvery,
 	}
-	return o, c.RunDir, w.AnnounceEvery, nil
+	return o, c.RunDir, nil
 }

@@ -311,7 +311,7 @@ func TestLeft(t *testing.T) {
 	}
 	next := func(told ...netip.Addr) *Kernel {
 		t.Helper()
-		k, err := NewKernel(KernelOptions{Places: at(other), Told: told, Log: slog.New(slog.DiscardHandler)})
+		k, err := NewKernel(KernelOptions{Places: at(other), VIPs: told, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -15,32 +14,6 @@ import (
 
 	"vipd/balancer/lib/wake"
 )
-
-// Places are where VIPs may be.
-type Places struct {
-	// Interfaces are those that may have VIPs, and Devices names the one of each VIP that this host may own.
-	Interfaces []string
-	Devices    map[netip.Addr]string
-	// Reach are hosts that are to answer on an interface.
-	Reach map[string][]netip.Addr
-}
-
-// KernelOptions say what a Kernel holds.
-type KernelOptions struct {
-	Gate GateOptions
-	Places
-	// Told are all VIPs that have one owner, also those without a device here. The first Close removes them from this host.
-	Told []netip.Addr
-	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
-	AnnounceEvery time.Duration
-	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
-	Rival func(Rival)
-	// Gone is told when an address may have left an interface, which need not be a VIP: Lost says. It must not block.
-	Gone func()
-	// Reached is told the interface when one of those answers that are to do so there, and all of these. It must not block.
-	Reached func(on string, hosts []netip.Addr)
-	Log     *slog.Logger
-}
 
 // Kernel is gate, addresses and announcements as one: what the process that owns VIPs asks of its host. All but Refresh and Run
 // are for one goroutine.
@@ -62,7 +35,7 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err := Trial(); err != nil {
 		return nil, err
 	}
-	g, err := NewGate(o.Gate)
+	g, err := NewGate(GateOptions{Timeout: o.Gate})
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +47,7 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close(), x.Close())
 	}
-	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log), left: append(left, o.Told...), moved: wake.New()}
+	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log), left: append(left, o.VIPs...), moved: wake.New()}
 	k.know(o.Places)
 	return k, nil
 }

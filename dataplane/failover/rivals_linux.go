@@ -19,12 +19,6 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// Rival is another host on a link that says it has a VIP.
-type Rival struct {
-	VIP netip.Addr
-	MAC net.HardwareAddr
-}
-
 // Rivals calls tell for each frame in which another host on the device's link says that it has a VIP, until ctx ends. VIP
 // reports what is one; both are called by several goroutines, and must not block.
 func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell func(Rival)) error {

@@ -11,27 +11,20 @@ import (
 
 	"vipd/balancer/failover"
 	"vipd/cmd/internal/api"
-	"vipd/store/etcd"
 )
 
-// answer says how the owner is, and, to who did not tell them, which VIPs there are.
+// answer writes the status of the owner. Vipd knows the VIPs; others get them, too.
 func (o *Owner) answer(w http.ResponseWriter, vips bool) {
-	o.mu.Lock()
-	s := api.OwnerStatus{
-		Node: o.o.Node, Gate: "closed", Events: append([]api.OwnerEvent{}, o.events...), Took: maps.Clone(o.counts[failover.NoteTook]),
-		Gave: maps.Clone(o.counts[failover.NoteGave]), GateClosed: maps.Clone(o.counts[failover.NoteGate]),
-		ConfirmedFor: o.confirmed, TakenAfter: o.takeovers,
+	s := api.OwnerStatus{Node: o.o.Node, Gate: "closed", Hindered: o.o.Hindered}
+	o.journal.describe(&s)
+	if report := o.daemon.last(); vips && report != nil {
+		s.VIPs = report.VIPs
 	}
-	if s.Hindered = o.o.Hindered; vips && o.told != nil {
-		s.VIPs = o.told.VIPs
-	}
-	c := o.core
-	o.mu.Unlock()
-	if c != nil {
+	if c := o.core.Load(); c != nil {
 		c.describe(&s)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s) // who asked has gone
+	_ = json.NewEncoder(w).Encode(s) // the client has gone
 }
 
 // describe adds how the core is.
@@ -39,7 +32,7 @@ func (c *core) describe(s *api.OwnerStatus) {
 	got := make(chan failover.Status, 1)
 	c.tell(func(now failover.Time) []failover.Action {
 		n := c.node.Status(now)
-		s.Peers = c.peers(n.Heard)
+		s.Peers, s.Unplaced = c.peers(n.Heard), c.layout.Unplaced()
 		got <- n
 		return nil
 	})
@@ -61,16 +54,8 @@ func (c *core) describe(s *api.OwnerStatus) {
 		}
 	case <-c.ended:
 	}
-	if away := c.away.Load(); away != nil {
-		s.Etcd, s.EtcdAway = etcd.Advised(away.why).Error(), time.Since(away.since).Seconds()
-		if s.Session == "" {
-			s.Problems = append(s.Problems, "this host can own no VIPs, because it has no session in etcd: "+s.Etcd)
-		}
-	}
-	if r := c.refused.Load(); r != nil && time.Since(r.at) < time.Minute { // after which nothing is left to be written
-		s.Problems = append(s.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+etcd.Advised(r.why).Error())
-	}
-	absent := c.work.absent.reasons()
+	c.etcd.describe(s)
+	absent := c.worker.absent.reasons()
 	for _, a := range slices.SortedFunc(maps.Keys(absent), netip.Addr.Compare) {
 		s.Problems = append(s.Problems, fmt.Sprintf("%s is not here: %s", a, absent[a]))
 	}
@@ -78,11 +63,8 @@ func (c *core) describe(s *api.OwnerStatus) {
 	var rivals []string
 	s.Rivals, rivals = c.rivals.list()
 	s.Problems = append(s.Problems, rivals...)
-	if all := c.unplaced.Load(); all != nil {
-		s.Unplaced = *all
-	}
-	s.Announced = c.work.kernel.Announced()
-	s.Foreign, s.Late = c.link.Foreign(), time.Duration(c.work.late.Load()).Seconds()
+	s.Announced = c.worker.kernel.Announced()
+	s.Foreign, s.Late = c.link.Foreign(), time.Duration(c.worker.gate.late.Load()).Seconds()
 	if c.link.Intruded() {
 		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
 	}

@@ -1,12 +1,14 @@
-// Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they are this host's.
+// Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they are this host's. It connects the protocol
+// (balancer/failover) to the kernel (dataplane/failover), the heartbeats and etcd.
 //
-// It is small and runs with real-time priority, apart from vipd, so that nothing that vipd does makes it late. vipd tells it
-// each second, through a socket, which VIPs there are and which of them it could serve; to vipd their addresses come and go.
+// The process is small and has real-time priority, apart from vipd, so vipd never delays it. Each second, vipd reports through a socket
+// which VIPs exist and which of them it could serve.
 //
-//	vipd --- owner.sock ---> loop ---> ownership.Node ---> actions: heartbeats, transactions in etcd, kernel
-//	                          ^ |
-//	    heartbeats, etcd -----+ +--> deadline ---> refresher (a thread of its own) ---> gate
+//	vipd --- owner.sock ---> daemon ---> core loop ---> failover.Node ---> actions: heartbeats, transactions in etcd
+//	                                       ^ |
+//	                 heartbeats, etcd -----+ +--> worker (gate, addresses, in order)
+//	                                       +----> deadline ---> refresher (a thread) ---> gate
 //
-// The loop alone calls the Node. The kernel's slow work (gate, addresses) is done in order by a goroutine of its own, so that
-// heartbeats are answered meanwhile. The refresher reads the deadline and prolongs the gate.
+// Only the loop calls the Node. The worker carries out the slow actions in the kernel, so heartbeats are answered in time. The
+// refresher reads the deadline and keeps the gate open.
 package owner

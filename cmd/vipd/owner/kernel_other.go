@@ -4,13 +4,11 @@ package owner
 
 import (
 	"errors"
-	"log/slog"
-	"time"
+
+	onhost "vipd/dataplane/failover"
 )
 
-// NewKernel returns an error: owning VIPs needs Linux.
-func NewKernel(*slog.Logger, time.Duration, time.Duration) Maker {
-	return func(places, Hears) (Kernel, error) {
-		return nil, errors.New("owning VIPs needs Linux")
-	}
+// newKernel returns an error: owning VIPs needs Linux.
+func newKernel(onhost.KernelOptions) (Kernel, error) {
+	return nil, errors.New("owning VIPs needs Linux")
 }

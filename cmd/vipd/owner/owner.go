@@ -2,14 +2,17 @@ package owner
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
+	"net/http"
 	"net/netip"
-	"runtime"
-	"slices"
+	"os"
+	"path/filepath"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,281 +20,214 @@ import (
 	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/api"
-	"vipd/dataplane/failover/heartbeat"
+	"vipd/cmd/internal/lockfile"
+	"vipd/cmd/vipd/owner/cleanup"
+	onhost "vipd/dataplane/failover"
 	"vipd/store/etcd"
 )
 
-// Options are what an owner is given.
+// Options configure an owner.
 type Options struct {
 	Node, Zone, Version string
 	Weight              int
 	Timing              failover.Timing
 	Etcd                etcd.Config
-	// Interfaces and Listen narrow where VIPs and heartbeats are.
+	// Interfaces and Listen limit where VIPs and heartbeats are.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Reach are hosts that must answer on their device; empty: the default gateways there.
-	Reach  []netip.Addr
-	Kernel Maker
-	// Hindered is what the process may not have of what it needs to be in time.
+	// Reach are hosts that must answer on their device. If empty, the default gateways must.
+	Reach []netip.Addr
+	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
+	AnnounceEvery time.Duration
+	// Hindered are the reasons why the process may be late.
 	Hindered []string
 	Log      *slog.Logger
 }
 
-// core is one run.
-type core struct {
-	o      Options
-	on     []string                // the interface of each address where heartbeats are heard; the loop's
-	reach  map[string][]netip.Addr // the hosts that are to be within reach on each interface; the loop's
-	node   *failover.Node
-	link   *heartbeat.Link
-	store  *etcd.Ownership
-	work   *work
-	inputs chan func(failover.Time) []failover.Action
-	member atomic.Pointer[failover.Member]
-	ended  <-chan struct{}
-	// another is closed when etcd has another history: then this one ends as if it were killed.
-	another chan struct{}
-	writes  sync.WaitGroup
-	notes   func(failover.Note)
-	left    func(time.Duration) // hears how long the session is confirmed from now
-	away    atomic.Pointer[outage]
-	// refused is the last write that etcd has refused, unless one went through since.
-	refused atomic.Pointer[refusal]
-	rivals  rivals
-	// unplaced are VIPs that no device has a network for.
-	unplaced atomic.Pointer[[]netip.Addr]
+// Owner is the process: a core for the VIPs that vipd reports, and the socket for these reports.
+type Owner struct {
+	o            Options
+	runDir       string
+	wake         wake.Signal
+	daemon       daemon
+	surroundings surroundings
+	journal      *journal
+	core         atomic.Pointer[core]
 }
 
-// outage is why etcd is not in reach, and since when; nil means it is.
-type outage struct {
-	why   error
-	since time.Time
-}
-
-// refusal is why etcd did not write, though it is in reach: it is full, or the user may not.
-type refusal struct {
-	why error
-	at  time.Time
-}
-
-// tick is how often the loop looks what is due.
-const tick = 10 * time.Millisecond
-
-// newID returns an unused ID.
-func newID() failover.ID {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	return failover.ID(binary.BigEndian.Uint64(b[:]) | 1)
-}
-
-// newCore makes one: the gate is closed and no VIP bound when it returns.
-func newCore(o Options, p places, doubt time.Duration) (c *core, err error) {
-	c = &core{
-		o: o, on: p.on, reach: p.reach, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
-		inputs: make(chan func(failover.Time) []failover.Action, 1024),
+// New returns an owner that keeps its socket in runDir.
+func New(o Options, runDir string) *Owner {
+	w := wake.New()
+	return &Owner{
+		o: o, runDir: runDir, wake: w, daemon: daemon{changed: w}, surroundings: surroundings{changed: w},
+		journal: &journal{log: o.Log, counts: map[failover.Noted]map[string]int{}},
 	}
-	gone := wake.New()
-	kernel, err := o.Kernel(p, Hears{c.rival, gone.Send, func(name string, hosts []netip.Addr) {
-		c.tell(func(now failover.Time) []failover.Action {
-			if i := slices.Index(c.on, name); i >= 0 && slices.Equal(hosts, c.reach[name]) { // else it answered the questions before
-				return c.node.Reached(now, i)
-			}
-			return nil
-		})
-	}})
+}
+
+// Run owns the VIPs that vipd reports until ctx ends.
+func (o *Owner) Run(ctx context.Context) error {
+	lock, err := lockfile.Take(filepath.Join(o.runDir, cleanup.LockFile))
+	if errors.Is(err, lockfile.ErrHeld) {
+		return fmt.Errorf("%w: another vipd owner runs here: stop it", err)
+	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := kernel.Close(); err != nil {
-		return nil, fmt.Errorf("closing the gate: %w", err)
-	}
-	m := failover.Member{Boot: newID(), At: p.at, Weight: o.Weight, Zone: o.Zone, Version: o.Version}
-	if m.Machine, err = machine(); err != nil {
-		return nil, err
-	}
-	c.member.Store(&m)
-	c.node = failover.New(failover.Options{
-		Name: o.Node, Member: m, Timing: o.Timing, Started: now(), Doubt: doubt, NewID: newID, Wall: func() time.Time { return time.Now().UTC().Truncate(time.Millisecond) },
-	})
-	if c.link, err = heartbeat.Listen(p.at); err != nil {
-		return nil, err
-	}
-	if c.store, err = etcd.NewOwnership(o.Etcd, o.Node); err != nil {
-		return nil, err
-	}
-	c.work = &work{kernel: kernel, timing: o.Timing, queue: queue{wake: wake.New()}, tell: c.tell, node: c.node, failed: c.failed, gone: gone}
-	c.store.Member = func() failover.Member { return *c.member.Load() }
-	c.store.Secrets = c.link.SetKeys
-	c.store.Standby = c.standby
-	c.store.Report = c.reported
-	c.store.Tell = func(changes []failover.Change, revision int64, all bool) {
-		c.tell(func(now failover.Time) []failover.Action { return c.node.Stored(now, changes, revision, all) })
-	}
-	return c, nil
-}
-
-// reported takes in what is in the way of etcd; nil means nothing.
-func (c *core) reported(err error) {
-	before := c.away.Load()
+	defer lock.Close()
+	path := filepath.Join(o.runDir, api.OwnerSocket)
+	_ = os.Remove(path) // of an earlier process
+	l, err := api.Listen("unix", path)
 	if err != nil {
-		c.tell(c.node.Away)
+		return fmt.Errorf("opening the owner's socket: %w", err)
 	}
-	switch {
-	case err == nil:
-		c.away.Store(nil)
-	case before == nil:
-		c.away.Store(&outage{err, time.Now()})
-		c.o.Log.Warn("no way to etcd: nothing can move", "err", err)
-	default:
-		c.away.Store(&outage{err, before.since})
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /vips", o.receive)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { o.answer(w, true) })
+	s := &http.Server{
+		Handler: mux, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.o.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
+		ConnState:   o.daemon.closed,
 	}
-}
-
-func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
-
-// tell hands something to the loop.
-func (c *core) tell(f func(failover.Time) []failover.Action) {
-	select {
-	case c.inputs <- f:
-	case <-c.ended:
+	var serving sync.WaitGroup
+	finding, end := context.WithCancel(ctx)
+	serving.Go(func() { _ = s.Serve(l) })
+	serving.Go(func() { o.surroundings.findWay(finding, o.o.Etcd.Endpoints) })
+	if len(o.o.Reach) == 0 {
+		o.surroundings.findRouters()
+		serving.Go(func() { onhost.FollowRouters(finding, o.surroundings.findRouters) })
 	}
-}
-
-// change changes what others read of this node.
-func (c *core) change(f func(*failover.Member)) {
-	for {
-		before := c.member.Load()
-		m := *before
-		if f(&m); c.member.CompareAndSwap(before, &m) {
-			break
-		}
-	}
-	c.store.MemberChanged()
-	c.tell(func(now failover.Time) []failover.Action { return c.node.SetMember(now, *c.member.Load()) })
-}
-
-func (c *core) standby(on bool, by failover.Request) {
-	if c.member.Load().Standby != on {
-		c.change(func(m *failover.Member) { m.Standby, m.StandbyBy = on, by })
-	}
-}
-
-// farewell bounds how long giving everything away at the end may take.
-const farewell = 2 * time.Second
-
-// run owns until ctx ends, and then gives everything away.
-func (c *core) run(ctx context.Context, started chan<- struct{}) {
-	background, end := context.WithCancel(context.WithoutCancel(ctx))
-	c.ended, c.work.done = background.Done(), background.Done()
-	close(started)
-	var parts sync.WaitGroup
-	parts.Go(func() { c.link.Run(background, c.heard) })
-	parts.Go(func() {
-		if err := c.store.Run(background); err != nil {
-			c.notes(failover.Note{Kind: failover.NoteLost, Text: "gave up all VIPs, and takes them anew: " + err.Error()})
-			close(c.another)
-		}
-	})
-	parts.Go(c.work.run)
-	parts.Go(func() { c.work.kernel.Run(background) })
-	parts.Go(func() {
-		runtime.LockOSThread()
-		c.work.refresh()
-	})
-	c.loop(ctx, background)
+	err = o.follow(ctx)
 	end()
-	parts.Wait()
-	c.writes.Wait()
-	if err := c.work.kernel.Close(); err != nil {
-		c.failed("closing the gate at the end", err)
+	_ = s.Close()
+	serving.Wait()
+	return err
+}
+
+// connection is the key of the connection in the context of a request.
+type connection struct{}
+
+// receive processes a report of vipd.
+func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<20))
+	if err == nil {
+		from, _ := r.Context().Value(connection{}).(net.Conn)
+		err = o.daemon.receive(text, from)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if err := c.work.kernel.End(); err != nil {
-		c.failed("leaving the gate", err)
-	}
+	o.answer(w, false)
 }
 
-func (c *core) heard(on int, m failover.Message) {
-	c.tell(func(now failover.Time) []failover.Action { return c.node.Heard(now, on, m) })
-}
+// The pauses between two looks at the host, and at a vipd that might hang.
+const (
+	lookEvery = time.Second
+	hangEvery = 50 * time.Millisecond
+)
 
-// loop is the only one who calls the node.
-func (c *core) loop(ctx, background context.Context) {
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	stop := ctx.Done()
-	var limit <-chan time.Time
+// follow runs a core for the VIPs that vipd reports.
+func (o *Owner) follow(ctx context.Context) error {
+	look, watch := time.NewTicker(lookEvery), time.NewTicker(hangEvery)
+	defer look.Stop()
+	defer watch.Stop()
+	f := &follower{Owner: o, stop: func() {}}
+	defer func() { f.stop() }()
 	for {
 		select {
-		case <-stop:
-			stop, limit = nil, time.After(farewell)
-			c.handle(background, c.node.Stop)
-		case <-limit:
-			return
-		case <-c.another:
-			return
-		case f := <-c.inputs:
-			c.handle(background, f)
-		case <-ticker.C:
-			at := now()
-			if late, yes := c.work.lapsed(at); yes {
-				c.handle(background, func(now failover.Time) []failover.Action {
-					return c.node.Lapsed(now, failover.NotRefreshed, late)
-				})
-			}
-			c.handle(background, c.node.Tick)
-			if until := c.node.Deadline(); until > 0 {
-				c.left(until.Since(at))
+		case <-ctx.Done():
+			return nil
+		case <-f.another:
+			f.stop()
+			f.another, f.last, f.doubt = nil, nil, doubtful
+		case <-o.wake:
+		case <-look.C:
+		case <-watch.C:
+			if !o.daemon.hangs() {
+				continue
 			}
 		}
-		if stop == nil && c.node.Left() {
-			return
+		if report := o.daemon.current(); report != nil {
+			if err := f.apply(ctx, report); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// handle has the node take something in, and carries out what follows.
-func (c *core) handle(ctx context.Context, f func(failover.Time) []failover.Action) {
-	actions := f(now())
-	c.work.deadline.Store(int64(c.node.Deadline()))
-	for _, a := range actions {
-		switch a := a.(type) {
-		case failover.Send:
-			c.link.Send(a.Message, a.On, c.node.Addresses(a.To))
-		case failover.Write:
-			c.writes.Go(func() {
-				outcome, revision, err := c.store.Write(ctx, a)
-				c.wrote(outcome, err)
-				c.tell(func(now failover.Time) []failover.Action { return c.node.Wrote(now, a.ID, outcome, revision) })
-			})
-		case failover.Probe:
-			c.writes.Go(func() { c.probe(ctx, a.Addrs) })
-		case failover.Register:
-			c.writes.Go(func() { c.change(func(m *failover.Member) { m.Boot = a.Boot }) })
-		case failover.Note:
-			c.notes(a)
-		default:
-			c.work.queue.add(a)
-		}
-	}
+// follower keeps a core up to date with the reports and the host.
+type follower struct {
+	*Owner
+	layout onhost.Layout
+	last   *api.OwnerTold
+	absent map[netip.Addr]string
+	stop   func()
+	// another is closed when etcd has another history; nil means that no core runs. Then the next one doubts etcd's records for a while.
+	another <-chan struct{}
+	doubt   time.Duration
 }
 
-// wrote takes in how a write ended.
-func (c *core) wrote(outcome failover.Outcome, err error) {
+// apply applies a report. An error means that no core can run.
+func (f *follower) apply(ctx context.Context, report *api.OwnerTold) error {
+	policies := policiesOf(report)
+	next, err := f.find(vipsOf(policies))
+	running := f.another != nil
+	if err == nil && running {
+		err = f.core.Load().listen(f.layout, next)
+	}
 	switch {
-	case err == nil:
-		c.refused.Store(nil)
-	case outcome == failover.Unsent && c.away.Load() == nil:
-		if before := c.refused.Swap(&refusal{err, time.Now()}); before == nil {
-			c.o.Log.Error("etcd takes no writes: VIPs stay where they are", "err", err)
+	case err != nil && running: // it serves on where it is
+		f.core.Load().failed("following the host's devices", err)
+		return nil
+	case err != nil:
+		return err
+	case !running:
+		if err := f.begin(ctx, next); err != nil {
+			return err
 		}
-	default:
-		c.o.Log.Debug("writing to etcd", "err", err)
 	}
+	c := f.core.Load()
+	absent := c.worker.absent.reasons()
+	if f.last == nil || f.last != report && !reflect.DeepEqual(f.last, report) || !next.Equal(f.layout) || !maps.Equal(absent, f.absent) {
+		c.policies(policies, f.layout, next)
+		c.change(func(m *failover.Member) { m.Cannot, m.Absent = cannot(report, next.Own, absent) })
+		f.layout, f.last, f.absent = next, report, absent
+	}
+	return nil
 }
 
-// vipsOf are the VIPs of policies, sorted.
-func vipsOf(policies map[netip.Addr]failover.Policy) []netip.Addr {
-	return slices.SortedFunc(maps.Keys(policies), netip.Addr.Compare)
+// find returns the layout for these VIPs.
+func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
+	way, reach := f.surroundings.get()
+	if len(f.o.Reach) > 0 {
+		reach = f.o.Reach
+	}
+	return f.layout.Next(vips, onhost.LayoutOptions{Interfaces: f.o.Interfaces, Listen: f.o.Listen, Way: way, Reach: reach})
+}
+
+// doubtful is how long other hosts may follow the former etcd after this one has found that its history is another.
+const doubtful = time.Minute
+
+// begin runs a core until it is stopped.
+func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
+	c, err := newCore(f.o, l, f.doubt, f.journal)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	started := make(chan struct{})
+	running.Go(func() { c.run(ctx, started) })
+	<-started
+	f.core.Store(c)
+	f.stop, f.another = func() { cancel(); running.Wait() }, c.another
+	return nil
+}
+
+func policiesOf(report *api.OwnerTold) map[netip.Addr]failover.Policy {
+	policies := map[netip.Addr]failover.Policy{}
+	for a, v := range report.VIPs {
+		policies[a] = failover.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
+	}
+	return policies
 }

@@ -507,8 +507,8 @@ func TestHangs(t *testing.T) {
 	o := New(Options{}, "")
 	hangs := func(stopped bool, silent, grace time.Duration) bool {
 		wait.For(t, 0, "the signal to work", func() bool { return frozen(daemon.Process.Pid) == stopped })
-		o.told, o.pid, o.heard = &api.OwnerTold{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
-		return o.hangs()
+		o.daemon.report, o.daemon.pid, o.daemon.heard = &api.OwnerTold{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
+		return o.daemon.hangs()
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
 	if hangs(false, hour, short) {
@@ -523,10 +523,10 @@ func TestHangs(t *testing.T) {
 	if hangs(true, -hour, short) {
 		t.Error("one that has just said something hangs")
 	}
-	if !hangs(true, time.Second, short) || !o.heard.IsZero() {
+	if !hangs(true, time.Second, short) || !o.daemon.heard.IsZero() {
 		t.Error("one that was stopped does not hang")
 	}
-	if o.hangs() {
+	if o.daemon.hangs() {
 		t.Error("it hangs once more")
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"vipd/balancer/failover"
-	"vipd/balancer/lib/wake"
 	"vipd/test/wait"
 )
 
@@ -33,12 +32,12 @@ func TestRestore(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
 		var notes []failover.Action
-		w := work{
+		w := worker{
 			kernel: &refusing{lost: slices.Clone(lost), refuses: refused},
 			tell:   func(f func(failover.Time) []failover.Action) { notes = append(notes, f(0)...) },
 			failed: func(string, error) {},
 		}
-		w.opened.Store(true)
+		w.gate.opened.Store(true)
 		w.restore()
 		var want []failover.Action
 		if len(lost) == 2 {
@@ -76,10 +75,11 @@ func TestRemovedAtOnce(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	k := &removing{}
 	c := &core{inputs: make(chan func(failover.Time) []failover.Action), ended: ctx.Done(), node: failover.New(failover.Options{NewID: newID})}
-	c.work = &work{kernel: k, queue: queue{wake: wake.New()}, tell: c.tell, node: c.node, done: ctx.Done()}
+	c.worker = newWorker(k, c.node, failover.Timing{}, c.tell, nil, nil)
+	c.worker.done = ctx.Done()
 	var parts sync.WaitGroup
 	t.Cleanup(func() { end(); parts.Wait() })
-	parts.Go(c.work.run)
+	parts.Go(c.worker.run)
 	handled := make(chan bool, 1)
 	go func() {
 		c.handle(ctx, func(failover.Time) []failover.Action { return all })
@@ -92,7 +92,7 @@ func TestRemovedAtOnce(t *testing.T) {
 	}
 	end()
 	parts.Wait()
-	if most := many/mostUnbound + 1; k.vips != many || k.calls > most {
+	if most := many/maxUnbound + 1; k.vips != many || k.calls > most {
 		t.Errorf("%d VIPs were removed in %d calls, want %d in at most %d", k.vips, k.calls, many, most)
 	}
 }
@@ -116,10 +116,10 @@ func TestOpenedLate(t *testing.T) {
 	if !slices.Contains(did, failover.Action(failover.OpenGate{})) {
 		t.Fatalf("the gate is not opened: %v", did)
 	}
-	w := &work{kernel: opens{}, timing: timing, node: n}
+	w := newWorker(opens{}, n, timing, nil, nil, nil)
 	w.tell = func(opened func(failover.Time) []failover.Action) {
 		at := now().Add(timing.Gate * 9 / 10)
-		late, yes := w.lapsed(at)
+		late, yes := w.gate.lapsed(at)
 		if !yes {
 			t.Error("the gate has not lapsed")
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/api"
+	onhost "vipd/dataplane/failover"
 )
 
 // rivalKept is how long a host that has said it has a VIP of this one counts as a problem. It is asked every announce_every.
@@ -24,18 +24,19 @@ type rivals struct {
 	of map[netip.Addr]*api.OwnerRival
 }
 
-// rival takes in that another host says it has a VIP that is here.
-func (c *core) rival(vip netip.Addr, mac net.HardwareAddr) {
+// rival processes that another host claims a VIP that is here.
+func (c *core) rival(claim onhost.Rival) {
+	vip, mac := claim.VIP, claim.MAC.String()
 	c.tell(func(failover.Time) []failover.Action {
-		at, node := time.Now(), c.node.Whose(mac.String())
+		at, node := time.Now(), c.node.Whose(mac)
 		c.rivals.mu.Lock()
 		r := c.rivals.of[vip]
-		news := r == nil || r.MAC != mac.String() || at.Sub(r.Last) > rivalKept
+		news := r == nil || r.MAC != mac || at.Sub(r.Last) > rivalKept
 		if r == nil {
 			r = &api.OwnerRival{VIP: vip}
 			c.rivals.of[vip] = r
 		}
-		r.MAC, r.Node, r.Last, r.Count = mac.String(), node, at, r.Count+1
+		r.MAC, r.Node, r.Last, r.Count = mac, node, at, r.Count+1
 		text := rivalText(r)
 		c.rivals.mu.Unlock()
 		if !news || node != "" {
@@ -65,7 +66,7 @@ func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 
 // probe finds out whether others have VIPs.
 func (c *core) probe(ctx context.Context, vips []netip.Addr) {
-	found, err := c.work.kernel.Probe(ctx, vips)
+	found, err := c.worker.kernel.Probe(ctx, vips)
 	if err != nil {
 		c.failed("asking whether other hosts have VIPs", err)
 		wake.Sleep(ctx, time.Second)

@@ -1,0 +1,69 @@
+package owner
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer/failover"
+	"vipd/cmd/internal/api"
+	"vipd/store/etcd"
+)
+
+// etcdState is whether etcd is reached and writes.
+type etcdState struct {
+	log  *slog.Logger
+	away atomic.Pointer[setback]
+	// refused is the last write that etcd has refused, unless a later one was carried out.
+	refused atomic.Pointer[setback]
+}
+
+// setback is an error and its time: the first moment of an outage, the last refusal.
+type setback struct {
+	err error
+	at  time.Time
+}
+
+// reported processes the error of the connection; nil means etcd is reached.
+func (s *etcdState) reported(err error) {
+	before := s.away.Load()
+	switch {
+	case err == nil:
+		s.away.Store(nil)
+	case before == nil:
+		s.away.Store(&setback{err, time.Now()})
+		s.log.Warn("no way to etcd: nothing can move", "err", err)
+	default:
+		s.away.Store(&setback{err, before.at})
+	}
+}
+
+// wrote processes the outcome of a write.
+func (s *etcdState) wrote(outcome failover.Outcome, err error) {
+	switch {
+	case err == nil:
+		s.refused.Store(nil)
+	case outcome == failover.Unsent && s.away.Load() == nil:
+		if before := s.refused.Swap(&setback{err, time.Now()}); before == nil {
+			s.log.Error("etcd takes no writes: VIPs stay where they are", "err", err)
+		}
+	default:
+		s.log.Debug("writing to etcd", "err", err)
+	}
+}
+
+// refusalKept is how long a refusal counts as a problem. Then nothing is left to be written.
+const refusalKept = time.Minute
+
+// describe adds the state to a status.
+func (s *etcdState) describe(status *api.OwnerStatus) {
+	if away := s.away.Load(); away != nil {
+		status.Etcd, status.EtcdAway = etcd.Advised(away.err).Error(), time.Since(away.at).Seconds()
+		if status.Session == "" {
+			status.Problems = append(status.Problems, "this host can own no VIPs, because it has no session in etcd: "+status.Etcd)
+		}
+	}
+	if r := s.refused.Load(); r != nil && time.Since(r.at) < refusalKept {
+		status.Problems = append(status.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+etcd.Advised(r.err).Error())
+	}
+}

@@ -1,0 +1,62 @@
+package owner
+
+import (
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"vipd/balancer/failover"
+	"vipd/cmd/internal/api"
+)
+
+// maxEvents is the maximum number of events that are kept for vipd.
+const maxEvents = 200
+
+// journal logs, counts and keeps the events of the owner.
+type journal struct {
+	log *slog.Logger
+
+	mu     sync.Mutex // guards the rest
+	events []api.OwnerEvent
+	number int
+	counts map[failover.Noted]map[string]int
+	// confirmed has for how long the session was confirmed at each tick, takeovers how long VIPs had no owner.
+	confirmed, takeovers api.Histogram
+}
+
+// note logs an event, and keeps it for vipd.
+func (j *journal) note(n failover.Note) {
+	j.log.Info(n.Text, "kind", string(n.Kind))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if n.Why != "" {
+		if j.counts[n.Kind] == nil {
+			j.counts[n.Kind] = map[string]int{}
+		}
+		j.counts[n.Kind][n.Why] += max(n.VIPs, 1)
+	}
+	if n.After > 0 {
+		j.takeovers.Observe(n.After.Seconds())
+	}
+	j.number++
+	j.events = append(j.events, api.OwnerEvent{Number: j.number, Time: time.Now(), Text: n.Text})
+	j.events = j.events[max(0, len(j.events)-maxEvents):]
+}
+
+// observe counts how long the session is confirmed from now.
+func (j *journal) observe(left time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.confirmed.Observe(max(left.Seconds(), 0))
+}
+
+// describe adds events and counts to a status.
+func (j *journal) describe(s *api.OwnerStatus) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s.Events = append([]api.OwnerEvent{}, j.events...)
+	s.Took, s.Gave = maps.Clone(j.counts[failover.NoteTook]), maps.Clone(j.counts[failover.NoteGave])
+	s.GateClosed = maps.Clone(j.counts[failover.NoteGate])
+	s.ConfirmedFor, s.TakenAfter = j.confirmed, j.takeovers
+}

@@ -1,0 +1,57 @@
+package owner
+
+import (
+	"sync"
+
+	"vipd/balancer/failover"
+	"vipd/balancer/lib/wake"
+	onhost "vipd/dataplane/failover"
+)
+
+// cover is an action: it changes the VIPs and devices that the gate covers.
+type cover struct{ places onhost.Places }
+
+// unbinds are successive Unbinds.
+type unbinds []failover.Unbind
+
+// maxUnbound is the maximum number of VIPs of unbinds: a VIP that moves to another host is silent until all of them are removed.
+const maxUnbound = 100
+
+// queue holds the actions for the kernel. It has no limit: the loop that adds to it must not wait for the worker, which waits for the
+// loop.
+type queue struct {
+	wake wake.Signal
+	mu   sync.Mutex // guards all
+	all  []any      // actions, and covers
+}
+
+func (q *queue) add(a any) {
+	q.mu.Lock()
+	q.all = append(q.all, a)
+	q.mu.Unlock()
+	q.wake.Send()
+}
+
+// next removes and returns the first action, or the first Unbinds together; nil means the queue is empty.
+func (q *queue) next() (first any) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var together unbinds
+	for vips := 0; len(together) < len(q.all) && vips < maxUnbound; {
+		u, ok := q.all[len(together)].(failover.Unbind)
+		if !ok {
+			break
+		}
+		together, vips = append(together, u), vips+len(u.Addrs)
+	}
+	switch {
+	case len(together) > 0:
+		first, q.all = together, q.all[len(together):]
+	case len(q.all) > 0:
+		first, q.all = q.all[0], q.all[1:]
+	}
+	if len(q.all) > 0 {
+		q.wake.Send()
+	}
+	return first
+}

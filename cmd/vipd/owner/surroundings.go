@@ -1,0 +1,49 @@
+package owner
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer/lib/wake"
+	onhost "vipd/dataplane/failover"
+)
+
+// surroundings is what this host finds out about its network on its own.
+type surroundings struct {
+	changed wake.Signal
+
+	mu      sync.Mutex   // guards the rest
+	way     []netip.Addr // the address from which etcd is reached
+	routers []netip.Addr // the default gateways; nil if the configuration names the hosts that must answer
+}
+
+// findWay finds the address from which etcd is reached each second until ctx ends. Names may take long to resolve: the caller must not
+// wait for them.
+func (x *surroundings) findWay(ctx context.Context, endpoints []string) {
+	for on := true; on; on = wake.Sleep(ctx, time.Second) {
+		x.set(&x.way, onhost.WayTo(ctx, endpoints))
+	}
+}
+
+func (x *surroundings) findRouters() { x.set(&x.routers, onhost.Routers()) }
+
+// set changes a list.
+func (x *surroundings) set(list *[]netip.Addr, next []netip.Addr) {
+	x.mu.Lock()
+	same := slices.Equal(*list, next)
+	*list = next
+	x.mu.Unlock()
+	if !same {
+		x.changed.Send()
+	}
+}
+
+// get returns the address from which etcd is reached, and the default gateways.
+func (x *surroundings) get() (way, routers []netip.Addr) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.way, x.routers
+}

@@ -1,0 +1,160 @@
+package owner
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer/failover"
+	"vipd/balancer/lib/wake"
+)
+
+// worker carries out the actions for the kernel in order, apart from the loop.
+type worker struct {
+	kernel Kernel
+	node   *failover.Node
+	queue  queue
+	gate   refresher
+	absent absent
+	gone   wake.Signal // a VIP may be lost
+	tell   func(func(failover.Time) []failover.Action)
+	failed func(what string, err error)
+	done   <-chan struct{}
+}
+
+func newWorker(k Kernel, n *failover.Node, t failover.Timing, tell func(func(failover.Time) []failover.Action), failed func(string, error), gone wake.Signal) *worker {
+	return &worker{kernel: k, node: n, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timing: t}, gone: gone, tell: tell, failed: failed}
+}
+
+// closeRetry is the time between two attempts to close the gate.
+const closeRetry = 50 * time.Millisecond
+
+func (w *worker) run() {
+	check := time.NewTicker(time.Second)
+	defer check.Stop()
+	for {
+		select {
+		case <-w.done:
+			return
+		case <-w.queue.wake:
+			w.act(w.queue.next())
+		case <-check.C:
+			w.check()
+		case <-w.gone:
+			w.restore()
+		}
+	}
+}
+
+// restore binds the VIPs that are missing from their interfaces.
+func (w *worker) restore() {
+	lost := w.kernel.Lost()
+	if len(lost) == 0 || !w.gate.opened.Load() {
+		return
+	}
+	failed := w.bind(lost)
+	back := slices.DeleteFunc(lost, func(a netip.Addr) bool { return failed[a] != nil })
+	if len(back) == 0 {
+		return
+	}
+	note := failover.Note{Kind: failover.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
+	w.tell(func(failover.Time) []failover.Action { return []failover.Action{note} })
+}
+
+// check reports a gate that another program has changed, and tries again to bind absent VIPs.
+func (w *worker) check() {
+	if again := w.absent.again(); len(again) > 0 {
+		w.bind(again)
+	}
+	why, err := w.kernel.Intact()
+	if err != nil {
+		w.failed("looking at the gate", err)
+	}
+	if why != "" && w.gate.opened.CompareAndSwap(true, false) {
+		w.failed("another program has changed the gate", errors.New(why))
+		w.lapse(failover.Changed)
+	}
+}
+
+// lapse tells the node why its gate must be closed.
+func (w *worker) lapse(why failover.Lapse) {
+	w.tell(func(now failover.Time) []failover.Action { return w.node.Lapsed(now, why, 0) })
+}
+
+func (w *worker) act(a any) {
+	switch a := a.(type) {
+	case cover:
+		if err := w.kernel.Cover(a.places); err != nil {
+			// VIPs that the gate does not cover must not be bound while it is open.
+			w.failed("changing the VIPs of the gate", err)
+			w.close()
+			w.lapse(failover.Changed)
+		}
+	case failover.CloseGate:
+		w.close()
+	case failover.OpenGate:
+		w.open()
+	case failover.Bind:
+		w.bind(a.Addrs)
+	case unbinds:
+		w.unbind(a)
+	}
+}
+
+// close closes the gate. Nothing is opened before it is closed.
+func (w *worker) close() {
+	w.gate.opened.Store(false)
+	w.absent.unbound(w.absent.again())
+	for err := w.kernel.Close(); err != nil; err = w.kernel.Close() {
+		w.failed("closing the gate", err)
+		select {
+		case <-w.done:
+			return
+		case <-time.After(closeRetry):
+		}
+	}
+	w.tell(w.node.Closed)
+}
+
+func (w *worker) open() {
+	err := w.gate.open()
+	w.tell(func(now failover.Time) []failover.Action {
+		actions := w.node.Opened(now, err)
+		if err == nil && !w.gate.opened.Load() { // it lapsed before the node knew that it was open
+			actions = append(actions, w.node.Lapsed(now, failover.NotRefreshed, 0)...)
+		}
+		return actions
+	})
+}
+
+// unbind removes VIPs.
+func (w *worker) unbind(all unbinds) {
+	var vips []netip.Addr
+	for _, u := range all {
+		vips = append(vips, u.Addrs...)
+	}
+	w.absent.unbound(vips)
+	if err := w.kernel.Unbind(vips); err != nil {
+		// A VIP that can't be removed must be silent before another host may have it.
+		w.failed("taking VIPs away", err)
+		w.close()
+		w.lapse(failover.StillBound)
+		return
+	}
+	for _, u := range all {
+		if u.ID != 0 {
+			w.tell(func(now failover.Time) []failover.Action { return w.node.Unbound(now, u.ID) })
+		}
+	}
+}
+
+// bind adds VIPs, and returns an error for each that could not be added.
+func (w *worker) bind(vips []netip.Addr) (failed map[netip.Addr]error) {
+	failed = w.kernel.Bind(vips)
+	if err := w.absent.bound(vips, failed); err != nil {
+		w.failed("adding VIPs", err)
+	}
+	return failed
+}

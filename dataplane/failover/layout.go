@@ -1,0 +1,200 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"slices"
+
+	"vipd/balancer/failover"
+)
+
+// Places are the interfaces that VIPs may be on.
+type Places struct {
+	// Interfaces may have VIPs, and Devices names the interface of each VIP that this host may own.
+	Interfaces []string
+	Devices    map[netip.Addr]string
+	// Reach are the hosts that must answer on an interface.
+	Reach map[string][]netip.Addr
+}
+
+// Layout is how this host is connected: where it receives heartbeats, and the interface of each VIP.
+type Layout struct {
+	Places
+	// At are the addresses where heartbeats are received, and On has the interface of each that may have VIPs; "" means none.
+	At []failover.Address
+	On []string
+	// VIPs are all VIPs, also those without an interface here. Own are the VIPs that this host has for itself: no gate may silence them,
+	// and no other host may have them.
+	VIPs, Own []netip.Addr
+}
+
+// LayoutOptions limit a layout.
+type LayoutOptions struct {
+	// Interfaces are the ones that VIPs may be on; none means all. Listen are addresses to receive heartbeats at.
+	Interfaces []string
+	Listen     []netip.Addr
+	// Way is the address from which etcd is reached, and Reach are the hosts that must answer on their interface.
+	Way, Reach []netip.Addr
+}
+
+// Next returns the layout for these VIPs that follows l. Addresses keep their indexes, by which other hosts know them. Interfaces and
+// their VIPs stay while an interface is away: a VIP that is still there needs the gate.
+func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
+	found, err := find(vips, o)
+	if err != nil {
+		return Layout{}, err
+	}
+	next := l.grow(found)
+	for _, v := range vips {
+		if device := l.Devices[v]; device != "" && next.Devices[v] == "" && !slices.Contains(next.Own, v) {
+			next.Devices[v] = device // which is away, or down
+		}
+	}
+	next.Reach = next.within(o.Reach)
+	next.Interfaces = slices.DeleteFunc(slices.Clone(next.On), func(name string) bool { return name == "" })
+	return next, nil
+}
+
+// Equal reports whether nothing on this host is different. The VIPs may be.
+func (l Layout) Equal(other Layout) bool {
+	devices := maps.Equal(l.Devices, other.Devices) // there are many
+	l.Devices, l.VIPs, other.Devices, other.VIPs = nil, nil, nil, nil
+	return devices && reflect.DeepEqual(l, other)
+}
+
+// Unplaced are the VIPs that no interface has a network for.
+func (l Layout) Unplaced() (vips []netip.Addr) {
+	for _, v := range l.VIPs {
+		if l.Devices[v] == "" && !slices.Contains(l.Own, v) {
+			vips = append(vips, v)
+		}
+	}
+	return vips
+}
+
+// find returns the layout of this moment. The interface of a VIP is the one whose network contains it.
+func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
+	l := Layout{Places: Places{Devices: map[netip.Addr]string{}}, VIPs: vips}
+	all, err := net.Interfaces()
+	if err != nil {
+		return l, fmt.Errorf("listing devices: %w", err)
+	}
+	held, err := Held()
+	if err != nil {
+		return l, err
+	}
+	for _, device := range all {
+		named := slices.Contains(o.Interfaces, device.Name)
+		if device.Flags&net.FlagLoopback != 0 || device.Flags&net.FlagUp == 0 || len(o.Interfaces) > 0 && !named {
+			continue
+		}
+		at, own := describe(held[device.Index], o.Listen)
+		at.MAC = device.HardwareAddr.String()
+		for _, v := range vips {
+			if own[v] {
+				l.Own = append(l.Own, v)
+			}
+			if l.Devices[v] == "" && slices.ContainsFunc(at.Networks, func(n netip.Prefix) bool { return n.Contains(v) }) {
+				l.Devices[v], named = device.Name, true
+			}
+		}
+		if named && at.Addr.IsValid() {
+			l.At, l.On = append(l.At, at), append(l.On, device.Name)
+		}
+	}
+	for _, v := range l.Own {
+		delete(l.Devices, v)
+	}
+	for _, a := range slices.Concat(o.Listen, o.Way) {
+		if index(l.At, a) < 0 {
+			l.At, l.On = append(l.At, failover.Address{Addr: a}), append(l.On, "")
+		}
+	}
+	return l, nil
+}
+
+// describe returns a device as other hosts see it: one of its addresses, and its networks. Own are the addresses that have a network, as
+// a host's own address has.
+func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
+	own = map[netip.Addr]bool{}
+	for _, p := range addrs {
+		a := p.Addr()
+		if p.IsSingleIP() { // a VIP, or a peer's
+			continue
+		}
+		own[a] = true
+		if !a.IsGlobalUnicast() {
+			continue
+		}
+		at.Networks = append(at.Networks, p.Masked())
+		if !at.Addr.IsValid() || slices.Contains(listen, a) && !slices.Contains(listen, at.Addr) {
+			at.Addr = a
+		}
+	}
+	return at, own
+}
+
+// grow returns next with the indexes of l.
+func (l Layout) grow(next Layout) Layout {
+	out := next
+	out.At, out.On, out.Devices = slices.Clone(l.At), slices.Clone(l.On), maps.Clone(next.Devices)
+	for i, a := range next.At {
+		j, on := index(out.At, a.Addr), next.On[i]
+		for k := 0; j < 0 && k < len(out.At); k++ {
+			if out.On[k] == on && (on != "" || index(next.At, out.At[k].Addr) < 0) {
+				j = k // it has another address now
+			}
+		}
+		switch {
+		case j < 0:
+			out.At, out.On = append(out.At, a), append(out.On, on)
+		case on != "" || out.On[j] == "":
+			out.At[j], out.On[j] = a, on
+		}
+	}
+	return out
+}
+
+// index returns the index of an address; -1 means it is missing.
+func index(all []failover.Address, a netip.Addr) int {
+	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
+}
+
+// within returns the hosts that must answer on each interface: those in its networks, except VIPs.
+func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
+	reach := map[string][]netip.Addr{}
+	for i, name := range l.On {
+		for _, h := range hosts {
+			if name != "" && slices.ContainsFunc(l.At[i].Networks, func(n netip.Prefix) bool { return n.Contains(h) }) && !slices.Contains(l.VIPs, h) {
+				reach[name] = append(reach[name], h)
+			}
+		}
+	}
+	return reach
+}
+
+// WayTo returns the address from which the first endpoint that is not on this host is reached.
+func WayTo(ctx context.Context, endpoints []string) []netip.Addr {
+	var d net.Dialer
+	for _, e := range endpoints {
+		u, err := url.Parse(e)
+		if err != nil {
+			continue
+		}
+		c, err := d.DialContext(ctx, "udp", u.Host) // no packet leaves
+		if err != nil {
+			continue
+		}
+		local := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+		_ = c.Close()
+		if !local.IsLoopback() {
+			return []netip.Addr{local}
+		}
+	}
+	return nil
+}

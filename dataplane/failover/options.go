@@ -1,0 +1,32 @@
+package failover
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// KernelOptions configure a Kernel. Its functions must not block.
+type KernelOptions struct {
+	// Gate is how long after a refresh the gate stays open; 0 means the default.
+	Gate time.Duration
+	Places
+	// VIPs are all VIPs that have one owner, also those without an interface here. The first Close removes them from this host.
+	VIPs []netip.Addr
+	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
+	AnnounceEvery time.Duration
+	// Rival is called, at most once a second for each VIP, if another host claims a VIP that is here.
+	Rival func(Rival)
+	// Gone is called if an address may have left an interface: Lost lists the VIPs that have.
+	Gone func()
+	// Reached is called if one of the hosts answers that must be within reach on an interface, with all of them.
+	Reached func(on string, hosts []netip.Addr)
+	Log     *slog.Logger
+}
+
+// Rival is another host on a link that claims a VIP.
+type Rival struct {
+	VIP netip.Addr
+	MAC net.HardwareAddr
+}
