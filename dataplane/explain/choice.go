@@ -14,7 +14,7 @@ import (
 )
 
 // choose says where the client may be led.
-func (n *Node) choose(a *Answer, f *balancer.Frontend) {
+func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	switch {
 	case f.AffinityTimeout <= 0:
 	case a.Sticky.IsValid():
@@ -35,7 +35,7 @@ func (n *Node) choose(a *Answer, f *balancer.Frontend) {
 }
 
 // wayBack says whose address each endpoint sees, and whether its reply comes back here.
-func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
+func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	needs := n.Dataplane.Traits().Needs
 	forwards, there := needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward), ""
 	if forwards && !needs.LocalIn { // virtual servers send on what clients send by themselves
@@ -89,7 +89,7 @@ func (e *Endpoint) text(client netip.Addr) string {
 }
 
 // conclude sums up what the steps came to.
-func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
+func (n *Inputs) conclude(a *Answer, f *balancer.Frontend) {
 	var led, lost, silent []string
 	stopped, mostly := 0, 0
 	for _, e := range a.Endpoints {

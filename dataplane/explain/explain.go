@@ -23,8 +23,8 @@ type Question struct {
 	To   balancer.Key
 }
 
-// Node is what an answer depends on.
-type Node struct {
+// Inputs are everything that an answer depends on.
+type Inputs struct {
 	// Desired is what is wanted, and Applied the frontends that are in the kernel.
 	Desired balancer.Desired
 	Applied snap.Map[balancer.Key, *balancer.Frontend]
@@ -131,7 +131,7 @@ const (
 )
 
 // Explain answers a question. An error says what could not be read.
-func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
+func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
 	if q.Client.Is4() != q.To.Addr.Is4() {
 		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, nor the other way round", q.Client, q.To.Addr)
@@ -185,7 +185,7 @@ func (a *Answer) verdict(v Verdict, format string, args ...any) {
 }
 
 // frontend says which one it is, and whether it is as wanted. Doubtful: what is there of it is unknown.
-func (n *Node) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
+func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	what := nameOf(f)
 	if f.NodePort {
 		what += ", its node port"
@@ -212,7 +212,7 @@ func nameOf(f *balancer.Frontend) string {
 	return text
 }
 
-func (n *Node) trouble(k balancer.Key) string {
+func (n *Inputs) trouble(k balancer.Key) string {
 	if n.Trouble == nil {
 		return ""
 	}
@@ -220,7 +220,7 @@ func (n *Node) trouble(k balancer.Key) string {
 }
 
 // source checks source ranges. It returns the objects of the guard that concern the frontend.
-func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
+func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
 		a.step("guard", true, "the guard can't be read: %v", err)
@@ -251,7 +251,7 @@ const unanswered = "syn-sent"
 
 // existing lists connections of the client that there are, without those that have ended and are only remembered. All else is explained
 // without them, too: reading a large table may take longer than there is time.
-func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
+func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) {
 	ctx, cancel := context.WithTimeout(ctx, readingTime)
 	defer cancel()
 	enough := errors.New("enough")
@@ -286,7 +286,7 @@ func (n *Node) existing(ctx context.Context, a *Answer, port uint16) {
 
 // silent marks the endpoints that do not answer: those with a share of unanswered connections, and those that leave one of this
 // client's waiting now.
-func (n *Node) silent(a *Answer) {
+func (n *Inputs) silent(a *Answer) {
 	if a.To.Proto == balancer.UDP { // one-way UDP is normal
 		return
 	}
@@ -309,7 +309,7 @@ func (n *Node) silent(a *Answer) {
 	}
 }
 
-func (n *Node) objects(a *Answer) {
+func (n *Inputs) objects(a *Answer) {
 	for _, o := range a.Objects {
 		text := o.Name
 		if o.Says != "" {
@@ -325,7 +325,7 @@ func (n *Node) objects(a *Answer) {
 	}
 }
 
-func (n *Node) foreign(a *Answer) {
+func (n *Inputs) foreign(a *Answer) {
 	if n.Foreign == nil {
 		return
 	}

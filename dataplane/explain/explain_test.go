@@ -27,7 +27,7 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 // TestConnectionWithoutAnAnswer: a client that waits for an endpoint's first answer does not "go on"; one that has just begun is not wrong.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
-	n := Node{Connections: waiting{}}
+	n := Inputs{Connections: waiting{}}
 	n.existing(t.Context(), &a, 0)
 	if len(a.Steps) != 1 || a.Steps[0].Wrong || !strings.Contains(a.Steps[0].Text, "10.1.0.2:4000 has no answer from 10.0.0.1:8080") {
 		t.Errorf("%+v", a.Steps)
@@ -48,7 +48,7 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"did not come to its end in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
 		synctest.Test(t, func(t *testing.T) {
 			var a Answer
-			n := Node{Connections: reading{err}}
+			n := Inputs{Connections: reading{err}}
 			n.existing(t.Context(), &a, 0)
 			if len(a.Existing) != 1 || len(a.Steps) != 2 || !strings.Contains(a.Steps[1].Text, want) || a.Steps[1].Wrong {
 				t.Errorf("%+v, want one connection, and %q", a, want)
@@ -63,7 +63,7 @@ func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
 	f := &balancer.Frontend{Key: k, Service: "web", Backends: []balancer.Backend{{Addr: b, Weight: 1, State: balancer.Active}}}
-	n := Node{Mode: "userspace", Dataplane: leading{to: b}, Connections: reading{errors.New("none")}, Trouble: func(balancer.Key) string { return "the port is in use" }}
+	n := Inputs{Mode: "userspace", Dataplane: leading{to: b}, Connections: reading{errors.New("none")}, Trouble: func(balancer.Key) string { return "the port is in use" }}
 	n.Desired.Frontends = n.Desired.Frontends.Set(k, f)
 	n.Applied = n.Applied.Set(k, &balancer.Frontend{Key: k})
 	a, err := n.Explain(t.Context(), Question{Client: netip.MustParseAddr("127.0.0.1"), To: k})
@@ -126,7 +126,7 @@ func TestSilentEndpoint(t *testing.T) {
 		{name: "answers", proto: balancer.TCP, verdict: Served, want: "served by 10.0.0.1:8080"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := Node{Silence: func(x balancer.Target) (Silence, bool) {
+			n := Inputs{Silence: func(x balancer.Target) (Silence, bool) {
 				return c.silence, c.silence.Of > 0 && x == balancer.Target{Service: "web", Addr: at.Addr(), Port: at.Port()}
 			}}
 			a := Answer{Client: netip.MustParseAddr("10.1.0.2"), Service: "web", To: balancer.Key{Proto: c.proto}}

@@ -13,7 +13,7 @@ import (
 )
 
 // address says whose the address is.
-func (n *Node) address(a *Answer) {
+func (n *Inputs) address(a *Answer) {
 	to := a.To.Addr
 	held := n.held(to)
 	switch {
@@ -41,7 +41,7 @@ func note(h *host.Held) string {
 	return " (" + h.Note + ")"
 }
 
-func (n *Node) held(at netip.Addr) *host.Held {
+func (n *Inputs) held(at netip.Addr) *host.Held {
 	i := slices.IndexFunc(n.Held, func(h host.Held) bool { return h.Addr == at })
 	if i < 0 {
 		return nil
@@ -50,13 +50,13 @@ func (n *Node) held(at netip.Addr) *host.Held {
 }
 
 // keeps reports whether vipd added the address, so that its other ports are refused.
-func (n *Node) keeps(at netip.Addr) bool {
+func (n *Inputs) keeps(at netip.Addr) bool {
 	h := n.held(at)
 	return h != nil && h.Where != "none" && h.Where != "host"
 }
 
 // unserved explains a place where no frontend is applied.
-func (n *Node) unserved(a *Answer) {
+func (n *Inputs) unserved(a *Answer) {
 	late := func(text string) string {
 		if trouble := n.trouble(a.To); trouble != "" {
 			text += ": " + trouble
@@ -110,7 +110,7 @@ func places(keys []balancer.Key) string {
 
 // nearest names the frontend whose address has the most leading bits in common with what was asked for, and of those of one
 // address the one with the nearest port.
-func (n *Node) nearest(k balancer.Key) string {
+func (n *Inputs) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
 	score := func(f *balancer.Frontend) int {
 		return 1<<17*inet.CommonBits(f.Addr, k.Addr) - distance(f.Key.Port, k.Port)

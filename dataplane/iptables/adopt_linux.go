@@ -13,7 +13,7 @@ func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
 		if isNode(chain) {
-			n := &node{name: chain}
+			n := &treeNode{name: chain}
 			y.tree.next = max(y.tree.next, n.number())
 		}
 	}
@@ -41,7 +41,7 @@ func (s *survey) findTree() string {
 		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
 	}
 	changed := ""
-	root.each(func(n *node) {
+	root.each(func(n *treeNode) {
 		if !y.alike(y.chains[n.name], y.state(n.chain())) {
 			changed = "rules of chain " + n.name + " were changed"
 		}
@@ -63,8 +63,8 @@ type treeReader struct {
 }
 
 // node reads the rules of a chain. It returns the name of the first chain whose rules are not those of a tree.
-func (t *treeReader) node(name string, at path, rules []string) (n *node, wrong string) {
-	n = &node{name: name, at: at}
+func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
+	n = &treeNode{name: name, at: at}
 	for _, rule := range rules {
 		to := targetOf(rule)
 		b := branch{at: t.below(to)}
@@ -73,7 +73,7 @@ func (t *treeReader) node(name string, at path, rules []string) (n *node, wrong 
 		}
 		t.met[to] = true
 		if isNode(to) {
-			b.node = &node{name: to}
+			b.node = &treeNode{name: to}
 			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // which prefix it is, the rule alone says
 				if b.at = whole.prefix(bits); b.rule(at) == rule {
 					break

@@ -31,7 +31,7 @@ func TestFindTree(t *testing.T) {
 			y.fronts, y.exact = all, true
 			wanted := newTree(is4).build(y.keys(nil))
 			s := &survey{y: y, rules: map[string][]string{}}
-			wanted.root.each(func(n *node) { s.rules[n.name] = n.chain().Rules })
+			wanted.root.each(func(n *treeNode) { s.rules[n.name] = n.chain().Rules })
 			read := func() string {
 				y.tree, y.unsure, y.chains = newTree(is4), true, map[string]chainState{}
 				for name, rules := range s.rules {

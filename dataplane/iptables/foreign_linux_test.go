@@ -249,7 +249,7 @@ func (v *vandal) wrong() string {
 		if len(got) == 0 && len(want) == 0 {
 			continue
 		}
-		y.tree.root.each(func(n *node) {
+		y.tree.root.each(func(n *treeNode) {
 			want[n.name] = n.chain().Rules
 			for _, w := range n.ways {
 				if w.node == nil {

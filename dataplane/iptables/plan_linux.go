@@ -128,7 +128,7 @@ func (y *family) planTreeLocked(p *plan, added, gone []balancer.Key) {
 		without[k] = true
 	}
 	p.tree = y.tree.build(append(y.keys(without), added...))
-	p.tree.root.each(func(n *node) {
+	p.tree.root.each(func(n *treeNode) {
 		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{n.chain()}})
 	})
 	old := slices.DeleteFunc(slices.Sorted(maps.Keys(y.chains)), func(name string) bool { return !isNode(name) })
@@ -205,7 +205,7 @@ func (y *family) prove(f *balancer.Frontend, was *front) bool {
 func (y *family) orphansLocked() (names []string) {
 	wanted := y.chainOwners()
 	nodes := map[string]bool{rootChain: true}
-	y.tree.root.each(func(n *node) { nodes[n.name] = true })
+	y.tree.root.each(func(n *treeNode) { nodes[n.name] = true })
 	for name := range y.chains {
 		if wanted[name] == nil && !nodes[name] {
 			names = append(names, name)

@@ -48,7 +48,7 @@ func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark strin
 		chains = append(append(chains, made.below...), made.front)
 		keys = append(keys, f.Key)
 	}
-	newTree(family == inet.IPv4).build(keys).root.each(func(n *node) { chains = append(chains, n.chain()) })
+	newTree(family == inet.IPv4).build(keys).root.each(func(n *treeNode) { chains = append(chains, n.chain()) })
 	if sets > 0 {
 		b.WriteString("# ipset restore\n")
 		for i := range sets {

@@ -28,13 +28,13 @@ const (
 //
 // A change touches the node that it belongs to; one that gets full is divided, and no other is ever rearranged.
 type tree struct {
-	root *node
+	root *treeNode
 	// next is the number of the next node's name.
 	next int
 }
 
-// node is one chain of the tree. The root's name is fixed; the others have numbers, which are not used again.
-type node struct {
+// treeNode is one chain of the tree. The root's name is fixed; the others have numbers, which are not used again.
+type treeNode struct {
 	name string
 	at   path
 	// ways are sorted by path.
@@ -44,7 +44,7 @@ type node struct {
 // branch leads to another node, or, where node is nil, to the frontend of a whole path.
 type branch struct {
 	at   path
-	node *node
+	node *treeNode
 }
 
 // rule leads to the branch from a node at the path within.
@@ -61,7 +61,7 @@ func newTree(is4 bool) tree {
 	if is4 {
 		at.addr = 32
 	}
-	return tree{root: &node{name: rootChain, at: at}}
+	return tree{root: &treeNode{name: rootChain, at: at}}
 }
 
 // build returns the tree of keys, whose nodes' names go on after those of t.
@@ -82,7 +82,7 @@ func (t tree) build(keys []balancer.Key) tree {
 
 // begin returns the root. It sends on what is under the prefix that all have in common, so that packets for no VIP pay
 // for one comparison.
-func (t *tree) begin(at path, ways []branch, fan int) *node {
+func (t *tree) begin(at path, ways []branch, fan int) *treeNode {
 	if len(ways) <= leafSize {
 		return t.divide(at, rootChain, ways, fan)
 	}
@@ -91,12 +91,12 @@ func (t *tree) begin(at path, ways []branch, fan int) *node {
 		return t.divide(at, rootChain, ways, fan)
 	}
 	t.next++
-	return &node{name: rootChain, at: at, ways: []branch{{at: under, node: t.divide(under, nodeName(t.next), ways, fan)}}}
+	return &treeNode{name: rootChain, at: at, ways: []branch{{at: under, node: t.divide(under, nodeName(t.next), ways, fan)}}}
 }
 
 // divide returns the node at a prefix, with nodes below it until none leads to more than fan.
-func (t *tree) divide(at path, name string, ways []branch, fan int) *node {
-	n := &node{name: name, at: at, ways: ways}
+func (t *tree) divide(at path, name string, ways []branch, fan int) *treeNode {
+	n := &treeNode{name: name, at: at, ways: ways}
 	if len(ways) <= leafSize {
 		return n
 	}
@@ -163,7 +163,7 @@ func (t tree) with(k balancer.Key, changed *changes) tree {
 	return t
 }
 
-func (t *tree) insert(n *node, at path, changed *changes) *node {
+func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	i, found := slices.BinarySearchFunc(n.ways, at, func(b branch, at path) int {
 		if b.at.covers(at) {
 			return 0
@@ -187,7 +187,7 @@ func (t *tree) insert(n *node, at path, changed *changes) *node {
 	if len(copied.ways) > fullNode {
 		was := t.next
 		divided := t.divide(n.at, n.name, copied.ways, fanOut)
-		divided.each(func(m *node) {
+		divided.each(func(m *treeNode) {
 			if m.number() > was {
 				changed.write(m)
 			}
@@ -207,7 +207,7 @@ func (t tree) without(k balancer.Key, changed *changes) tree {
 }
 
 // remove returns nil where nothing is left of n, unless it is the root.
-func (t *tree) remove(n *node, at path, changed *changes) *node {
+func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
 	for i, b := range n.ways {
 		if !b.at.covers(at) {
 			continue
@@ -236,7 +236,7 @@ func (t *tree) remove(n *node, at path, changed *changes) *node {
 }
 
 // depth is the number of nodes on the longest way.
-func (n *node) depth() int {
+func (n *treeNode) depth() int {
 	most := 0
 	for _, b := range n.ways {
 		if b.node != nil {
@@ -247,7 +247,7 @@ func (n *node) depth() int {
 }
 
 // each calls visit for n and all below it, those first that others lead to.
-func (n *node) each(visit func(*node)) {
+func (n *treeNode) each(visit func(*treeNode)) {
 	for _, b := range n.ways {
 		if b.node != nil {
 			b.node.each(visit)
@@ -257,7 +257,7 @@ func (n *node) each(visit func(*node)) {
 }
 
 // number is the one in the node's name; the root has -1.
-func (n *node) number() int {
+func (n *treeNode) number() int {
 	if n.name == rootChain {
 		return -1
 	}
@@ -275,7 +275,7 @@ func keeper(is4 bool) string {
 }
 
 // chain is the chain of the node.
-func (n *node) chain() xtables.Chain {
+func (n *treeNode) chain() xtables.Chain {
 	c := xtables.Chain{Name: n.name}
 	for _, b := range n.ways {
 		c.Rules = append(c.Rules, b.rule(n.at))
@@ -290,13 +290,13 @@ func (n *node) chain() xtables.Chain {
 type changes struct {
 	// written are in the order in which they were first noted; nodes are their newest states.
 	written []string
-	nodes   map[string]*node
-	gone    []*node
+	nodes   map[string]*treeNode
+	gone    []*treeNode
 }
 
-func (c *changes) write(n *node) {
+func (c *changes) write(n *treeNode) {
 	if c.nodes == nil {
-		c.nodes = map[string]*node{}
+		c.nodes = map[string]*treeNode{}
 	}
 	if _, ok := c.nodes[n.name]; !ok {
 		c.written = append(c.written, n.name)
@@ -304,14 +304,14 @@ func (c *changes) write(n *node) {
 	c.nodes[n.name] = n
 }
 
-func (c *changes) remove(n *node) {
+func (c *changes) remove(n *treeNode) {
 	delete(c.nodes, n.name)
 	c.gone = append(c.gone, n)
 }
 
 // removed are the nodes to be deleted, each before those that it leads to.
 func (c *changes) removed() []string {
-	slices.SortStableFunc(c.gone, func(a, b *node) int { return cmp.Compare(a.at.len, b.at.len) })
+	slices.SortStableFunc(c.gone, func(a, b *treeNode) int { return cmp.Compare(a.at.len, b.at.len) })
 	names := make([]string, len(c.gone))
 	for i, n := range c.gone {
 		names[i] = n.name
@@ -321,13 +321,13 @@ func (c *changes) removed() []string {
 
 // chains are the nodes to be written, those first that others lead to: they are at longer prefixes.
 func (c *changes) chains() []xtables.Chain {
-	var nodes []*node
+	var nodes []*treeNode
 	for _, name := range c.written {
 		if n := c.nodes[name]; n != nil {
 			nodes = append(nodes, n)
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b *node) int { return cmp.Compare(b.at.len, a.at.len) })
+	slices.SortStableFunc(nodes, func(a, b *treeNode) int { return cmp.Compare(b.at.len, a.at.len) })
 	chains := make([]xtables.Chain, len(nodes))
 	for i, n := range nodes {
 		chains[i] = n.chain()

@@ -120,7 +120,7 @@ func TestTree(t *testing.T) {
 					if r.IntN(20) == 0 {
 						tr = tr.build(slices.Collect(maps.Keys(keys)))
 						clear(kernel)
-						tr.root.each(func(n *node) { kernel[n.name] = n.chain().Rules })
+						tr.root.each(func(n *treeNode) { kernel[n.name] = n.chain().Rules })
 					}
 					tr = randomChange(t, r, source, tr, kernel, keys)
 					checkTree(t, r, source, tr, kernel, keys)
@@ -168,7 +168,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map[string][]string, keys map[balancer.Key]bool) {
 	t.Helper()
 	want := map[string][]string{}
-	tr.root.each(func(n *node) {
+	tr.root.each(func(n *treeNode) {
 		if len(n.ways) > 4*fullNode { // more than fullNode only where the tree would be too deep
 			t.Fatalf("%s leads to %d", n.name, len(n.ways))
 		}
@@ -210,7 +210,7 @@ func TestTreeIsShallow(t *testing.T) {
 				t.Errorf("%s, %d keys: %d chains deep, want at most %d", source.name, len(keys), d, deepestTree)
 			}
 			rules := 0
-			tr.root.each(func(n *node) { rules += len(n.ways) })
+			tr.root.each(func(n *treeNode) { rules += len(n.ways) })
 			if rules > 2*len(keys)+20 {
 				t.Errorf("%s: %d rules for %d keys", source.name, rules, len(keys))
 			}

@@ -33,7 +33,7 @@ func TestFilesHang(t *testing.T) {
 		}
 		reported := snap.Map[balancer.Target, balancer.Verdict]{}
 		r := NewRunner(Options{
-			Report: func(changes []Change) {
+			Report: func(changes []Transition) {
 				for _, c := range changes {
 					reported = reported.Set(c.Targets[0], c.State.Verdict)
 				}

@@ -44,7 +44,7 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	wanted := new(health.Targets).Next(&balancer.Env{}, &in)
 	var compiler balancer.Compiler
 	var r *probe.Runner
-	compile := func([]probe.Change) {
+	compile := func([]probe.Transition) {
 		in.Health = r.Verdicts()
 		frontend := compiler.Next(env, in, time.Now()).Frontends.At(balancer.Key{Addr: service.VIPs[0], Port: 80, Proto: balancer.TCP})
 		f.mu.Lock()

@@ -29,7 +29,7 @@ func BenchmarkTenThousand(b *testing.B) {
 	port := acceptor(b)
 	var checks, failed atomic.Int64
 	r := probe.NewRunner(probe.Options{
-		Report: func([]probe.Change) {},
+		Report: func([]probe.Transition) {},
 		Observe: func(_ balancer.HealthType, r health.Result) {
 			checks.Add(1)
 			if r.Outcome != health.Passed && failed.Add(1) == 1 {

@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// Report receives the verdicts that changed. Changes at about the same time come together. One goroutine calls it and waits for
 	// it, so it must not block.
-	Report func([]Change)
+	Report func([]Transition)
 	// Observe, unless nil, receives each result. Many goroutines call it.
 	Observe func(balancer.HealthType, health.Result)
 	// Heard, unless nil, receives each result that counts, once for each target, with the address that was probed. It must neither
@@ -56,8 +56,8 @@ const (
 // maxGather is the maximum time that a report waits for further verdicts, as a multiple of Options.Gather.
 const maxGather = 4
 
-// Change is a verdict that changed.
-type Change struct {
+// Transition is a change of a verdict.
+type Transition struct {
 	// Targets are the targets that share the verdict, in order.
 	Targets []balancer.Target
 	// Before is the former verdict, and For is how long it lasted; 0 if it was unknown.
@@ -109,7 +109,7 @@ type Runner struct {
 	sleeps   time.Time // when the loop wakes up by itself
 	network  lane
 	programs lane
-	changes  []Change
+	changes  []Transition
 	reportAt time.Time // zero means that there is nothing to report
 	reportBy time.Time // the latest time for reportAt
 }
@@ -165,7 +165,7 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // startDue starts the checks that are due, sets r.sleeps, and returns the changes that are to be reported now.
-func (r *Runner) startDue(now time.Time) []Change {
+func (r *Runner) startDue(now time.Time) []Transition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.due) > 0 && !r.due[0].state.Due.After(now) {
@@ -243,7 +243,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 
 // changeLocked records that the verdict of e has changed, for the next report.
 func (r *Runner) changeLocked(e *entry, before health.State) {
-	c := Change{
+	c := Transition{
 		Targets: slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare), Before: before.Verdict, State: e.state,
 	}
 	if !before.Since.IsZero() {

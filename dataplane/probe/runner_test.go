@@ -33,7 +33,7 @@ type world struct {
 	flying  int
 	most    int                            // of flying so far
 	begins  map[netip.AddrPort][]time.Time // of each check
-	reports [][]probe.Change
+	reports [][]probe.Transition
 }
 
 func newWorld(t *testing.T) *world {
@@ -72,14 +72,14 @@ func (w *world) check(ctx context.Context, _ *probe.Probe, at netip.AddrPort) he
 	return r
 }
 
-func (w *world) report(changes []probe.Change) {
+func (w *world) report(changes []probe.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reports = append(w.reports, changes)
 }
 
 // reported returns what was reported since the last call.
-func (w *world) reported() [][]probe.Change {
+func (w *world) reported() [][]probe.Transition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := w.reports
@@ -488,7 +488,7 @@ func TestAssume(t *testing.T) {
 // TestNow checks once, beside the schedule.
 func TestNow(t *testing.T) {
 	quiet(t)
-	r := probe.NewRunner(probe.Options{Report: func([]probe.Change) {}})
+	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
 	where := serve(t, says(ok))
 	name := balancer.Target{Service: "web", Addr: where.Addr(), Port: 80}
 	var m snap.Map[balancer.Target, health.Subject]
@@ -509,7 +509,7 @@ func TestNow(t *testing.T) {
 // gets none.
 func TestManyAtOnceByHand(t *testing.T) {
 	quiet(t)
-	r := probe.NewRunner(probe.Options{Report: func([]probe.Change) {}})
+	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
 	var mu sync.Mutex
 	under, most := 0, 0
 	open := make(chan struct{})

@@ -68,7 +68,7 @@ func (k Keys) healthKey(key string) (quorum.Ballot, error) {
 	if err := CheckNode(node); err != nil {
 		return quorum.Ballot{}, err
 	}
-	b := quorum.Ballot{Node: quorum.Node(node)}
+	b := quorum.Ballot{Node: balancer.NodeName(node)}
 	if rest == nodeLive {
 		return b, nil
 	}

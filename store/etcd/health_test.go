@@ -121,7 +121,7 @@ func (r *reader) wait(what string, is func(quorum.Board) bool) quorum.Board {
 }
 
 // has is the condition that a node is there with its votes.
-func has(node quorum.Node, all votes) func(quorum.Board) bool {
+func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
 			if got := b.Votes.At(quorum.Ballot{Target: t, Node: node}); got == nil || *got != *v {

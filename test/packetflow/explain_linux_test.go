@@ -23,7 +23,7 @@ func (w *world) explained(r row, network string) string {
 	}
 	status := w.engine.Status()
 	desired, _ := w.engine.Wanted()
-	n := explain.Node{
+	n := explain.Inputs{
 		Desired: desired, Applied: status.Done, Mode: w.caps.Mode, Dataplane: w.dp, Connections: w.dp, Held: w.host.Addresses(),
 	}
 	client := addressOf(r.client, to.Addr())

@@ -10,12 +10,6 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Node is the name of a node.
-type Node string
-
-// Compare orders nodes by name.
-func (n Node) Compare(other Node) int { return cmp.Compare(n, other) }
-
 // Checker is what a node says of itself as one that checks.
 type Checker struct {
 	// Exec: it may run the programs that services ask for.
@@ -25,7 +19,7 @@ type Checker struct {
 // Ballot is whose vote about what it is.
 type Ballot struct {
 	Target balancer.Target
-	Node   Node
+	Node   balancer.NodeName
 }
 
 // Compare orders ballots by target, then node.
@@ -48,7 +42,7 @@ type Board struct {
 	// Connected is false while it can't be read; the rest is what it had last then.
 	Connected bool
 	// Nodes are those that check, and that are there.
-	Nodes snap.Map[Node, Checker]
+	Nodes snap.Map[balancer.NodeName, Checker]
 	// Votes are theirs. A vote goes with its node.
 	Votes snap.Map[Ballot, *Vote]
 }
@@ -59,7 +53,7 @@ func (b *Board) about(t balancer.Target) iter.Seq2[Ballot, *Vote] {
 }
 
 // votes splits the votes about a target into those of its checkers, and those of other nodes that are there.
-func (b *Board) votes(t balancer.Target, checkers []Node) (of, others []Vote) {
+func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (of, others []Vote) {
 	for ballot, v := range b.about(t) {
 		switch {
 		case slices.Contains(checkers, ballot.Node):

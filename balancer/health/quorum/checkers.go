@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"vipd/balancer"
 	"vipd/balancer/internal/hash"
 )
 
@@ -15,11 +16,11 @@ const Size = 3
 type electorate []elector
 
 type elector struct {
-	node Node
+	node balancer.NodeName
 	seed uint64
 }
 
-func newElectorate(nodes []Node) electorate {
+func newElectorate(nodes []balancer.NodeName) electorate {
 	e := make(electorate, 0, len(nodes))
 	for _, n := range nodes {
 		e = append(e, elector{n, hash.Mix(hash.Add(hash.Offset, n))})
@@ -29,11 +30,11 @@ func newElectorate(nodes []Node) electorate {
 
 // checkers returns the nodes that check what is probed at an address, the first choice first: Size of those that are
 // there, or all where there are fewer. It depends on nothing else: all hosts come to the same.
-func (e electorate) checkers(at netip.AddrPort) []Node {
+func (e electorate) checkers(at netip.AddrPort) []balancer.NodeName {
 	addr := at.Addr().As16()
 	key := hash.Mix(hash.Add(hash.Offset, append(addr[:], byte(at.Port()>>8), byte(at.Port()))))
 	type draw struct {
-		node   Node
+		node   balancer.NodeName
 		number uint64
 	}
 	var best []draw
@@ -48,7 +49,7 @@ func (e electorate) checkers(at netip.AddrPort) []Node {
 		best = slices.Insert(best, i, d)
 		best = best[:min(len(best), Size)]
 	}
-	nodes := make([]Node, len(best))
+	nodes := make([]balancer.NodeName, len(best))
 	for i, d := range best {
 		nodes[i] = d.node
 	}

@@ -7,13 +7,14 @@ import (
 	"slices"
 	"testing"
 
+	"vipd/balancer"
 	"vipd/balancer/health/quorum"
 )
 
-func nodes(n int) []quorum.Node {
-	var all []quorum.Node
+func nodes(n int) []balancer.NodeName {
+	var all []balancer.NodeName
 	for i := range n {
-		all = append(all, quorum.Node(fmt.Sprintf("host%d", i+1)))
+		all = append(all, balancer.NodeName(fmt.Sprintf("host%d", i+1)))
 	}
 	return all
 }
@@ -34,8 +35,8 @@ func TestCheckersSpread(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 5, 10, 50, 200} {
 		all := nodes(n)
 		size := min(n, quorum.Size)
-		load, moved := map[quorum.Node]int{}, 0
-		var left quorum.Node
+		load, moved := map[balancer.NodeName]int{}, 0
+		var left balancer.NodeName
 		if n > 0 {
 			left = all[n/2]
 		}
@@ -47,8 +48,8 @@ func TestCheckersSpread(t *testing.T) {
 			for _, c := range checkers {
 				load[c]++
 			}
-			without := slices.DeleteFunc(slices.Clone(all), func(m quorum.Node) bool { return m == left })
-			rest := slices.DeleteFunc(slices.Clone(checkers), func(m quorum.Node) bool { return m == left })
+			without := slices.DeleteFunc(slices.Clone(all), func(m balancer.NodeName) bool { return m == left })
+			rest := slices.DeleteFunc(slices.Clone(checkers), func(m balancer.NodeName) bool { return m == left })
 			after := quorum.Checkers(at, without)
 			if !slices.Equal(after[:len(rest)], rest) {
 				t.Fatalf("%d nodes: when %s leaves, the checkers %v of %s become %v", n, left, checkers, at, after)

@@ -16,7 +16,7 @@ import (
 //	verdicts := coordinator.Judge(runner's)      // of all that is wanted
 //	coordinator.Assignments()                    // what this host votes about
 type Coordinator struct {
-	self  Node
+	self  balancer.NodeName
 	round Round
 	own   snap.Map[balancer.Target, balancer.Verdict]
 
@@ -36,11 +36,11 @@ type Coordinator struct {
 // target is what is known of one target that the fleet checks.
 type target struct {
 	subject  health.Subject
-	checkers []Node
+	checkers []balancer.NodeName
 	// silent are the checkers without a vote, with since when this host has been missing it; mute those of them that don't
 	// count any more.
-	silent map[Node]time.Time
-	mute   []Node
+	silent map[balancer.NodeName]time.Time
+	mute   []balancer.NodeName
 	// verdict holds since then; before it, another one did for so long, as far as this host knows.
 	verdict balancer.Verdict
 	since   time.Time
@@ -77,7 +77,7 @@ type Round struct {
 }
 
 // New returns the part of the host of that name.
-func New(self Node) *Coordinator {
+func New(self balancer.NodeName) *Coordinator {
 	return &Coordinator{self: self, targets: map[balancer.Target]*target{}, alone: map[balancer.Target]bool{}, awaited: map[balancer.Target]time.Time{}}
 }
 
@@ -119,7 +119,7 @@ func (c *Coordinator) Assign(r Round) snap.Map[balancer.Target, health.Subject] 
 
 // convene finds out who is there.
 func (c *Coordinator) convene() {
-	var all, exec []Node
+	var all, exec []balancer.NodeName
 	for n, checker := range c.round.Board.Nodes.All() {
 		all = append(all, n)
 		if checker.Exec {
@@ -190,7 +190,7 @@ func (c *Coordinator) count(t balancer.Target, s *target) int {
 			since = r.Now
 		}
 		if s.silent == nil { // most targets need none
-			s.silent = map[Node]time.Time{}
+			s.silent = map[balancer.NodeName]time.Time{}
 		}
 		s.silent[n] = since
 		due := since.Add(grace(s.subject.Health) + r.Patience)
@@ -345,9 +345,9 @@ type Standing struct {
 	Alone bool
 	// Checkers are the nodes that check it, Votes what is on the board about it, by node. Mute are the checkers that have
 	// not voted for too long, and don't count.
-	Checkers []Node
-	Votes    map[Node]Vote
-	Mute     []Node
+	Checkers []balancer.NodeName
+	Votes    map[balancer.NodeName]Vote
+	Mute     []balancer.NodeName
 }
 
 // Standing returns what is known of a target, and whether it is one of the fleet's at all.
@@ -356,7 +356,7 @@ func (c *Coordinator) Standing(t balancer.Target) (Standing, bool) {
 	if s == nil {
 		return Standing{}, false
 	}
-	out := Standing{Verdict: s.verdict, Since: s.since, Lasted: s.lasted, Alone: c.alone[t], Checkers: s.checkers, Mute: s.mute, Votes: map[Node]Vote{}}
+	out := Standing{Verdict: s.verdict, Since: s.since, Lasted: s.lasted, Alone: c.alone[t], Checkers: s.checkers, Mute: s.mute, Votes: map[balancer.NodeName]Vote{}}
 	for ballot, v := range c.round.Board.about(t) {
 		out.Votes[ballot.Node] = *v
 	}

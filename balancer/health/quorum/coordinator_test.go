@@ -25,7 +25,7 @@ type (
 
 // model is a coordinator that finds out everything anew each time.
 type model struct {
-	self    quorum.Node
+	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.Ballot]time.Time
 	// unchecked is since when no node checks a target.
@@ -40,7 +40,7 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 			mine = mine.Set(t, s)
 			continue
 		}
-		var able []quorum.Node
+		var able []balancer.NodeName
 		for n, c := range r.Board.Nodes.All() {
 			if c.Exec || !program {
 				able = append(able, n)
@@ -207,18 +207,18 @@ type assembly struct {
 	board quorum.Board
 	want  subjects
 	truth map[balancer.Target]balancer.Verdict
-	hosts map[quorum.Node]*quorum.Coordinator
-	liar  quorum.Node
+	hosts map[balancer.NodeName]*quorum.Coordinator
+	liar  balancer.NodeName
 	clock int64
 }
 
-func (a *assembly) join(n quorum.Node) {
+func (a *assembly) join(n balancer.NodeName) {
 	a.hosts[n] = quorum.New(n)
 	a.board.Nodes = a.board.Nodes.Set(n, quorum.Checker{})
 }
 
 // leave takes a node away, with all that is under its lease.
-func (a *assembly) leave(n quorum.Node) {
+func (a *assembly) leave(n balancer.NodeName) {
 	delete(a.hosts, n)
 	a.board.Nodes = a.board.Nodes.Delete(n)
 	for ballot := range a.board.Votes.Keys() {
@@ -229,7 +229,7 @@ func (a *assembly) leave(n quorum.Node) {
 }
 
 // look has a host look at the board, and returns what it would write there and what it takes for true.
-func (a *assembly) look(n quorum.Node) (writes []quorum.Ballot, all verdicts) {
+func (a *assembly) look(n balancer.NodeName) (writes []quorum.Ballot, all verdicts) {
 	c := a.hosts[n]
 	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, Patience: time.Minute})
 	all = c.Judge(verdicts{})
@@ -243,7 +243,7 @@ func (a *assembly) look(n quorum.Node) (writes []quorum.Ballot, all verdicts) {
 	return writes, all
 }
 
-func (a *assembly) finds(n quorum.Node, t balancer.Target) balancer.Verdict {
+func (a *assembly) finds(n balancer.NodeName, t balancer.Target) balancer.Verdict {
 	if n == a.liar {
 		return balancer.HealthDown
 	}
@@ -261,7 +261,7 @@ func (a *assembly) write(b quorum.Ballot) {
 }
 
 // settle has all hosts write in random order until nobody has anything to write. Each looks at what all take for true.
-func (a *assembly) settle(each func(quorum.Node, verdicts)) {
+func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.Ballot
 		for n := range a.hosts {
@@ -282,7 +282,7 @@ func (a *assembly) settle(each func(quorum.Node, verdicts)) {
 func TestVerdictStays(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		a := &assembly{r: r, truth: map[balancer.Target]balancer.Verdict{}, hosts: map[quorum.Node]*quorum.Coordinator{}, liar: "host2"}
+		a := &assembly{r: r, truth: map[balancer.Target]balancer.Verdict{}, hosts: map[balancer.NodeName]*quorum.Coordinator{}, liar: "host2"}
 		for i := range 6 {
 			a.want = a.want.Set(target(i), subject(target(i), balancer.TCPHealth, true))
 			a.truth[target(i)] = balancer.HealthUp
@@ -291,7 +291,7 @@ func TestVerdictStays(t *testing.T) {
 			a.join(n)
 		}
 		for range 12 {
-			a.settle(func(n quorum.Node, all verdicts) {
+			a.settle(func(n balancer.NodeName, all verdicts) {
 				for target, v := range all.All() {
 					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
 						t.Fatalf("seed %d: %s takes %s for down, which is up; the board says %s", seed, n, target, said(a.board, target))

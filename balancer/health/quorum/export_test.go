@@ -1,6 +1,12 @@
 package quorum
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"vipd/balancer"
+)
 
 // Checkers are those that are chosen among nodes.
-func Checkers(at netip.AddrPort, nodes []Node) []Node { return newElectorate(nodes).checkers(at) }
+func Checkers(at netip.AddrPort, nodes []balancer.NodeName) []balancer.NodeName {
+	return newElectorate(nodes).checkers(at)
+}

@@ -69,7 +69,7 @@ func TestSinceWhen(t *testing.T) {
 func TestMissingVotes(t *testing.T) {
 	const most = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + patience
 	s := newSitting(2)
-	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, mute ...quorum.Node) {
+	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, mute ...balancer.NodeName) {
 		t.Helper()
 		if got := s.Overdue(s.round.Now.Add(d)); got != due {
 			t.Errorf("%s: overdue %v, want %v", what, got, due)

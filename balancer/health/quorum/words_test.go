@@ -14,18 +14,18 @@ func TestWords(t *testing.T) {
 		"0 of 3 nodes": {Verdict: up, Checkers: nodes(3)},
 		"3 of 3 nodes: connected (host1, host2, host3)": {
 			Verdict: up, Checkers: nodes(3),
-			Votes: map[quorum.Node]quorum.Vote{"host3": say(up, "connected"), "host1": say(up, "connected"), "host2": say(up, "connected"), "host9": say(down, "gone")},
+			Votes: map[balancer.NodeName]quorum.Vote{"host3": say(up, "connected"), "host1": say(up, "connected"), "host2": say(up, "connected"), "host9": say(down, "gone")},
 		},
 		"2 of 4 nodes: connection refused (host1), no answer (host3); host2 says up: connected; host4 can't check: no such file": {
 			Verdict: down, Checkers: nodes(4),
-			Votes: map[quorum.Node]quorum.Vote{
+			Votes: map[balancer.NodeName]quorum.Vote{
 				"host1": say(down, "connection refused"), "host2": say(up, "connected"), "host3": say(down, "no answer"), "host4": say(none, "no such file"),
 			},
 		},
 		"1 of 3 nodes: connected (host1); host2 says nothing; host3 says nothing": {
-			Verdict: up, Checkers: nodes(3), Mute: nodes(3)[1:], Votes: map[quorum.Node]quorum.Vote{"host1": say(up, "connected")},
+			Verdict: up, Checkers: nodes(3), Mute: nodes(3)[1:], Votes: map[balancer.NodeName]quorum.Vote{"host1": say(up, "connected")},
 		},
-		"0 of 2 nodes; host1 says down: no answer": {Checkers: nodes(2), Votes: map[quorum.Node]quorum.Vote{"host1": say(down, "no answer")}},
+		"0 of 2 nodes; host1 says down: no answer": {Checkers: nodes(2), Votes: map[balancer.NodeName]quorum.Vote{"host1": say(down, "no answer")}},
 	} {
 		if got := s.Words(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -247,8 +247,8 @@ type FleetCheck struct {
 	// Alone: this node can't rely on the others (etcd is away, or no node checks), and goes by its own checks.
 	Alone bool `json:"alone,omitempty"`
 	// Checkers are the nodes that check it, Votes what they have found, by node.
-	Checkers []quorum.Node               `json:"checkers"`
-	Votes    map[quorum.Node]quorum.Vote `json:"votes"`
+	Checkers []balancer.NodeName               `json:"checkers"`
+	Votes    map[balancer.NodeName]quorum.Vote `json:"votes"`
 	// Here says what this node has found, where that is not what the fleet goes by.
 	Here string `json:"here,omitempty"`
 }

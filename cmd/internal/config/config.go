@@ -95,18 +95,18 @@ const (
 // Values lists what users may write.
 func (Intercept) Values() []string { return []string{"auto", "redirect", "bind"} }
 
-// Backend is a variant of iptables.
-type Backend string
+// IptablesBackend is a variant of iptables.
+type IptablesBackend string
 
 // The variants.
 const (
-	AutoBackend   Backend = "auto"
-	NFTBackend    Backend = "nft"
-	LegacyBackend Backend = "legacy"
+	AutoBackend   IptablesBackend = "auto"
+	NFTBackend    IptablesBackend = "nft"
+	LegacyBackend IptablesBackend = "legacy"
 )
 
 // Values lists what users may write.
-func (Backend) Values() []string { return []string{"auto", "nft", "legacy"} }
+func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legacy"} }
 
 // Store says where services come from.
 type Store struct {
@@ -184,8 +184,8 @@ type IPVS struct {
 
 // IPTables is for iptables mode.
 type IPTables struct {
-	Backend       Backend `toml:"backend"`
-	MasqueradeBit int     `toml:"masquerade_bit" range:"0,31"`
+	Backend       IptablesBackend `toml:"backend"`
+	MasqueradeBit int             `toml:"masquerade_bit" range:"0,31"`
 }
 
 // API is how the daemon is asked.

@@ -11,13 +11,13 @@ import (
 type section struct {
 	kind, name string
 	line       int
-	statements []*node
+	statements []*statement
 	// base are the statements of the defaults that hold for it.
-	base []*node
+	base []*statement
 }
 
 // all are the statements that hold in a section, the inherited ones first. Steps of checks are inherited where it has none of its own.
-func (s *section) all() []*node {
+func (s *section) all() []*statement {
 	base := s.base
 	if slices.ContainsFunc(s.statements, isCheckStep) {
 		base = slices.DeleteFunc(slices.Clone(base), isCheckStep)
@@ -25,7 +25,7 @@ func (s *section) all() []*node {
 	return slices.Concat(base, s.statements)
 }
 
-func isCheckStep(s *node) bool { return s.is("http-check") || s.is("tcp-check") }
+func isCheckStep(s *statement) bool { return s.is("http-check") || s.is("tcp-check") }
 
 // disabled reports whether the section serves nothing.
 func (s *section) disabled() (is bool) {
@@ -137,7 +137,7 @@ func (h *haproxy) split() error {
 			if current == nil {
 				return h.errorf(i+1, "%q stands outside of a section such as frontend or backend", words[0])
 			}
-			current.statements = append(current.statements, &node{words: words, line: i + 1})
+			current.statements = append(current.statements, &statement{words: words, line: i + 1})
 			continue
 		}
 		current = &section{kind: words[0], line: i + 1}
@@ -239,7 +239,7 @@ func (h *haproxy) frontend(front *section) error {
 
 // serve makes services of what a frontend listens on and a backend serves; both are the same for a listen section.
 func (h *haproxy) serve(front, back *section) error {
-	if front == back && !slices.ContainsFunc(front.all(), func(s *node) bool { return strings.HasPrefix(s.word(0), "server") }) {
+	if front == back && !slices.ContainsFunc(front.all(), func(s *statement) bool { return strings.HasPrefix(s.word(0), "server") }) {
 		h.note(front.line, "left out: it has no server; vipd's own status page is at [api] http")
 		return nil
 	}
@@ -281,7 +281,7 @@ func (h *haproxy) serve(front, back *section) error {
 
 // backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it has none in a backend: both
 // inherit it from defaults.
-func backendOnly(s *node) bool {
+func backendOnly(s *statement) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":
 		return true
@@ -293,11 +293,11 @@ func backendOnly(s *node) bool {
 	return false
 }
 
-func frontendOnly(s *node) bool {
+func frontendOnly(s *statement) bool {
 	return s.is("timeout", "client") || s.is("maxconn") || s.is("bind") || s.is("default_backend") || s.is("use_backend")
 }
 
-func (h *haproxy) bind(s *node) ([]listener, error) {
+func (h *haproxy) bind(s *statement) ([]listener, error) {
 	for i, word := range s.words[1:] {
 		if i == 0 {
 			continue

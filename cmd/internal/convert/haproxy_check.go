@@ -9,7 +9,7 @@ import (
 
 // checkRules are what a backend says of its checks, beside the fields of the health table.
 type checkRules struct {
-	kind  node
+	kind  statement
 	times timing
 	// tls: checks speak TLS.
 	tls bool
@@ -29,7 +29,7 @@ func (p *proxy) once(line int, name string, value any) {
 }
 
 // checkOption reads the option that chooses the kind of check.
-func (p *proxy) checkOption(s *node) {
+func (p *proxy) checkOption(s *statement) {
 	p.checks.kind = *s
 	if !p.checks.sent {
 		p.uncheck("method", "path", "host") // of defaults
@@ -74,7 +74,7 @@ func (p *proxy) step(line int, name, value string) {
 }
 
 // checkRule reads http-check and tcp-check lines.
-func (p *proxy) checkRule(s *node) {
+func (p *proxy) checkRule(s *statement) {
 	switch {
 	case s.is("http-check", "send"):
 		p.checkSend(s)
@@ -105,7 +105,7 @@ func (p *proxy) checkPort(line int, text string) {
 }
 
 // checkSend reads "http-check send meth M uri U hdr Name Value".
-func (p *proxy) checkSend(s *node) {
+func (p *proxy) checkSend(s *statement) {
 	headers := map[string]any{}
 	p.checks.sent = true
 	p.uncheck("method", "path", "host", "headers")

@@ -16,8 +16,8 @@ type proxy struct {
 	// acls are the networks of acls about the client's address.
 	acls map[string][]string
 	// stick is the line of "stick on src", and table that of its stick-table.
-	stick, table node
-	balance      node
+	stick, table statement
+	balance      statement
 	// consistent: hash-type is consistent.
 	consistent bool
 	defaults   []string
@@ -27,7 +27,7 @@ type proxy struct {
 	allBackups bool
 }
 
-func (p *proxy) statement(s *node) {
+func (p *proxy) statement(s *statement) {
 	switch s.word(0) {
 	case "mode":
 		if s.word(1) != "tcp" {
@@ -58,7 +58,7 @@ func (p *proxy) statement(s *node) {
 	}
 }
 
-func (p *proxy) timeout(s *node) {
+func (p *proxy) timeout(s *statement) {
 	at, ok := p.span(s.line, s.word(2), time.Millisecond)
 	if !ok {
 		return
@@ -82,7 +82,7 @@ func (p *proxy) timeout(s *node) {
 }
 
 // acl remembers an acl about the client's address.
-func (p *proxy) acl(s *node) {
+func (p *proxy) acl(s *statement) {
 	if s.word(2) != "src" || strings.HasPrefix(s.word(3), "-") {
 		p.note(s.line, "vipd has rules about the client's address alone: source_ranges, the networks that may connect")
 		return
@@ -91,7 +91,7 @@ func (p *proxy) acl(s *node) {
 }
 
 // request reads rules that reject all clients but some, and notes others.
-func (p *proxy) request(s *node) {
+func (p *proxy) request(s *statement) {
 	if !s.is("tcp-request", "connection", "reject") || len(s.words) < 5 {
 		if !s.is("tcp-request", "inspect-delay") && !s.is("tcp-request", "content", "accept") {
 			p.note(s.line, nearRanges)
@@ -132,7 +132,7 @@ func prefixes(all []string) []any {
 	return out
 }
 
-func (p *proxy) stickOn(s *node) {
+func (p *proxy) stickOn(s *statement) {
 	if s.is("stick", "on", "src") || s.is("stick", "match", "src") || s.is("stick", "store-request", "src") {
 		p.stick = *s
 		return
@@ -140,7 +140,7 @@ func (p *proxy) stickOn(s *node) {
 	p.note(s.line, "nearest is affinity = \"client_ip\": a client is known by its address alone")
 }
 
-func (p *proxy) option(s *node) {
+func (p *proxy) option(s *statement) {
 	switch name := s.word(1); name {
 	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":
 		p.checkOption(s)
@@ -247,7 +247,7 @@ type server struct {
 	at     int
 }
 
-func (p *proxy) server(s *node) {
+func (p *proxy) server(s *statement) {
 	switch s.word(0) {
 	case "default-server":
 		p.defaults = append(p.defaults, s.words[1:]...)

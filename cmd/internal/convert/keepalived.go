@@ -14,7 +14,7 @@ import (
 // keepalived is a file of keepalived while it is read.
 type keepalived struct {
 	*draft
-	groups map[string]*node
+	groups map[string]*statement
 	// variables are those of lines such as $NAME=value.
 	variables map[string]string
 }
@@ -45,7 +45,7 @@ func readKeepalived(d *draft) error {
 		return err
 	}
 	d.answers = keepalivedAnswers()
-	k := &keepalived{draft: d, groups: map[string]*node{}, variables: map[string]string{}}
+	k := &keepalived{draft: d, groups: map[string]*statement{}, variables: map[string]string{}}
 	nodes = k.substituted(nodes)
 	for _, n := range nodes {
 		if n.word(0) == "virtual_server_group" {
@@ -61,8 +61,8 @@ func readKeepalived(d *draft) error {
 }
 
 // substituted replaces variables by their values, and takes definitions and conditional lines out.
-func (k *keepalived) substituted(nodes []*node) []*node {
-	var out []*node
+func (k *keepalived) substituted(nodes []*statement) []*statement {
+	var out []*statement
 	for _, n := range nodes {
 		for i, word := range n.words {
 			n.words[i] = k.expanded(word)
@@ -99,7 +99,7 @@ func (k *keepalived) expanded(word string) string {
 }
 
 // top reads a statement outside of blocks.
-func (k *keepalived) top(n *node) error {
+func (k *keepalived) top(n *statement) error {
 	switch first := n.word(0); first {
 	case "virtual_server":
 		return k.virtualServer(n)
@@ -113,7 +113,7 @@ func (k *keepalived) top(n *node) error {
 }
 
 // held lists the addresses of a vrrp_instance.
-func (k *keepalived) held(n *node) string {
+func (k *keepalived) held(n *statement) string {
 	var out []string
 	for _, c := range n.children {
 		if strings.HasPrefix(c.word(0), "virtual_ipaddress") {
@@ -128,7 +128,7 @@ func (k *keepalived) held(n *node) string {
 	return strings.Join(out, ", ")
 }
 
-func (k *keepalived) virtualServer(n *node) error {
+func (k *keepalived) virtualServer(n *statement) error {
 	proto := balancer.TCP
 	for _, c := range n.children {
 		if c.word(0) == "protocol" {
@@ -146,8 +146,8 @@ func (k *keepalived) virtualServer(n *node) error {
 }
 
 // listeners are the addresses and ports of a virtual_server, and a name for it.
-func (k *keepalived) listeners(n *node, proto balancer.Protocol) (out []listener, name string, err error) {
-	entries, name := []*node{{words: n.rest(1), line: n.line}}, "vs-"+n.word(1)+"-"+n.word(2)
+func (k *keepalived) listeners(n *statement, proto balancer.Protocol) (out []listener, name string, err error) {
+	entries, name := []*statement{{words: n.rest(1), line: n.line}}, "vs-"+n.word(1)+"-"+n.word(2)
 	if proto != balancer.TCP {
 		name += "-" + string(proto)
 	}
@@ -219,8 +219,8 @@ func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (
 }
 
 // fill sets what a virtual_server says in its block.
-func (k *keepalived) fill(s *service, n *node) {
-	var servers []*node
+func (k *keepalived) fill(s *service, n *statement) {
+	var servers []*statement
 	inherited := checkSettings{}
 	for _, c := range n.children {
 		switch first := c.word(0); {
@@ -258,7 +258,7 @@ func (k *keepalived) fill(s *service, n *node) {
 }
 
 // setting reads a statement of a virtual_server that is neither a server nor about checks.
-func (k *keepalived) setting(s *service, n *node) {
+func (k *keepalived) setting(s *service, n *statement) {
 	switch value := n.word(1); n.word(0) {
 	case "lb_algo", "lvs_sched":
 		k.scheduler(s, n.line, value)
@@ -282,7 +282,7 @@ func (k *keepalived) setting(s *service, n *node) {
 }
 
 // forward reads lb_kind.
-func (k *keepalived) forward(s *service, n *node) {
+func (k *keepalived) forward(s *service, n *statement) {
 	way, known := map[string]string{"NAT": "nat", "DR": "dr", "TUN": "tunnel"}[strings.ToUpper(n.word(1))]
 	if !known {
 		k.note(n.line, "vipd can't forward like that; here forward is \"nat\"")
@@ -295,7 +295,7 @@ func (k *keepalived) forward(s *service, n *node) {
 }
 
 // realServer reads the block of an endpoint, and returns its first checker; nil where it has none.
-func (k *keepalived) realServer(s *service, n *node, fields map[string]any, inherited checkSettings) (first *checker) {
+func (k *keepalived) realServer(s *service, n *statement, fields map[string]any, inherited checkSettings) (first *checker) {
 	own := maps.Clone(inherited)
 	for _, c := range n.children {
 		own.take(c)
@@ -315,7 +315,7 @@ func (k *keepalived) realServer(s *service, n *node, fields map[string]any, inhe
 				k.note(c.line, "endpoints have one check; this is the second one. Nearest is a check of type exec that does both")
 				continue
 			}
-			first = &checker{server: n.word(1), node: c, settings: maps.Clone(own)}
+			first = &checker{server: n.word(1), root: c, settings: maps.Clone(own)}
 		default:
 			k.setting(s, c)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // checkSettings are what keepalived inherits from a virtual_server to its checkers, by name.
-type checkSettings map[string]*node
+type checkSettings map[string]*statement
 
 // inheritable are their names.
 func inheritable() []string {
@@ -17,7 +17,7 @@ func inheritable() []string {
 }
 
 // take stores the statement if it is one of these.
-func (c checkSettings) take(n *node) bool {
+func (c checkSettings) take(n *statement) bool {
 	name := n.word(0)
 	if name == "nb_get_retry" {
 		name = "retry"
@@ -32,7 +32,7 @@ func (c checkSettings) take(n *node) bool {
 // checker is the check of one real_server.
 type checker struct {
 	server   string
-	node     *node
+	root     *statement
 	settings checkSettings
 }
 
@@ -51,9 +51,9 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 	for i, c := range checkers {
 		switch {
 		case c == nil:
-			k.note(s.endpoints[i].line, "has no check in the origin; in vipd the check of line %d is that of all endpoints", first.node.line)
+			k.note(s.endpoints[i].line, "has no check in the origin; in vipd the check of line %d is that of all endpoints", first.root.line)
 		case c.words() != want:
-			k.note(c.node.line, "is not the check of line %d, which is that of all endpoints; write a service for each kind of check", first.node.line)
+			k.note(c.root.line, "is not the check of line %d, which is that of all endpoints; write a service for each kind of check", first.root.line)
 		}
 	}
 	k.checkOf(s, first)
@@ -62,8 +62,8 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 // words are all words of a checker, to compare it with others. The server's own address is the same in all.
 func (c *checker) words() string {
 	var b strings.Builder
-	var write func(n *node)
-	write = func(n *node) {
+	var write func(n *statement)
+	write = func(n *statement) {
 		for _, w := range n.words {
 			b.WriteString(strings.ReplaceAll(w, c.server, "$SERVER") + " ")
 		}
@@ -72,7 +72,7 @@ func (c *checker) words() string {
 		}
 		b.WriteString("\n")
 	}
-	write(c.node)
+	write(c.root)
 	for _, name := range inheritable() {
 		if n := c.settings[name]; n != nil {
 			write(n)
@@ -83,20 +83,20 @@ func (c *checker) words() string {
 
 // checkOf writes a checker as the health table.
 func (k *keepalived) checkOf(s *service, c *checker) {
-	line, retry := c.node.line, 1
+	line, retry := c.root.line, 1
 	kinds := map[string]string{"TCP_CHECK": "tcp", "HTTP_GET": "http", "SSL_GET": "https", "SMTP_CHECK": "tcp", "DNS_CHECK": "dns", "MISC_CHECK": "exec", "UDP_CHECK": "udp"}
-	kind, known := kinds[c.node.word(0)]
+	kind, known := kinds[c.root.word(0)]
 	if !known {
 		kind = "tcp"
 		k.note(line, "nearest is a check of type tcp, or one of type exec that does the same")
 	}
 	s.check(line, "type", kind)
-	for _, n := range c.node.children {
+	for _, n := range c.root.children {
 		if !c.settings.take(n) {
 			k.connection(s, n)
 		}
 	}
-	switch c.node.word(0) {
+	switch c.root.word(0) {
 	case "HTTP_GET", "SSL_GET":
 		k.web(s, c)
 	case "SMTP_CHECK":
@@ -114,7 +114,7 @@ func (k *keepalived) checkOf(s *service, c *checker) {
 }
 
 // connection reads what all checkers may say of their connection.
-func (k *keepalived) connection(s *service, n *node) {
+func (k *keepalived) connection(s *service, n *statement) {
 	switch name, value := n.word(0), n.word(1); name {
 	case "connect_port":
 		if port, err := parsePort(value); err == nil {
@@ -133,11 +133,11 @@ func (k *keepalived) connection(s *service, n *node) {
 
 // web reads HTTP_GET and SSL_GET: their first url.
 func (k *keepalived) web(s *service, c *checker) {
-	if c.node.word(0) == "SSL_GET" {
+	if c.root.word(0) == "SSL_GET" {
 		s.health = put(s.health, setting{name: "verify", value: false, why: "keepalived does not verify certificates"})
 	}
-	var url *node
-	for _, n := range c.node.children {
+	var url *statement
+	for _, n := range c.root.children {
 		if n.word(0) == "url" && url != nil {
 			k.note(n.line, "a check asks for one path; this is the second one")
 		} else if n.word(0) == "url" {
@@ -175,8 +175,8 @@ func (k *keepalived) web(s *service, c *checker) {
 
 // dns reads DNS_CHECK, which asks port 53 of the server for the SOA record of the root where nothing else is said.
 func (k *keepalived) dns(s *service, c *checker) {
-	name, kind, line := ".", "SOA", c.node.line
-	for _, n := range c.node.children {
+	name, kind, line := ".", "SOA", c.root.line
+	for _, n := range c.root.children {
 		switch n.word(0) {
 		case "name":
 			name, line = n.word(1), n.line
@@ -190,7 +190,7 @@ func (k *keepalived) dns(s *service, c *checker) {
 
 // misc reads MISC_CHECK. A program that is given the server's address gets it from the environment.
 func (k *keepalived) misc(s *service, c *checker) {
-	for _, n := range c.node.children {
+	for _, n := range c.root.children {
 		switch n.word(0) {
 		case "misc_path":
 			words := strings.Fields(strings.Join(n.rest(1), " "))
@@ -214,7 +214,7 @@ func (k *keepalived) misc(s *service, c *checker) {
 }
 
 func (k *keepalived) udp(s *service, c *checker) {
-	for _, n := range c.node.children {
+	for _, n := range c.root.children {
 		switch n.word(0) {
 		case "payload":
 			text, err := hex.DecodeString(strings.Join(n.rest(1), ""))
@@ -233,7 +233,7 @@ func (k *keepalived) udp(s *service, c *checker) {
 // times writes the times of a checker. A failure is one check and its retries; one check that passes is enough.
 func (k *keepalived) times(s *service, c *checker, retry int) {
 	t := timing{interval: span{time: time.Minute, why: originDefault}}
-	if c.node.word(0) != "MISC_CHECK" {
+	if c.root.word(0) != "MISC_CHECK" {
 		t.timeout = span{time: 5 * time.Second, why: originDefault}
 	}
 	for name, to := range map[string]*span{"delay_loop": &t.interval, "connect_timeout": &t.timeout, "delay_before_retry": &t.fast} {

@@ -11,7 +11,7 @@ import (
 // nginx is a configuration of nginx while it is read.
 type nginx struct {
 	*draft
-	upstreams map[string]*node
+	upstreams map[string]*statement
 	used      map[string]bool
 }
 
@@ -42,9 +42,9 @@ func readNginx(d *draft) error {
 	if err != nil {
 		return err
 	}
-	n := &nginx{draft: d, upstreams: map[string]*node{}, used: map[string]bool{}}
+	n := &nginx{draft: d, upstreams: map[string]*statement{}, used: map[string]bool{}}
 	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, nginxAnswers()
-	var inside []*node
+	var inside []*statement
 	for _, one := range nodes {
 		switch one.word(0) {
 		case "stream":
@@ -59,8 +59,8 @@ func readNginx(d *draft) error {
 }
 
 // stream reads the statements of a stream block.
-func (n *nginx) stream(nodes []*node) error {
-	var outer, servers []*node
+func (n *nginx) stream(nodes []*statement) error {
+	var outer, servers []*statement
 	for _, one := range nodes {
 		switch one.word(0) {
 		case "upstream":
@@ -87,9 +87,9 @@ func (n *nginx) stream(nodes []*node) error {
 }
 
 // server makes services of a server block.
-func (n *nginx) server(block *node, outer []*node) error {
+func (n *nginx) server(block *statement, outer []*statement) error {
 	var listeners []listener
-	pass := (*node)(nil)
+	pass := (*statement)(nil)
 	for _, one := range block.children {
 		switch one.word(0) {
 		case "listen":
@@ -116,7 +116,7 @@ func (n *nginx) server(block *node, outer []*node) error {
 	upstream := n.upstreams[pass.word(1)]
 	name := pass.word(1)
 	if upstream == nil {
-		upstream = &node{line: pass.line, children: []*node{{words: []string{"server", pass.word(1)}, line: pass.line}}}
+		upstream = &statement{line: pass.line, children: []*statement{{words: []string{"server", pass.word(1)}, line: pass.line}}}
 		name = "server-" + name
 	}
 	n.used[pass.word(1)] = true
@@ -132,8 +132,8 @@ func (n *nginx) server(block *node, outer []*node) error {
 
 // access reads who may connect: the first allow or deny line that is about a client decides. A server has those around it where it
 // has none of its own.
-func (n *nginx) access(s *service, block *node, outer []*node) {
-	isRule := func(one *node) bool { return one.word(0) == "allow" || one.word(0) == "deny" }
+func (n *nginx) access(s *service, block *statement, outer []*statement) {
+	isRule := func(one *statement) bool { return one.word(0) == "allow" || one.word(0) == "deny" }
 	rules := block.children
 	if !slices.ContainsFunc(rules, isRule) {
 		rules = outer
@@ -159,7 +159,7 @@ func (n *nginx) access(s *service, block *node, outer []*node) {
 	}
 }
 
-func (n *nginx) listen(one *node) ([]listener, error) {
+func (n *nginx) listen(one *statement) ([]listener, error) {
 	place, options := one.word(1), one.rest(2)
 	if strings.HasPrefix(place, "unix:") {
 		n.note(one.line, "vipd listens on addresses, not on Unix sockets")
@@ -186,7 +186,7 @@ func (n *nginx) listen(one *node) ([]listener, error) {
 	return n.listeners(listener{proto: protocol, line: one.line}, host, ports, "listen", true, slices.Contains(options, "ipv6only=off"))
 }
 
-func (n *nginx) upstream(s *service, block *node) {
+func (n *nginx) upstream(s *service, block *statement) {
 	for _, one := range block.children {
 		switch one.word(0) {
 		case "server":
@@ -217,7 +217,7 @@ func (n *nginx) upstream(s *service, block *node) {
 }
 
 // endpointOf adds the endpoint of a server line of an upstream.
-func (n *nginx) endpointOf(s *service, one *node) {
+func (n *nginx) endpointOf(s *service, one *statement) {
 	host, portText := splitPort(one.word(1))
 	if host == "unix" {
 		n.note(one.line, "left out: endpoints have addresses, not Unix sockets")
@@ -249,7 +249,7 @@ func (n *nginx) endpointOf(s *service, one *node) {
 }
 
 // setting reads another line of a server or stream block.
-func (n *nginx) setting(s *service, one *node) {
+func (n *nginx) setting(s *service, one *statement) {
 	switch name, value := one.word(0), one.word(1); name {
 	case "proxy_timeout":
 		n.setTime(s, one.line, "idle_timeout", value, time.Second)
@@ -271,7 +271,7 @@ func (n *nginx) setting(s *service, one *node) {
 }
 
 // health reads health_check of nginx Plus.
-func (n *nginx) health(s *service, one *node) {
+func (n *nginx) health(s *service, one *statement) {
 	s.check(one.line, "type", "tcp")
 	t := timing{interval: span{time: 5 * time.Second, why: originDefault}}
 	fall, rise := int64(1), int64(1)

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// node is a statement of a format with blocks: words, and what stands in braces behind them.
-type node struct {
+// statement is a statement of a format with blocks: words, and what stands in braces behind them.
+type statement struct {
 	words    []string
 	line     int
 	block    bool
-	children []*node
+	children []*statement
 }
 
 // word is the nth word; "" where there are fewer.
-func (n *node) word(i int) string {
+func (n *statement) word(i int) string {
 	if i < len(n.words) {
 		return n.words[i]
 	}
@@ -26,12 +26,12 @@ func (n *node) word(i int) string {
 }
 
 // is reports whether the statement begins with the words.
-func (n *node) is(words ...string) bool {
+func (n *statement) is(words ...string) bool {
 	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
 
 // rest are the words from the nth on.
-func (n *node) rest(i int) []string { return n.words[min(i, len(n.words)):] }
+func (n *statement) rest(i int) []string { return n.words[min(i, len(n.words)):] }
 
 // maxDepth bounds how deep blocks nest.
 const maxDepth = 64
@@ -46,15 +46,15 @@ type blocks struct {
 	semicolons bool
 }
 
-func (d *draft) parseBlocks(comments string, semicolons bool) ([]*node, error) {
+func (d *draft) parseBlocks(comments string, semicolons bool) ([]*statement, error) {
 	b := &blocks{d: d, text: strings.Join(d.lines, "\n"), line: 1, comments: comments, semicolons: semicolons}
 	return b.statements(0, 0)
 }
 
 // statements reads up to the closing brace of the block that was opened on the line; 0 is the text itself.
-func (b *blocks) statements(opened, depth int) ([]*node, error) {
-	var out []*node
-	var current *node
+func (b *blocks) statements(opened, depth int) ([]*statement, error) {
+	var out []*statement
+	var current *statement
 	finish := func() {
 		if current != nil {
 			out = append(out, current)
@@ -106,7 +106,7 @@ func (b *blocks) statements(opened, depth int) ([]*node, error) {
 			return out, nil
 		}
 		if current == nil {
-			current = &node{line: line}
+			current = &statement{line: line}
 		}
 		current.words = append(current.words, token)
 	}

@@ -13,7 +13,7 @@ import (
 type backend struct {
 	// family is iptables or ip6tables.
 	family string
-	kind   config.Backend
+	kind   config.IptablesBackend
 	// program is what reads and writes it.
 	program string
 	tables  map[string]map[string]*chain
@@ -32,7 +32,7 @@ type chain struct {
 func families() []string { return []string{"iptables", "ip6tables"} }
 
 // plain returns the backend of a program without a suffix, and its version; "" means it is not installed.
-func (v *visit) plain(ctx context.Context, family string) (config.Backend, string) {
+func (v *visit) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if _, err := v.Look(family); err != nil {
 		return "", ""
 	}
@@ -55,7 +55,7 @@ func readBackends(ctx context.Context, v *visit, only string) []*backend {
 	var all []*backend
 	for _, family := range families() {
 		plain, _ := v.plain(ctx, family)
-		for _, kind := range []config.Backend{config.NFTBackend, config.LegacyBackend} {
+		for _, kind := range []config.IptablesBackend{config.NFTBackend, config.LegacyBackend} {
 			b := &backend{family: family, kind: kind, program: family + "-" + string(kind), tables: map[string]map[string]*chain{}}
 			if _, err := v.Look(b.program + "-save"); err != nil {
 				if plain != kind {
@@ -139,8 +139,8 @@ func (b *backend) counts() (ours, foreign int) {
 
 // ours returns the backend that vipd uses for the family, or would: where its rules are, what the configuration says,
 // or that of the host's other rules.
-func (v *visit) ours(ctx context.Context, family string) config.Backend {
-	var inUse []config.Backend
+func (v *visit) ours(ctx context.Context, family string) config.IptablesBackend {
+	var inUse []config.IptablesBackend
 	for _, b := range v.backends {
 		ours, foreign := b.counts()
 		if b.family != family {

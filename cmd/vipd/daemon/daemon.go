@@ -92,7 +92,7 @@ type Daemon struct {
 	engine     *dataplane.Engine
 	source     store.Source
 	files      *tomlfile.Source // the part of source that follows files
-	fleet      *fleet.Node      // nil means the store is not a fleet's
+	fleet      *fleet.Member    // nil means the store is not a fleet's
 	// reserved is nil where the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks

@@ -37,7 +37,7 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := srv.Views.Look()
-	node := explain.Node{
+	node := explain.Inputs{
 		Desired: v.State.Desired, Applied: v.Sync.Done, Mode: string(v.Mode.Name), Dataplane: v.Mode.Dataplane, Connections: srv.Views.Modes,
 		Held: srv.Views.Addresses(), Why: whyOf(v),
 		Trouble: func(k balancer.Key) string {

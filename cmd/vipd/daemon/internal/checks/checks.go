@@ -128,7 +128,7 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 }
 
 // report records what has changed and recompiles.
-func (c *Checks) report(changes []probe.Change) {
+func (c *Checks) report(changes []probe.Transition) {
 	for _, change := range changes {
 		for _, t := range c.Fleet.Vote(change.Targets) {
 			c.o.Events.Record(healthEvent(t, change))
@@ -175,7 +175,7 @@ func (c *Checks) keep() bool {
 }
 
 // healthEvent tells of a verdict that has changed.
-func healthEvent(t balancer.Target, c probe.Change) events.Event {
+func healthEvent(t balancer.Target, c probe.Transition) events.Event {
 	e := events.Event{
 		At: c.State.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
 		Cause: c.State.Cause, Was: string(c.Before), Lasted: c.For,

@@ -11,7 +11,7 @@ import (
 )
 
 // connection records that etcd is followed, or lost.
-func (f *Node) connection(revision int64, err error) {
+func (f *Member) connection(revision int64, err error) {
 	e := events.Event{Kind: events.Store, Text: "etcd is reachable", Revision: revision}
 	f.mu.Lock()
 	switch now := time.Now(); {
@@ -28,7 +28,7 @@ func (f *Node) connection(revision int64, err error) {
 }
 
 // Began records, once, that the first state is not etcd's, where that is so.
-func (f *Node) Began(s *model.State, now time.Time) {
+func (f *Member) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
 	away := !f.followed && f.lost.IsZero()
 	if away {
@@ -49,7 +49,7 @@ func (f *Node) Began(s *model.State, now time.Time) {
 }
 
 // configured records a change of what is set in etcd for this node, and passes it on.
-func (f *Node) configured(set etcd.NodeConfig) {
+func (f *Member) configured(set etcd.NodeConfig) {
 	if f.set != nil {
 		for _, e := range transitions.NodeSet(*f.set, set) {
 			f.o.Events.Record(e)
@@ -60,7 +60,7 @@ func (f *Node) configured(set etcd.NodeConfig) {
 }
 
 // report takes in whether the fleet sees this node.
-func (f *Node) report(err error) {
+func (f *Member) report(err error) {
 	err = etcd.Advised(err)
 	f.mu.Lock()
 	was, now := f.trouble, time.Now()

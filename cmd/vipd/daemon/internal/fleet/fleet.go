@@ -21,8 +21,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// Node is this node as one of many. Nil stands for a node that is none of a fleet.
-type Node struct {
+// Member is this node as a member of a fleet. If nil, this node belongs to no fleet.
+type Member struct {
 	o        Options
 	source   *etcd.Source
 	writer   *etcd.Writer
@@ -45,7 +45,7 @@ type Node struct {
 	published   *balancer.Node
 }
 
-// Options are what a Node is made of.
+// Options are what a Member is made from.
 type Options struct {
 	// Config is that of etcd, Name this node's.
 	Config etcd.Config
@@ -68,11 +68,11 @@ type Options struct {
 }
 
 // New returns a node that neither follows nor tells anything yet. The error says what can't be used of the configuration.
-func New(o Options) (*Node, error) {
+func New(o Options) (*Member, error) {
 	if o.Sources == nil {
 		o.Sources = func() []netip.Addr { return nil }
 	}
-	f := &Node{o: o}
+	f := &Member{o: o}
 	var err error
 	f.source, err = etcd.New(etcd.Options{
 		Config: o.Config, StateDir: o.StateDir, Defaults: o.Defaults, Log: o.Log, Node: o.Name, Configured: f.configured, Connection: f.connection,
@@ -92,10 +92,10 @@ func New(o Options) (*Node, error) {
 }
 
 // Source is where what the fleet shares comes from.
-func (f *Node) Source() *etcd.Source { return f.source }
+func (f *Member) Source() *etcd.Source { return f.source }
 
 // Reached is the newest revision of the store for which the snapshot of another one is complete.
-func (f *Node) Reached(revision int64) int64 {
+func (f *Member) Reached(revision int64) int64 {
 	if f != nil {
 		if at := f.source.Position(); at.Published == revision {
 			return at.Seen // what has changed since made no difference
@@ -105,10 +105,10 @@ func (f *Node) Reached(revision int64) int64 {
 }
 
 // Nodes returns all nodes of the fleet as etcd has them.
-func (f *Node) Nodes(ctx context.Context) ([]etcd.Node, error) { return f.writer.Statuses(ctx) }
+func (f *Member) Nodes(ctx context.Context) ([]etcd.Node, error) { return f.writer.Statuses(ctx) }
 
 // Problems says why the fleet does not see this node. That etcd is away, the store says itself.
-func (f *Node) Problems(connected bool) []balancer.Problem {
+func (f *Member) Problems(connected bool) []balancer.Problem {
 	if f == nil || !connected {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (f *Node) Problems(connected bool) []balancer.Problem {
 }
 
 // Run tells the fleet how this node is, by what look returns, whenever that has changed, until ctx ends.
-func (f *Node) Run(ctx context.Context, look func() *status.View) error {
+func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	if f == nil {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (f *Node) Run(ctx context.Context, look func() *status.View) error {
 }
 
 // publish tells the other nodes which addresses are this node's own, if that has changed.
-func (f *Node) publish(s *model.State) {
+func (f *Member) publish(s *model.State) {
 	sources := f.o.Sources()
 	if !s.Complete || s == f.publishedOf && slices.Equal(sources, f.sources) {
 		return
@@ -180,7 +180,7 @@ type news struct {
 }
 
 // status is what the fleet is told of this node.
-func (f *Node) status(v *status.View) etcd.NodeStatus {
+func (f *Member) status(v *status.View) etcd.NodeStatus {
 	s := v.State
 	out := etcd.NodeStatus{
 		At: time.Now().UTC().Round(time.Second), Version: f.o.Version, Zone: s.Config.Zone,

@@ -91,7 +91,7 @@ func New(o Options) (*Checks, error) {
 		return nil, err
 	}
 	o.Settle = cmp.Or(o.Settle, o.Lease)
-	f := &Checks{o: o, wake: wake.New(), coordinator: quorum.New(quorum.Node(o.Node))}
+	f := &Checks{o: o, wake: wake.New(), coordinator: quorum.New(balancer.NodeName(o.Node))}
 	f.forget()
 	return f, nil
 }

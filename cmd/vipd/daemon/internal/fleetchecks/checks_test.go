@@ -15,7 +15,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -284,7 +283,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
 	wait.For(t, 60*time.Second, "both hosts that may to be the checkers", func() bool { // one alone decides while the other comes
 		s, _ := w.hosts[1].checks.Standing(w.targets[1])
-		return slices.Equal(slices.Sorted(slices.Values(s.Checkers)), []quorum.Node{"may1", "may2"})
+		return slices.Equal(slices.Sorted(slices.Values(s.Checkers)), []balancer.NodeName{"may1", "may2"})
 	})
 	w.cluster.Kill()
 	for _, h := range w.hosts {

@@ -110,7 +110,7 @@ func quick() balancer.Health {
 func (w *world) join(name string, edit ...func(*simulated, *Options)) *simulated {
 	w.t.Helper()
 	h := &simulated{world: w, name: name, kicks: make(chan struct{}, 1), events: events.New(events.Options{Log: w.log})}
-	runner := probe.Options{Check: h.check, Gather: 5 * time.Millisecond, Report: func(changes []probe.Change) {
+	runner := probe.Options{Check: h.check, Gather: 5 * time.Millisecond, Report: func(changes []probe.Transition) {
 		for _, c := range changes {
 			h.checks.Vote(c.Targets)
 		}

@@ -44,10 +44,10 @@ func TestDissentIsToldOnce(t *testing.T) {
 // TestOtherwise: who finds other than the fleet says what, and who does not, nothing.
 func TestOtherwise(t *testing.T) {
 	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
-	s := quorum.Standing{Verdict: balancer.HealthUp, Checkers: []quorum.Node{"a", "b", "c"}, Votes: map[quorum.Node]quorum.Vote{
+	s := quorum.Standing{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{
 		"a": up, "b": {Verdict: balancer.HealthDown, Cause: "no answer within 1s"}, "c": {Cause: "no such file"}, "d": {Verdict: balancer.HealthDown},
 	}}
-	for node, want := range map[quorum.Node]string{
+	for node, want := range map[balancer.NodeName]string{
 		"a": "", "b": "up by 1 of 3 nodes; this node: no answer within 1s", "c": "up by 1 of 3 nodes; this node can't check: no such file", "d": "", "e": "",
 	} {
 		if got := Otherwise(node, &s); got != want {

@@ -52,10 +52,10 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = out.Flush() // fails where the caller has gone
 }
 
-// family is a metric with its help and type.
-type family struct{ name, help, kind string }
+// metric is a metric with its help and type.
+type metric struct{ name, help, kind string }
 
-func (f *family) begin(out *bufio.Writer) {
+func (f *metric) begin(out *bufio.Writer) {
 	_, _ = out.WriteString("# HELP " + f.name + " " + f.help + "\n# TYPE " + f.name + " " + f.kind + "\n")
 }
 
@@ -181,12 +181,12 @@ func (x *serviceSeries) count(at map[netip.AddrPort]int) {
 // begins with it.
 func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	for _, c := range []struct {
-		family
+		metric
 		*serviceCount
 	}{
-		{family{"vipd_drains_total", "Drains of endpoints that began.", "counter"}, &m.drained},
-		{family{"vipd_ejections_total", "Endpoints that were ejected, as connects to them failed.", "counter"}, &m.ejections},
-		{family{"vipd_panics_total", "Panics that began: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
+		{metric{"vipd_drains_total", "Drains of endpoints that began.", "counter"}, &m.drained},
+		{metric{"vipd_ejections_total", "Endpoints that were ejected, as connects to them failed.", "counter"}, &m.ejections},
+		{metric{"vipd_panics_total", "Panics that began: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
 	} {
 		c.begin(out)
 		for _, x := range all {
@@ -195,7 +195,7 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 			}
 		}
 	}
-	f := family{"vipd_endpoints", "Endpoints, by service and state.", "gauge"}
+	f := metric{"vipd_endpoints", "Endpoints, by service and state.", "gauge"}
 	f.begin(out)
 	for _, x := range all {
 		for _, state := range slices.Sorted(maps.Keys(x.states)) {
@@ -208,18 +208,18 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := m.Views.Counters.DialRetries() // where the kernel connects, there is no word of connects that fail
 	for _, f := range []struct {
-		family
+		metric
 		first string // of the labels
 		there bool
 		value func(*dataplane.FrontendCount) uint64
 	}{
-		{family{"vipd_service_bytes_total", "Bytes from (in) and to (out) clients.", "counter"}, `direction="in",`, true,
+		{metric{"vipd_service_bytes_total", "Bytes from (in) and to (out) clients.", "counter"}, `direction="in",`, true,
 			func(f *dataplane.FrontendCount) uint64 { return f.In }},
-		{family{name: "vipd_service_bytes_total"}, `direction="out",`, true,
+		{metric{name: "vipd_service_bytes_total"}, `direction="out",`, true,
 			func(f *dataplane.FrontendCount) uint64 { return f.Out }},
-		{family{"vipd_service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "counter"}, "", dials,
+		{metric{"vipd_service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "counter"}, "", dials,
 			func(f *dataplane.FrontendCount) uint64 { return f.Failures }},
-		{family{"vipd_service_connections_total", "Connections and UDP flows of clients.", "counter"}, "", true,
+		{metric{"vipd_service_connections_total", "Connections and UDP flows of clients.", "counter"}, "", true,
 			func(f *dataplane.FrontendCount) uint64 { return f.Connections }},
 	} {
 		if !f.there {
@@ -241,18 +241,18 @@ func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := m.Views.Counters.DialRetries()
 	for _, f := range []struct {
-		family
+		metric
 		value func(*endpointSeries) (n uint64, there bool)
 	}{
-		{family{"vipd_endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "gauge"},
+		{metric{"vipd_endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return x.Active, x.counted }},
-		{family{"vipd_endpoint_connect_failures_total", "Connects to an endpoint that failed, in userspace mode.", "counter"},
+		{metric{"vipd_endpoint_connect_failures_total", "Connects to an endpoint that failed, in userspace mode.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Failures, x.counted && dials }},
-		{family{"vipd_endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "counter"},
+		{metric{"vipd_endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.counted }},
-		{family{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, connects to it that failed.", "counter"},
+		{metric{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, connects to it that failed.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.unanswered, x.counted }},
-		{family{"vipd_endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "gauge"},
+		{metric{"vipd_endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return uint64(oneIf(x.up)), x.known }},
 	} {
 		f.begin(out)

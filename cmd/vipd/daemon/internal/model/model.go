@@ -53,12 +53,12 @@ type Model struct {
 	of    snap.Map[netip.Addr, balancer.NodeName]
 }
 
-// Change is a change of the local overrides, with its events.
-type Change func(*State, Overrides) (Overrides, []events.Event, error)
+// Edit changes the local overrides and returns its events.
+type Edit func(*State, Overrides) (Overrides, []events.Event, error)
 
 // request asks the loop to change the local overrides; a change that is nil changes nothing.
 type request struct {
-	change Change
+	change Edit
 	answer chan error
 	err    error // the answer, where change is nil
 }
@@ -317,7 +317,7 @@ func (m *Model) AddressesChanged() {
 
 // Update changes the local overrides in the loop, unless change is nil, and returns when that, and all that was published before, is
 // compiled.
-func (m *Model) Update(ctx context.Context, change Change) error {
+func (m *Model) Update(ctx context.Context, change Edit) error {
 	r := request{change: change, answer: make(chan error, 1)}
 	select {
 	case m.ask <- r:

@@ -45,7 +45,7 @@ func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	default:
 		c.LastOutcome = ""
 	}
-	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(quorum.Node(v.from.Config.Node), &standing)
+	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(balancer.NodeName(v.from.Config.Node), &standing)
 	return c
 }
 
