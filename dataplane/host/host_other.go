@@ -4,16 +4,130 @@ package host
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
+	"slices"
+	"sync/atomic"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
 )
 
-// Host is a Bystander where vipd can't add addresses.
-type Host struct{ *Bystander }
+// Host implements dataplane.Host on systems where vipd must not change the host: it adds no address, writes no rule, and
+// reports which VIPs are not local. Its methods may be called by any goroutine.
+type Host struct {
+	dataplane.NoHost
+	seen atomic.Pointer[seen]
+}
+
+// reason is the note on VIPs that are not local.
+const reason = "vipd adds no addresses on " + runtime.GOOS + ": add it, or use VIPs in 127.0.0.0/8"
 
 // New returns a Host that holds nothing.
 func New(Options) (*Host, error) {
-	return &Host{NewBystander("vipd adds no addresses on " + runtime.GOOS + ": add it, or use VIPs in 127.0.0.0/8")}, nil
+	h := &Host{}
+	h.seen.Store(&seen{})
+	return h, nil
+}
+
+var _ dataplane.Host = (*Host)(nil)
+
+// seen is what the last Prepare found.
+type seen struct {
+	held   []Held
+	wanted snap.Map[balancer.Key, *balancer.Frontend]
+}
+
+// Inherited reports that no earlier process has left addresses.
+func (h *Host) Inherited() bool { return false }
+
+// Close does nothing.
+func (h *Host) Close() error { return nil }
+
+// Release does nothing.
+func (h *Host) Release(context.Context) error { return nil }
+
+// Refuse does nothing.
+func (h *Host) Refuse(context.Context) error { return nil }
+
+// Prepare looks which VIPs are local.
+func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
+	local, err := interfaceAddrs()
+	if err != nil {
+		return err
+	}
+	p := &seen{wanted: want.Frontends}
+	for a := range want.Addresses.Keys() {
+		held := Held{Addr: a, Where: onHost}
+		if !a.IsLoopback() && !slices.Contains(local, a) {
+			held = Held{Addr: a, Where: nowhere, Note: reason}
+		}
+		p.held = append(p.held, held)
+	}
+	h.seen.Store(p)
+	return nil
+}
+
+// SetMode does nothing.
+func (h *Host) SetMode(dataplane.Needs) {}
+
+// Problems says which VIPs are not local.
+func (h *Host) Problems() []balancer.Problem {
+	p := h.seen.Load()
+	var out []balancer.Problem
+	for _, held := range p.held {
+		if held.Where != nowhere {
+			continue
+		}
+		out = append(out, notLocal(held, p.wanted))
+	}
+	return out
+}
+
+// Addresses says of every VIP in use who holds it.
+func (h *Host) Addresses() []Held { return slices.Clone(h.seen.Load().held) }
+
+// LocalAddresses returns the node's own addresses that node ports can be on, sorted. Their networks are not known here.
+func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
+	own, err = interfaceAddrs()
+	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), nil, err
+}
+
+// Gateways finds none.
+func (h *Host) Gateways([]netip.Addr) []netip.Addr { return nil }
+
+// Sources returns nothing: routes are not known here.
+func (h *Host) Sources([]netip.Addr) []netip.Addr { return nil }
+
+// Tracked returns nothing: this Host holds no VIPs.
+func (h *Host) Tracked(context.Context, map[netip.Addr]bool) (map[netip.Addr]bool, error) {
+	return nil, nil
+}
+
+// FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error when that ends.
+func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
+	return poll(ctx, pollInterval, interfaceAddrs, changed)
+}
+
+// interfaceAddrs returns all addresses of the host, sorted.
+func interfaceAddrs() ([]netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	var out []netip.Addr
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
 }
 
 // Cleanup has nothing to remove.

@@ -47,7 +47,7 @@ func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []
 		if err := os.WriteFile(file, []byte(one.config), 0o644); err != nil {
 			return proxies, missing, err
 		}
-		p := &proxy{name: one.name, address: one.address, command: exec.Command(path, one.args(file)...)}
+		p := &proxy{name: one.name, address: one.address, command: unprivileged(path, one.args(file))}
 		log, err := os.Create(filepath.Join(dir, one.name+".log"))
 		if err != nil {
 			return proxies, missing, err
@@ -68,6 +68,15 @@ func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []
 		proxies = append(proxies, p)
 	}
 	return proxies, missing, nil
+}
+
+// unprivileged returns the command of a program that must not change the network. Two vipds with that right refuse to share a
+// network namespace.
+func unprivileged(path string, args []string) *exec.Cmd {
+	if os.Geteuid() == 0 {
+		path, args = "setpriv", append([]string{"--bounding-set", "-net_admin", path}, args...)
+	}
+	return exec.Command(path, args...)
 }
 
 func vipdConfig(dir, vip, backend string) string {

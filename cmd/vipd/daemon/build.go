@@ -18,6 +18,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/folder"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/internal/tracing"
@@ -41,6 +42,7 @@ import (
 	"vipd/cmd/vipd/owner/cleanup"
 	"vipd/dataplane"
 	onhost "vipd/dataplane/failover"
+	"vipd/dataplane/host"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/statedir"
@@ -49,7 +51,9 @@ import (
 
 // build makes the parts, each after those that it needs.
 func (d *Daemon) build() (err error) {
-	if d.host, err = d.newHost(d.component("host")); err != nil {
+	hosting := modes.HostOptions(d.config)
+	hosting.Log = d.component("host")
+	if d.host, err = host.New(hosting); err != nil {
 		return err
 	}
 	if err := d.checkEmptied(); err != nil {

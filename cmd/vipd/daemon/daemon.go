@@ -44,6 +44,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/web"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
+	"vipd/dataplane/host"
 	"vipd/store"
 	"vipd/store/statedir"
 	"vipd/store/tomlfile"
@@ -83,10 +84,9 @@ type Daemon struct {
 	spare   descriptors
 	// filesLost: the last look did not find vipd's files; it belongs to the watch.
 	filesLost bool
-	host      hostSide
-	// namespace is the lock of the network namespace, nil where none is needed; beside says which vipd has it, if another does.
+	host      *host.Host
+	// namespace is the lock of the network namespace, nil if none is needed.
 	namespace  *netlock.Lock
-	beside     *netlock.HeldError
 	modeSwitch *modeswitch.Switch
 	counters   traffic.Counters // of what all modes have counted
 	engine     *dataplane.Engine

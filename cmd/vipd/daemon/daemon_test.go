@@ -471,20 +471,26 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	}
 }
 
-// TestSocketInUse starts a daemon of another run_dir on the socket of one that runs: it is refused, and the first one
-// goes on answering.
+// TestSocketInUse starts a daemon on a socket that answers, as that of a vipd in another network namespace does. The daemon
+// is refused, and the socket goes on answering.
 func TestSocketInUse(t *testing.T) {
-	n := startNode(t, web)
-	other := filepath.Join(n.dir, "other.toml")
-	text := strings.Replace(header, `run_dir = "run"`, `run_dir = "other"`, 1)
-	program.Save(t, other, text)
-	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
+	dir := t.TempDir()
+	file, socket := filepath.Join(dir, "vipd.toml"), filepath.Join(dir, "other.sock")
+	other, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	program.Save(t, file, strings.Replace(header, "run/vipd.sock", socket, 1))
+	_, err = daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
-		t.Errorf("a second daemon on the same socket: %v", err)
+		t.Errorf("a daemon on a socket that answers: error = %v, want one that names api.socket", err)
 	}
-	if _, err := api.NewClient(n.daemon.Socket()).Status(t.Context()); err != nil {
-		t.Error("the first daemon has lost its socket:", err)
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatalf("the socket no longer answers: %v", err)
 	}
+	_ = c.Close()
 }
 
 // TestWebInUse: where another program listens at api.http, the error has the setting and the way out.
