@@ -18,35 +18,36 @@ const (
 	HandoverSocket = "handover.sock"
 )
 
-// OwnedVIP is what vipd tells the owner of a VIP with hold = "one".
+// OwnedVIP is a VIP with hold = "one" in a report.
 type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
 	Group   string        `json:"group,omitempty"`
 	// Cannot is why vipd could not serve it here now; "" means it could.
 	Cannot string `json:"cannot,omitempty"`
-	// Serves: a service is on it. KeepsSource: endpoints see the address of clients, so that replies must come back through the owner.
+	// Serves reports whether a service uses it, and KeepsSource whether endpoints see the addresses of clients: then replies must return
+	// through the owner.
 	Serves      bool `json:"serves,omitempty"`
 	KeepsSource bool `json:"keeps_source,omitempty"`
 }
 
-// OwnerTold is what vipd tells the owner each second: POST /vips.
-type OwnerTold struct {
+// OwnerReport is what vipd reports to the owner each second: POST /vips.
+type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
 	// Grace is how long vipd may be silent.
 	Grace time.Duration `json:"grace"`
 }
 
-// OwnerStatus is how the owner is: GET /status, and the answer to POST /vips.
+// OwnerStatus is the owner's state: GET /status, and the answer to POST /vips.
 type OwnerStatus struct {
 	Node    string `json:"node"`
 	Session string `json:"session,omitempty"`
 	// Gate is open, opening, closing or closed; Left is how long the session is confirmed from now, in seconds.
 	Gate string  `json:"gate"`
 	Left float64 `json:"left"`
-	// Etcd is what is in the way of etcd; "" means nothing.
+	// Etcd is the error of the connection to etcd; "" means etcd is reached.
 	Etcd string `json:"etcd,omitempty"`
-	// EtcdAway is for how long that has been so, in seconds.
+	// EtcdAway is how long etcd has been unreachable, in seconds.
 	EtcdAway float64 `json:"etcd_away,omitempty"`
 	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
@@ -54,7 +55,7 @@ type OwnerStatus struct {
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting are silent hosts whose VIPs wait until a person says that they are off: with the hosts whose silence is the reason.
+	// Waiting are silent hosts whose VIPs wait until a person reports that they are off, each with the hosts whose silence is the reason.
 	Waiting map[string][]string `json:"waiting,omitempty"`
 	// Peers are the other hosts, by the networks on which they are to be heard.
 	Peers []OwnerPeer `json:"peers,omitempty"`
@@ -75,11 +76,11 @@ type OwnerStatus struct {
 
 	Foreign int64   `json:"foreign"`
 	Late    float64 `json:"late"`
-	// Hindered is what vipd owner may not have of what it needs to be in time, in words.
+	// Hindered are the reasons why vipd owner may be late.
 	Hindered []string `json:"hindered,omitempty"`
-	// VIPs are what vipd has told of them last; only GET /status has them.
+	// VIPs are vipd's last report; only GET /status has them.
 	VIPs map[netip.Addr]OwnedVIP `json:"vips,omitempty"`
-	// Problems are what keeps this host from owning, in words.
+	// Problems are the reasons why this host can't own VIPs.
 	Problems []string `json:"problems,omitempty"`
 	// Events are the last ones, with a number that grows.
 	Events []OwnerEvent `json:"events,omitempty"`
@@ -92,7 +93,7 @@ type OwnerPeer struct {
 	Network string `json:"network"`
 	// Addresses are those that it is reached at there.
 	Addresses []netip.Addr `json:"addresses"`
-	// Up: it was heard there lately.
+	// Up reports whether it was heard there recently.
 	Up bool `json:"up"`
 }
 
@@ -122,7 +123,7 @@ func (h *Histogram) Observe(seconds float64) {
 	h.Sum += seconds
 }
 
-// OwnerRival is another host that says it has a VIP which is here.
+// OwnerRival is another host that claims a VIP which is here.
 type OwnerRival struct {
 	VIP netip.Addr `json:"vip"`
 	MAC string     `json:"mac"`
@@ -148,17 +149,17 @@ func NewOwnerClient(socket string) *OwnerClient {
 	return &OwnerClient{http.Client{Timeout: 5 * time.Second, Transport: over(socket)}}
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *OwnerClient) Close() { c.http.CloseIdleConnections() }
 
-// Status asks how the owner is.
+// Status returns the owner's status.
 func (c *OwnerClient) Status(ctx context.Context) (*OwnerStatus, error) {
 	return c.ask(ctx, http.MethodGet, "/status", nil)
 }
 
-// Tell tells the owner of VIPs, and returns how it is.
-func (c *OwnerClient) Tell(ctx context.Context, told OwnerTold) (*OwnerStatus, error) {
-	text, err := json.Marshal(told)
+// Report reports VIPs to the owner, and returns its status.
+func (c *OwnerClient) Report(ctx context.Context, report OwnerReport) (*OwnerStatus, error) {
+	text, err := json.Marshal(report)
 	if err != nil {
 		return nil, err
 	}

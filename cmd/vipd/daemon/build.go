@@ -83,7 +83,7 @@ func (d *Daemon) build() (err error) {
 	if err := d.newSource(); err != nil {
 		return err
 	}
-	if err := d.newOwned(published); err != nil {
+	if err := d.newFailover(published); err != nil {
 		d.component("host").Warn("what vipd owner has left stays", "err", err)
 	}
 	d.watch = hostwatch.New(d.WatchInterval)
@@ -104,7 +104,7 @@ func (d *Daemon) build() (err error) {
 	d.access = d.newAccessLog(published)
 	d.views = status.Sources{
 		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: d.config, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
-		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Addresses: d.host.Addresses, Fleet: d.fleet, Ownership: d.owned.Summary,
+		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Addresses: d.host.Addresses, Fleet: d.fleet, Ownership: d.failover.Summary,
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("compon
 func (d *Daemon) newMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Options{
 		Views: &d.views, PerEndpoint: d.config.Metrics.PerEndpoint, Events: d.events,
-		AccessLogLost: func() uint64 { return d.access.Lost() }, Owner: func() *api.OwnerStatus { return d.owned.Status() },
+		AccessLogLost: func() uint64 { return d.access.Lost() }, Owner: func() *api.OwnerStatus { return d.failover.Status() },
 	})
 }
 
@@ -252,10 +252,10 @@ func settingsProblems(doc store.Document) []balancer.Problem {
 	return problems
 }
 
-// newOwned makes what tells vipd owner, where this host may own VIPs. Elsewhere it removes what is left of a time at which it did.
-func (d *Daemon) newOwned(published *model.Published) error {
+// newFailover makes the reporter to vipd owner if this host may own VIPs. Otherwise it removes what an earlier owner has left.
+func (d *Daemon) newFailover(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled && d.fleet != nil {
-		d.owned = failover.New(failover.Options{
+		d.failover = failover.New(failover.Options{
 			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Events: d.events,
 		})
 		return nil
@@ -309,7 +309,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.owned.Problems(), d.unanswered.Problems(), d.access.Problems(), web.Exposure(d.Web(), d.ConfigFile))
+	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), web.Exposure(d.Web(), d.ConfigFile))
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

@@ -104,7 +104,7 @@ type Daemon struct {
 	duplicates *duplicates.Watch
 	tracing    *tracing.Tracer // nil means turned off
 	access     *accesslog.Log
-	owned      *failover.Teller // nil means this host owns no VIPs
+	failover   *failover.Reporter // nil means this host owns no VIPs
 	// configuration is config as it is now, of which some can change while running.
 	configuration *liveconfig.Config
 	stateDir      *statedir.Dir
@@ -314,7 +314,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"outlier detection": d.outliers.Run,
 		"unanswered":        d.unanswered.Run,
 		"host":              func(ctx context.Context) error { return d.watch.Run(ctx, d.examined, d.fileProblems) },
-		"owned VIPs":        func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) },
+		"owned VIPs":        func(ctx context.Context) error { return d.failover.Run(ctx, d.serving) },
 		"engine":            d.engine.Run,
 		"mode":              d.modeSwitch.Run,
 		"addresses":         func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) },

@@ -88,7 +88,7 @@ func (x *absent) reasons() map[netip.Addr]string {
 }
 
 // cannot are the VIPs that can't be served here, with the reason of each, and those of them that can't be added.
-func cannot(told *api.OwnerTold, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
+func cannot(told *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range told.VIPs {
 		why := absent[a]

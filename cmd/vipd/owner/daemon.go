@@ -19,7 +19,7 @@ type daemon struct {
 	changed wake.Signal
 
 	mu     sync.Mutex // guards the rest
-	report *api.OwnerTold
+	report *api.OwnerReport
 	text   []byte   // of the report
 	from   net.Conn // that the report came by
 	pid    int      // of the reporter; 0 means unknown
@@ -30,7 +30,7 @@ type daemon struct {
 const minPatience = 2 * time.Second
 
 // patience is how long vipd may be silent after a report.
-func patience(report *api.OwnerTold) time.Duration {
+func patience(report *api.OwnerReport) time.Duration {
 	if report == nil {
 		return minPatience
 	}
@@ -45,7 +45,7 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 	silent := time.Since(d.heard) >= patience(report)
 	d.mu.Unlock()
 	if !same {
-		report = &api.OwnerTold{}
+		report = &api.OwnerReport{}
 		if err := json.Unmarshal(text, report); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 }
 
 // keepsServing reports whether VIPs are served without vipd for a while.
-func keepsServing(report *api.OwnerTold) bool { return report.Grace >= minPatience }
+func keepsServing(report *api.OwnerReport) bool { return report.Grace >= minPatience }
 
 // closed processes the end of a connection. If it was vipd's and nothing is served without vipd, its VIPs can no longer be served.
 func (d *daemon) closed(c net.Conn, state http.ConnState) {
@@ -93,20 +93,20 @@ func (d *daemon) hangs() bool {
 }
 
 // last is the last report; nil means there is none.
-func (d *daemon) last() *api.OwnerTold {
+func (d *daemon) last() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.report
 }
 
 // current is the last report. If vipd has been silent for too long, no VIP can be served.
-func (d *daemon) current() *api.OwnerTold {
+func (d *daemon) current() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.report == nil || time.Since(d.heard) < patience(d.report) {
 		return d.report
 	}
-	silent := &api.OwnerTold{VIPs: maps.Clone(d.report.VIPs), Grace: d.report.Grace}
+	silent := &api.OwnerReport{VIPs: maps.Clone(d.report.VIPs), Grace: d.report.Grace}
 	for a, v := range silent.VIPs {
 		v.Cannot = "vipd is silent"
 		silent.VIPs[a] = v

@@ -159,7 +159,7 @@ func (o *Owner) follow(ctx context.Context) error {
 type follower struct {
 	*Owner
 	layout onhost.Layout
-	last   *api.OwnerTold
+	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
 	// another is closed when etcd has another history; nil means that no core runs. Then the next one doubts etcd's records for a while.
@@ -168,7 +168,7 @@ type follower struct {
 }
 
 // apply applies a report. An error means that no core can run.
-func (f *follower) apply(ctx context.Context, report *api.OwnerTold) error {
+func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	policies := policiesOf(report)
 	next, err := f.find(vipsOf(policies))
 	running := f.another != nil
@@ -224,7 +224,7 @@ func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
 	return nil
 }
 
-func policiesOf(report *api.OwnerTold) map[netip.Addr]failover.Policy {
+func policiesOf(report *api.OwnerReport) map[netip.Addr]failover.Policy {
 	policies := map[netip.Addr]failover.Policy{}
 	for a, v := range report.VIPs {
 		policies[a] = failover.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}

@@ -507,7 +507,7 @@ func TestHangs(t *testing.T) {
 	o := New(Options{}, "")
 	hangs := func(stopped bool, silent, grace time.Duration) bool {
 		wait.For(t, 0, "the signal to work", func() bool { return frozen(daemon.Process.Pid) == stopped })
-		o.daemon.report, o.daemon.pid, o.daemon.heard = &api.OwnerTold{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
+		o.daemon.report, o.daemon.pid, o.daemon.heard = &api.OwnerReport{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
 		return o.daemon.hangs()
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour

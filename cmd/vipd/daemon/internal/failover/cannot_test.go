@@ -8,11 +8,11 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestCannot: what a VIP requires is asked of each service on it, and of no other.
-func TestCannot(t *testing.T) {
+// TestCannotByRequire: each service on a VIP must meet its requirement, and no other service.
+func TestCannotByRequire(t *testing.T) {
 	const node, endpoint, local = balancer.RequireNode, balancer.RequireEndpoint, balancer.RequireLocal
 	vip, own := netip.MustParseAddr("192.168.1.100"), netip.MustParseAddr("192.168.1.11")
-	here, there := netip.AddrPortFrom(own, 80), netip.MustParseAddrPort("192.168.1.12:80")
+	here, remote := netip.AddrPortFrom(own, 80), netip.MustParseAddrPort("192.168.1.12:80")
 	for _, c := range []struct {
 		name     string
 		web, api []balancer.Backend
@@ -20,13 +20,13 @@ func TestCannot(t *testing.T) {
 		require  balancer.Require
 		want     string
 	}{
-		{"all is well", []balancer.Backend{{Addr: there, State: balancer.Active}}, []balancer.Backend{{Addr: here, State: balancer.Active}}, "", endpoint, ""},
-		{"one of two is down", []balancer.Backend{{Addr: here, State: balancer.Down}, {Addr: there, State: balancer.Active}}, []balancer.Backend{{Addr: there, State: balancer.Active}}, "", endpoint, ""},
-		{"a service is down", []balancer.Backend{{Addr: there, State: balancer.Active}}, []balancer.Backend{{Addr: here, State: balancer.Down}}, "", endpoint, "service api has no usable endpoint"},
-		{"both are down", []balancer.Backend{{Addr: there, State: balancer.Down}}, []balancer.Backend{{Addr: here, State: balancer.Down}}, "", endpoint, "service api has no usable endpoint"},
-		{"nothing is required", []balancer.Backend{{Addr: there, State: balancer.Down}}, nil, "", node, ""},
+		{"all is well", []balancer.Backend{{Addr: remote, State: balancer.Active}}, []balancer.Backend{{Addr: here, State: balancer.Active}}, "", endpoint, ""},
+		{"one of two is down", []balancer.Backend{{Addr: here, State: balancer.Down}, {Addr: remote, State: balancer.Active}}, []balancer.Backend{{Addr: remote, State: balancer.Active}}, "", endpoint, ""},
+		{"a service is down", []balancer.Backend{{Addr: remote, State: balancer.Active}}, []balancer.Backend{{Addr: here, State: balancer.Down}}, "", endpoint, "service api has no usable endpoint"},
+		{"both are down", []balancer.Backend{{Addr: remote, State: balancer.Down}}, []balancer.Backend{{Addr: here, State: balancer.Down}}, "", endpoint, "service api has no usable endpoint"},
+		{"nothing is required", []balancer.Backend{{Addr: remote, State: balancer.Down}}, nil, "", node, ""},
 		{"both are here", []balancer.Backend{{Addr: here, State: balancer.Active}}, []balancer.Backend{{Addr: here, State: balancer.Active}}, "", local, ""},
-		{"one is elsewhere", []balancer.Backend{{Addr: here, State: balancer.Active}}, []balancer.Backend{{Addr: there, State: balancer.Active}}, "", local, "service api has no usable endpoint on this host"},
+		{"one is elsewhere", []balancer.Backend{{Addr: here, State: balancer.Active}}, []balancer.Backend{{Addr: remote, State: balancer.Active}}, "", local, "service api has no usable endpoint on this host"},
 		{"vipd starts", []balancer.Backend{{Addr: here, State: balancer.Active}}, nil, "the first checks run", node, "vipd is not ready: the first checks run"},
 	} {
 		s := &model.State{Env: balancer.Env{Local: []netip.Addr{own}}}

@@ -1,3 +1,3 @@
-// Package failover tells "vipd owner" which VIPs have one owner among the hosts, and which of them this vipd could serve, and hears
-// how the owner is. To the rest of the daemon the addresses of such VIPs come and go.
+// Package failover reports to "vipd owner" which VIPs have one owner among the hosts and which of them this vipd could serve, and returns
+// the owner's state. To the rest of the daemon, such VIPs are addresses that appear and disappear.
 package failover

@@ -11,12 +11,12 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Summary says in a line how owning goes on this host; "" means it owns no VIPs. Confirmed are the ages of confirmations.
-func (t *Teller) Summary() (text string, confirmed map[string]float64) {
-	if t == nil {
+// Summary describes the owner in a line; "" means this host owns no VIPs. Confirmed are the ages of confirmations.
+func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
+	if r == nil {
 		return "", nil
 	}
-	s := t.Status()
+	s := r.Status()
 	if s == nil {
 		return "vipd owner does not answer", nil
 	}
@@ -54,7 +54,7 @@ func summary(s *api.OwnerStatus) string {
 	return here
 }
 
-// about writes a time as people say it.
+// about formats a time for people.
 func about(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {

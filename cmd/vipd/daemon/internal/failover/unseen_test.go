@@ -8,9 +8,9 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestUnseen: each event of the owner is new once, also where the clock steps back, and where another owner counts anew.
-func TestUnseen(t *testing.T) {
-	teller := New(Options{})
+// TestUnseenEvents: each event of the owner is new once, also if the clock steps back or another owner counts from 1.
+func TestUnseenEvents(t *testing.T) {
+	reporter := New(Options{})
 	began := time.Now()
 	event := func(number int, after time.Duration) api.OwnerEvent {
 		return api.OwnerEvent{Number: number, Time: began.Add(after)}
@@ -23,7 +23,7 @@ func TestUnseen(t *testing.T) {
 		{[]api.OwnerEvent{event(3, -time.Hour), event(4, -time.Hour)}, []api.OwnerEvent{event(4, -time.Hour)}},
 		{[]api.OwnerEvent{event(1, time.Minute)}, []api.OwnerEvent{event(1, time.Minute)}},
 	} {
-		if got := teller.unseen(answer.all); !slices.Equal(got, answer.want) {
+		if got := reporter.unseen(answer.all); !slices.Equal(got, answer.want) {
 			t.Errorf("of %v these are new: %v, want %v", answer.all, got, answer.want)
 		}
 	}

@@ -16,28 +16,28 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// Options are what a Teller needs.
+// Options configure a Reporter.
 type Options struct {
 	// Socket is the owner's.
 	Socket string
 	// Changed is closed with the next state.
 	Changed func() <-chan struct{}
-	// Grace is for how long what is served goes on without this process, in a mode in which it does.
+	// Grace is how long VIPs are served without this process, if the mode does so.
 	Grace  time.Duration
 	Events *events.History
 }
 
-// Serving is what the owner has to know of what is served.
+// Serving is the state of the daemon that a report is made from.
 type Serving struct {
-	// State is what is compiled.
+	// State is the compiled model.
 	State *model.State
-	// Unready says what this vipd has yet to do before it serves anything.
+	// Unready are the reasons why this vipd does not serve yet.
 	Unready []string
-	// Keeps: what is served goes on without this process, for Options.Grace at most.
+	// Keeps reports whether VIPs are served without this process, for at most Options.Grace.
 	Keeps bool
 }
 
-// The times between two messages, and how long vipd may be silent where nothing is served without it.
+// The times between two reports, and how long vipd may be silent if nothing is served without it.
 const (
 	every        = time.Second
 	everyServing = 150 * time.Millisecond
@@ -45,38 +45,38 @@ const (
 	least        = 50 * time.Millisecond
 )
 
-// Teller tells the owner. Nil stands for a host that owns no VIPs.
-type Teller struct {
+// Reporter reports to the owner. Nil is a host that owns no VIPs.
+type Reporter struct {
 	o      Options
 	client *api.OwnerClient
 	status atomic.Pointer[api.OwnerStatus] // nil means the owner does not answer
 	failed atomic.Pointer[error]
-	seen   api.OwnerEvent // the owner's last one; without a number it has told none, and those before its time are of an earlier vipd
+	seen   api.OwnerEvent // the owner's last; number 0 means none was seen, and earlier ones belong to an earlier vipd
 }
 
-// New returns a Teller that has told nothing yet.
-func New(o Options) *Teller {
-	return &Teller{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
+// New returns a Reporter that has reported nothing yet.
+func New(o Options) *Reporter {
+	return &Reporter{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
 }
 
-// Status is how the owner is; nil means it does not answer.
-func (t *Teller) Status() *api.OwnerStatus {
-	if t == nil {
+// Status is the owner's state; nil means it does not answer.
+func (r *Reporter) Status() *api.OwnerStatus {
+	if r == nil {
 		return nil
 	}
-	return t.status.Load()
+	return r.status.Load()
 }
 
-// Problems are what keeps VIPs from having an owner here.
-func (t *Teller) Problems() []balancer.Problem {
-	if t == nil {
+// Problems are the reasons why VIPs can't have an owner here.
+func (r *Reporter) Problems() []balancer.Problem {
+	if r == nil {
 		return nil
 	}
 	var texts []string
-	if err := t.failed.Load(); err != nil {
+	if err := r.failed.Load(); err != nil {
 		texts = append(texts, fmt.Sprintf(`VIPs with hold = "one" are not taken here: vipd owner does not answer (%s): systemctl start vipd-owner`, *err))
 	}
-	if s := t.status.Load(); s != nil {
+	if s := r.status.Load(); s != nil {
 		texts = append(texts, s.Problems...)
 	}
 	var out []balancer.Problem
@@ -86,21 +86,21 @@ func (t *Teller) Problems() []balancer.Problem {
 	return out
 }
 
-// Run tells what look returns until ctx ends.
-func (t *Teller) Run(ctx context.Context, look func() Serving) error {
-	if t == nil {
+// Run reports what look returns until ctx ends.
+func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
+	if r == nil {
 		return nil
 	}
-	defer t.client.Close()
+	defer r.client.Close()
 	for began := time.Now(); ; {
-		changed := t.o.Changed()
+		changed := r.o.Changed()
 		v := look()
 		switch {
 		case !v.State.Complete:
-		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < t.o.Grace: // what an earlier vipd has told goes on, as what it has applied does
-			t.take(ctx, t.client.Status, false)
+		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the report of the vipd before still holds, as what it applied does
+			r.process(ctx, r.client.Status, false)
 		default:
-			t.tell(ctx, t.message(&v))
+			r.send(ctx, r.report(&v))
 		}
 		pause := every
 		if !v.Keeps {
@@ -111,7 +111,7 @@ func (t *Teller) Run(ctx context.Context, look func() Serving) error {
 		case <-ctx.Done():
 			timer.Stop()
 			v = look()
-			t.farewell(&v)
+			r.farewell(&v)
 			return nil
 		case <-timer.C:
 		case <-changed:
@@ -121,39 +121,39 @@ func (t *Teller) Run(ctx context.Context, look func() Serving) error {
 	}
 }
 
-// farewell says at the end that nothing is served here any more, where that is so.
-func (t *Teller) farewell(v *Serving) {
+// farewell reports at the end that nothing is served here, if the mode does not serve without this process.
+func (r *Reporter) farewell(v *Serving) {
 	if v.Keeps || !v.State.Complete {
 		return
 	}
-	m := t.message(v)
+	m := r.report(v)
 	for a, vip := range m.VIPs {
 		vip.Cannot = "vipd stops"
 		m.VIPs[a] = vip
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	t.tell(ctx, m)
+	r.send(ctx, m)
 }
 
-// message is what the owner is told.
-func (t *Teller) message(v *Serving) api.OwnerTold {
-	s, m := v.State, api.OwnerTold{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: t.o.Grace}
+// report returns the report to the owner.
+func (r *Reporter) report(v *Serving) api.OwnerReport {
+	s, m := v.State, api.OwnerReport{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: r.o.Grace}
 	if !v.Keeps {
 		m.Grace = shortGrace
 	}
 	add := func(a netip.Addr) {
 		p := s.Inputs.PolicyOf(a)
-		if _, there := m.VIPs[a]; there || p.Hold != balancer.HoldOne {
+		if _, known := m.VIPs[a]; known || p.Hold != balancer.HoldOne {
 			return
 		}
-		told := api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group}
-		told.Cannot = cannot(v, a, p.Require)
+		vip := api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group}
+		vip.Cannot = cannot(v, a, p.Require)
 		for _, f := range balancer.On(s.Desired.Frontends, a) {
-			told.Serves = true
-			told.KeepsSource = told.KeepsSource || s.Env.Capabilities.KeepsSource && f.Forward == balancer.NATForward && f.SNAT != balancer.AlwaysSNAT
+			vip.Serves = true
+			vip.KeepsSource = vip.KeepsSource || s.Env.Capabilities.KeepsSource && f.Forward == balancer.NATForward && f.SNAT != balancer.AlwaysSNAT
 		}
-		m.VIPs[a] = told
+		m.VIPs[a] = vip
 	}
 	for a := range s.Inputs.VIPs.Keys() {
 		add(a)
@@ -164,7 +164,7 @@ func (t *Teller) message(v *Serving) api.OwnerTold {
 	return m
 }
 
-// cannot says why a VIP could not be served here; "" means it could.
+// cannot returns why a VIP could not be served here; "" means it could.
 func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 	s := v.State
 	if why := v.Unready; len(why) > 0 {
@@ -182,7 +182,7 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 	if require == balancer.RequireLocal {
 		served, where = local, " on this host"
 	}
-	for _, name := range slices.Sorted(maps.Keys(served)) { // the same each time: what changes is written to etcd
+	for _, name := range slices.Sorted(maps.Keys(served)) { // in order: another text would be written to etcd
 		if !served[name] {
 			return fmt.Sprintf("service %s has no usable endpoint%s", name, where)
 		}
@@ -190,35 +190,35 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 	return ""
 }
 
-// tell sends a message and takes the answer in.
-func (t *Teller) tell(ctx context.Context, m api.OwnerTold) {
-	t.take(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return t.client.Tell(ctx, m) }, len(m.VIPs) > 0)
+// send sends a report and processes the answer.
+func (r *Reporter) send(ctx context.Context, m api.OwnerReport) {
+	r.process(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return r.client.Report(ctx, m) }, len(m.VIPs) > 0)
 }
 
-// take takes in what the owner answers. Needed: there are VIPs that it is to own.
-func (t *Teller) take(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
+// process processes the owner's answer. Needed reports whether the owner has VIPs to own.
+func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
 	s, err := ask(ctx)
 	if err != nil {
-		t.status.Store(nil)
-		if t.failed.Store(nil); needed {
-			t.failed.Store(&err)
+		r.status.Store(nil)
+		if r.failed.Store(nil); needed {
+			r.failed.Store(&err)
 		}
 		return
 	}
-	t.failed.Store(nil)
-	t.status.Store(s)
-	for _, e := range t.unseen(s.Events) {
-		t.o.Events.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
+	r.failed.Store(nil)
+	r.status.Store(s)
+	for _, e := range r.unseen(s.Events) {
+		r.o.Events.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
 	}
 }
 
-// unseen returns the owner's events that are new. Clocks step, and another owner counts anew: all behind the last one that was seen are.
-func (t *Teller) unseen(all []api.OwnerEvent) []api.OwnerEvent {
+// unseen returns the owner's new events: all behind the last seen one. Clocks step, and another owner counts from 1.
+func (r *Reporter) unseen(all []api.OwnerEvent) []api.OwnerEvent {
 	if len(all) == 0 {
 		return nil
 	}
-	last := t.seen
-	t.seen = all[len(all)-1]
+	last := r.seen
+	r.seen = all[len(all)-1]
 	if last.Number == 0 {
 		return slices.DeleteFunc(slices.Clone(all), func(e api.OwnerEvent) bool { return e.Time.Before(last.Time) })
 	}

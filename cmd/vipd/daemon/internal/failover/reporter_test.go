@@ -19,27 +19,27 @@ import (
 	"vipd/test/wait"
 )
 
-// TestBegins: a vipd that starts anew says nothing of VIPs that the kernel serves on until it has applied what is wanted, or its grace is
-// over; where nothing is served without it, it says at once that it can't serve them. How the owner is it knows meanwhile.
-func TestBegins(t *testing.T) {
+// TestFirstReport starts a vipd. It reports nothing about VIPs that the kernel still serves until it has applied the model, or its grace is
+// over. If nothing is served without it, it reports at once that it can't serve them. It always knows the owner's state.
+func TestFirstReport(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		keeps bool
-		grace time.Duration
-		told  bool
+		name    string
+		keeps   bool
+		grace   time.Duration
+		reports bool
 	}{
 		{"a kernel mode", true, time.Hour, false},
 		{"a kernel mode that takes long", true, 0, true},
 		{"userspace", false, time.Hour, true},
 	} {
-		var asked, told, cannot, ready atomic.Int64
+		var asked, reports, cannot, ready atomic.Int64
 		mux := http.NewServeMux()
 		answer := func(w http.ResponseWriter) {
 			_ = json.NewEncoder(w).Encode(api.OwnerStatus{Node: "gw1"})
 		}
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { asked.Add(1); answer(w) })
 		mux.HandleFunc("POST /vips", func(w http.ResponseWriter, r *http.Request) {
-			var m api.OwnerTold
+			var m api.OwnerReport
 			if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
 				t.Error(err)
 			}
@@ -48,7 +48,7 @@ func TestBegins(t *testing.T) {
 					cannot.Add(1)
 				}
 			}
-			told.Add(1)
+			reports.Add(1)
 			answer(w)
 		})
 		socket := filepath.Join(t.TempDir(), "owner.sock")
@@ -60,12 +60,12 @@ func TestBegins(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { _ = s.Serve(l) })
 		ctx, cancel := context.WithCancel(t.Context())
-		teller := New(Options{Socket: socket, Changed: func() <-chan struct{} { return nil }, Grace: c.grace, Events: &events.History{}})
+		reporter := New(Options{Socket: socket, Changed: func() <-chan struct{} { return nil }, Grace: c.grace, Events: &events.History{}})
 		state := &model.State{}
 		state.Complete = true
 		state.Inputs.VIPs = state.Inputs.VIPs.Set(netip.MustParseAddr("192.168.1.100"), &balancer.VIP{VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne}, Given: []string{"hold"}})
 		running.Go(func() {
-			_ = teller.Run(ctx, func() Serving {
+			_ = reporter.Run(ctx, func() Serving {
 				v := Serving{State: state, Keeps: c.keeps}
 				if ready.Load() == 0 {
 					v.Unready = []string{"the first complete state is not applied yet"}
@@ -73,13 +73,13 @@ func TestBegins(t *testing.T) {
 				return v
 			})
 		})
-		wait.For(t, wait.Patience, "two questions to the owner", func() bool { return asked.Load()+told.Load() > 1 })
-		if teller.Status() == nil || (cannot.Load() > 0) != c.told {
-			t.Errorf("%s: it was told %d times that vipd can't serve the VIP, status %+v", c.name, cannot.Load(), teller.Status())
+		wait.For(t, wait.Patience, "two requests to the owner", func() bool { return asked.Load()+reports.Load() > 1 })
+		if reporter.Status() == nil || (cannot.Load() > 0) != c.reports {
+			t.Errorf("%s: %d reports that vipd can't serve the VIP, status %+v", c.name, cannot.Load(), reporter.Status())
 		}
 		ready.Store(1)
-		before := told.Load()
-		wait.For(t, wait.Patience, "what vipd serves", func() bool { return told.Load() > before })
+		before := reports.Load()
+		wait.For(t, wait.Patience, "a report", func() bool { return reports.Load() > before })
 		cancel()
 		_ = s.Close()
 		running.Wait()
