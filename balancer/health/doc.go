@@ -1,22 +1,21 @@
-// Package health decides from the results of checks whether a target is up or down. It does no I/O and has no clock:
-// times are arguments, so that a minute of checks is tested in no time. Package dataplane/probe does the checks.
+// Package health decides from the results of checks whether a target is up or down. It does no I/O and has no clock. Times are
+// arguments, so tests need no waiting. Package dataplane/probe does the checks.
 //
 //	services, endpoints -> Targets.Next -> what to check: (address, check) for each target
 //	                       probe.Runner checks, and feeds each result to State.After
 //	State.Verdict       -> balancer.Inputs.Health -> Compile
 //
-// A target begins unknown, and the first result decides. From then on it takes Rules.Fall failed results in a row to
-// take it down and Rules.Rise passed ones to bring it up; a single contrary result starts the count again. While such a
-// row is under way, checks come at the fast interval:
+// A target starts unknown, and the first result decides. From then on, Rules.Fall failed checks in a row take it down, and Rules.Rise
+// passed checks in a row bring it up. A single contrary result resets the count. During such a row, checks run at the fast interval:
 //
 //	s := health.New(seed, rules, now)
 //	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now, Took: time.Millisecond, Text: "connected"})
 //	s.Verdict // up
-//	s.Due     // when to check again
+//	s.Due     // when the next check is due
 //
-// Ejections decides the same from what came of clients' connects, where a mode sees that: some failures in a row, and the
+// Ejections decides from the outcomes of clients' connection attempts, in modes that observe them. After some failures in a row, the
 // endpoint gets no new connections for a while.
 //
-// What it does not do: run checks, choose backends (balancer.Compile does), or remember anything on disk (State.Save
-// makes what is to be kept).
+// The package runs no checks, chooses no backends (balancer.Compile does) and writes no files (State.Save returns what the next run
+// needs).
 package health

@@ -8,70 +8,70 @@ import (
 	"vipd/balancer/snap"
 )
 
-// EjectionRules say when failed connects eject an endpoint, and for how long.
+// EjectionRules define when failed connection attempts eject an endpoint, and for how long.
 type EjectionRules struct {
-	// Failures is how many connects in a row must fail. An endpoint that comes back is on probation: until it has taken a
-	// connection, one failure ejects it again.
+	// Failures is the number of attempts in a row that must fail. After its ejection an endpoint is on probation: a single failure
+	// ejects it again until it has accepted a connection.
 	Failures int
-	// Apart is how long after a failure another one counts: what fails at the same moment tells the same. With Failures, it
-	// is how long an endpoint may take to start again without being ejected.
+	// Apart is the minimum time between two failures that count, because failures at the same moment have the same cause. An endpoint
+	// may take Failures times Apart to restart without being ejected.
 	Apart time.Duration
-	// Base is how long the first ejection lasts; the n-th lasts n times as long, at most Most.
-	Base, Most time.Duration
-	// Forgive is the time without an ejection after which one of those before is forgotten.
+	// Base is the duration of the first ejection. The n-th lasts n times as long, at most Max.
+	Base, Max time.Duration
+	// Forgive is the time without an ejection after which one former ejection is forgotten.
 	Forgive time.Duration
 }
 
-// DefaultEjectionRules are those that vipd goes by.
+// DefaultEjectionRules returns the rules of vipd.
 func DefaultEjectionRules() EjectionRules {
-	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Most: 5 * time.Minute, Forgive: 5 * time.Minute}
+	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Max: 5 * time.Minute, Forgive: 5 * time.Minute}
 }
 
-// Room tells how many more endpoints may be ejected beside a target, see balancer.EjectionRoom.
+// Room returns how many further endpoints may be ejected next to a target, see balancer.EjectionRoom.
 type Room func(balancer.Target) int
 
-// Ejected is an ejection that began or ended.
+// Ejected is the start or the end of an ejection.
 type Ejected struct {
 	Target balancer.Target
 	balancer.Ejection
-	// End says in words why it ended, and For how long it lasted; "" and 0: it began.
+	// End is the reason for its end, and For is how long it lasted. They are "" and 0 if it started.
 	End string
 	For time.Duration
 }
 
-// Ejections decides from what came of connects which endpoints get no new ones for a while. It has no clock, and is used
-// by one goroutine at a time. Only endpoints that fail are remembered, until all is forgiven; it is not kept over a
-// restart, after which an endpoint that still fails is soon found out again.
+// Ejections decides from the outcomes of connection attempts which endpoints get no new connections for a while. It has no clock. One
+// goroutine at a time may use it. It remembers only endpoints that fail, until all is forgiven. Nothing outlives a restart, after which
+// an endpoint that still fails is soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
 	records map[balancer.Target]*record
 	ejected snap.Map[balancer.Target, balancer.Ejection]
 }
 
-// record is what is remembered of a target.
+// record is the history of a target.
 type record struct {
-	// failed counts the connects that failed in a row, up to Failures.
+	// failed is the number of failed attempts in a row, up to Failures.
 	failed int
-	// last is when one was last counted.
+	// last is the time of the last failure that counted.
 	last time.Time
-	// count is how many ejections are not forgotten; since is when one was last forgotten or over.
+	// count is the number of ejections that are not forgotten. since is when the last one ended or was forgotten.
 	count int
 	since time.Time
-	// began and until are those of the ejection that goes on, by the monotonic clock.
+	// began and until limit the present ejection, by the monotonic clock.
 	began, until time.Time
-	// passed counts the checks in a row that passed since then.
+	// passed is the number of checks in a row that have passed since began.
 	passed int
 }
 
-// NewEjections returns one in which nothing is ejected.
+// NewEjections returns an Ejections without ejected endpoints.
 func NewEjections(rules EjectionRules) *Ejections {
 	return &Ejections{rules: rules, records: map[balancer.Target]*record{}}
 }
 
-// Now returns what is ejected.
+// Now returns the ejected targets.
 func (e *Ejections) Now() snap.Map[balancer.Target, balancer.Ejection] { return e.ejected }
 
-// Next returns when the next ejection ends by time; zero means nothing is ejected.
+// Next returns when the next ejection expires. Zero means that nothing is ejected.
 func (e *Ejections) Next() (next time.Time) {
 	for t := range e.ejected.Keys() {
 		if until := e.records[t].until; next.IsZero() || until.Before(next) {
@@ -81,8 +81,8 @@ func (e *Ejections) Next() (next time.Time) {
 	return next
 }
 
-// Failed takes in that a connect to t failed, and returns the ejection if that begins one. Where there is no room, t is
-// ejected at its first failure for which there is.
+// Failed records a failed connection attempt to t and returns the ejection that it starts, if any. If there is no room, t is ejected at
+// its first failure after there is room again.
 func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room Room) (Ejected, bool) {
 	if e.ejected.Has(t) {
 		return Ejected{}, false
@@ -100,30 +100,30 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		return Ejected{}, false
 	}
 	e.forgive(r, now)
-	if time.Duration(r.count)*e.rules.Base < e.rules.Most { // more would only take longer to be forgotten
+	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only take longer to be forgotten
 		r.count++
 	}
-	r.began, r.until, r.passed = now, now.Add(min(time.Duration(r.count)*e.rules.Base, e.rules.Most)), 0
+	r.began, r.until, r.passed = now, now.Add(min(time.Duration(r.count)*e.rules.Base, e.rules.Max)), 0
 	x := balancer.Ejection{Since: plain(r.began), Until: plain(r.until), Count: r.count, Cause: cause}
 	e.ejected = e.ejected.Set(t, x)
 	return Ejected{Target: t, Ejection: x}, true
 }
 
-// Answered takes in that t took a connection: its row of failures is over, and so is its ejection, if a connection was
-// tried there because no other took it.
+// Answered records that t accepted a connection. It ends the row of failures. It also ends an ejection, which happens if t was tried
+// because no other endpoint accepted the connection.
 func (e *Ejections) Answered(t balancer.Target, now time.Time) (Ejected, bool) {
 	r := e.records[t]
 	if r == nil {
 		return Ejected{}, false
 	}
-	out, ended := e.end(t, now, "it took a connection")
+	out, ended := e.end(t, now, "it accepted a connection")
 	r.failed, r.last = 0, time.Time{}
-	e.tidy(t, r, now)
+	e.discard(t, r, now)
 	return out, ended
 }
 
-// Checked takes in the result of a check of t's own address and port. The ejection ends with rise passed ones in a row
-// that began after it.
+// Checked records the result of a check of t's own address and port. After rise passed checks in a row that began after the ejection,
+// the ejection ends.
 func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Time) (Ejected, bool) {
 	r := e.records[t]
 	if !e.ejected.Has(t) || res.Began.Before(r.began) {
@@ -141,9 +141,9 @@ func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Ti
 	return e.end(t, now, "it passes its checks")
 }
 
-// Follow takes in the time, and what has changed around the targets: what is not an endpoint any more is forgotten, and
-// where others failed or went since, the latest ejections end for which there is no room any more.
-func (e *Ejections) Follow(now time.Time, is func(balancer.Target) bool, room Room) []Ejected {
+// Follow ends the ejections that have expired, forgets targets that are no longer endpoints, and ends the latest ejections if there is
+// no longer room for them because other endpoints failed or were removed.
+func (e *Ejections) Follow(now time.Time, exists func(balancer.Target) bool, room Room) []Ejected {
 	var ended []Ejected
 	end := func(t balancer.Target, why string) {
 		x, _ := e.end(t, now, why)
@@ -151,10 +151,10 @@ func (e *Ejections) Follow(now time.Time, is func(balancer.Target) bool, room Ro
 	}
 	for t := range e.ejected.Keys() {
 		switch {
-		case !is(t):
-			end(t, "it is no endpoint any more")
+		case !exists(t):
+			end(t, "it is no longer an endpoint")
 		case !now.Before(e.records[t].until):
-			end(t, "its time is over")
+			end(t, "its time has passed")
 		}
 	}
 	latest := func(a, b balancer.Target) int { return e.records[b].began.Compare(e.records[a].began) }
@@ -164,16 +164,16 @@ func (e *Ejections) Follow(now time.Time, is func(balancer.Target) bool, room Ro
 		}
 	}
 	for t, r := range e.records {
-		if !is(t) {
+		if !exists(t) {
 			delete(e.records, t)
 		} else {
-			e.tidy(t, r, now)
+			e.discard(t, r, now)
 		}
 	}
 	return ended
 }
 
-// end ends the ejection of t, if there is one.
+// end ends the ejection of t, if it is ejected.
 func (e *Ejections) end(t balancer.Target, now time.Time, why string) (Ejected, bool) {
 	x, ok := e.ejected.Get(t)
 	if !ok {
@@ -185,10 +185,10 @@ func (e *Ejections) end(t balancer.Target, now time.Time, why string) (Ejected, 
 	return Ejected{Target: t, Ejection: x, End: why, For: now.Sub(r.began)}, true
 }
 
-// plain is t without its monotonic reading.
+// plain returns t without its monotonic clock reading.
 func plain(t time.Time) time.Time { return t.UTC().Round(0) }
 
-// forgive forgets as many ejections of r as have been paid for by time.
+// forgive forgets one ejection of r for each Forgive that has passed.
 func (e *Ejections) forgive(r *record, now time.Time) {
 	n := min(r.count, int(now.Sub(r.since)/e.rules.Forgive))
 	if n > 0 {
@@ -197,9 +197,9 @@ func (e *Ejections) forgive(r *record, now time.Time) {
 	}
 }
 
-// tidy drops a record that says nothing any more. Who took no connection since its ejection stays on probation only until
-// all is forgiven.
-func (e *Ejections) tidy(t balancer.Target, r *record, now time.Time) {
+// discard deletes the record of t if it no longer matters. A target that has accepted no connection since its ejection stays on probation
+// until everything is forgiven.
+func (e *Ejections) discard(t balancer.Target, r *record, now time.Time) {
 	if e.ejected.Has(t) {
 		return
 	}

@@ -54,7 +54,7 @@ func (l *life) fail(r health.EjectionRules, room func() int) {
 	if l.failed++; l.failed < r.Failures || room() <= 0 {
 		return
 	}
-	most := int(r.Most / r.Base)
+	most := int(r.Max / r.Base)
 	l.count = min(l.count+1, most)
 	l.left, l.out, l.passed = l.count*int(r.Base/time.Second), 0, 0
 }
@@ -113,7 +113,7 @@ func member(i int) balancer.Target {
 
 // TestEjectionsAreLives compares random histories with the reference.
 func TestEjectionsAreLives(t *testing.T) {
-	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Most: 30 * time.Second, Forgive: 40 * time.Second}
+	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Max: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
 	for seed := range uint64(wait.Soak(300, 500)) {
 		random := rand.New(rand.NewPCG(seed, 9))
@@ -227,7 +227,7 @@ func TestEjectionTells(t *testing.T) {
 		why string
 		end func(e *health.Ejections, now time.Time) []health.Ejected
 	}{
-		{"it took a connection", func(e *health.Ejections, now time.Time) []health.Ejected {
+		{"it accepted a connection", func(e *health.Ejections, now time.Time) []health.Ejected {
 			x, _ := e.Answered(member(1), now)
 			return []health.Ejected{x}
 		}},
@@ -235,13 +235,13 @@ func TestEjectionTells(t *testing.T) {
 			x, _ := e.Checked(member(1), health.Result{Outcome: health.Passed, Began: now}, 1, now)
 			return []health.Ejected{x}
 		}},
-		{"it is no endpoint any more", func(e *health.Ejections, now time.Time) []health.Ejected {
+		{"it is no longer an endpoint", func(e *health.Ejections, now time.Time) []health.Ejected {
 			return e.Follow(now, func(balancer.Target) bool { return false }, rooms)
 		}},
 		{"too many others are out", func(e *health.Ejections, now time.Time) []health.Ejected {
 			return e.Follow(now, is, func(balancer.Target) int { return -1 })
 		}},
-		{"its time is over", func(e *health.Ejections, now time.Time) []health.Ejected { return e.Follow(now, is, rooms) }},
+		{"its time has passed", func(e *health.Ejections, now time.Time) []health.Ejected { return e.Follow(now, is, rooms) }},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			e := health.NewEjections(health.DefaultEjectionRules())
@@ -256,7 +256,7 @@ func TestEjectionTells(t *testing.T) {
 				t.Fatalf("the fifth failure: %+v, %v", x, began)
 			}
 			after := 20 * time.Second
-			if c.why == "its time is over" {
+			if c.why == "its time has passed" {
 				after = 30 * time.Second
 			}
 			ended := c.end(e, start.Add(after))

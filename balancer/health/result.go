@@ -2,29 +2,29 @@ package health
 
 import "time"
 
-// Outcome is what a check came to.
+// Outcome is the outcome of a check.
 type Outcome string
 
-// The outcomes. The zero value is that of no check at all.
+// The outcomes. The zero value means that no check was made.
 const (
-	// Passed: the target did what the check asks for.
+	// Passed means that the target met the check's conditions.
 	Passed Outcome = "passed"
-	// Failed: it did not.
+	// Failed means that it did not.
 	Failed Outcome = "failed"
-	// NotRun: this host could not carry the check out (no file descriptors, no such source address, a certificate file
-	// that is not there). That says nothing of the target, so it counts for nothing; what is wrong is in Result.Text.
+	// NotRun means that this host could not run the check (no file descriptors, no such source address, a missing certificate file).
+	// It says nothing about the target and is ignored. Result.Text has the reason.
 	NotRun Outcome = "not run"
 )
 
-// Result is one check's.
+// Result is the result of one check.
 type Result struct {
 	Outcome Outcome `json:"outcome"`
-	// Began is when the check began, and Took how long it was under way.
+	// Began is when the check started, and Took is how long it ran.
 	Began time.Time     `json:"began"`
 	Took  time.Duration `json:"took"`
-	// Text says in a few words what was seen: "connection refused", "answered 200 OK".
+	// Text describes what happened in a few words: "connection refused", "answered 200 OK".
 	Text string `json:"text"`
 }
 
-// Ended is when the check was over.
+// Ended returns when the check ended.
 func (r Result) Ended() time.Time { return r.Began.Add(r.Took) }

@@ -6,13 +6,13 @@ import (
 	"vipd/balancer"
 )
 
-// Rules say how results make a verdict, and when to look again.
+// Rules define how results make a verdict, and when the next check is due.
 type Rules struct {
-	// Interval is from the beginning of one check to that of the next.
+	// Interval is the time from the start of one check to the start of the next.
 	Interval time.Duration
-	// FastInterval is the same while a row of contrary results is under way.
+	// FastInterval replaces Interval while results contradict the verdict.
 	FastInterval time.Duration
-	// Rise is how many results in a row must pass to bring a target up, Fall how many must fail to take it down. Both are
+	// Rise is how many checks in a row must pass to bring a target up, and Fall is how many must fail to take it down. Both are
 	// at least 1.
 	Rise, Fall int
 }
@@ -22,38 +22,37 @@ func RulesOf(h *balancer.Health) Rules {
 	return Rules{Interval: h.Interval, FastInterval: h.FastInterval, Rise: h.Rise, Fall: h.Fall}
 }
 
-// State is what is known of one target. It is a value: After returns the next one.
+// State is the health of one target. It is a value: After returns the next state.
 type State struct {
-	// Verdict is what it comes to; unknown before the first result.
+	// Verdict is up, down, or unknown before the first result.
 	Verdict balancer.Verdict
-	// Since is when the verdict was reached; zero while it is unknown.
+	// Since is when the verdict was reached. It is zero while the verdict is unknown.
 	Since time.Time
-	// Cause is the text of the result that decided: later ones may say something else. "" while the verdict is Assumed.
+	// Cause is the text of the result that decided. It is "" while the verdict is Assumed.
 	Cause string
-	// Streak counts the latest results in a row that speak against the verdict.
+	// Streak is the number of latest results in a row that contradict the verdict.
 	Streak int
-	// Last is the latest result; its Outcome is "" before the first.
+	// Last is the latest result. Its Outcome is "" before the first.
 	Last Result
-	// Due is when the next check is to begin.
+	// Due is when the next check must start.
 	Due time.Time
-	// Assumed: the verdict is what others have found, and no result of this state's own has borne it out yet.
+	// Assumed reports whether the verdict comes from other nodes, and no result of this node has confirmed it yet.
 	Assumed bool
 
-	seed    uint64 // makes the jitter of this target
-	checks  uint64 // results so far
-	offbeat bool   // others of its kind may be checked at the same moment: those that Sooner was for, too, or that turned with it
+	seed    uint64 // seed of the target's jitter
+	checks  uint64 // number of results so far
+	offbeat bool   // other targets may be checked at the same moment, because of Sooner or because they changed together
 }
 
-// New returns the state of a target of which nothing is known. Its first check is due within the given time from now:
-// when in it, seed decides, so that many targets that begin together are spread over it.
+// New returns the state of an unknown target. Its first check is due within the given time from now. The seed decides when, so that
+// many targets that start together are spread over that time.
 func New(seed uint64, now time.Time, within time.Duration) State {
 	s := State{seed: seed}
 	s.Due = now.Add(time.Duration(s.fraction() * float64(within)))
 	return s
 }
 
-// Assume returns the state that goes on from what others have found: it takes as many results to change that as if they
-// had been its own.
+// Assume returns the state with the verdict of other nodes. As many results are needed to change it as if it were this node's own.
 func (s State) Assume(v balancer.Verdict, now time.Time) State {
 	s.Verdict, s.Since, s.Cause, s.Streak, s.Assumed = v, now, "", 0, true
 	return s
@@ -61,7 +60,7 @@ func (s State) Assume(v balancer.Verdict, now time.Time) State {
 
 // After returns the state after one more result.
 func (s State) After(r Rules, res Result) State {
-	turned := s.Turning()
+	turning := s.Turning()
 	s.Last = res
 	s.checks++
 	switch {
@@ -79,24 +78,24 @@ func (s State) After(r Rules, res Result) State {
 			s = s.decide(verdictOf(res))
 		}
 	}
-	s.offbeat = s.offbeat || turned && !s.Turning()
+	s.offbeat = s.offbeat || turning && !s.Turning()
 	s.Due, s.offbeat = s.next(r, res), false
 	return s
 }
 
-// decide makes v the verdict, as of the latest result.
+// decide returns the state with verdict v, reached with the latest result.
 func (s State) decide(v balancer.Verdict) State {
 	s.Verdict, s.Since, s.Cause, s.Streak, s.Assumed = v, s.Last.Ended(), s.Last.Text, 0, false
 	return s
 }
 
-// Turning reports whether the latest result spoke against the verdict, without having changed it yet.
+// Turning reports whether the latest result contradicted the verdict without changing it yet.
 func (s State) Turning() bool { return s.Streak > 0 }
 
-// next is when to check again after res. Checks come up to a tenth of the interval early, by chance, so that targets
-// drift apart; never late, so that a failure is noticed in the time that the rules promise. After one that many may have
-// had at the same moment, the next comes at any time within the interval. A check that took longer than the interval is
-// followed at once: they never overlap.
+// next returns when the check after res is due. A random part of up to a tenth of the interval is subtracted, so that targets drift
+// apart. Nothing is added, so that a failure is noticed within the time that the rules promise. After a check that many targets may
+// have had at the same moment, the next one is due at any time within the interval. Checks never overlap: after a check that took
+// longer than the interval, the next one is due at once.
 func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {
@@ -112,7 +111,7 @@ func (s State) next(r Rules, res Result) time.Time {
 	return due
 }
 
-// needed is how many results against the verdict v change it.
+// needed returns how many contrary results in a row change the verdict v.
 func (r Rules) needed(v balancer.Verdict) int {
 	if v == balancer.HealthUp {
 		return r.Fall
@@ -127,7 +126,7 @@ func verdictOf(res Result) balancer.Verdict {
 	return balancer.HealthDown
 }
 
-// fraction is from 0 up to 1, and looks random from one check to the next: splitmix64 of the seed and the count.
+// fraction returns a pseudorandom number in [0, 1) that differs from check to check: splitmix64 of the seed and the count.
 func (s State) fraction() float64 {
 	x := s.seed + (s.checks+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

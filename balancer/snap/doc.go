@@ -1,8 +1,8 @@
-// Package snap provides Map, a persistent ordered map: every version stays valid and unchanged while the next one is
-// made from it, and two versions are compared in time proportional to what differs between them.
+// Package snap provides Map, a persistent ordered map: every version stays valid and unchanged when the next one is made from it, and
+// comparing two versions takes time proportional to their difference.
 //
-// It is the carrier of everything that vipd hands from one part to the next. A part that is behind keeps the version
-// that it has applied, takes the newest one when it gets round to it, and asks Diff for the difference:
+// The parts of vipd pass all state to each other in such maps. Each part keeps the version that it has applied, reads the newest one
+// when it is ready, and applies the difference:
 //
 //	before := done
 //	after := wanted.Load()
@@ -10,7 +10,6 @@
 //		...
 //	}
 //
-// The zero Map is empty and ready for use. Maps are values: copying one is free, and sharing one between goroutines
-// needs no lock. Map has no deep equality: values are compared with ==, so publish pointers, keep the old pointer
-// where the value has not changed, and never edit what a published pointer leads to.
+// The zero Map is empty and ready for use. Maps are values: copying is free, and goroutines share a map without a lock. Values are
+// compared with ==, so publish pointers, keep the old pointer if the value has not changed, and never edit a published value.
 package snap

@@ -5,8 +5,8 @@ import (
 	"iter"
 )
 
-// Ordered is what a key must be: comparable with ==, and ordered by Compare, which returns a negative number, zero or
-// a positive number as the receiver sorts before, with or after other. Compare returns zero exactly when the keys are ==.
+// Ordered is the constraint of keys: they are comparable with ==, and Compare returns a negative number, zero or a positive number if
+// the receiver sorts before, with or after other. Compare returns zero exactly if the keys are ==.
 type Ordered[K any] interface {
 	comparable
 	Compare(other K) int
@@ -14,9 +14,9 @@ type Ordered[K any] interface {
 
 // Map is a persistent map from K to V in key order.
 //
-// It is a treap whose priorities are hashes of the keys, so that the shape of the tree follows from the set of keys
-// alone, whatever the order of the changes that led there. That is what makes Diff cheap: equal parts of two versions
-// are the same nodes at the same places, and are skipped by comparing one pointer.
+// It is a treap whose priorities are hashes of the keys, so the set of keys alone determines the shape of the tree, whatever the order
+// of changes. This makes Diff cheap: equal parts of two versions are the same nodes at the same places, and one pointer comparison
+// skips them.
 type Map[K Ordered[K], V comparable] struct {
 	root *node[K, V]
 }
@@ -29,14 +29,13 @@ type node[K Ordered[K], V comparable] struct {
 	left, right *node[K, V]
 }
 
-// seed makes the priorities unpredictable to those who choose the keys. It is set once and never changes, for all
-// versions of all maps must agree on it.
+// seed makes the priorities unpredictable to anyone who chooses keys. It is set once, because all versions of all maps must agree on it.
 var seed = maphash.MakeSeed()
 
 // Len returns the number of entries.
 func (m Map[K, V]) Len() int { return m.root.len() }
 
-// Get returns the value of key, and whether there is one.
+// Get returns the value of key, and whether key has an entry.
 func (m Map[K, V]) Get(key K) (V, bool) {
 	for n := m.root; n != nil; {
 		switch c := key.Compare(n.key); {
@@ -64,7 +63,7 @@ func (m Map[K, V]) Has(key K) bool {
 	return ok
 }
 
-// Set returns a map in which key has value. It returns m itself where that was so already.
+// Set returns a map in which key has value. If m already has it, Set returns m.
 func (m Map[K, V]) Set(key K, value V) Map[K, V] {
 	if old, ok := m.Get(key); ok && old == value {
 		return m
@@ -72,7 +71,7 @@ func (m Map[K, V]) Set(key K, value V) Map[K, V] {
 	return Map[K, V]{m.root.set(key, value, maphash.Comparable(seed, key))}
 }
 
-// Delete returns a map without key. It returns m itself where there was none.
+// Delete returns a map without key. If m has no such key, Delete returns m.
 func (m Map[K, V]) Delete(key K) Map[K, V] {
 	if !m.Has(key) {
 		return m
@@ -85,7 +84,7 @@ func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walk(yield) }
 }
 
-// While yields the entries from start on, in key order, up to the first whose key is not in.
+// While yields the entries from start on, in key order, until in returns false for a key.
 func (m Map[K, V]) While(start K, in func(K) bool) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		m.root.walkFrom(start, func(k K, v V) bool { return in(k) && yield(k, v) })
@@ -106,7 +105,7 @@ func (n *node[K, V]) len() int {
 	return n.size
 }
 
-// with returns a copy of n that has other children.
+// with returns a copy of n with these children, or n itself if they are the same.
 func (n *node[K, V]) with(left, right *node[K, V]) *node[K, V] {
 	if left == n.left && right == n.right {
 		return n
@@ -117,7 +116,7 @@ func (n *node[K, V]) with(left, right *node[K, V]) *node[K, V] {
 	return &c
 }
 
-// above reports whether a belongs above b. Keys break ties of priority, so that the shape stays unique.
+// above reports whether n belongs above a node with this key and priority. Keys break ties of priority, so the shape is unique.
 func (n *node[K, V]) above(key K, priority uint64) bool {
 	if n.priority != priority {
 		return n.priority > priority
@@ -156,7 +155,7 @@ func (n *node[K, V]) delete(key K) *node[K, V] {
 	}
 }
 
-// split returns what sorts before key, the node of key or nil, and what sorts after it.
+// split returns the tree of keys before key, the node of key or nil, and the tree of keys after it.
 func (n *node[K, V]) split(key K) (before, at, after *node[K, V]) {
 	if n == nil {
 		return nil, nil, nil
@@ -173,7 +172,7 @@ func (n *node[K, V]) split(key K) (before, at, after *node[K, V]) {
 	}
 }
 
-// join merges two trees of which every key of left sorts before every key of right.
+// join merges two trees. Every key of left sorts before every key of right.
 func join[K Ordered[K], V comparable](left, right *node[K, V]) *node[K, V] {
 	switch {
 	case left == nil:

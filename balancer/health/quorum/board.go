@@ -10,13 +10,13 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Checker is what a node says of itself as one that checks.
+// Checker is a node's announcement that it checks targets.
 type Checker struct {
-	// Exec: it may run the programs that services ask for.
+	// Exec reports whether the node may run the programs of exec checks.
 	Exec bool `json:"exec,omitempty"`
 }
 
-// Ballot is whose vote about what it is.
+// Ballot identifies a vote: its target and its node.
 type Ballot struct {
 	Target balancer.Target
 	Node   balancer.NodeName
@@ -27,40 +27,40 @@ func (b Ballot) Compare(other Ballot) int {
 	return cmp.Or(b.Target.Compare(other.Target), b.Node.Compare(other.Node))
 }
 
-// Vote is what a node has found of a target.
+// Vote is a node's verdict on a target.
 type Vote struct {
-	// Verdict is what its checks came to; unknown: it can't carry them out, and abstains.
+	// Verdict is the verdict of its checks. Unknown means that it can't run them and abstains.
 	Verdict balancer.Verdict `json:"verdict"`
-	// Since is when they did, by the node's own clock.
+	// Since is when the verdict was reached, by the node's own clock.
 	Since time.Time `json:"since,omitzero"`
-	// Cause is the result that decided, in words.
+	// Cause is the text of the result that decided.
 	Cause string `json:"cause,omitempty"`
 }
 
-// Board is what the nodes of a fleet have said. It is a value: what is on it never changes.
+// Board has the announcements and votes of a fleet. It is an immutable value.
 type Board struct {
-	// Connected is false while it can't be read; the rest is what it had last then.
+	// Connected reports whether the board can be read. If not, the rest is its last known content.
 	Connected bool
-	// Nodes are those that check, and that are there.
+	// Nodes are the live nodes that check targets.
 	Nodes snap.Map[balancer.NodeName, Checker]
-	// Votes are theirs. A vote goes with its node.
+	// Votes are the votes of Nodes. A vote is removed together with its node.
 	Votes snap.Map[Ballot, *Vote]
 }
 
-// about yields the votes about a target.
+// about yields the votes on a target.
 func (b *Board) about(t balancer.Target) iter.Seq2[Ballot, *Vote] {
-	return b.Votes.While(Ballot{Target: t}, func(of Ballot) bool { return of.Target == t })
+	return b.Votes.While(Ballot{Target: t}, func(ballot Ballot) bool { return ballot.Target == t })
 }
 
-// votes splits the votes about a target into those of its checkers, and those of other nodes that are there.
-func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (of, others []Vote) {
+// votes returns the votes on a target of its checkers, and of other live nodes.
+func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (own, others []Vote) {
 	for ballot, v := range b.about(t) {
 		switch {
 		case slices.Contains(checkers, ballot.Node):
-			of = append(of, *v)
+			own = append(own, *v)
 		case b.Nodes.Has(ballot.Node):
 			others = append(others, *v)
 		}
 	}
-	return of, others
+	return own, others
 }

@@ -9,10 +9,10 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// Size is how many nodes check a target: with three, one may be wrong or gone.
+// Size is the number of nodes that check a target: with three, one may be wrong or missing.
 const Size = 3
 
-// electorate are the nodes among which checkers are chosen.
+// electorate is the set of nodes from which checkers are chosen.
 type electorate []elector
 
 type elector struct {
@@ -28,8 +28,8 @@ func newElectorate(nodes []balancer.NodeName) electorate {
 	return e
 }
 
-// checkers returns the nodes that check what is probed at an address, the first choice first: Size of those that are
-// there, or all where there are fewer. It depends on nothing else: all hosts come to the same.
+// checkers returns the Size nodes that check targets probed at an address, the first choice first, or all nodes if there are fewer. The
+// result depends on nothing else, so all hosts agree.
 func (e electorate) checkers(at netip.AddrPort) []balancer.NodeName {
 	addr := at.Addr().As16()
 	key := hash.Mix(hash.Add(hash.Offset, append(addr[:], byte(at.Port()>>8), byte(at.Port()))))
@@ -41,7 +41,7 @@ func (e electorate) checkers(at netip.AddrPort) []balancer.NodeName {
 	for _, each := range e {
 		d := draw{each.node, hash.Mix(key ^ each.seed)}
 		if len(best) == Size && best[Size-1].number > d.number {
-			continue // most are out here
+			continue // true for most nodes
 		}
 		i, _ := slices.BinarySearchFunc(best, d, func(a, b draw) int {
 			return cmp.Or(cmp.Compare(b.number, a.number), a.node.Compare(b.node))

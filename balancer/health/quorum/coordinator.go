@@ -9,12 +9,12 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Coordinator is one host's part: what it has to check, and what is known of all targets. Its work is what has changed. It
-// is used by one goroutine:
+// Coordinator decides which targets one host checks, and collects the verdicts on all targets. Its work is proportional to the change.
+// One goroutine uses it:
 //
-//	mine := coordinator.Assign(round)            // of what is wanted, what this host checks
-//	verdicts := coordinator.Judge(runner's)      // of all that is wanted
-//	coordinator.Assignments()                    // what this host votes about
+//	mine := coordinator.Assign(round)            // the targets that this host checks
+//	verdicts := coordinator.Judge(own)           // on all targets, from the verdicts of its own checks
+//	coordinator.Assignments()                    // the targets that this host votes on
 type Coordinator struct {
 	self  balancer.NodeName
 	round Round
@@ -22,37 +22,36 @@ type Coordinator struct {
 
 	all, exec electorate // the nodes that check, and those of them that may run programs
 	targets   map[balancer.Target]*target
-	alone     map[balancer.Target]bool // the targets that this host decides alone about
-	// awaited are the targets that lack a vote, with when its checker ceases to count.
+	alone     map[balancer.Target]bool // the targets that this host decides alone
+	// awaited has the targets that lack a vote, with the time when the silent checker stops counting.
 	awaited map[balancer.Target]time.Time
-	turned  []balancer.Target // those of them that Judge has to look at, whatever has changed
+	turned  []balancer.Target // targets of alone that Judge must visit
 
 	mine        snap.Map[balancer.Target, health.Subject]
 	assignments snap.Map[balancer.Target, bool]
 	verdicts    snap.Map[balancer.Target, balancer.Verdict]
-	shared      snap.Map[balancer.Target, balancer.Verdict] // those of the targets
+	shared      snap.Map[balancer.Target, balancer.Verdict] // the part of verdicts that the fleet decides
 }
 
-// target is what is known of one target that the fleet checks.
+// target is a target that the fleet checks.
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// silent are the checkers without a vote, with since when this host has been missing it; mute those of them that don't
-	// count any more.
+	// silent are the checkers without a vote, with the time since which it is missing. mute are those that no longer count.
 	silent map[balancer.NodeName]time.Time
 	mute   []balancer.NodeName
-	// verdict holds since then; before it, another one did for so long, as far as this host knows.
+	// verdict was reached at since. The verdict before it lasted that long, as far as this host knows.
 	verdict balancer.Verdict
 	since   time.Time
 	lasted  time.Duration
-	// judged: the votes were looked at before.
+	// judged reports whether votes were counted before.
 	judged bool
-	// unchecked is since when no node checks it; zero means one does, or the board is away.
+	// unchecked is since when no node checks it. Zero means that a node does, or that the board can't be read.
 	unchecked time.Time
 }
 
-// take makes v the verdict, since a time.
-func (s *target) take(v balancer.Verdict, since time.Time) {
+// setVerdict makes v the verdict from a time on.
+func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 	s.lasted = 0
 	if s.verdict != balancer.HealthUnknown {
 		s.lasted = since.Sub(s.since)
@@ -60,35 +59,35 @@ func (s *target) take(v balancer.Verdict, since time.Time) {
 	s.verdict, s.since = v, since
 }
 
-// Round is what a Coordinator goes by.
+// Round has the inputs of a Coordinator.
 type Round struct {
-	// Wanted are the targets of all services. Those that are not the fleet's (Subject.Fleet) pass through.
+	// Wanted are the targets of all services. Those that the fleet does not share (Subject.Fleet) pass through.
 	Wanted snap.Map[balancer.Target, health.Subject]
 	Board  Board
-	// Waiting: the board is being read for the first time. Nothing is decided yet.
+	// Waiting reports whether the board is being read for the first time. Nothing is decided yet.
 	Waiting bool
-	// Alone: the board is not to be relied on, and this host decides about everything.
+	// Alone reports whether the board is unreliable, so this host decides everything.
 	Alone bool
-	// Exec: this host may run the programs that the fleet's services ask for.
+	// Exec reports whether this host may run the programs of the fleet's exec checks.
 	Exec bool
-	// Now is the time. Patience is how long a vote may take to the board, beside the checks.
+	// Now is the time. Patience is how long a vote may need to reach the board, besides the checks.
 	Now      time.Time
 	Patience time.Duration
 }
 
-// New returns the part of the host of that name.
+// New returns the coordinator of the host with this name.
 func New(self balancer.NodeName) *Coordinator {
 	return &Coordinator{self: self, targets: map[balancer.Target]*target{}, alone: map[balancer.Target]bool{}, awaited: map[balancer.Target]time.Time{}}
 }
 
-// Assign returns what this host checks.
+// Assign returns the targets that this host checks.
 func (c *Coordinator) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
 	before := c.round
 	c.round = r
 	dirty := map[balancer.Target]bool{}
 	elect := before.Board.Nodes != r.Board.Nodes
 	if elect {
-		c.convene()
+		c.updateElectorates()
 	}
 	if elect || before.Waiting != r.Waiting || before.Alone != r.Alone || before.Exec != r.Exec {
 		for t := range c.targets {
@@ -117,8 +116,8 @@ func (c *Coordinator) Assign(r Round) snap.Map[balancer.Target, health.Subject] 
 	return c.mine
 }
 
-// convene finds out who is there.
-func (c *Coordinator) convene() {
+// updateElectorates reads the nodes that may check from the board.
+func (c *Coordinator) updateElectorates() {
 	var all, exec []balancer.NodeName
 	for n, checker := range c.round.Board.Nodes.All() {
 		all = append(all, n)
@@ -136,7 +135,7 @@ func (c *Coordinator) electorate(s *target) electorate {
 	return c.all
 }
 
-// setTarget takes in a target that is wanted otherwise than before, and reports whether it is the fleet's.
+// setTarget applies a change of the wanted targets, and reports whether the target is now the fleet's.
 func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Subject]) bool {
 	if !change.HasNew || !change.New.Fleet {
 		if c.targets[t] != nil {
@@ -154,10 +153,10 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 		return false
 	}
 	s := c.targets[t]
-	if s == nil { // it may be one that this host has checked for itself until now
+	if s == nil { // this host may have checked it for itself until now
 		s = &target{}
 		if v := c.verdicts.At(t); v != balancer.HealthUnknown {
-			s.take(v, c.round.Now)
+			s.setVerdict(v, c.round.Now)
 		}
 		c.targets[t] = s
 	}
@@ -165,7 +164,7 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 	return true
 }
 
-// Overdue reports whether a vote has been missing for so long that Assign would come to something else.
+// Overdue reports whether a vote has been missing for so long that Assign would return another result.
 func (c *Coordinator) Overdue(now time.Time) bool {
 	for _, due := range c.awaited {
 		if !now.Before(due) {
@@ -175,9 +174,9 @@ func (c *Coordinator) Overdue(now time.Time) bool {
 	return false
 }
 
-// count returns how many of the checkers of a target count: all but those whose votes have been missing for too long. While
-// the board is away, no checker is missed.
-func (c *Coordinator) count(t balancer.Target, s *target) int {
+// countCheckers returns the number of a target's checkers that count: all except those whose votes have been missing for too long. While
+// the board can't be read, all count.
+func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	r, silent := &c.round, s.silent
 	s.silent, s.mute = nil, nil
 	delete(c.awaited, t)
@@ -203,15 +202,15 @@ func (c *Coordinator) count(t balancer.Target, s *target) int {
 	return len(s.checkers) - len(s.mute)
 }
 
-// grace is how long it takes a checker to come to its own verdict. One that goes on from what others have found may need
-// a whole row of results for that.
+// grace returns how long a checker may need to reach its own verdict. A checker that starts with the verdict of others may need a whole
+// row of results.
 func grace(h *balancer.Health) time.Duration {
 	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
 }
 
-// settle finds out what a target comes to.
+// settle decides who checks a target and what its verdict is.
 func (c *Coordinator) settle(t balancer.Target, s *target) {
-	counting := c.count(t, s)
+	counting := c.countCheckers(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
 	allowed := c.round.Exec || s.subject.Health.Type != balancer.ExecHealth
 	leaving := len(votes)*2 <= counting && c.round.Board.Votes.Has(Ballot{t, c.self}) && c.round.Board.Nodes.Has(c.self)
@@ -237,8 +236,7 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	c.publish(t, s)
 }
 
-// forget gives up what is known of a target that no node checks, this one neither. A node that is about to come back has the time for that
-// that it has for its votes.
+// forget makes a target unknown if no node checks it. Nodes have the same time to return as they have for their votes.
 func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
 		s.unchecked = time.Time{}
@@ -253,26 +251,26 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 		return
 	}
 	delete(c.awaited, t)
-	s.take(balancer.HealthUnknown, c.round.Now)
+	s.setVerdict(balancer.HealthUnknown, c.round.Now)
 }
 
-// decide makes what votes come to the verdict of a target. It is so from now on, but where this host looks for the first
-// time: then it is so since the votes came to it.
+// decide sets the verdict of a target from the votes. It holds from now on. If this host counts the votes for the first time, it holds
+// since they made the majority.
 func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	v, since := Decide(s.verdict, counting, votes, others)
 	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
 		since = c.round.Now
 	}
 	if v != s.verdict {
-		s.take(v, since)
+		s.setVerdict(v, since)
 	}
 	s.judged = !c.round.Waiting
 }
 
-// adopt makes this host's own verdict that of a target, where it has one.
+// adopt sets the verdict of a target from this host's own checks, if they have one.
 func (c *Coordinator) adopt(t balancer.Target, s *target) {
 	if v, ok := c.own.Get(t); ok && v != s.verdict {
-		s.take(v, c.round.Now)
+		s.setVerdict(v, c.round.Now)
 	}
 }
 
@@ -284,7 +282,7 @@ func (c *Coordinator) publish(t balancer.Target, s *target) {
 	c.shared, c.verdicts = c.shared.Set(t, s.verdict), c.verdicts.Set(t, s.verdict)
 }
 
-// follow makes the verdict of a target that is not the fleet's the one of this host's checks.
+// follow sets the verdict of a target that is not the fleet's from this host's own checks.
 func (c *Coordinator) follow(t balancer.Target) {
 	if v, ok := c.own.Get(t); ok {
 		c.verdicts = c.verdicts.Set(t, v)
@@ -293,7 +291,7 @@ func (c *Coordinator) follow(t balancer.Target) {
 	}
 }
 
-// Judge returns the verdicts on all targets, given those that this host's own checks came to.
+// Judge returns the verdicts on all targets. Own are the verdicts of this host's own checks.
 func (c *Coordinator) Judge(own snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.own
 	c.own = own
@@ -307,13 +305,13 @@ func (c *Coordinator) Judge(own snap.Map[balancer.Target, balancer.Verdict]) sna
 	return c.verdicts
 }
 
-// Len is the number of the fleet's targets.
+// Len returns the number of the fleet's targets.
 func (c *Coordinator) Len() int { return len(c.targets) }
 
-// Has reports whether a target is one of the fleet's.
+// Has reports whether the fleet checks a target.
 func (c *Coordinator) Has(t balancer.Target) bool { return c.targets[t] != nil }
 
-// judge takes in what this host's own checks of a target came to, where that counts.
+// judge applies the verdict of this host's own checks of a target, if it counts.
 func (c *Coordinator) judge(t balancer.Target) {
 	switch s := c.targets[t]; {
 	case s == nil && c.mine.Has(t):
@@ -324,33 +322,33 @@ func (c *Coordinator) judge(t balancer.Target) {
 	}
 }
 
-// Assignments are the targets that this host votes about.
+// Assignments returns the targets that this host votes on.
 func (c *Coordinator) Assignments() snap.Map[balancer.Target, bool] { return c.assignments }
 
-// Verdicts are what Judge has returned last.
+// Verdicts returns the last result of Judge.
 func (c *Coordinator) Verdicts() snap.Map[balancer.Target, balancer.Verdict] { return c.verdicts }
 
-// Shared are the verdicts on the fleet's targets.
+// Shared returns the verdicts on the fleet's targets.
 func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { return c.shared }
 
-// Standing is what is known of one of the fleet's targets.
+// Standing is the verdict on one of the fleet's targets, with the votes.
 type Standing struct {
-	// Verdict is what it comes to.
+	// Verdict is the verdict of the fleet, or of this host if Alone.
 	Verdict balancer.Verdict
-	// Since is when this host took it, or the votes came to it, where this host found it so. Lasted is how long that
-	// before it held; 0 means there was none.
+	// Since is when this host adopted the verdict, or when the votes made the majority if it found them on the board. Lasted is how long
+	// the verdict before it lasted; 0 means that there was none.
 	Since  time.Time
 	Lasted time.Duration
-	// Alone: this host decides by its own checks.
+	// Alone reports whether this host decides by its own checks.
 	Alone bool
-	// Checkers are the nodes that check it, Votes what is on the board about it, by node. Mute are the checkers that have
-	// not voted for too long, and don't count.
+	// Checkers are the nodes that check it, and Votes are the votes on it by node. Mute are the checkers whose votes have been missing
+	// for so long that they don't count.
 	Checkers []balancer.NodeName
 	Votes    map[balancer.NodeName]Vote
 	Mute     []balancer.NodeName
 }
 
-// Standing returns what is known of a target, and whether it is one of the fleet's at all.
+// Standing returns the verdict and votes on a target, and whether the fleet checks it.
 func (c *Coordinator) Standing(t balancer.Target) (Standing, bool) {
 	s := c.targets[t]
 	if s == nil {

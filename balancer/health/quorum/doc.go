@@ -1,40 +1,39 @@
-// Package quorum lets the hosts of a fleet share health checks: three of them check a target, and what two of these
-// find is what all go by. It does no I/O and has no clock; the Board, in which hosts read each other's votes, is filled by
-// the owner of the connection (store/etcd).
+// Package quorum lets the hosts of a fleet share health checks: three hosts check each target, and the majority of their results counts
+// for all hosts. The package does no I/O and has no clock. The owner of the connection (store/etcd) fills the Board, in which hosts
+// read each other's votes.
 //
-//	Board.Nodes  -> Checkers: which three  -> Coordinator.Assign -> what this host checks -> probe.Runner -> its verdicts
-//	Board.Votes  -> Decide: the majority   -> Coordinator.Judge  -> balancer.Inputs.Health                      |
-//	     ^------------------------------- the votes of Coordinator.Assignments <-------------------------------------+
+//	Board.Nodes  -> Checkers: which three  -> Coordinator.Assign -> this host's checks -> probe.Runner -> verdicts
+//	Board.Votes  -> Decide: the majority   -> Coordinator.Judge  -> balancer.Inputs.Health                    |
+//	     ^------------------------------- the votes about Coordinator.Assignments <---------------------------+
 //
-// # Who checks
+// # Checkers
 //
-// Rendezvous hashing: each node draws a number from its name and the address that is probed, and the Size best ones
-// check it. All hosts know the same nodes, so no vote is needed. A node that leaves moves only the targets that it
-// had, each to one other node; one that joins takes its share, and moves no other. Services that ask for the same address
-// have the same checkers, so that what they share is checked once. Only nodes that may run programs check with programs.
+// Rendezvous hashing: each node's number is a hash of its name and of the probed address, and the Size nodes with the highest numbers
+// check the target. All hosts know the same nodes, so they need no vote for this. If a node leaves, only its targets move, each to one
+// other node. If a node joins, it gets its share, and no other target moves. Services with the same address have the same checkers, so
+// a shared check runs once. Exec checks run only on nodes that may run programs.
 //
-// # What they come to
+// # Verdicts
 //
-// A verdict takes the majority of a target's checkers: two of three, both of two, the one of one.
+// A verdict needs the majority of a target's checkers: two of three, two of two, or one of one.
 //
-//   - Checkers that have not voted yet keep what was decided before from changing by one vote. So a verdict stays when a
-//     checker dies or is exchanged, until as many as it takes see it otherwise. Who has not voted after the time that a
-//     row of results and the way to the board take is mute, and counts for nothing until it votes.
-//   - Of two that disagree, the vote counts that stands longest, whatever a host has known before: all hosts that read the
-//     same board come to the same.
-//   - A checker that is cut off from the target alone sees it down, and is outvoted by the two others.
-//   - A checker that can't carry the check out abstains (a vote that is neither up nor down), and counts for nothing: the
-//     others decide as if there were fewer. One that can't any more takes its vote back after a while.
-//   - What no node may check any more is forgotten after the same time, as nobody would find that it has recovered.
-//   - Where no node checks at all, because none has said that it is there or all are mute, each host checks for itself.
+//   - A checker that has not voted yet prevents a change by a single vote. So a verdict stays when a checker dies or is replaced, until
+//     enough others contradict it. A checker that has not voted within the time for a row of results and for the way to the board is
+//     mute. It does not count until it votes.
+//   - If two disagree, the older vote wins, whatever a host has known before. So all hosts that read the same board agree.
+//   - A checker that alone is cut off from the target finds it down, and the two others outvote it.
+//   - A checker that can't run the check abstains: its vote is neither up nor down, and the others decide as if it did not exist. A
+//     checker that loses the ability to run a check withdraws its vote after a while.
+//   - If no node may check a target any longer, its verdict is forgotten after the same time, because nobody would notice a recovery.
+//   - If no node checks at all, because none is on the board or all are mute, each host checks for itself.
 //
-// A verdict holds since a host has taken it, and for who finds it so, since the votes came to it.
+// Since of a verdict is when this host adopted it. A host that finds it on the board uses the time when the votes made the majority.
 //
-// A node that ceases to be a checker goes on, and its vote stays, until most of those that are now have voted.
+// A node that is no longer a checker continues, and its vote stays, until most of the new checkers have voted.
 //
 // # Without a board
 //
-// A host that has lost the board checks everything for itself at once (Round.Alone), beginning with what the fleet has
-// found: its own checks have to see as much to the contrary as at any other time. It goes on like that for a while after
-// the board is back, until all that others found meanwhile is on it.
+// A host without a connection to the board checks everything itself at once (Round.Alone). It starts with the fleet's verdicts, and
+// needs as many contrary results as usual to change them. After the board is back, it continues for a while, until the other hosts'
+// results are on the board.
 package quorum

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// Words says who has found what: "2 of 3 nodes: connection refused (host1, host3); host2 says up: connected".
+// Words describes the votes: "2 of 3 nodes: connection refused (host1, host3); host2 says up: connected".
 func (s *Standing) Words() string {
 	agree, causes := 0, map[string][]string{}
 	var rest []string
@@ -19,7 +19,7 @@ func (s *Standing) Words() string {
 	for _, n := range slices.Sorted(maps.Keys(s.Votes)) {
 		v, counts := s.Votes[n], slices.Contains(s.Checkers, n)
 		switch {
-		case !counts: // it was a checker a moment ago
+		case !counts: // a former checker
 		case v.Verdict == balancer.HealthUnknown:
 			rest = append(rest, fmt.Sprintf("%s can't check: %s", n, v.Cause))
 		case v.Verdict == s.Verdict:

@@ -53,7 +53,7 @@ func (j *journaled) lines(words string) (all []string) {
 func startPassive(t *testing.T, services string, base time.Duration) (*node, *journaled) {
 	n, log := &node{t: t, dir: t.TempDir()}, &journaled{}
 	n.log = slog.NewTextHandler(log, nil)
-	n.ejection = health.EjectionRules{Failures: 2, Base: base, Most: 10 * base, Forgive: time.Minute}
+	n.ejection = health.EjectionRules{Failures: 2, Base: base, Max: 10 * base, Forgive: time.Minute}
 	n.write(services)
 	n.start()
 	t.Cleanup(func() { n.stop() })
@@ -131,7 +131,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 		!strings.Contains(begun[1], "for 4s") {
 		t.Errorf("logged beginnings: %q", begun)
 	}
-	if len(ended) != len(begun) || !regexp.MustCompile(`cause="its time is over" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
+	if len(ended) != len(begun) || !regexp.MustCompile(`cause="its time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
 		t.Errorf("logged ends: %q", ended)
 	}
 }
@@ -149,11 +149,11 @@ func TestEjectionIsNoOutage(t *testing.T) {
 		}
 	}
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:ejected/0 127.58.1.1:9002:active/1")
-	if ended := log.lines("it took a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
+	if ended := log.lines("it accepted a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
 		t.Errorf("logged ends: %q", ended)
 	}
 	n.write("") // and whoever is no endpoint any more is not ejected any more
-	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no endpoint any more")) == 1 })
+	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
 }
 
 // TestFailedDialHintsTheCheck has clients find out before the check does, whose turn is a long time away; and the ejection

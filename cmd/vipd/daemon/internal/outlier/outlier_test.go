@@ -19,7 +19,7 @@ import (
 // passiveOf returns a Detector that ejects at the first failure, and what it has been given of a service web.
 func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
-		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
+		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Max: time.Hour, Forgive: time.Hour},
 		Events: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {}, Ejects: func(balancer.Name) {},
 		Unanswered: func(balancer.Target, netip.Addr, error) {},
 	})
