@@ -41,7 +41,7 @@ func runApply(c *call) error {
 	if len(places) == 0 {
 		return wrongUse("\"vipctl apply\" needs -f FILE; for example: %s", c.verb.example)
 	}
-	g, err := c.readGiven(places, c.flags.Bool("recursive"))
+	g, err := readGiven(c, places, c.flags.Bool("recursive"))
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func runApply(c *call) error {
 	if err := g.sufficient(places, prune); err != nil {
 		return err
 	}
-	e := c.newEdit(g.changes(c.flags.Bool("allow-unknown")), g.problems)
+	e := newEdit(c, g.changes(c.flags.Bool("allow-unknown")), g.problems)
 	if slices.ContainsFunc(e.plan.Problems, isError) {
 		return e.refuse()
 	}

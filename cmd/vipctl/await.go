@@ -23,7 +23,7 @@ func (d *daemonOverride) await() error {
 	}
 	progress := &progress{printer: d.printer}
 	left := uint64(0)
-	err = d.poll(pace{250 * time.Millisecond, firstPatience}, func() (bool, error) {
+	err = poll(d.call, pace{250 * time.Millisecond, firstPatience}, func() (bool, error) {
 		endpoints, err := client.Endpoints(d)
 		if err != nil {
 			return false, err
@@ -40,15 +40,15 @@ func (d *daemonOverride) await() error {
 		return false, nil
 	})
 	progress.end()
-	return d.ended(err, d.targets, left, "", "")
+	return ended(d.call, err, d.targets, left, "", "")
 }
 
 // ended says how the waiting for a drain ended, with err or not. Left were the connections at the last look, and stillOn
 // says on which nodes; doneOn says how many nodes have none.
-func (c *call) ended(err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
+func ended(c *call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
-		return c.abandoned(left, stillOn)
+		return abandoned(c, left, stillOn)
 	case err != nil:
 		return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
 	case c.format == formJSON:
@@ -65,7 +65,7 @@ func (c *call) ended(err error, targets []api.OverrideTarget, left uint64, still
 }
 
 // abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
-func (c *call) abandoned(left uint64, where string) error {
+func abandoned(c *call, left uint64, where string) error {
 	what := strings.Join(c.args, " ")
 	if node := c.flags.String("node"); node != "" {
 		what = "--node " + node

@@ -50,7 +50,7 @@ func runDebug(c *call) error {
 	}
 	file := c.flags.String("file")
 	if file == "-" {
-		return c.writeBundle(c.stdout)
+		return writeBundle(c, c.stdout)
 	}
 	if file == "" {
 		host, _ := os.Hostname() // without a name it is a bundle, too
@@ -63,7 +63,7 @@ func runDebug(c *call) error {
 	case err != nil:
 		return fmt.Errorf("writing the bundle to %s: %v; name another place with --file", file, reason(err))
 	}
-	if err := c.writeBundle(out); err != nil {
+	if err := writeBundle(c, out); err != nil {
 		_ = out.Close()
 		_ = os.Remove(file) // half a bundle helps no one
 		return err
@@ -80,11 +80,11 @@ type exhibit struct {
 	read func(context.Context) ([]byte, error)
 }
 
-func (c *call) writeBundle(to io.Writer) error {
+func writeBundle(c *call, to io.Writer) error {
 	packed := gzip.NewWriter(to)
 	archive := tar.NewWriter(packed)
 	folder := "vipd-bundle/"
-	for _, x := range c.exhibits() {
+	for _, x := range exhibits(c) {
 		ctx, cancel := context.WithTimeout(c, bundleWait)
 		text, err := x.read(ctx)
 		cancel()
@@ -110,12 +110,12 @@ func (c *call) writeBundle(to io.Writer) error {
 }
 
 // exhibits are all that a bundle holds: answers of vipctl itself, files, the kernel's objects, and the daemon's goroutines.
-func (c *call) exhibits() []exhibit {
+func exhibits(c *call) []exhibit {
 	all := []exhibit{
-		c.answer("version.txt", "version"), c.answer("status.json", "status", "-o", "json"),
-		c.answer("services.txt", "get", "services", "-o", "wide"), c.answer("endpoints.json", "get", "endpoints", "-o", "json"),
-		c.answer("frontends.json", "get", "frontends", "-o", "json"), c.answer("diff.txt", "diff"),
-		c.answer("events.txt", "events", "-n", "0"), c.answer("doctor.txt", "doctor"),
+		answer(c, "version.txt", "version"), answer(c, "status.json", "status", "-o", "json"),
+		answer(c, "services.txt", "get", "services", "-o", "wide"), answer(c, "endpoints.json", "get", "endpoints", "-o", "json"),
+		answer(c, "frontends.json", "get", "frontends", "-o", "json"), answer(c, "diff.txt", "diff"),
+		answer(c, "events.txt", "events", "-n", "0"), answer(c, "doctor.txt", "doctor"),
 	}
 	conf, _, err := config.Load(c.flags.String("config"))
 	files := []string{c.flags.String("config")}
@@ -135,14 +135,14 @@ func (c *call) exhibits() []exhibit {
 		output("kernel/rules.txt", nil, "ip", "rule"), exhibit{"kernel/nft.txt", ourTables},
 		output("kernel/iptables.txt", isOurs, "iptables-save", "-c"), output("kernel/ip6tables.txt", isOurs, "ip6tables-save", "-c"),
 		output("kernel/ipset.txt", isOurs, "ipset", "list", "-name"), output("kernel/ipvs.txt", nil, "ipvsadm", "-Ln", "--stats"),
-		exhibit{"daemon/goroutines.txt", func(ctx context.Context) ([]byte, error) { return c.profile(ctx, "goroutine?debug=2") }},
-		exhibit{"daemon/heap.pprof", func(ctx context.Context) ([]byte, error) { return c.profile(ctx, "heap") }},
+		exhibit{"daemon/goroutines.txt", func(ctx context.Context) ([]byte, error) { return profile(c, ctx, "goroutine?debug=2") }},
+		exhibit{"daemon/heap.pprof", func(ctx context.Context) ([]byte, error) { return profile(c, ctx, "heap") }},
 	)
 	return all
 }
 
 // answer is what another verb prints, on stdout and stderr.
-func (c *call) answer(name string, args ...string) exhibit {
+func answer(c *call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
 		w := c.world
@@ -156,7 +156,7 @@ func (c *call) answer(name string, args ...string) exhibit {
 	}}
 }
 
-func (c *call) profile(ctx context.Context, what string) ([]byte, error) {
+func profile(c *call, ctx context.Context, what string) ([]byte, error) {
 	d, err := c.client()
 	if err != nil {
 		return nil, err

@@ -39,6 +39,8 @@ type call struct {
 	// args are the arguments behind the verb.
 	args []string
 	verb *verb
+	// verbs are all verbs of the program.
+	verbs []*verb
 	// daemon and writer are the connections to the daemon of this host, and to etcd, once they are asked anything; members are etcd's URLs.
 	daemon  *api.Client
 	writer  *etcd.Writer
@@ -47,8 +49,8 @@ type call struct {
 	socketWins bool
 }
 
-func newCall(ctx context.Context, w world, l *commandLine) *call {
-	c := &call{Context: ctx, printer: &printer{world: w}, flags: l.flags, args: l.args, verb: l.verb, socketWins: l.socketWins}
+func newCall(ctx context.Context, w world, all []*verb, l *commandLine) *call {
+	c := &call{Context: ctx, verbs: all, printer: &printer{world: w}, flags: l.flags, args: l.args, verb: l.verb, socketWins: l.socketWins}
 	c.fleetWide = c.namesEtcd()
 	return c
 }
@@ -60,8 +62,8 @@ func (c *call) prepare() (err error) {
 			return err
 		}
 	}
-	if c.verb.kinds {
-		c.args = withKind(c.args)
+	if c.verb.spellOut != nil {
+		c.args = c.verb.spellOut(c.args)
 	}
 	return c.verb.counted(c.args)
 }
@@ -86,7 +88,7 @@ func (c *call) argument(n int) string {
 // verbText is the verb as it is typed, with what it lists: "vipctl get" needs etcd for nodes and pools only.
 func (c *call) verbText() string {
 	text := "vipctl " + c.verb.name
-	if c.verb.name == "get" || c.verb.name == "describe" {
+	if c.verb.spellOut != nil {
 		text = strings.TrimSpace(text + " " + c.argument(0))
 	}
 	return text

@@ -26,6 +26,7 @@ func checkVerb() *verb {
 			"host lacks, and the interface of VIPs, VIPs that are an endpoint's address, and ports of this host's " +
 			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
+		values:  modeValues(),
 		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
 		formats: []string{formTable, formJSON},
 		least:   1, most: -1,
@@ -34,20 +35,20 @@ func checkVerb() *verb {
 }
 
 func runCheck(c *call) error {
-	mode, err := c.mode()
+	mode, err := mode(c)
 	if err != nil {
 		return err
 	}
 	all := []balancer.Problem{}
 	var b strings.Builder
 	for _, file := range c.args {
-		d, err := c.readChecked(file)
+		d, err := readChecked(c, file)
 		if err != nil {
 			return err
 		}
 		d.checkFor(mode)
 		all = append(all, d.problems...)
-		b.WriteString(c.problemLines(d.problems))
+		b.WriteString(problemLines(c.printer, d.problems))
 		if len(d.problems) == 0 {
 			fmt.Fprintf(&b, "%s: %s, no problems\n", d.place, wording.Count(d.services.Len(), "service"))
 		}
@@ -56,11 +57,11 @@ func runCheck(c *call) error {
 }
 
 // readChecked is readDefinitions, and takes standard input too.
-func (c *call) readChecked(place string) (*definitions, error) {
+func readChecked(c *call, place string) (*definitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
 	}
-	place, text, err := c.readInput(place)
+	place, text, err := readInput(c, place)
 	if err != nil {
 		return nil, err
 	}

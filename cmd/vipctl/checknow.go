@@ -39,14 +39,14 @@ func runCheckNow(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.show(r, func() string { return c.checkText(&r) }); err != nil || r.Outcome == string(health.Passed) {
+	if err := c.show(r, func() string { return checkText(c.printer, &r) }); err != nil || r.Outcome == string(health.Passed) {
 		return err
 	}
 	return errReported
 }
 
 // checkText is the exchange, and what it came to.
-func (p *printer) checkText(r *api.CheckResult) string {
+func checkText(p *printer, r *api.CheckResult) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%s: %s check of %s\n", r.Service, r.Address, r.Type, r.At)
 	for line := range strings.Lines(r.Exchange) {

@@ -39,6 +39,7 @@ func cleanupVerb() *verb {
 			"first, or use --force. A vipd owner it stops itself, which gives its VIPs away. The config says where things are; " +
 			"without one the defaults hold. With --mode it removes only what that mode created.",
 		example: "sudo vipctl cleanup --dry-run",
+		values:  modeValues(),
 		flags: []cli.Flag{
 			modeFlag("remove only what this `MODE` created"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be removed, and remove nothing"},
@@ -52,11 +53,11 @@ func cleanupVerb() *verb {
 type cleaner func(ctx context.Context, conf config.Config, dry bool) (done []string, err error)
 
 func runCleanup(c *call) error {
-	mode, err := c.mode()
+	mode, err := mode(c)
 	if err != nil {
 		return err
 	}
-	conf, err := c.ownConfig()
+	conf, err := ownConfig(c)
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func runCleanup(c *call) error {
 		if err != nil {
 			c.note("%v, and uses what follows", err)
 		}
-		return c.clean(conf, mode, true)
+		return clean(c, conf, mode, true)
 	}
 	force := c.flags.Bool("force")
 	if err != nil && !force {
@@ -93,18 +94,18 @@ func runCleanup(c *call) error {
 	}
 	defer func() { _ = held.Close() }() // nothing was written to it
 	if !force {
-		if err := c.refuseWhileServing(); err != nil {
+		if err := refuseWhileServing(c); err != nil {
 			return err
 		}
 	}
-	return c.clean(conf, mode, false)
+	return clean(c, conf, mode, false)
 }
 
 // wayOut says what to do about a vipd that runs.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
 // clean runs the cleaners of a mode, or all, one after the other, and prints what they do.
-func (c *call) clean(conf config.Config, mode config.ModeName, dry bool) error {
+func clean(c *call, conf config.Config, mode config.ModeName, dry bool) error {
 	prefix := ""
 	if dry {
 		prefix = "would "
@@ -172,7 +173,7 @@ func aroundAddress(line string) (before, address, behind string) {
 }
 
 // ownConfig reads the config that says where things are. A mistake in it could lead to the wrong place: it is refused.
-func (c *call) ownConfig() (config.Config, error) {
+func ownConfig(c *call) (config.Config, error) {
 	file := c.flags.String("config")
 	conf, problems, err := config.Load(file)
 	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
@@ -187,26 +188,24 @@ func (c *call) ownConfig() (config.Config, error) {
 	return conf, nil
 }
 
-func lockFile(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
-
 // holdRunDir takes the lock that a daemon has for its whole life, if its file is there, to keep daemons from run_dir meanwhile. It finds
 // a daemon in another network namespace, and one that may not change this one. With force it does without a lock that a daemon has.
 func holdRunDir(dir string, force bool) (*os.File, error) {
-	if _, err := os.Lstat(lockFile(dir)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	lock, err := lockfile.Take(lockFile(dir))
+	lock, err := lockfile.Take(lockfile.Path(dir))
 	switch {
 	case errors.Is(err, lockfile.ErrHeld) && force:
 		return nil, nil
 	case errors.Is(err, lockfile.ErrHeld):
-		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; %s", lockFile(dir), wayOut)
+		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; %s", lockfile.Path(dir), wayOut)
 	}
 	return lock, err
 }
 
 // refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
-func (c *call) refuseWhileServing() error {
+func refuseWhileServing(c *call) error {
 	socket, err := c.socket()
 	if err != nil {
 		return err
@@ -288,7 +287,7 @@ func removeFiles(files []string, dry bool) (removed []string, err error) {
 
 // cleanFolders removes the lock file, as the last of all files, and the folders if nothing else is in them.
 func cleanFolders(_ context.Context, conf config.Config, dry bool) ([]string, error) {
-	removed, err := removeFiles([]string{lockFile(conf.RunDir)}, dry)
+	removed, err := removeFiles([]string{lockfile.Path(conf.RunDir)}, dry)
 	for _, dir := range []string{conf.RunDir, conf.StateDir} {
 		switch _, absent := os.Lstat(dir); {
 		case err != nil || absent != nil:

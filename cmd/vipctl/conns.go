@@ -33,6 +33,7 @@ func connsVerb() *verb {
 			"mode the kernel can't end single ones.",
 		example:  "vipctl conns web",
 		formats:  []string{formTable, formWide, formJSON},
+		values:   map[string]completer{"service": serviceNames},
 		flags:    connectionFlags(),
 		most:     1,
 		complete: inTurn(serviceNames),
@@ -54,7 +55,7 @@ func connectionFlags() []cli.Flag {
 }
 
 func runConns(c *call) error {
-	q, err := c.connectionQuery()
+	q, err := connectionQuery(c)
 	follow, kill := c.flags.Bool("follow"), c.flags.Bool("kill")
 	switch {
 	case err != nil:
@@ -64,16 +65,16 @@ func runConns(c *call) error {
 	case follow && q.State != "":
 		return wrongUse("--follow tells of begins and ends, whatever the state: leave out --state")
 	case follow:
-		return c.followConnections(q)
+		return followConnections(c, q)
 	case kill:
-		return c.killConnections(q)
+		return killConnections(c, q)
 	case c.flags.Bool("yes"):
 		return wrongUse("--yes goes with --kill alone")
 	}
-	return c.printConnections(q)
+	return printConnections(c, q)
 }
 
-func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
+func connectionQuery(c *call) (q dataplane.ConnectionQuery, err error) {
 	service := c.flags.String("service")
 	if given := c.argument(0); given != "" {
 		if service != "" && service != given {
@@ -98,7 +99,7 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 }
 
 // printConnections prints connections as they come, for there may be very many.
-func (c *call) printConnections(q dataplane.ConnectionQuery) error {
+func printConnections(c *call, q dataplane.ConnectionQuery) error {
 	client, err := c.client()
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (c *call) printConnections(q dataplane.ConnectionQuery) error {
 		return err
 	}
 	if list.listed == 0 && q.Service != "" {
-		if err := c.isService(string(q.Service)); err != nil {
+		if err := isService(c, string(q.Service)); err != nil {
 			return err
 		}
 	}
@@ -157,7 +158,7 @@ func (l *connectionList) add(n api.Connection) error {
 		backend = n.Backend.String()
 	}
 	in, out := transferred(n.In, n.Out)
-	l.table.Row(n.Client.String(), n.Frontend.String(), backend, n.State, l.elapsed(n.Since), string(n.Service), in, out)
+	l.table.Row(n.Client.String(), n.Frontend.String(), backend, n.State, elapsed(l.printer, n.Since), string(n.Service), in, out)
 	if l.table.Len() < partRows {
 		return nil
 	}
@@ -198,12 +199,12 @@ func (l *connectionList) end(empty string) error {
 }
 
 // followConnections prints a line for each connection that begins or ends, until Ctrl-C, and goes on after a restart of vipd.
-func (c *call) followConnections(q dataplane.ConnectionQuery) error {
+func followConnections(c *call, q dataplane.ConnectionQuery) error {
 	client, err := c.client()
 	if err != nil {
 		return err
 	}
-	return c.follow(false, func(heard func()) error {
+	return follow(c, false, func(heard func()) error {
 		return client.FollowConnections(c, q, func(e api.ConnectionEvent) error {
 			heard()
 			switch {
@@ -214,7 +215,7 @@ func (c *call) followConnections(q dataplane.ConnectionQuery) error {
 				c.note("some connections began or ended too fast to be shown")
 				return nil
 			}
-			if err := c.print(c.connectionEvent(&e)); err != nil {
+			if err := c.print(connectionEvent(c.printer, &e)); err != nil {
 				return &showError{err}
 			}
 			return nil
@@ -223,7 +224,7 @@ func (c *call) followConnections(q dataplane.ConnectionQuery) error {
 }
 
 // connectionEvent is one line.
-func (p *printer) connectionEvent(e *api.ConnectionEvent) string {
+func connectionEvent(p *printer, e *api.ConnectionEvent) string {
 	if p.format == formJSON {
 		text, _ := json.Marshal(e) // plain fields
 		return string(text) + "\n"
@@ -241,17 +242,17 @@ func (p *printer) connectionEvent(e *api.ConnectionEvent) string {
 }
 
 // killConnections ends connections, after a question on a terminal.
-func (c *call) killConnections(q dataplane.ConnectionQuery) error {
+func killConnections(c *call, q dataplane.ConnectionQuery) error {
 	if q == (dataplane.ConnectionQuery{}) {
 		return wrongUse("--kill needs SERVICE, --client, --endpoint or --state; for example: vipctl conns web --client 10.0.0.7 --kill")
 	}
 	if !c.flags.Bool("yes") {
-		sure, err := c.sureToKill(q)
+		sure, err := sureToKill(c, q)
 		if err != nil || !sure {
 			return err
 		}
 	}
-	k, err := askDaemon(c, func(d *api.Client, ctx context.Context) (api.Killed, error) { return d.Kill(ctx, q, c.operator()) })
+	k, err := askDaemon(c, func(d *api.Client, ctx context.Context) (api.Killed, error) { return d.Kill(ctx, q, operator(c)) })
 	if err != nil {
 		return err
 	}
@@ -259,7 +260,7 @@ func (c *call) killConnections(q dataplane.ConnectionQuery) error {
 }
 
 // sureToKill shows how many connections it is about, and asks.
-func (c *call) sureToKill(q dataplane.ConnectionQuery) (bool, error) {
+func sureToKill(c *call, q dataplane.ConnectionQuery) (bool, error) {
 	if !c.errTerminal {
 		return false, wrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
 	}

@@ -20,6 +20,7 @@ func convertVerb() *verb {
 			"A listener on every address (\"*:80\") says no VIP: give it with --vip, one of each family that you need. Included " +
 			"files are not read; convert them one by one. No daemon is needed.",
 		example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
+		values:  map[string]completer{"from": oneOf(convert.Formats()...)},
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file: " + wording.List(convert.Formats(), "or")},
 			&cli.StringSliceFlag{Name: "vip", Usage: "the VIP of listeners on every address, an `ADDRESS`; may be repeated"},
@@ -45,7 +46,7 @@ func runConvert(c *call) error {
 		}
 		o.VIPs = append(o.VIPs, addr)
 	}
-	file, text, err := c.readInput(c.args[0])
+	file, text, err := readInput(c, c.args[0])
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"vipd/cmd/internal/api"
@@ -52,7 +53,7 @@ func (c *call) whyAbsent(socket string, unread error) string {
 	if !samePlace(conf.API.Socket, socket) {
 		return ""
 	}
-	pid := lockfile.Holder(lockFile(conf.RunDir))
+	pid := lockfile.Holder(lockfile.Path(conf.RunDir))
 	if h := netlock.Ask(); pid == 0 && h.RunDir != "" {
 		switch {
 		case samePlace(h.RunDir, conf.RunDir):
@@ -62,7 +63,7 @@ func (c *call) whyAbsent(socket string, unread error) string {
 				h.PID, h.RunDir)
 		}
 	}
-	switch note := lockfile.Noted(lockFile(conf.RunDir)); {
+	switch note := lockfile.Noted(lockfile.Path(conf.RunDir)); {
 	case pid != 0 && note != "":
 		return fmt.Sprintf("vipd (pid %d) %s", pid, note)
 	case pid != 0:
@@ -123,4 +124,20 @@ func (c *call) socketDespiteMistakes() string {
 	var conf socketConfig
 	tomlfile.DecodeLines(text, &conf)
 	return c.socketFrom(&conf)
+}
+
+// samePlace compares paths by what they lead to, or, where that is not there any more, by their text.
+func samePlace(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	if errX == nil && errY == nil {
+		return os.SameFile(x, y)
+	}
+	absolute := func(path string) string {
+		if p, err := filepath.Abs(path); err == nil {
+			return p
+		}
+		return filepath.Clean(path)
+	}
+	return absolute(a) == absolute(b)
 }

@@ -135,19 +135,3 @@ func (d *definitions) covers(file string) bool {
 		return samePlace(place, file) || samePlace(place, filepath.Dir(file))
 	})
 }
-
-// samePlace compares paths by what they lead to, or, where that is not there any more, by their text.
-func samePlace(a, b string) bool {
-	x, errX := os.Stat(a)
-	y, errY := os.Stat(b)
-	if errX == nil && errY == nil {
-		return os.SameFile(x, y)
-	}
-	absolute := func(path string) string {
-		if p, err := filepath.Abs(path); err == nil {
-			return p
-		}
-		return filepath.Clean(path)
-	}
-	return absolute(a) == absolute(b)
-}

@@ -21,7 +21,7 @@ func deleteVerb() *verb {
 		example: "vipctl delete service web",
 		flags:   []cli.Flag{dryRunFlag()},
 		formats: []string{formTable, formJSON}, fleet: true,
-		least: 2, most: -1, kinds: true,
+		least: 2, most: -1, spellOut: withKind,
 		complete: func(c *call, before []string) []string {
 			if len(before) == 0 {
 				return []string{"service"}
@@ -45,7 +45,7 @@ func runDelete(c *call) error {
 	for _, name := range slices.Compact(names) {
 		changes = append(changes, etcd.Change{Name: balancer.Name(name)})
 	}
-	e := c.newEdit(changes, nil)
+	e := newEdit(c, changes, nil)
 	if err := e.read(); err != nil {
 		return fmt.Errorf("nothing was removed: %w", err)
 	}

@@ -34,7 +34,7 @@ func describeVerb() *verb {
 		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
 		complete: inTurn(oneOf("service", "node", "vip"), namesToList),
-		kinds:    true,
+		spellOut: withKind,
 		run:      runDescribe,
 	}
 }
@@ -43,15 +43,15 @@ func runDescribe(c *call) error {
 	name := c.args[1]
 	switch strings.TrimSuffix(c.args[0], "s") {
 	case "node":
-		return c.describeNode(name)
+		return describeNode(c, name)
 	case "vip":
-		return c.describeVIP(name)
+		return describeVIP(c, name)
 	case "service":
 	default:
 		return wrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", c.args[0], c.verb.example)
 	}
 	if c.fleetWide {
-		return c.describeFleet(name)
+		return describeFleet(c, name)
 	}
 	services, err := askDaemon(c, (*api.Client).Services)
 	if err != nil {
@@ -59,13 +59,13 @@ func runDescribe(c *call) error {
 	}
 	s := serviceIn(services, name)
 	if s == nil {
-		return c.notServed(name, services)
+		return notServed(c, name, services)
 	}
 	status, err := askDaemon(c, (*api.Client).Status)
 	if err != nil {
 		return err
 	}
-	return c.describe(&described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
+	return describe(c.printer, &described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
 		return !slices.Contains(s.VIPs, a.Address)
 	})})
 }
@@ -86,14 +86,14 @@ func serviceIn(services []api.Service, name string) *api.Service {
 }
 
 // describe prints a service; one of a fleet as etcd has it, without what only a host knows.
-func (p *printer) describe(s *described) error {
+func describe(p *printer, s *described) error {
 	if p.format == formTOML {
 		return p.print(servicesTOML([]api.Service{*s.Service}))
 	}
-	return p.show(s, func() string { return p.serviceText(s) })
+	return p.show(s, func() string { return describeService(p, s) })
 }
 
-func (p *printer) serviceText(d *described) string {
+func describeService(p *printer, d *described) string {
 	s, out := d.Service, &sheet{printer: p}
 	out.line("service", string(s.Name))
 	out.line("origin", s.Origin.Text())
@@ -116,14 +116,14 @@ func (p *printer) serviceText(d *described) string {
 		out.text("check", rulesText(s.Check))
 	}
 	out.problems(s.Problems)
-	out.section("ports", p.describedPorts(s))
-	out.section("endpoints", p.describedEndpoints(s))
+	out.section("ports", describedPorts(p, s))
+	out.section("endpoints", describedEndpoints(p, s))
 	if !p.fleetWide {
-		out.section("health", p.describedChecks(s))
+		out.section("health", describedChecks(p, s))
 	}
-	out.section("overrides", p.describedOverrides(s))
+	out.section("overrides", describedOverrides(p, s))
 	if !p.fleetWide {
-		out.section("drains", p.describedDrains(s))
+		out.section("drains", describedDrains(p, s))
 		out.section("frontends", describedFrontends(s))
 	}
 	return out.b.String()
@@ -147,7 +147,7 @@ func reached(a api.Address) string {
 	return text
 }
 
-func (p *printer) describedPorts(s *api.Service) *table.Table {
+func describedPorts(p *printer, s *api.Service) *table.Table {
 	fleet := p.fleetWide
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"},
@@ -161,7 +161,7 @@ func (p *printer) describedPorts(s *api.Service) *table.Table {
 	return t
 }
 
-func (p *printer) describedEndpoints(s *api.Service) *table.Table {
+func describedEndpoints(p *printer, s *api.Service) *table.Table {
 	fleet := p.fleetWide
 	t := table.New(
 		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
@@ -188,17 +188,17 @@ func placed(e *api.Endpoint) string {
 	return at
 }
 
-func (p *printer) describedOverrides(s *api.Service) *table.Table {
+func describedOverrides(p *printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "OVERRIDE"})
 	for _, e := range s.Endpoints {
 		if e.Override != nil {
-			t.Row(e.Address, p.override(e.Override))
+			t.Row(e.Address, override(p, e.Override))
 		}
 	}
 	return t
 }
 
-func (p *printer) describedDrains(s *api.Service) *table.Table {
+func describedDrains(p *printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "LEFT", Right: true}, table.Column{Title: "CUT"})
 	for _, e := range s.Endpoints {
@@ -207,7 +207,7 @@ func (p *printer) describedDrains(s *api.Service) *table.Table {
 		}
 		cut := "never"
 		if !e.Until.IsZero() {
-			cut = p.when(e.Until)
+			cut = when(p, e.Until)
 		}
 		t.Row(e.Address, string(e.State), strconv.FormatUint(e.Active, 10), cut)
 	}
@@ -223,7 +223,7 @@ func describedFrontends(s *api.Service) *table.Table {
 	return t
 }
 
-func (c *call) describeNode(name string) error {
+func describeNode(c *call, name string) error {
 	if c.format == formTOML {
 		return wrongUse("-o toml prints definitions, and nodes have none")
 	}
@@ -235,10 +235,10 @@ func (c *call) describeNode(name string) error {
 	if i < 0 {
 		return nodes().absentIn(all, name)
 	}
-	return c.show(all[i], func() string { return c.nodeText(&all[i]) })
+	return c.show(all[i], func() string { return nodeText(c.printer, &all[i]) })
 }
 
-func (p *printer) nodeText(n *nodeView) string {
+func nodeText(p *printer, n *nodeView) string {
 	out := &sheet{printer: p}
 	out.line("node", n.Node)
 	out.text("config", cmp.Or(configText(n.Config), "nothing is set in etcd"))
@@ -254,7 +254,7 @@ func (p *printer) nodeText(n *nodeView) string {
 		return out.b.String()
 	}
 	s := n.Status
-	out.text("vipd", fmt.Sprintf("%s, started %s", s.Version, p.ago(n.Live.Started)))
+	out.text("vipd", fmt.Sprintf("%s, started %s", s.Version, ago(p, n.Live.Started)))
 	out.text("zone", s.Zone)
 	out.mode(s.Mode, s.Wanted, s.Why, s.Fallback)
 	out.nodeSync(n)
@@ -285,7 +285,7 @@ func (out *sheet) nodeSync(n *nodeView) {
 		out.text("", fmt.Sprintf("%s pending, %d failing", wording.Count(s.Pending, "frontend"), s.Failing))
 	}
 	if !s.At.IsZero() {
-		out.text("", "last report "+out.ago(s.At))
+		out.text("", "last report "+ago(out.printer, s.At))
 	}
 }
 
@@ -304,11 +304,11 @@ func (out *sheet) nodeProblems(s *etcd.NodeStatus) {
 	}
 }
 
-func (c *call) describeVIP(name string) error {
+func describeVIP(c *call, name string) error {
 	if c.format == formTOML {
 		return wrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
 	}
-	all, _, err := c.ownedVIPs()
+	all, _, err := ownedVIPs(c)
 	if err != nil {
 		return err
 	}
@@ -327,10 +327,10 @@ func (c *call) describeVIP(name string) error {
 	if err != nil {
 		return fmt.Errorf("reading the last owners: %w", err)
 	}
-	return c.show(v, func() string { return c.vipText(v) })
+	return c.show(v, func() string { return vipText(c.printer, v) })
 }
 
-func (p *printer) vipText(v *ownedVIP) string {
+func vipText(p *printer, v *ownedVIP) string {
 	out := &sheet{printer: p}
 	out.line("vip", v.VIP.String())
 	policy := "one owner, require " + string(v.Require)
@@ -345,7 +345,7 @@ func (p *printer) vipText(v *ownedVIP) string {
 	if v.Owner == "" {
 		out.painted("owner", "none", table.Bad)
 	} else {
-		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, p.ago(*v.Since), v.Why))
+		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, ago(p, *v.Since), v.Why))
 		out.text("session", v.Session+", which is confirmed by "+v.jury())
 	}
 	if m := v.Move; m != nil {

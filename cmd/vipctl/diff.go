@@ -45,21 +45,21 @@ func diffVerb() *verb {
 func runDiff(c *call) error {
 	files := c.flags.StringSlice("file")
 	switch {
-	case len(files) > 0 && c.comparesEtcd(files):
-		return c.diffFleet(files)
+	case len(files) > 0 && comparesEtcd(c, files):
+		return diffFleet(c, files)
 	case len(files) > 1 || len(files) == 1 && files[0] == stdinName:
 		return wrongUse("what the daemon runs can be compared with one file or folder; several, and standard input, with etcd only (--etcd)")
 	case c.flags.Bool("prune"):
 		return wrongUse("--prune is for -f FILE and the etcd store (--etcd)")
 	case len(files) == 1:
-		return c.diffFile(files[0])
+		return diffFile(c, files[0])
 	}
 	differences, err := askDaemon(c, (*api.Client).Diff)
 	if err != nil {
 		return err
 	}
 	if len(differences) == 0 {
-		if err := c.unread(); err != nil {
+		if err := unread(c); err != nil {
 			return err
 		}
 	}
@@ -103,7 +103,7 @@ type fieldDiff struct {
 	Wants any    `json:"wants"`
 }
 
-func (c *call) diffFile(file string) error {
+func diffFile(c *call, file string) error {
 	d, err := readDefinitions(file)
 	if err != nil {
 		return err
@@ -123,22 +123,22 @@ func (c *call) diffFile(file string) error {
 	if err != nil {
 		return err
 	}
-	return c.showDifferences(differences, len(bad) > 0, "what runs and "+file)
+	return showDifferences(c, differences, len(bad) > 0, "what runs and "+file)
 }
 
 // comparesEtcd reports whether files are compared with etcd instead of with what the daemon runs: the daemon's own config
 // is the daemon's.
-func (c *call) comparesEtcd(files []string) bool {
+func comparesEtcd(c *call, files []string) bool {
 	own := func(file string) bool { return file != stdinName && samePlace(file, c.flags.String("config")) }
 	return c.storesInEtcd() && (c.namesEtcd() || !slices.ContainsFunc(files, own))
 }
 
 // showDifferences prints them, and returns what the exit code follows from. Incomplete: something was not compared.
-func (c *call) showDifferences(differences []serviceDiff, incomplete bool, between string) (err error) {
+func showDifferences(c *call, differences []serviceDiff, incomplete bool, between string) (err error) {
 	if len(differences) == 0 && c.format != formJSON {
 		c.say("no differences between %s", between)
 	}
-	err = c.show(differences, func() string { return c.differencesText(differences) })
+	err = c.show(differences, func() string { return differencesText(c.printer, differences) })
 	switch {
 	case err != nil:
 		return err
@@ -222,7 +222,7 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 }
 
 // unread says that the daemon has nothing to compare with: it has not read its store since it started.
-func (c *call) unread() error {
+func unread(c *call) error {
 	s, err := askDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
 		return err
@@ -230,7 +230,7 @@ func (c *call) unread() error {
 	return fmt.Errorf("what is wanted is not known: the store could not be read since vipd started: %s", s.Store.Error)
 }
 
-func (p *printer) differencesText(differences []serviceDiff) string {
+func differencesText(p *printer, differences []serviceDiff) string {
 	var b strings.Builder
 	for _, d := range differences {
 		mark, style := "~", table.Notice
@@ -245,13 +245,13 @@ func (p *printer) differencesText(differences []serviceDiff) string {
 			subject = "vip " + d.VIP.String()
 		}
 		fmt.Fprintln(&b, p.paint(mark+" "+subject, style))
-		b.WriteString(p.fieldsText(d.Fields))
+		b.WriteString(fieldsText(p, d.Fields))
 	}
 	return b.String()
 }
 
 // fieldsText is each field as it is, and as it would be.
-func (p *printer) fieldsText(fields []fieldDiff) string {
+func fieldsText(p *printer, fields []fieldDiff) string {
 	var b strings.Builder
 	for _, f := range fields {
 		if f.Runs != nil {
@@ -265,12 +265,12 @@ func (p *printer) fieldsText(fields []fieldDiff) string {
 }
 
 // diffFleet compares files with what etcd holds: what apply would change.
-func (c *call) diffFleet(places []string) error {
-	g, err := c.readGiven(places, c.flags.Bool("recursive"))
+func diffFleet(c *call, places []string) error {
+	g, err := readGiven(c, places, c.flags.Bool("recursive"))
 	if err != nil {
 		return err
 	}
-	e, prune := c.newEdit(g.changes(true), g.problems), c.flags.Bool("prune")
+	e, prune := newEdit(c, g.changes(true), g.problems), c.flags.Bool("prune")
 	bad := map[balancer.Name]bool{}
 	for _, p := range e.plan.Problems {
 		if !isError(p) {
@@ -299,7 +299,7 @@ func (c *call) diffFleet(places []string) error {
 	if err != nil {
 		return err
 	}
-	return c.showDifferences(differences, len(bad) > 0, "etcd and "+strings.Join(places, ", "))
+	return showDifferences(c, differences, len(bad) > 0, "etcd and "+strings.Join(places, ", "))
 }
 
 // differences lists what the edit would change.

@@ -40,8 +40,8 @@ func doctorVerb() *verb {
 }
 
 func runDoctor(c *call) error {
-	findings := doctor.Examine(c, c.examined())
-	err := c.show(findings, func() string { return c.findingsText(findings) })
+	findings := doctor.Examine(c, examined(c))
+	err := c.show(findings, func() string { return findingsText(c.printer, findings) })
 	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
 		return errReported
 	}
@@ -49,7 +49,7 @@ func runDoctor(c *call) error {
 }
 
 // examined is this host, with what its vipd or else its configuration says.
-func (c *call) examined() doctor.Host {
+func examined(c *call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()
 	file := c.flags.String("config")
@@ -73,7 +73,7 @@ func (c *call) examined() doctor.Host {
 	}
 	h.Members = func(ctx context.Context) ([][]string, error) { return etcdMembers(ctx, etcd.Config(h.Config.Etcd)) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
-	if c.askVipd(&h) {
+	if askVipd(c, &h) {
 		return h
 	}
 	d, err := readDefinitions(file)
@@ -86,7 +86,7 @@ func (c *call) examined() doctor.Host {
 }
 
 // askVipd asks a running vipd for what it knows; false: none answers.
-func (c *call) askVipd(h *doctor.Host) bool {
+func askVipd(c *call, h *doctor.Host) bool {
 	status, err := askDaemon(c, (*api.Client).Status)
 	if err != nil {
 		h.NoDaemon = oneLine(err.Error())
@@ -111,7 +111,7 @@ func (c *call) askVipd(h *doctor.Host) bool {
 }
 
 // findingsText writes the findings of each check below its name, with reasons and commands.
-func (p *printer) findingsText(findings []doctor.Finding) string {
+func findingsText(p *printer, findings []doctor.Finding) string {
 	const margin = 10
 	var b strings.Builder
 	check := ""

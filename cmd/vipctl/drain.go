@@ -93,9 +93,9 @@ func unweighted() string {
 }
 
 // request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
-func (c *call) request(more int) (q api.OverrideRequest, err error) {
+func request(c *call, more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
-		Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"), Force: c.flags.Bool("force"),
+		Node: c.flags.String("node"), By: operator(c), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"), Force: c.flags.Bool("force"),
 	}
 	at := endpointArgs(c.args[:max(0, len(c.args)-more)])
 	args := len(at)
@@ -130,7 +130,7 @@ func endpointArgs(args []string) []string {
 }
 
 // operator is who does it, for the record; "" where that is not known.
-func (c *call) operator() string {
+func operator(c *call) string {
 	name := c.getenv("SUDO_USER")
 	if name == "" {
 		if u, err := user.Current(); err == nil {
@@ -141,7 +141,7 @@ func (c *call) operator() string {
 }
 
 func runWeight(c *call) error {
-	q, err := c.request(1)
+	q, err := request(c, 1)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func runWeight(c *call) error {
 	}
 	q.Weight = &n
 	done += until(q)
-	o, err := c.overrider(q)
+	o, err := newOverrider(c, q)
 	if err != nil {
 		return err
 	}
@@ -181,13 +181,13 @@ func until(q api.OverrideRequest) string {
 }
 
 func runUndrain(c *call) error {
-	q, err := c.request(0)
+	q, err := request(c, 0)
 	if err != nil {
 		return err
 	}
 	draining := false
 	q.Draining = &draining
-	o, err := c.nodeOverrider(q)
+	o, err := nodeOverrider(c, q)
 	if o == nil || err != nil {
 		return err
 	}
@@ -196,17 +196,17 @@ func runUndrain(c *call) error {
 
 // nodeOverrider is overrider, but where a node that may own VIPs is meant: that goes on standby before its endpoints are drained, or
 // resumes. It is nil where the node has no endpoint, and all is done.
-func (c *call) nodeOverrider(q api.OverrideRequest) (overrider, error) {
-	o, err := c.overrider(q)
+func nodeOverrider(c *call, q api.OverrideRequest) (overrider, error) {
+	o, err := newOverrider(c, q)
 	var none *lookup.NoEndpointsError
 	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.overridesInEtcd() {
 		return o, err
 	}
-	owns, failed := c.takesPart(q.Node)
+	owns, failed := takesPart(c, q.Node)
 	if failed != nil || !owns {
 		return o, cmp.Or(err, failed)
 	}
-	if failed := c.drainVIPs(q.Node, *q.Draining); failed != nil {
+	if failed := drainVIPs(c, q.Node, *q.Draining); failed != nil {
 		return nil, failed
 	}
 	if err != nil {
@@ -216,7 +216,7 @@ func (c *call) nodeOverrider(q api.OverrideRequest) (overrider, error) {
 }
 
 func runDrain(c *call) error {
-	q, err := c.request(0)
+	q, err := request(c, 0)
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func runDrain(c *call) error {
 		done += fmt.Sprintf("; what is left is cut in %s", q.Timeout)
 	}
 	done += until(q)
-	o, err := c.nodeOverrider(q)
+	o, err := nodeOverrider(c, q)
 	if o == nil || err != nil {
 		return err
 	}
@@ -255,9 +255,9 @@ type overrider interface {
 
 // overrider finds out what the request is for. That is the daemon where no etcd is named, and either the socket is, or
 // services come from files, or the service of the request does.
-func (c *call) overrider(q api.OverrideRequest) (overrider, error) {
+func newOverrider(c *call, q api.OverrideRequest) (overrider, error) {
 	if c.overridesInEtcd() {
-		if f, err := c.fleetOverride(q); f != nil || err != nil {
+		if f, err := newFleetOverride(c, q); f != nil || err != nil {
 			return f, err
 		}
 	}

@@ -68,7 +68,7 @@ func TestOverrideText(t *testing.T) {
 		"weight 5 (lapses in 2h), draining":               {Weight: &five, WeightExpires: now.Add(2 * time.Hour), Draining: &yes},
 		"weight 5, draining (lapses in 2h), lapses in 2d": {Weight: &five, DrainingExpires: now.Add(2 * time.Hour), Draining: &yes, Expires: now.Add(48 * time.Hour)},
 	} {
-		if got := c.override(o); got != want {
+		if got := override(c, o); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -51,8 +51,8 @@ func (e *edited) subject() string {
 }
 
 // newEdit plans changes. Problems are what was wrong where they were read; what is wrong with the changes is added, by place.
-func (c *call) newEdit(changes []etcd.Change, problems []balancer.Problem) *edit {
-	by, trace := c.author(), tracing.Parent(c)
+func newEdit(c *call, changes []etcd.Change, problems []balancer.Problem) *edit {
+	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
 		changes[i].By, changes[i].Trace = by, trace
 	}
@@ -77,7 +77,7 @@ func (e *edit) read() error {
 func (e *edit) removeOthers(g *given) {
 	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
 		if g.services[name] == nil {
-			e.plan.Remove(etcd.Change{Name: name, By: e.author(), Trace: tracing.Parent(e)})
+			e.plan.Remove(etcd.Change{Name: name, By: author(e.call), Trace: tracing.Parent(e)})
 		}
 	}
 }
@@ -153,8 +153,8 @@ func (e *edit) write() error {
 }
 
 // author is who makes a change, for the history: the operator, and the host that the change came from.
-func (c *call) author() string {
-	name := cmp.Or(c.operator(), "unknown")
+func author(c *call) string {
+	name := cmp.Or(operator(c), "unknown")
 	if host, err := os.Hostname(); err == nil {
 		name += "@" + host
 	}
@@ -225,7 +225,7 @@ func (e *edit) report(dry bool) error {
 		}
 		fmt.Fprintln(&b, e.paint(text, outcomeStyle(d.What)))
 		if dry {
-			b.WriteString(e.fieldsText(d.Fields))
+			b.WriteString(fieldsText(e.call.printer, d.Fields))
 		}
 	}
 	return e.print(b.String() + waitText(written))

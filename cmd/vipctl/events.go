@@ -35,6 +35,7 @@ func eventsVerb() *verb {
 			"vipd keeps the latest 10,000 in memory, and at least 1,000 of each kind. Its log has them too, over restarts; " +
 			"applies only at --log-level debug.",
 		example: "vipctl events -f --service web",
+		values:  map[string]completer{"service": serviceNames, "kind": oneOf(events.Kind("").Values()...)},
 		flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "follow new events until Ctrl-C"},
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; 10 with -f, all with --since",
@@ -139,7 +140,7 @@ func (l *eventList) known() error {
 	if err != nil || any {
 		return err
 	}
-	return l.isService(l.query.Service)
+	return isService(l.call, l.query.Service)
 }
 
 // past asks for what there is, and returns the latest of it; below zero: all. Any: there is some. The query is then for
@@ -164,7 +165,7 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 // follow shows what comes, also after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
-	return l.call.follow(true, func(heard func()) error {
+	return follow(l.call, true, func(heard func()) error {
 		return l.daemon.Events(l, l.query, func(p api.EventPage) error {
 			heard()
 			if p.Missed > 0 {

@@ -50,7 +50,7 @@ func runExplain(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.show(e, func() string { return c.explanation(&e) })
+	return c.show(e, func() string { return explanation(c.printer, &e) })
 }
 
 // clientArg reads a client's address, and its port if it is given.
@@ -63,7 +63,7 @@ func clientArg(text string) (netip.AddrPort, error) {
 }
 
 // explanation is the verdict, and a line for each step.
-func (p *printer) explanation(e *api.Explanation) string {
+func explanation(p *printer, e *api.Explanation) string {
 	style := table.Bad
 	if e.Verdict == explain.Served {
 		style = table.Good

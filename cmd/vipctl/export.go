@@ -38,14 +38,14 @@ func runExport(c *call) error {
 	if err != nil {
 		return fmt.Errorf("reading the services: %w", err)
 	}
-	all, err := c.named(d.Services)
+	all, err := named(c, d.Services)
 	if err != nil {
 		return err
 	}
-	texts, services, left := c.exportServices(all)
+	texts, services, left := exportServices(c, all)
 	everything := map[string]any{"services": services}
 	if len(c.args) == 0 {
-		more, vips, err := c.exportVIPs(w)
+		more, vips, err := exportVIPs(c, w)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func runExport(c *call) error {
 }
 
 // exportServices returns services as texts, and by name; left is how many can't be written.
-func (c *call) exportServices(all []*etcd.Stored) (texts []string, tables map[balancer.Name]any, left int) {
+func exportServices(c *call, all []*etcd.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {
 		text, err := exported(s, c.format)
@@ -76,7 +76,7 @@ func (c *call) exportServices(all []*etcd.Stored) (texts []string, tables map[ba
 }
 
 // exportVIPs returns the settings of addresses as texts, and by address.
-func (c *call) exportVIPs(w *etcd.Writer) (texts []string, tables map[string]any, err error) {
+func exportVIPs(c *call, w *etcd.Writer) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
 	if etcd.Forbidden(err) {
 		c.note("not exported: settings of addresses: %v", err)
@@ -91,7 +91,7 @@ func (c *call) exportVIPs(w *etcd.Writer) (texts []string, tables map[string]any
 }
 
 // named returns those of all that the arguments name.
-func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
+func named(c *call, all []*etcd.Stored) ([]*etcd.Stored, error) {
 	if len(c.args) == 0 {
 		return all, nil
 	}

@@ -28,7 +28,7 @@ type fleetOverride struct {
 
 // fleetOverride finds out which endpoints in etcd the request is about. It is nil where the request names a service that
 // etcd does not have, and no etcd is named.
-func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
+func newFleetOverride(c *call, q api.OverrideRequest) (*fleetOverride, error) {
 	w, err := c.etcd()
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func (f *fleetOverride) await() error {
 	if err == nil && len(v.gone) > 0 {
 		f.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
-	return f.ended(err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
+	return ended(f.call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
 // isDrain reports whether what a node says of a drain is about the target, or a part of it.

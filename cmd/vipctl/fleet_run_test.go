@@ -195,11 +195,11 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 	w := world{stdout: &out, stderr: &errs, now: time.Now, getenv: func(string) string { return "ana" }}
 	v := applyVerb()
 	v.run = func(c *call) error {
-		g, err := c.readGiven([]string{f.file(services)}, false)
+		g, err := readGiven(c, []string{f.file(services)}, false)
 		if err != nil {
 			return err
 		}
-		e := c.newEdit(g.changes(false), g.problems)
+		e := newEdit(c, g.changes(false), g.problems)
 		if err := errors.Join(e.read(), e.wantVIPs(g, false), e.judge()); err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 	}
 	line, err := parse(t.Context(), []*verb{v}, append([]string{"apply"}, f.flags...))
 	if err == nil {
-		err = line.run(t.Context(), w)
+		err = line.run(t.Context(), w, nil)
 	}
 	if err != nil && !errors.Is(err, errReported) {
 		fmt.Fprintln(&errs, err)

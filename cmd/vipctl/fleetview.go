@@ -87,7 +87,7 @@ func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) {
 
 // followFleet shows what etcd holds, and with -w again with each change. Meanwhile etcd may be away: what was read last
 // is shown until it is back.
-func (c *call) followFleet(show func(*store.Snapshot) error) error {
+func followFleet(c *call, show func(*store.Snapshot) error) error {
 	if !c.flags.Bool("watch") {
 		s, err := askEtcd(c, readEtcd)
 		if err != nil {
@@ -107,7 +107,7 @@ func (c *call) followFleet(show func(*store.Snapshot) error) error {
 	defer cancel(nil)
 	last := frame{}
 	err = source.Watch(ctx, func(s store.Snapshot) {
-		if err := c.showChange(&s, &last, show); err != nil {
+		if err := showChange(c, &s, &last, show); err != nil {
 			cancel(err)
 		}
 	})
@@ -118,7 +118,7 @@ func (c *call) followFleet(show func(*store.Snapshot) error) error {
 }
 
 // showChange shows one state of etcd, or that it is away.
-func (c *call) showChange(s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
+func showChange(c *call, s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
 	switch {
 	case !s.Connected && s.Revision == 0 && s.Err != nil:
 		return s.Err
@@ -128,13 +128,13 @@ func (c *call) showChange(s *store.Snapshot, last *frame, show func(*store.Snaps
 	case s.Revision == 0 && !s.Connected:
 		return errors.New("etcd has not answered")
 	}
-	return c.showFrame(last, func() error { return show(s) })
+	return showFrame(c.printer, last, func() error { return show(s) })
 }
 
 // readFleetServices hands the services in etcd to show.
-func (c *call) readFleetServices(show func([]api.Service) error) error {
+func readFleetServices(c *call, show func([]api.Service) error) error {
 	name, watch := c.argument(1), c.flags.Bool("watch")
-	return c.followFleet(func(s *store.Snapshot) error {
+	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		switch service, _, _ := strings.Cut(name, "/"); {
 		case name == "":
@@ -151,11 +151,11 @@ func (c *call) readFleetServices(show func([]api.Service) error) error {
 }
 
 // describeFleet describes one service as etcd holds it.
-func (c *call) describeFleet(name string) error {
-	return c.followFleet(func(s *store.Snapshot) error {
+func describeFleet(c *call, name string) error {
+	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		if service := serviceIn(services, name); service != nil {
-			return c.describe(&described{Service: service})
+			return describe(c.printer, &described{Service: service})
 		}
 		for _, p := range s.Problems {
 			if string(p.Service) == name {

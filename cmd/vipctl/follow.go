@@ -29,7 +29,7 @@ func (e *showError) Unwrap() error { return e.error }
 
 // follow keeps a stream of a daemon's answers going over restarts of the daemon, once it has answered. The stream calls
 // heard with each answer. The end of ctx is the normal end.
-func (c *call) follow(answered bool, stream func(heard func()) error) error {
+func follow(c *call, answered bool, stream func(heard func()) error) error {
 	away := false
 	heard := func() {
 		if answered = true; away {
@@ -74,7 +74,7 @@ func showDaemon[T any](c *call, what string, question func(*api.Client, context.
 		return show(answer)
 	}
 	last := frame{}
-	return c.follow(false, func(heard func()) error {
+	return follow(c, false, func(heard func()) error {
 		return client.Watch(c, what, func(text json.RawMessage) error {
 			var answer T
 			err := json.Unmarshal(text, &answer)
@@ -82,7 +82,7 @@ func showDaemon[T any](c *call, what string, question func(*api.Client, context.
 				err = fmt.Errorf("reading the daemon's answer: %w", err)
 			} else {
 				heard()
-				err = c.showFrame(&last, func() error { return show(answer) })
+				err = showFrame(c.printer, &last, func() error { return show(answer) })
 			}
 			if err != nil {
 				return &showError{err}
@@ -99,7 +99,7 @@ type pace struct{ interval, patience time.Duration }
 const firstPatience = 15 * time.Second
 
 // poll asks again and again until ask is done, ctx ends, or what is asked has been away for too long.
-func (c *call) poll(p pace, ask func() (done bool, err error)) error {
+func poll(c *call, p pace, ask func() (done bool, err error)) error {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
 	answered, patience, told := c.now(), firstPatience, ""
@@ -134,7 +134,7 @@ type frame struct {
 
 // showFrame shows the next state, unless it looks like the last. On a terminal, tables are drawn over the one before;
 // elsewhere they follow one another with an empty line between.
-func (p *printer) showFrame(last *frame, show func() error) error {
+func showFrame(p *printer, last *frame, show func() error) error {
 	var out, told bytes.Buffer
 	stdout, stderr := p.stdout, p.stderr
 	p.stdout, p.stderr = &out, &told

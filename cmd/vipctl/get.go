@@ -38,7 +38,7 @@ func getVerb() *verb {
 		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
 		least: 1, most: 2,
 		complete: inTurn(oneOf("services", "endpoints", "frontends", "nodes", "pools", "vips"), namesToList),
-		kinds:    true,
+		spellOut: withKind,
 		run:      runGet,
 	}
 }
@@ -93,7 +93,7 @@ func (k *kind[T]) absentIn(all []T, name string) error {
 }
 
 func runGet(c *call) error {
-	what, err := c.kindName()
+	what, err := kindName(c)
 	if err != nil {
 		return err
 	}
@@ -105,23 +105,23 @@ func runGet(c *call) error {
 	case "nodes":
 		return get(c, nodes())
 	case "services":
-		return get(c, &kind[api.Service]{name: "service", read: readServices, id: serviceID, table: servicesTable, absent: (*call).isKnown})
+		return get(c, &kind[api.Service]{name: "service", read: readServices, id: serviceID, table: servicesTable, absent: isKnown})
 	case "endpoints":
-		return get(c, &kind[api.Endpoint]{name: "endpoint", read: readEndpoints, id: endpointID, named: endpointNamed, table: endpointsTable, absent: (*call).isKnown})
+		return get(c, &kind[api.Endpoint]{name: "endpoint", read: readEndpoints, id: endpointID, named: endpointNamed, table: endpointsTable, absent: isKnown})
 	}
-	return get(c, &kind[api.Frontend]{name: "frontend", read: readFrontends, id: frontendID, named: frontendNamed, table: frontendsTable, absent: (*call).isFrontend})
+	return get(c, &kind[api.Frontend]{name: "frontend", read: readFrontends, id: frontendID, named: frontendNamed, table: frontendsTable, absent: isFrontend})
 }
 
 func readServices(c *call, show func([]api.Service) error) error {
 	if c.fleetWide {
-		return c.readFleetServices(show)
+		return readFleetServices(c, show)
 	}
 	return showDaemon(c, "services", (*api.Client).Services, show)
 }
 
 func readEndpoints(c *call, show func([]api.Endpoint) error) error {
 	if c.fleetWide {
-		return c.readFleetServices(func(services []api.Service) error {
+		return readFleetServices(c, func(services []api.Service) error {
 			return show(slices.Concat(mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
 		})
 	}
@@ -133,7 +133,7 @@ func readFrontends(c *call, show func([]api.Frontend) error) error {
 }
 
 // kindName reads the first argument, in the singular or plural.
-func (c *call) kindName() (string, error) {
+func kindName(c *call) (string, error) {
 	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools", "vips"}
 	what := strings.TrimSuffix(c.args[0], "s") + "s"
 	switch {
@@ -216,32 +216,32 @@ func served[T any](t T) bool {
 }
 
 // isKnown is isService where the daemon was asked; in etcd readFleetServices has looked.
-func (c *call) isKnown(name string) error {
+func isKnown(c *call, name string) error {
 	if c.fleetWide {
 		return nil
 	}
-	return c.isService(name)
+	return isService(c, name)
 }
 
 // isService returns an error that names what is near, unless the daemon has the service.
-func (c *call) isService(name string) error {
+func isService(c *call, name string) error {
 	services, err := askDaemon(c, (*api.Client).Services)
 	if err != nil || slices.ContainsFunc(services, func(s api.Service) bool { return string(s.Name) == name }) {
 		return err
 	}
-	return c.notServed(name, services)
+	return notServed(c, name, services)
 }
 
 // isFrontend is isService for what names frontends: it may be a key.
-func (c *call) isFrontend(name string) error {
+func isFrontend(c *call, name string) error {
 	if _, err := balancer.ParseKey(name); err == nil {
 		return absent("frontend", name, "", frontendKeys(c, nil))
 	}
-	return c.isService(name)
+	return isService(c, name)
 }
 
 // notServed says why none of the daemon's services has this name: it has a mistake and was never served, or there is none.
-func (c *call) notServed(name string, services []api.Service) error {
+func notServed(c *call, name string, services []api.Service) error {
 	if s, err := askDaemon(c, (*api.Client).Status); err == nil {
 		for _, p := range s.Problems {
 			if string(p.Service) == name && isError(p) {
@@ -299,14 +299,14 @@ func servicesTable(p *printer, services []api.Service) *table.Table {
 		if !set {
 			scheduler = balancer.WeightedRoundRobin
 		}
-		t.Row(string(s.Name), p.few(s.VIPs, 1), p.few(ports, 3), up, up, number(len(s.Problems)), fmt.Sprint(scheduler),
+		t.Row(string(s.Name), few(p, s.VIPs, 1), few(p, ports, 3), up, up, number(len(s.Problems)), fmt.Sprint(scheduler),
 			strconv.FormatUint(connections, 10), s.Origin.Text(), strconv.FormatInt(s.Origin.Revision, 10))
 	}
 	return t
 }
 
 // few lists the first n of list, and how many more there are; in the wide form all.
-func (p *printer) few(list []string, n int) string {
+func few(p *printer, list []string, n int) string {
 	if p.format == formWide || len(list) <= n+1 && n > 1 || len(list) <= n {
 		return strings.Join(list, ",")
 	}
@@ -376,9 +376,9 @@ func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
 	weight := weights(endpoints)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), p.verdict(e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10), why(e),
-			p.lastResult(e.Check), p.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
-			e.Node, e.Zone, yesIf(e.Backup), p.override(e.Override))
+		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), verdict(p, e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10), why(e),
+			lastResult(p, e.Check), nextCheck(p, e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
+			e.Node, e.Zone, yesIf(e.Backup), override(p, e.Override))
 	}
 	return t
 }

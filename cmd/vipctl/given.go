@@ -57,7 +57,7 @@ type given struct {
 
 // readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
 // what is wrong with what was read is among the problems.
-func (c *call) readGiven(places []string, recursive bool) (*given, error) {
+func readGiven(c *call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
@@ -68,7 +68,7 @@ func (c *call) readGiven(places []string, recursive bool) (*given, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			name, text, err := c.readInput(file)
+			name, text, err := readInput(c, file)
 			if err != nil {
 				return nil, err
 			}
@@ -120,7 +120,7 @@ func filesAt(place string, recursive bool) ([]string, error) {
 const mostInput = 256 << 20
 
 // readInput reads one file, or standard input, and returns its name for messages. Pipes that a shell makes of commands are read to their end.
-func (c *call) readInput(file string) (name string, text []byte, err error) {
+func readInput(c *call, file string) (name string, text []byte, err error) {
 	name = file
 	info, statErr := os.Stat(file)
 	switch {

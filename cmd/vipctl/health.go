@@ -18,16 +18,16 @@ import (
 )
 
 // verdict is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
-func (p *printer) verdict(e *api.Endpoint) string {
-	return strings.TrimSpace(string(e.Health) + " " + p.since(e))
+func verdict(p *printer, e *api.Endpoint) string {
+	return strings.TrimSpace(string(e.Health) + " " + since(p, e))
 }
 
 // since is for how long the endpoint has been up or down.
-func (p *printer) since(e *api.Endpoint) string {
+func since(p *printer, e *api.Endpoint) string {
 	if e.Check == nil {
 		return ""
 	}
-	return p.elapsed(e.Check.Since)
+	return elapsed(p, e.Check.Since)
 }
 
 // why says what is wrong with an endpoint, or on its way; "" where nothing is.
@@ -126,7 +126,7 @@ func weights(endpoints []api.Endpoint) []string {
 	return all
 }
 
-func (p *printer) nextCheck(k *api.Check) string {
+func nextCheck(p *printer, k *api.Check) string {
 	switch {
 	case k == nil:
 		return ""
@@ -135,22 +135,22 @@ func (p *printer) nextCheck(k *api.Check) string {
 	case k.Next.IsZero(): // while it is watched
 		return ""
 	}
-	return p.ahead(k.Next)
+	return ahead(p, k.Next)
 }
 
 // lastResult is what the latest check has seen, and how long ago.
-func (p *printer) lastResult(k *api.Check) string {
+func lastResult(p *printer, k *api.Check) string {
 	if k == nil || k.LastOutcome == "" {
 		return ""
 	}
 	if k.Last.IsZero() { // while it is watched
 		return k.LastText
 	}
-	return k.LastText + ", " + p.ago(k.Last)
+	return k.LastText + ", " + ago(p, k.Last)
 }
 
 // describedChecks is the health of a service's endpoints, of those where there is something to say.
-func (p *printer) describedChecks(s *api.Service) *table.Table {
+func describedChecks(p *printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT", Skip: len(s.Ports) < 2}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "LAST RESULT"})
 	for i := range s.Endpoints {
@@ -160,7 +160,7 @@ func (p *printer) describedChecks(s *api.Service) *table.Table {
 			all = append([]string{k.Fleet.Here}, all...)
 		}
 		if k := e.Check; k != nil {
-			last := p.lastResult(k)
+			last := lastResult(p, k)
 			if k.Against > 0 {
 				last = fmt.Sprintf("%s (%s %d of %d)", last, k.LastOutcome, k.Against, k.Needed)
 			}
@@ -173,7 +173,7 @@ func (p *printer) describedChecks(s *api.Service) *table.Table {
 		} else if e.Ejection == nil && e.Ramp == 0 {
 			continue
 		}
-		t.Row(e.Address, e.Port, verdict, p.since(e), p.nextCheck(e.Check), strings.Join(all, "; "))
+		t.Row(e.Address, e.Port, verdict, since(p, e), nextCheck(p, e.Check), strings.Join(all, "; "))
 	}
 	return t
 }

@@ -21,7 +21,7 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 	p := &printer{}
 	want := "connects fail: connection refused; ejected until 12:00:30 at the latest"
 	for _, got := range []string{
-		endpointsTable(p, rows).Text(table.Form{Wide: true}), p.describedChecks(&api.Service{Endpoints: rows}).Text(table.Form{}),
+		endpointsTable(p, rows).Text(table.Form{Wide: true}), describedChecks(p, &api.Service{Endpoints: rows}).Text(table.Form{}),
 	} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("got\n%s\nwant %q in it once", got, want)

@@ -67,7 +67,7 @@ type edition struct {
 }
 
 func runHistory(c *call) error {
-	entries, err := c.history()
+	entries, err := history(c)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func runHistory(c *call) error {
 		return err
 	}
 	if len(c.args) == 2 {
-		n, err := c.number(entries)
+		n, err := textNumber(c, entries)
 		if err != nil {
 			return err
 		}
@@ -94,13 +94,13 @@ func runHistory(c *call) error {
 		if !e.At.IsZero() {
 			at = e.At.Local().Format("2006-01-02 15:04")
 		}
-		t.Row(strconv.Itoa(e.N), at, e.By, c.changeText(e), number(e.Revision))
+		t.Row(strconv.Itoa(e.N), at, e.By, changeText(c.printer, e), number(e.Revision))
 	}
 	return c.printRows(list(editions), t, "")
 }
 
 // history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
-func (c *call) history() ([]etcd.Entry, error) {
+func history(c *call) ([]etcd.Entry, error) {
 	if _, err := strconv.Atoi(c.argument(1)); err != nil && len(c.args) == 2 {
 		return nil, wrongUse("%q is not the number of a text; for example: %s", c.args[1], c.verb.example)
 	}
@@ -128,7 +128,7 @@ func (c *call) history() ([]etcd.Entry, error) {
 }
 
 // number finds the entry that the second argument names.
-func (c *call) number(entries []etcd.Entry) (int, error) {
+func textNumber(c *call, entries []etcd.Entry) (int, error) {
 	n, _ := strconv.Atoi(c.args[1])
 	at := slices.IndexFunc(entries, func(e etcd.Entry) bool { return e.N == n })
 	if at < 0 {
@@ -169,7 +169,7 @@ func whatOf(fields, before map[string]any) etcd.Outcome {
 }
 
 // changeText writes what an edition changed; in narrow tables the first two fields of it.
-func (p *printer) changeText(e edition) string {
+func changeText(p *printer, e edition) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
 	}
@@ -189,7 +189,7 @@ func (p *printer) changeText(e edition) string {
 	if text = strings.Join(fields, ", "); table.Width(text) <= width {
 		return text
 	}
-	return p.few(fields, 1)
+	return few(p, fields, 1)
 }
 
 // fieldChange writes how a field changed, as far as that takes a few words.
@@ -249,11 +249,11 @@ func entryName(entry any) string {
 }
 
 func runRollback(c *call) error {
-	entries, err := c.history()
+	entries, err := history(c)
 	if err != nil {
 		return err
 	}
-	n, err := c.number(entries)
+	n, err := textNumber(c, entries)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func runRollback(c *call) error {
 	if old.Fields == nil {
 		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
 	}
-	e := c.newEdit([]etcd.Change{{Name: name, Fields: old.Fields, Rollback: old.N, AllowUnknown: true}}, nil)
+	e := newEdit(c, []etcd.Change{{Name: name, Fields: old.Fields, Rollback: old.N, AllowUnknown: true}}, nil)
 	if err := e.read(); err != nil {
 		return err
 	}

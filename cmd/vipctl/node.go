@@ -26,6 +26,7 @@ func nodeVerb() *verb {
 			"few hosts are left to find that out. If it is not off, two hosts may answer.\n\n" +
 			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
 		example: "vipctl node set gw1 --mode iptables",
+		values:  modeValues(),
 		flags: []cli.Flag{
 			modeFlag("the `MODE` that the node is to use: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": what its file says"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
@@ -57,43 +58,43 @@ func runNode(c *call) error {
 	case action == "fence":
 		return fenceNode(c, name)
 	case action == "standby":
-		return c.standBy(name)
+		return standBy(c, name)
 	case action == "resume":
-		return c.editNode(name, func(conf *etcd.NodeConfig) { conf.Standby = false })
+		return editNode(c, name, func(conf *etcd.NodeConfig) { conf.Standby = false })
 	case action == "set":
-		return c.setModeAndZone(name)
+		return setModeAndZone(c, name)
 	}
 	return wrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
 }
 
 // standBy puts a node on standby and, with --wait, waits until its VIPs are elsewhere.
-func (c *call) standBy(name string) error {
-	err := c.editNode(name, func(conf *etcd.NodeConfig) { conf.Standby = true })
+func standBy(c *call, name string) error {
+	err := editNode(c, name, func(conf *etcd.NodeConfig) { conf.Standby = true })
 	if err != nil || !c.flags.Bool("wait") {
 		return err
 	}
-	left, err := c.emptied(name)
+	left, err := emptied(c, name)
 	if err == nil && len(left) > 0 {
-		err = errors.New(c.stays(name, left))
+		err = errors.New(stays(c, name, left))
 	}
 	return err
 }
 
 // setModeAndZone sets those of a node that the flags give.
-func (c *call) setModeAndZone(name string) error {
+func setModeAndZone(c *call, name string) error {
 	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
 	if !setsMode && !setsZone {
 		return wrongUse("say what to set: --mode or --zone; for example: %s", c.verb.example)
 	}
-	mode, err := c.mode()
+	mode, err := mode(c)
 	if err != nil {
 		return err
 	}
-	zone, err := c.zone()
+	zone, err := zone(c)
 	if err != nil {
 		return err
 	}
-	return c.editNode(name, func(conf *etcd.NodeConfig) {
+	return editNode(c, name, func(conf *etcd.NodeConfig) {
 		if setsMode {
 			conf.Mode = string(mode)
 		}
@@ -103,7 +104,7 @@ func (c *call) setModeAndZone(name string) error {
 	})
 }
 
-func (c *call) setNode(name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
+func setNode(c *call, name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
 	w, err := c.etcd()
 	if err != nil {
 		return out, err
@@ -111,7 +112,7 @@ func (c *call) setNode(name string, edit func(*etcd.NodeConfig)) (out nodeSet, e
 	out.Node = name
 	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
 		edit(&conf)
-		conf.By, conf.Reason = c.operator(), c.flags.String("reason")
+		conf.By, conf.Reason = operator(c), c.flags.String("reason")
 		out.Config = conf
 		return conf
 	})
@@ -120,12 +121,12 @@ func (c *call) setNode(name string, edit func(*etcd.NodeConfig)) (out nodeSet, e
 }
 
 // editNode changes what a node is told, and prints what that is now.
-func (c *call) editNode(name string, edit func(*etcd.NodeConfig)) error {
-	out, err := c.setNode(name, edit)
+func editNode(c *call, name string, edit func(*etcd.NodeConfig)) error {
+	out, err := setNode(c, name, edit)
 	if err != nil {
 		return err
 	}
-	c.noteUnknownNode(name)
+	noteUnknownNode(c, name)
 	return c.show(out, func() string {
 		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
 		if !out.Changed {
@@ -138,7 +139,7 @@ func (c *call) editNode(name string, edit func(*etcd.NodeConfig)) error {
 // longestZone is how long the name of a zone may be, in bytes.
 const longestZone = 253
 
-func (c *call) zone() (string, error) {
+func zone(c *call) (string, error) {
 	zone := c.flags.String("zone")
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
 		return "", wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
@@ -147,7 +148,7 @@ func (c *call) zone() (string, error) {
 }
 
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
-func (c *call) noteUnknownNode(name string) {
+func noteUnknownNode(c *call, name string) {
 	nodes, err := askEtcd(c, (*etcd.Writer).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
 	here := mapped(nodes, func(n etcd.Node) string { return n.Name })

@@ -64,7 +64,7 @@ func readNodes(c *call, show func([]nodeView) error) error {
 		return err
 	}
 	last, before := frame{}, ""
-	err := c.poll(pace{fleetInterval, fleetPatience}, func() (bool, error) {
+	err := poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		all, err := askEtcd(c, nodeViews)
 		if err != nil {
 			return false, err
@@ -74,7 +74,7 @@ func readNodes(c *call, show func([]nodeView) error) error {
 			return false, nil
 		}
 		before = text
-		err = c.showFrame(&last, func() error { return show(all) })
+		err = showFrame(c.printer, &last, func() error { return show(all) })
 		return err != nil, err
 	})
 	if c.Err() != nil {
@@ -114,7 +114,7 @@ func nodesTable(p *printer, nodes []nodeView) *table.Table {
 			mode += "!"
 		}
 		if !s.At.IsZero() { // a status that has nothing new to tell is not written again
-			seen = p.ago(s.At)
+			seen = ago(p, s.At)
 		}
 		if n.Behind != nil {
 			behind = strconv.FormatInt(*n.Behind, 10)
@@ -127,7 +127,7 @@ func nodesTable(p *printer, nodes []nodeView) *table.Table {
 			frontends = fmt.Sprintf("%d (%d pending, %d failing)", s.Frontends, s.Pending, s.Failing)
 		}
 		t.Row(n.Node, s.Zone, mode, (&etcd.Node{Live: n.Live, Status: n.Status}).Ready(), number(s.Revision), behind, number(s.ProblemCount),
-			p.elapsed(live.Started), configText(n.Config), s.Version, frontends, number(drains), seen, s.Why)
+			elapsed(p, live.Started), configText(n.Config), s.Version, frontends, number(drains), seen, s.Why)
 	}
 	return t
 }

@@ -25,6 +25,7 @@ func planVerb() *verb {
 			"this host's devices; sets that hold clients are empty.\n\n" +
 			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
 		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
+		values:  modeValues(),
 		flags: []cli.Flag{
 			modeFlag("plan for this `MODE`; default: what FILE says; auto is the one that vipd most likely takes on this host"),
 			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
@@ -35,7 +36,7 @@ func planVerb() *verb {
 }
 
 func runPlan(c *call) error {
-	name, err := c.mode()
+	name, err := mode(c)
 	if err != nil {
 		return err
 	}
@@ -104,8 +105,13 @@ func modeFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "mode", Usage: usage}
 }
 
+// modeValues complete the flag of modeFlag.
+func modeValues() map[string]completer {
+	return map[string]completer{"mode": oneOf(config.ModeName("").Values()...)}
+}
+
 // mode reads --mode: "" where it is not given.
-func (c *call) mode() (config.ModeName, error) {
+func mode(c *call) (config.ModeName, error) {
 	text := c.flags.String("mode")
 	if text == "" {
 		return "", nil

@@ -34,16 +34,16 @@ func runPool(c *call) error {
 	action, rest := c.args[0], c.args[1:]
 	switch {
 	case action == "set" && len(rest) >= 2:
-		return c.setPool(rest[0], rest[1:])
+		return setPool(c, rest[0], rest[1:])
 	case action == "get" && len(rest) <= 1:
 		return get(c, pools())
 	case action == "delete" && len(rest) == 1:
-		return c.writePool(rest[0], nil, "removed")
+		return writePool(c, rest[0], nil, "removed")
 	}
 	return wrongUse("usage: vipctl pool %s; for example: %s", c.verb.args, c.verb.example)
 }
 
-func (c *call) setPool(name string, networks []string) error {
+func setPool(c *call, name string, networks []string) error {
 	var cidrs []netip.Prefix
 	for _, text := range networks {
 		cidr, err := decode.ParsePrefix(text)
@@ -52,11 +52,11 @@ func (c *call) setPool(name string, networks []string) error {
 		}
 		cidrs = append(cidrs, cidr)
 	}
-	return c.writePool(name, cidrs, "set")
+	return writePool(c, name, cidrs, "set")
 }
 
 // writePool gives a pool these networks, or removes it where there are none.
-func (c *call) writePool(name string, cidrs []netip.Prefix, what string) error {
+func writePool(c *call, name string, cidrs []netip.Prefix, what string) error {
 	w, err := c.etcd()
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func poolsTable(p *printer, pools []etcd.Pool) *table.Table {
 		table.Column{Title: "HELD", Right: true}, table.Column{Title: "FREE", Right: true}, table.Column{Title: "PROBLEM", Style: problemStyle})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	for _, o := range pools {
-		t.Row(o.Name, p.few(mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
+		t.Row(o.Name, few(p, mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
 	}
 	return t
 }

@@ -93,7 +93,7 @@ func runRegister(c *call) error {
 	case c.flags.Duration("timeout") < 0 || c.flags.Duration("kill-after") < 0:
 		return wrongUse("--timeout and --kill-after can't be below zero")
 	}
-	r, err := c.registration(own[0], own[1])
+	r, err := newRegistration(c, own[0], own[1])
 	if err != nil {
 		return err
 	}
@@ -105,13 +105,13 @@ func runRegister(c *call) error {
 	return r.leave()
 }
 
-func (c *call) registration(service, address string) (*registration, error) {
+func newRegistration(c *call, service, address string) (*registration, error) {
 	name := balancer.Name(plainService(service))
 	t, err := balancer.ParseTarget(name, address)
 	if err != nil {
 		return nil, wrongUse("%v", err)
 	}
-	zone, err := c.zone()
+	zone, err := zone(c)
 	if err != nil {
 		return nil, err
 	}

@@ -45,12 +45,12 @@ func runReload(c *call) error {
 	if c.flags.Bool("prune") {
 		flags = append(flags, api.ReloadPrune)
 	}
-	r, err := client.Reload(c, c.operator(), flags...)
+	r, err := client.Reload(c, operator(c), flags...)
 	if err != nil {
 		return err
 	}
 	err = c.show(r, func() string {
-		return c.problemLines(r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n",
+		return problemLines(c.printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n",
 			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), prunable(r.Vanished))
 	})
 	return cmp.Or(err, reported(r.Problems))
@@ -78,7 +78,7 @@ func prunable(names []balancer.Name) string {
 	return fmt.Sprintf("; vipctl reload --prune would remove %s", strings.Join(mapped(names, func(n balancer.Name) string { return string(n) }), ", "))
 }
 
-func (p *printer) problemLines(problems []balancer.Problem) string {
+func problemLines(p *printer, problems []balancer.Problem) string {
 	return strings.Join(mapped(problems, func(problem balancer.Problem) string {
 		return p.paint(problemLine(&problem), severityStyle(problem.Severity)) + "\n"
 	}), "")

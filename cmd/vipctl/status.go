@@ -30,7 +30,7 @@ func statusVerb() *verb {
 
 func runStatus(c *call) error {
 	return showDaemon(c, "status", (*api.Client).Status, func(s api.Status) error {
-		return c.show(s, func() string { return c.statusText(&s) })
+		return c.show(s, func() string { return statusText(c.printer, &s) })
 	})
 }
 
@@ -77,13 +77,13 @@ func (out *sheet) section(title string, t *table.Table) {
 	}
 }
 
-func (p *printer) statusText(s *api.Status) string {
+func statusText(p *printer, s *api.Status) string {
 	out := &sheet{printer: p}
 	node := s.Node
 	if s.Zone != "" {
 		node += " in zone " + s.Zone
 	}
-	out.text("node", fmt.Sprintf("%s, vipd %s, started %s", node, s.Version, p.ago(s.Started)))
+	out.text("node", fmt.Sprintf("%s, vipd %s, started %s", node, s.Version, ago(p, s.Started)))
 	out.mode(s.Mode.InUse, s.Mode.Wanted, s.Mode.Reason, s.Mode.Fallback)
 	switch detail := s.Mode.Detail; {
 	case detail != "" && s.Mode.InUse == "userspace":
@@ -109,7 +109,7 @@ func (out *sheet) byHand(s *api.Status) {
 	const most = 3
 	label := "by hand"
 	for _, t := range s.ByHand[:min(most, len(s.ByHand))] {
-		out.painted(label, fmt.Sprintf("%s/%s: %s", t.Service, t.Address, out.override(t.Override)), table.Notice)
+		out.painted(label, fmt.Sprintf("%s/%s: %s", t.Service, t.Address, override(out.printer, t.Override)), table.Notice)
 		label = ""
 	}
 	if more := s.Overrides - most; more > 0 {
@@ -164,7 +164,7 @@ func (out *sheet) sync(s *api.Status) {
 	}
 	out.text("sync", text)
 	if !y.Last.IsZero() {
-		out.text("", fmt.Sprintf("last %s, took %s, %s", out.ago(y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
+		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.printer, y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
 	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
@@ -198,7 +198,7 @@ func (out *sheet) addresses(addresses []api.Address) {
 		shown = shown[:addressLines]
 	}
 	t := table.New(table.Column{}, table.Column{}, table.Column{})
-	notes := out.commonNotes(addresses)
+	notes := commonNotes(out.printer, addresses)
 	maps.DeleteFunc(notes, func(note string, _ []string) bool {
 		return !slices.ContainsFunc(shown, func(a api.Address) bool { return oneLine(a.Note) == note })
 	})
@@ -237,7 +237,7 @@ func heldText(a api.Address) string {
 
 // commonNotes returns, with all their addresses, the notes that are said below the list: those of several addresses, and
 // those that have no room beside one. The wide form has none.
-func (p *printer) commonNotes(addresses []api.Address) map[string][]string {
+func commonNotes(p *printer, addresses []api.Address) map[string][]string {
 	of := map[string][]string{}
 	if p.format == formWide {
 		return of

@@ -44,12 +44,12 @@ func runTop(c *call) error {
 	}
 	service := balancer.Name(plainService(c.argument(0)))
 	if service != "" {
-		if err := c.isService(string(service)); err != nil {
+		if err := isService(c, string(service)); err != nil {
 			return err
 		}
 	}
 	if c.flags.Bool("once") || !c.outTerminal || c.format == formJSON {
-		return c.topOnce(service)
+		return topOnce(c, service)
 	}
 	client, err := c.client()
 	if err != nil {
@@ -83,7 +83,7 @@ func (u unasked) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-func (c *call) topOnce(service balancer.Name) error {
+func topOnce(c *call, service balancer.Name) error {
 	var w rates.Window
 	for i := range 2 {
 		if i > 0 {

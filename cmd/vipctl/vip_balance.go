@@ -89,15 +89,15 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	}
 }
 
-func (c *call) balanceVIPs() error {
-	all, weights, err := c.ownedVIPs()
+func balanceVIPs(c *call) error {
+	all, weights, err := ownedVIPs(c)
 	if err != nil {
 		return err
 	}
 	moves := evenOut(all, weights)
 	if !c.flags.Bool("dry-run") {
 		for i, m := range moves {
-			if _, err := c.moveVIP(m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance"), false); err != nil {
+			if _, err := moveVIP(c, m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance"), false); err != nil {
 				return fmt.Errorf("%s of %s moved: %w", wording.Count(i, "VIP"), wording.Count(len(moves), "VIP"), err)
 			}
 		}
@@ -117,7 +117,7 @@ func (c *call) balanceVIPs() error {
 // emptying bounds how long a node on standby may take to give its VIPs away.
 const emptying = 10 * time.Second
 
-func (c *call) takesPart(node string) (bool, error) {
+func takesPart(c *call, node string) (bool, error) {
 	w, err := c.etcd()
 	if err != nil {
 		return false, err
@@ -128,33 +128,33 @@ func (c *call) takesPart(node string) (bool, error) {
 }
 
 // drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back. It says what came of it.
-func (c *call) drainVIPs(node string, on bool) error {
-	if _, err := c.setNode(node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil {
+func drainVIPs(c *call, node string, on bool) error {
+	if _, err := setNode(c, node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil {
 		return err
 	}
 	if !on {
 		c.say("node %s: it may own VIPs again", node)
 		return nil
 	}
-	left, err := c.emptied(node)
+	left, err := emptied(c, node)
 	if err != nil {
 		return err
 	}
 	now := "its VIPs are elsewhere"
 	if len(left) > 0 {
-		c.hint("%s", c.stays(node, left))
+		c.hint("%s", stays(c, node, left))
 		now = "it takes no VIPs"
 	}
 	c.say("node %s: %s until \"vipctl undrain --node %s\"", node, now, node)
 	return nil
 }
 
-func (c *call) stays(node string, left []string) string {
-	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, c.few(left, 3))
+func stays(c *call, node string, left []string) string {
+	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.printer, left, 3))
 }
 
 // emptied waits until a node that is on standby owns no VIP, and returns those that stay.
-func (c *call) emptied(node string) ([]string, error) {
+func emptied(c *call, node string) ([]string, error) {
 	w, err := c.etcd()
 	if err != nil {
 		return nil, err

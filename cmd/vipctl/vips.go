@@ -38,7 +38,7 @@ func vipVerb() *verb {
 }
 
 func vipNames(c *call, _ []string) []string {
-	all, _, _ := c.ownedVIPs() // no answer, no names
+	all, _, _ := ownedVIPs(c) // no answer, no names
 	return mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
@@ -72,7 +72,7 @@ func (v *ownedVIP) name() string { return v.VIP.String() }
 
 // ownedVIPs reads the VIPs that have or are to have one owner, and the weights of the nodes that take part. Settings that stand in
 // the files of nodes are not seen here.
-func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
+func ownedVIPs(c *call) (all []ownedVIP, weights map[string]int, err error) {
 	w, err := c.etcd()
 	if err != nil {
 		return nil, nil, err
@@ -161,18 +161,18 @@ func byName(all []ownedVIP) []ownedVIP {
 func runVIP(c *call) error {
 	switch {
 	case c.args[0] == "balance" && len(c.args) == 1:
-		return c.balanceVIPs()
+		return balanceVIPs(c)
 	case c.args[0] != "move":
 		return wrongUse("\"vipctl vip\" knows move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.args, " "))
 	case len(c.args) == 1:
 		return wrongUse("say which VIP to move; for example: %s", c.verb.example)
 	}
-	a, err := c.vipNamed(c.args[1])
+	a, err := vipNamed(c, c.args[1])
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	to, err := c.moveVIP(a, c.flags.String("to"), c.flags.String("reason"), c.flags.Bool("force"))
+	to, err := moveVIP(c, a, c.flags.String("to"), c.flags.String("reason"), c.flags.Bool("force"))
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func runVIP(c *call) error {
 }
 
 // moveVIP returns when a VIP has another owner, which is named, or why it has none within --timeout. A forced one stays there.
-func (c *call) moveVIP(a netip.Addr, to, reason string, force bool) (owner string, err error) {
+func moveVIP(c *call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.etcd()
 	if err != nil {
 		return "", err
@@ -190,12 +190,12 @@ func (c *call) moveVIP(a netip.Addr, to, reason string, force bool) (owner strin
 	ctx, cancel := context.WithTimeout(c, limit)
 	defer cancel()
 	return w.MoveVIP(ctx, a, failover.Move{
-		To: to, Request: failover.Request{By: c.operator(), Reason: reason}, Until: c.now().Add(limit), Force: force,
+		To: to, Request: failover.Request{By: operator(c), Reason: reason}, Until: c.now().Add(limit), Force: force,
 	})
 }
 
 // vipNamed is the VIP of an argument: an address, or the first one of @GROUP.
-func (c *call) vipNamed(name string) (a netip.Addr, err error) {
+func vipNamed(c *call, name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
 	if !ok || group == "" {
 		if a, err = netip.ParseAddr(name); err != nil {
@@ -203,7 +203,7 @@ func (c *call) vipNamed(name string) (a netip.Addr, err error) {
 		}
 		return a, err
 	}
-	all, _, err := c.ownedVIPs()
+	all, _, err := ownedVIPs(c)
 	if err != nil {
 		return a, err
 	}
@@ -223,7 +223,7 @@ func fenceNode(c *call, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.FenceNode(c, name, failover.Fence{Request: failover.Request{By: c.operator(), Reason: c.flags.String("reason")}}); err != nil {
+	if err := w.FenceNode(c, name, failover.Fence{Request: failover.Request{By: operator(c), Reason: c.flags.String("reason")}}); err != nil {
 		return err
 	}
 	return c.show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
@@ -242,7 +242,7 @@ const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\
 
 // readVIPs hands them to show. One of those that are asked for that has no owner is an error at the end.
 func readVIPs(c *call, show func([]ownedVIP) error) error {
-	all, weights, err := c.ownedVIPs()
+	all, weights, err := ownedVIPs(c)
 	if err == nil {
 		err = show(all)
 	}
@@ -273,7 +273,7 @@ func vipsTable(p *printer, vips []ownedVIP) *table.Table {
 		if v.Owner != "" {
 			owner, since = v.Owner, v.Since.Local().Format(time.DateTime)
 		}
-		t.Row(v.name(), v.Hold, owner, since, v.Group, v.Why, p.few(v.Ready, 3), p.few(v.Services, 3))
+		t.Row(v.name(), v.Hold, owner, since, v.Group, v.Why, few(p, v.Ready, 3), few(p, v.Services, 3))
 	}
 	return t
 }

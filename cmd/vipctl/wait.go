@@ -25,6 +25,7 @@ func waitVerb() *verb {
 			"that lag are named, and the exit code is 1. A node that refuses a service has applied the revision, too; " +
 			"its problems are printed. While etcd is unreachable, wait goes on waiting.",
 		example: "vipctl wait --revision 1042 --timeout 30s",
+		values:  map[string]completer{"nodes": nodeNames},
 		flags: []cli.Flag{
 			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
 			&cli.DurationFlag{Name: "timeout", Usage: "give up after this `TIME`; 0: never"},
@@ -48,7 +49,7 @@ type waited struct {
 }
 
 func runWait(c *call) error {
-	v, timeout, err := c.waitedFor()
+	v, timeout, err := waitedFor(c)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func runWait(c *call) error {
 	late := errors.Is(err, context.DeadlineExceeded) && c.Err() == nil
 	switch {
 	case err == nil:
-		return c.applied(v)
+		return applied(c, v)
 	case late && len(lag) > 0:
 		return fmt.Errorf("revision %d is not everywhere after %s: %s", v.revision, timeout, names(lag))
 	case late:
@@ -83,7 +84,7 @@ func runWait(c *call) error {
 	return err
 }
 
-func (c *call) waitedFor() (*vigil, time.Duration, error) {
+func waitedFor(c *call) (*vigil, time.Duration, error) {
 	v := &vigil{revision: c.flags.Int64("revision")}
 	timeout := c.flags.Duration("timeout")
 	switch {
@@ -101,7 +102,7 @@ func (c *call) waitedFor() (*vigil, time.Duration, error) {
 }
 
 // applied says that it is everywhere, and where it is not and was not waited for.
-func (c *call) applied(v *vigil) error {
+func applied(c *call, v *vigil) error {
 	if len(v.gone) > 0 {
 		c.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
@@ -298,7 +299,7 @@ var errNoNode = errors.New("no vipd runs here: none has a status in this etcd un
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
 // which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
 func (v *vigil) keep(c *call, show func([]laggard)) (lag []laggard, err error) {
-	err = c.poll(pace{fleetInterval, fleetPatience}, func() (bool, error) {
+	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := c.writer.Statuses(c)
 		if err != nil {
 			return false, err

@@ -33,21 +33,21 @@ func pair(d, big time.Duration, bigName string, small time.Duration, smallName s
 }
 
 // elapsed writes how long ago t was; nothing where that is not known.
-func (p *printer) elapsed(t time.Time) string {
+func elapsed(p *printer, t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return roughly(p.now().Sub(t))
 }
 
-func (p *printer) ago(t time.Time) string {
+func ago(p *printer, t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
 	return roughly(p.now().Sub(t)) + " ago"
 }
 
-func (p *printer) ahead(t time.Time) string {
+func ahead(p *printer, t time.Time) string {
 	if d := t.Sub(p.now()); d >= time.Second {
 		return "in " + roughly(d)
 	}
@@ -55,11 +55,11 @@ func (p *printer) ahead(t time.Time) string {
 }
 
 // when is how far ahead t is, or how long ago it was.
-func (p *printer) when(t time.Time) string {
+func when(p *printer, t time.Time) string {
 	if t.After(p.now()) {
-		return p.ahead(t)
+		return ahead(p, t)
 	}
-	return p.ago(t)
+	return ago(p, t)
 }
 
 // transferred writes the bytes of both directions; nothing where there are none, or they are not counted.
@@ -100,7 +100,7 @@ func severityStyle(s balancer.Severity) table.Style {
 }
 
 // override writes what an operator said by hand.
-func (p *printer) override(o *balancer.Override) string {
+func override(p *printer, o *balancer.Override) string {
 	if o == nil {
 		return ""
 	}
@@ -108,7 +108,7 @@ func (p *printer) override(o *balancer.Override) string {
 	weighed, drained := o.Signed()
 	lapses := func(before string, at time.Time, after string) {
 		if !at.IsZero() {
-			text += before + "lapses " + p.ahead(at) + after
+			text += before + "lapses " + ahead(p, at) + after
 		}
 	}
 	if o.Weight != nil {
@@ -130,7 +130,7 @@ func (p *printer) override(o *balancer.Override) string {
 		lapses(" (", o.DrainingExpires, ")")
 	}
 	if !o.Until.IsZero() {
-		text += ", cut " + p.when(o.Until)
+		text += ", cut " + when(p, o.Until)
 	}
 	lapses(", ", o.Expires, "")
 	if o.Draining == nil {

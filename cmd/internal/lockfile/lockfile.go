@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -33,6 +34,9 @@ func Take(path string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// Path returns the file that a daemon locks in its run_dir for its whole life.
+func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
 // Lost reports whether a lock's file was removed or replaced, so that another process could take a lock of the same name.
 func Lost(f *os.File) bool {

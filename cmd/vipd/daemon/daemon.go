@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -172,7 +171,7 @@ func (d *Daemon) openFiles() (err error) {
 	if err := makeFolder(d.config.RunDir); err != nil {
 		return folderError(err)
 	}
-	d.lock, err = lockfile.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
+	d.lock, err = lockfile.Take(lockfile.Path(d.config.RunDir))
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("%w: stop it, or take its place with --replace; or give this one another run_dir", err)
 	}

@@ -34,18 +34,12 @@ type verb struct {
 	hidden bool
 	// wraps: the arguments may end in "--" and a command, and "--" is left among them.
 	wraps bool
-	// kinds: the first argument is a kind of thing, which may be abbreviated, and joined with a name: svc/web.
-	kinds bool
-	run   func(c *call) error
-}
-
-// verbs are all commands, in the order of help.
-func verbs() []*verb {
-	return []*verb{
-		checkVerb(), planVerb(), convertVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), topVerb(), explainVerb(), eventsVerb(), checkNowVerb(),
-		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(), ownershipVerb(),
-		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), debugVerb(), completionVerb(), versionVerb(), completeVerb(),
-	}
+	// spellOut rewrites the arguments of a verb whose first one is a kind of thing, which may be abbreviated, and joined with a
+	// name: svc/web. Nil leaves them.
+	spellOut func(args []string) []string
+	// values complete what follows flags, by the flags' names.
+	values map[string]completer
+	run    func(c *call) error
 }
 
 // allFlags are the verb's own and those that all have.
@@ -74,11 +68,10 @@ func takesValue(f cli.Flag) bool {
 
 func (v *verb) usage() string { return strings.TrimSpace("vipctl " + v.name + " " + v.args) }
 
-func execute(ctx context.Context, w world, typed []string) error {
+func execute(ctx context.Context, w world, all []*verb, typed []string) error {
 	if len(typed) > 0 && typed[0] == completeName {
 		typed = append([]string{completeName, "--"}, typed[1:]...) // they are not parsed
 	}
-	all := verbs()
 	line, err := parse(ctx, all, typed)
 	switch {
 	case err != nil:
@@ -88,12 +81,12 @@ func execute(ctx context.Context, w world, typed []string) error {
 	case line.help:
 		return (&printer{world: w}).print(line.verb.help())
 	}
-	return line.run(ctx, w)
+	return line.run(ctx, w, all)
 }
 
 // run runs the verb of a command line.
-func (l *commandLine) run(ctx context.Context, w world) error {
-	c := newCall(ctx, w, l)
+func (l *commandLine) run(ctx context.Context, w world, all []*verb) error {
+	c := newCall(ctx, w, all, l)
 	if err := c.prepare(); err != nil {
 		return err
 	}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// completeName is the verb that the scripts call, with the words up to the cursor, the last one unfinished.
+const completeName = "__complete"
+
+// Where nothing is offered, the shells fall back to file names.
+const bashCompletion = `# bash completion of vipctl
+_vipctl() {
+    local line cur="${COMP_WORDS[COMP_CWORD]}" words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    # Words are broken at ":" and "=", which addresses and flags contain; read them from the line instead.
+    line="${COMP_LINE:0:COMP_POINT}"
+    read -r -a words <<<"$line"
+    words=("${words[@]:1}")
+    [[ "$line" == *[[:space:]] ]] && words+=("")
+    COMPREPLY=()
+    local offered word="${words[${#words[@]}-1]}" cut="" each
+    [[ "$word" != "$cur" ]] && cut="${word%"$cur"}"
+    mapfile -t offered < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)
+    for each in "${offered[@]}"; do
+        [[ "$each" == "$cut"* ]] && COMPREPLY+=("${each#"$cut"}")
+    done
+}
+complete -o default -F _vipctl vipctl
+`
+
+const zshCompletion = `#compdef vipctl
+# zsh completion of vipctl
+_vipctl() {
+    local -a offered
+    offered=("${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    offered=("${(@)offered:#}")
+    if (( ${#offered} )); then
+        compadd -- "${offered[@]}"
+    else
+        _files
+    fi
+}
+if [[ "${funcstack[1]}" == _vipctl ]]; then
+    _vipctl "$@"
+else
+    compdef _vipctl vipctl
+fi
+`
+
+const fishCompletion = `# fish completion of vipctl
+function __vipctl_offered
+    set -l words (commandline -opc)
+    set -l last (commandline -ct)
+    $words[1] __complete $words[2..-1] "$last" 2>/dev/null
+end
+function __vipctl_has_offers
+    count (__vipctl_offered) >/dev/null
+end
+complete -c vipctl -n __vipctl_has_offers -f
+complete -c vipctl -a '(__vipctl_offered)'
+`
+
+func completeVerb() *verb {
+	return &verb{
+		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, most: -1, fleet: true,
+		about: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", example: "vipctl __complete get \"\"",
+		run: runComplete,
+	}
+}
+
+// completionWait bounds the questions to the daemon: a user waits behind Tab.
+const completionWait = time.Second
+
+// runComplete never fails: a Tab that finds nothing is no error.
+func runComplete(c *call) error {
+	ctx, cancel := context.WithTimeout(c.Context, completionWait)
+	defer cancel()
+	words := slices.Clone(c.args)
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	c.Context = ctx
+	last := words[len(words)-1]
+	var b strings.Builder
+	for _, offer := range offers(c, words[:len(words)-1], last) {
+		if strings.HasPrefix(offer, last) {
+			fmt.Fprintln(&b, offer)
+		}
+	}
+	return c.print(b.String())
+}
+
+// offers lists what may stand behind before.
+func offers(c *call, before []string, last string) []string {
+	all := c.verbs
+	args, used, _ := scan(before, takenBy(all, verbIn(all, before)))
+	var v *verb
+	if len(args) > 0 {
+		if v = verbNamed(all, args[0]); v == nil {
+			return nil
+		}
+		args = args[1:]
+	}
+	for _, f := range used {
+		if f.lacks {
+			return c.offerValue(v, f.name)
+		}
+		if slices.Contains(placeFlags(), f.name) {
+			_ = c.flags.Set(f.name, f.value) // an unknown flag is none of a Tab's business
+		}
+	}
+	c.socketWins = socketWins(used)
+	c.fleetWide = c.namesEtcd()
+	switch {
+	case strings.HasPrefix(last, "-"):
+		return offerFlags(v)
+	case v == nil:
+		return verbNames(all)
+	case v.complete != nil:
+		c.verb = v
+		return slices.Compact(slices.Sorted(slices.Values(v.complete(c, args))))
+	}
+	return nil
+}
+
+// placeFlags say what to ask for names: the daemon, or etcd.
+func placeFlags() []string {
+	names := []string{"socket", "config"}
+	for _, f := range fleetFlags() {
+		names = append(names, f.Names()...)
+	}
+	return names
+}
+
+func offerFlags(v *verb) []string {
+	v = cmp.Or(v, &verb{})
+	out := []string{"--help"}
+	for _, f := range v.allFlags() {
+		for _, name := range f.Names() {
+			out = append(out, dashed(name))
+		}
+	}
+	return out
+}
+
+func (c *call) offerValue(v *verb, flag string) []string {
+	switch {
+	case v == nil:
+	case flag == "o" || flag == "output":
+		return v.forms()
+	case v.values[flag] != nil:
+		return v.values[flag](c, nil)
+	}
+	return nil
+}
