@@ -5,15 +5,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 )
 
-func applyVerb() *verb {
-	return &verb{
-		name: "apply", args: "-f FILE", brief: "write services to etcd",
-		about: "Makes the services in etcd what FILE says: creates missing ones, updates those that differ, and leaves the " +
+func applyVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "apply", Args: "-f FILE", Brief: "write services to etcd",
+		About: "Makes the services in etcd what FILE says: creates missing ones, updates those that differ, and leaves the " +
 			"others alone. FILE is TOML or JSON; -f may be repeated, and takes a folder (its *.toml and *.json) and - " +
 			"(standard input). JSON is {\"services\": {NAME: {...}}}, as \"vipctl export -o json\" prints it; the outer object " +
 			"may be left out.\n\n" +
@@ -23,33 +22,33 @@ func applyVerb() *verb {
 			"them and the time. Settings of addresses ([vips.\"ADDRESS\"]) are written beside the services.\n\n" +
 			"Fields that this version does not know are errors, unless the service has them in etcd already. The last line " +
 			"names the revision that \"vipctl wait\" waits for.",
-		example: "vipctl apply -f services.toml --dry-run",
-		flags: []cli.Flag{
+		Example: "vipctl apply -f services.toml --dry-run",
+		Flags: []cli.Flag{
 			recursiveFlag(),
 			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
 			dryRunFlag(),
 			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
 			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
 		},
-		formats: []string{formTable, formJSON}, fleet: true,
-		run: runApply, traced: true,
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
+		Run: runApply, Traced: true,
 	}
 }
 
-func runApply(c *call) error {
-	places := c.flags.StringSlice("file")
+func runApply(c *cli.Call) error {
+	places := c.Flags.StringSlice("file")
 	if len(places) == 0 {
-		return wrongUse("\"vipctl apply\" needs -f FILE; for example: %s", c.verb.example)
+		return cli.WrongUse("\"vipctl apply\" needs -f FILE; for example: %s", c.Verb.Example)
 	}
-	g, err := readGiven(c, places, c.flags.Bool("recursive"))
+	g, err := readGiven(c, places, c.Flags.Bool("recursive"))
 	if err != nil {
 		return err
 	}
-	prune := c.flags.Bool("prune")
+	prune := c.Flags.Bool("prune")
 	if err := g.sufficient(places, prune); err != nil {
 		return err
 	}
-	e := newEdit(c, g.changes(c.flags.Bool("allow-unknown")), g.problems)
+	e := newEdit(c, g.changes(c.Flags.Bool("allow-unknown")), g.problems)
 	if slices.ContainsFunc(e.plan.Problems, isError) {
 		return e.refuse()
 	}
@@ -65,7 +64,7 @@ func runApply(c *call) error {
 	if err := e.judge(); err != nil {
 		return err
 	}
-	return e.finish(c.flags.Bool("dry-run"))
+	return e.finish(c.Flags.Bool("dry-run"))
 }
 
 // sufficient refuses files that define nothing: most likely they are not what they were meant to be, and pruning by

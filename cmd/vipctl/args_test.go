@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/urfave/cli/v2"
-
+	"vipd/cmd/internal/cli"
 	"vipd/test/wait"
 )
 
@@ -59,8 +58,8 @@ func TestParse(t *testing.T) {
 		{"", `no command is given; "vipctl --help" lists them`},
 	} {
 		t.Run(test.typed, func(t *testing.T) {
-			line, err := parse(t.Context(), verbs(), strings.Fields(test.typed))
-			var usage *usageError
+			line, err := cli.Parse(t.Context(), verbs(), strings.Fields(test.typed))
+			var usage *cli.UsageError
 			switch {
 			case errors.As(err, &usage):
 				if err.Error() != test.want {
@@ -76,24 +75,24 @@ func TestParse(t *testing.T) {
 }
 
 // parsed is a command line with the flags that are set, by their first names and in front of the arguments.
-func parsed(l *commandLine) string {
+func parsed(l *cli.CommandLine) string {
 	words := []string{"vipctl"}
-	if l.verb != nil {
-		words = append(words, l.verb.name)
+	if l.Verb != nil {
+		words = append(words, l.Verb.Name)
 	}
-	if l.help {
+	if l.Help {
 		return strings.Join(append(words, "--help"), " ")
 	}
-	for _, f := range l.verb.allFlags() {
-		if name := f.Names()[0]; l.flags.IsSet(name) {
-			value := l.flags.Value(name)
+	for _, f := range l.Verb.AllFlags() {
+		if name := f.Names()[0]; l.Flags.IsSet(name) {
+			value := l.Flags.Value(name)
 			if _, several := f.(*cli.StringSliceFlag); several {
-				value = l.flags.StringSlice(name)
+				value = l.Flags.StringSlice(name)
 			}
 			words = append(words, fmt.Sprintf("--%s=%v", name, value))
 		}
 	}
-	return strings.Join(append(append(words, "--"), l.args...), " ")
+	return strings.Join(append(append(words, "--"), l.Args...), " ")
 }
 
 // Wherever flags stand among the words, they come out the same, in front of the same arguments.
@@ -108,7 +107,7 @@ func TestParseInAnyOrder(t *testing.T) {
 			line = slices.Insert(line, r.IntN(len(line)+1), flags[i])
 		}
 		typed := slices.Concat(line...)
-		got, err := parse(t.Context(), verbs(), typed)
+		got, err := cli.Parse(t.Context(), verbs(), typed)
 		if err != nil {
 			t.Fatalf("%q: %v", typed, err)
 		}
@@ -124,8 +123,8 @@ func FuzzParse(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		_, err := parse(t.Context(), verbs(), strings.Split(line, "\x00"))
-		var usage *usageError
+		_, err := cli.Parse(t.Context(), verbs(), strings.Split(line, "\x00"))
+		var usage *cli.UsageError
 		if err != nil && !errors.As(err, &usage) {
 			t.Errorf("%q: got %v, want a usage error", line, err)
 		}
@@ -140,12 +139,12 @@ func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	takes := map[string]bool{}
 	differ := []string{"f"} // a file, as for kubectl apply, and to follow, as for tail
 	for _, v := range verbs() {
-		for _, f := range v.allFlags() {
+		for _, f := range v.AllFlags() {
 			for _, name := range f.Names() {
-				if before, known := takes[name]; known && before != takesValue(f) && !slices.Contains(differ, name) {
-					t.Errorf("flag %s takes a value with %s only", dashed(name), v.name)
+				if before, known := takes[name]; known && before != cli.TakesValue(f) && !slices.Contains(differ, name) {
+					t.Errorf("flag %s takes a value with %s only", cli.Dashed(name), v.Name)
 				}
-				takes[name] = takesValue(f)
+				takes[name] = cli.TakesValue(f)
 			}
 		}
 	}
@@ -159,7 +158,7 @@ func TestSocketWins(t *testing.T) {
 		"get services":                           false,
 		"get services --socket /s --etcd http:/": false,
 	} {
-		if a, err := parse(t.Context(), verbs(), strings.Fields(line)); err != nil || a.socketWins != want {
+		if a, err := cli.Parse(t.Context(), verbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
 			t.Errorf("%s: got %+v, %v", line, a, err)
 		}
 	}

@@ -11,19 +11,20 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
 )
 
 // await asks again and again, and does not follow changes: the end of a connection is none.
 func (d *daemonOverride) await() error {
-	client, err := d.client()
+	client, err := d.Client()
 	if err != nil {
 		return err
 	}
-	progress := &progress{printer: d.printer}
+	progress := &progress{Printer: d.Printer}
 	left := uint64(0)
-	err = poll(d.call, pace{250 * time.Millisecond, firstPatience}, func() (bool, error) {
+	err = poll(d.Call, pace{250 * time.Millisecond, firstPatience}, func() (bool, error) {
 		endpoints, err := client.Endpoints(d)
 		if err != nil {
 			return false, err
@@ -40,34 +41,34 @@ func (d *daemonOverride) await() error {
 		return false, nil
 	})
 	progress.end()
-	return ended(d.call, err, d.targets, left, "", "")
+	return ended(d.Call, err, d.targets, left, "", "")
 }
 
 // ended says how the waiting for a drain ended, with err or not. Left were the connections at the last look, and stillOn
 // says on which nodes; doneOn says how many nodes have none.
-func ended(c *call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
+func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
 		return abandoned(c, left, stillOn)
 	case err != nil:
 		return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
-	case c.format == formJSON:
+	case c.Format == cli.FormJSON:
 		return nil
 	}
 	how := ""
 	inTime := func(t api.OverrideTarget) bool {
-		return t.Override == nil || t.Override.Until.IsZero() || c.now().Before(t.Override.Until)
+		return t.Override == nil || t.Override.Until.IsZero() || c.Now().Before(t.Override.Until)
 	}
 	if left > 0 && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return !inTime(t) }) {
 		how = fmt.Sprintf(": up to %s that had not ended in time were cut", wording.Count(left, "connection"))
 	}
-	return c.print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
+	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
 // abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
-func abandoned(c *call, left uint64, where string) error {
-	what := strings.Join(c.args, " ")
-	if node := c.flags.String("node"); node != "" {
+func abandoned(c *cli.Call, left uint64, where string) error {
+	what := strings.Join(c.Args, " ")
+	if node := c.Flags.String("node"); node != "" {
 		what = "--node " + node
 	}
 	why := "interrupted"
@@ -123,24 +124,24 @@ func isAt(endpoint, target string) bool {
 
 // progress shows on a terminal what is waited for, in one line that changes.
 type progress struct {
-	*printer
+	*cli.Printer
 	width int // of the line so far
 }
 
 func (p *progress) text(text string) {
-	if !p.errTerminal {
+	if !p.ErrTerminal {
 		return
 	}
 	if runes := []rune(text); len(runes) > lineWidth {
 		text = string(runes[:lineWidth-3]) + "..."
 	}
-	fmt.Fprintf(p.stderr, "\r%-*s", p.width, text)
+	fmt.Fprintf(p.Stderr, "\r%-*s", p.width, text)
 	p.width = max(p.width, len(text))
 }
 
 // end wipes the line.
 func (p *progress) end() {
 	if p.width > 0 {
-		_, _ = io.WriteString(p.stderr, "\r"+strings.Repeat(" ", p.width)+"\r")
+		_, _ = io.WriteString(p.Stderr, "\r"+strings.Repeat(" ", p.width)+"\r")
 	}
 }

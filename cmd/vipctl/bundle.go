@@ -17,44 +17,44 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
-	"github.com/urfave/cli/v2"
 
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/store/tomlfile"
 )
 
-func debugVerb() *verb {
-	return &verb{
-		name: "debug", args: "bundle", brief: "gather what a bug report needs, in one file",
-		about: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
+func debugVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "debug", Args: "bundle", Brief: "gather what a bug report needs, in one file",
+		About: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
 			"configuration and services files, what vipd has in the kernel, addresses and routes, and what its goroutines " +
 			"do. What can't be gathered says why, in its place.\n\n" +
 			"Headers and texts that checks send, arguments of programs, and passwords and queries in URLs are replaced by \"(hidden)\". " +
 			"Files that hold passwords or keys are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
-		example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
-		flags: []cli.Flag{
+		Example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
+		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "write to `FILE`; \"-\": to stdout; default: vipd-HOST-TIME.tar.gz in this folder"},
 		},
-		least: 1, most: 1,
-		complete: inTurn(oneOf("bundle")),
-		run:      runDebug,
+		MinArgs: 1, MaxArgs: 1,
+		Complete: cli.InTurn(cli.OneOf("bundle")),
+		Run:      runDebug,
 	}
 }
 
 // bundleWait is how long one part of a bundle may take.
 const bundleWait = 30 * time.Second
 
-func runDebug(c *call) error {
-	if c.args[0] != "bundle" {
-		return wrongUse("\"vipctl debug\" knows bundle, not %q", c.args[0])
+func runDebug(c *cli.Call) error {
+	if c.Args[0] != "bundle" {
+		return cli.WrongUse("\"vipctl debug\" knows bundle, not %q", c.Args[0])
 	}
-	file := c.flags.String("file")
+	file := c.Flags.String("file")
 	if file == "-" {
-		return writeBundle(c, c.stdout)
+		return writeBundle(c, c.Stdout)
 	}
 	if file == "" {
 		host, _ := os.Hostname() // without a name it is a bundle, too
-		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.now().Format("20060102-150405"))
+		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.Now().Format("20060102-150405"))
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
@@ -71,7 +71,7 @@ func runDebug(c *call) error {
 	if err := out.Close(); err != nil {
 		return fmt.Errorf("writing the bundle: %w", err)
 	}
-	return c.print(file + "\n")
+	return c.Print(file + "\n")
 }
 
 // exhibit is one file of a bundle.
@@ -80,7 +80,7 @@ type exhibit struct {
 	read func(context.Context) ([]byte, error)
 }
 
-func writeBundle(c *call, to io.Writer) error {
+func writeBundle(c *cli.Call, to io.Writer) error {
 	packed := gzip.NewWriter(to)
 	archive := tar.NewWriter(packed)
 	folder := "vipd-bundle/"
@@ -92,10 +92,10 @@ func writeBundle(c *call, to io.Writer) error {
 			return c.Err()
 		}
 		if err != nil {
-			c.note("%s is not complete: %v", x.name, err)
+			c.Note("%s is not complete: %v", x.name, err)
 			text = fmt.Appendf(text, "\n(not complete: %v)\n", err)
 		}
-		h := &tar.Header{Name: folder + x.name, Mode: 0o600, Size: int64(len(text)), ModTime: c.now()}
+		h := &tar.Header{Name: folder + x.name, Mode: 0o600, Size: int64(len(text)), ModTime: c.Now()}
 		if err := archive.WriteHeader(h); err != nil {
 			return fmt.Errorf("writing the bundle: %w", err)
 		}
@@ -110,15 +110,15 @@ func writeBundle(c *call, to io.Writer) error {
 }
 
 // exhibits are all that a bundle holds: answers of vipctl itself, files, the kernel's objects, and the daemon's goroutines.
-func exhibits(c *call) []exhibit {
+func exhibits(c *cli.Call) []exhibit {
 	all := []exhibit{
 		answer(c, "version.txt", "version"), answer(c, "status.json", "status", "-o", "json"),
 		answer(c, "services.txt", "get", "services", "-o", "wide"), answer(c, "endpoints.json", "get", "endpoints", "-o", "json"),
 		answer(c, "frontends.json", "get", "frontends", "-o", "json"), answer(c, "diff.txt", "diff"),
 		answer(c, "events.txt", "events", "-n", "0"), answer(c, "doctor.txt", "doctor"),
 	}
-	conf, _, err := config.Load(c.flags.String("config"))
-	files := []string{c.flags.String("config")}
+	conf, _, err := config.Load(c.Flags.String("config"))
+	files := []string{c.Flags.String("config")}
 	if place := conf.Store.Path; err == nil && place != "" {
 		if in, err := filepath.Glob(filepath.Join(place, "*.toml")); err == nil && in != nil {
 			files = append(files, in...)
@@ -142,13 +142,13 @@ func exhibits(c *call) []exhibit {
 }
 
 // answer is what another verb prints, on stdout and stderr.
-func answer(c *call, name string, args ...string) exhibit {
+func answer(c *cli.Call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
-		w := c.world
-		w.stdout, w.stderr, w.color, w.width, w.outTerminal = &text, &text, false, 0, false
-		args = append(args, "--config", c.flags.String("config"))
-		if socket := c.flags.String("socket"); socket != "" {
+		w := c.World
+		w.Stdout, w.Stderr, w.Color, w.Width, w.OutTerminal = &text, &text, false, 0, false
+		args = append(args, "--config", c.Flags.String("config"))
+		if socket := c.Flags.String("socket"); socket != "" {
 			args = append(args, "--socket", socket)
 		}
 		run(ctx, w, args) // how it fails is in the text
@@ -156,8 +156,8 @@ func answer(c *call, name string, args ...string) exhibit {
 	}}
 }
 
-func profile(c *call, ctx context.Context, what string) ([]byte, error) {
-	d, err := c.client()
+func profile(c *cli.Call, ctx context.Context, what string) ([]byte, error) {
+	d, err := c.Client()
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func redact(v any) any {
 		}
 		return out
 	case []map[string]any, []any:
-		return mapped(elements(v), redact)
+		return cli.Mapped(elements(v), redact)
 	case string:
 		if text, _, query := strings.Cut(v, "?"); query {
 			v = text + "?" + hidden

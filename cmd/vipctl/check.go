@@ -6,58 +6,57 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/wording"
 	"vipd/store/tomlfile"
 )
 
-func checkVerb() *verb {
-	return &verb{
-		name: "check", args: "FILE...", brief: "validate files before a daemon reads them",
-		about: "Reads each FILE as the daemon would, and prints every problem, a line each, with file, line and field. FILE is " +
+func checkVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "check", Args: "FILE...", Brief: "validate files before a daemon reads them",
+		About: "Reads each FILE as the daemon would, and prints every problem, a line each, with file, line and field. FILE is " +
 			"a daemon's config (with the services in it and where its [store].path leads), a services file, a folder of " +
 			"those, or - (standard input); [defaults] hold for the files that they come with.\n\n" +
 			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
 			"mode. What depends on the host is a warning, for the file may be another host's: files, programs and users that this " +
 			"host lacks, and the interface of VIPs, VIPs that are an endpoint's address, and ports of this host's " +
 			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
-		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
-		values:  modeValues(),
-		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
-		formats: []string{formTable, formJSON},
-		least:   1, most: -1,
-		run: runCheck,
+		Example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
+		Values:  modeValues(),
+		Flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		MinArgs: 1, MaxArgs: -1,
+		Run: runCheck,
 	}
 }
 
-func runCheck(c *call) error {
+func runCheck(c *cli.Call) error {
 	mode, err := mode(c)
 	if err != nil {
 		return err
 	}
 	all := []balancer.Problem{}
 	var b strings.Builder
-	for _, file := range c.args {
+	for _, file := range c.Args {
 		d, err := readChecked(c, file)
 		if err != nil {
 			return err
 		}
 		d.checkFor(mode)
 		all = append(all, d.problems...)
-		b.WriteString(problemLines(c.printer, d.problems))
+		b.WriteString(problemLines(c.Printer, d.problems))
 		if len(d.problems) == 0 {
 			fmt.Fprintf(&b, "%s: %s, no problems\n", d.place, wording.Count(d.services.Len(), "service"))
 		}
 	}
-	return cmp.Or(c.show(all, b.String), reported(all))
+	return cmp.Or(c.Show(all, b.String), reported(all))
 }
 
 // readChecked is readDefinitions, and takes standard input too.
-func readChecked(c *call, place string) (*definitions, error) {
+func readChecked(c *cli.Call, place string) (*definitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
 	}

@@ -13,12 +13,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/balancer/lib/atomicfile"
 	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/lockfile"
@@ -29,30 +28,30 @@ import (
 	"vipd/dataplane/host"
 )
 
-func cleanupVerb() *verb {
-	return &verb{
-		name: "cleanup", brief: "remove everything that vipd ever created on this host",
-		about: "Removes what vipd left on this host, also after a crash: rules and sets, addresses and their device, changed " +
+func cleanupVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "cleanup", Brief: "remove everything that vipd ever created on this host",
+		About: "Removes what vipd left on this host, also after a crash: rules and sets, addresses and their device, changed " +
 			"sysctls (their old values are restored), and its files in run_dir and state_dir, including overrides and drains. " +
 			"It removes nothing else, and prints a line for each thing; many of a kind share one. It needs root.\n\n" +
 			"It works without a daemon, and refuses while one runs in this network namespace, whatever its config: stop that " +
 			"first, or use --force. A vipd owner it stops itself, which gives its VIPs away. The config says where things are; " +
 			"without one the defaults hold. With --mode it removes only what that mode created.",
-		example: "sudo vipctl cleanup --dry-run",
-		values:  modeValues(),
-		flags: []cli.Flag{
+		Example: "sudo vipctl cleanup --dry-run",
+		Values:  modeValues(),
+		Flags: []cli.Flag{
 			modeFlag("remove only what this `MODE` created"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be removed, and remove nothing"},
 			&cli.BoolFlag{Name: "force", Usage: "remove it also while a vipd runs, whose services stop"},
 		},
-		run: runCleanup,
+		Run: runCleanup,
 	}
 }
 
 // cleaner removes one kind of leftovers, or only looks. It says what it does, such as "remove file /run/vipd/vipd.lock".
 type cleaner func(ctx context.Context, conf config.Config, dry bool) (done []string, err error)
 
-func runCleanup(c *call) error {
+func runCleanup(c *cli.Call) error {
 	mode, err := mode(c)
 	if err != nil {
 		return err
@@ -61,7 +60,7 @@ func runCleanup(c *call) error {
 	if err != nil {
 		return err
 	}
-	if !c.root {
+	if !c.Root {
 		return errors.New("what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup")
 	}
 	if err := folder.Check(conf.RunDir); err != nil {
@@ -73,18 +72,18 @@ func runCleanup(c *call) error {
 	lock, err := netlock.Take(netlock.Holder{})
 	var foreign *netlock.ForeignError
 	if errors.As(err, &foreign) {
-		c.note("%v", err)
+		c.Note("%v", err)
 		err = nil
 	}
 	defer func() { _ = lock.Close() }()
-	if c.flags.Bool("dry-run") {
+	if c.Flags.Bool("dry-run") {
 		_ = lock.Close() // a look keeps no vipd from its start
 		if err != nil {
-			c.note("%v, and uses what follows", err)
+			c.Note("%v, and uses what follows", err)
 		}
 		return clean(c, conf, mode, true)
 	}
-	force := c.flags.Bool("force")
+	force := c.Flags.Bool("force")
 	if err != nil && !force {
 		return fmt.Errorf("%w: %s", err, wayOut)
 	}
@@ -105,7 +104,7 @@ func runCleanup(c *call) error {
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
 // clean runs the cleaners of a mode, or all, one after the other, and prints what they do.
-func clean(c *call, conf config.Config, mode config.ModeName, dry bool) error {
+func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) error {
 	prefix := ""
 	if dry {
 		prefix = "would "
@@ -117,14 +116,14 @@ func clean(c *call, conf config.Config, mode config.ModeName, dry bool) error {
 		failed = append(failed, err)
 		n += len(done)
 		for _, what := range grouped(done) {
-			failed = append(failed, c.print(prefix+table.Line(what)+"\n"))
+			failed = append(failed, c.Print(prefix+table.Line(what)+"\n"))
 		}
 	}
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
 	if n == 0 {
-		return c.print("nothing to remove\n")
+		return c.Print("nothing to remove\n")
 	}
 	return nil
 }
@@ -173,8 +172,8 @@ func aroundAddress(line string) (before, address, behind string) {
 }
 
 // ownConfig reads the config that says where things are. A mistake in it could lead to the wrong place: it is refused.
-func ownConfig(c *call) (config.Config, error) {
-	file := c.flags.String("config")
+func ownConfig(c *cli.Call) (config.Config, error) {
+	file := c.Flags.String("config")
 	conf, problems, err := config.Load(file)
 	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
 		return config.Default(), nil
@@ -205,8 +204,8 @@ func holdRunDir(dir string, force bool) (*os.File, error) {
 }
 
 // refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
-func refuseWhileServing(c *call) error {
-	socket, err := c.socket()
+func refuseWhileServing(c *cli.Call) error {
+	socket, err := c.Socket()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 )
 
@@ -42,7 +43,7 @@ func TestGrouped(t *testing.T) {
 func TestCleanupTakesRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
-		if code := s.run(t.Context(), line...); code != exitFailed {
+		if code := s.run(t.Context(), line...); code != cli.ExitFailed {
 			t.Errorf("%v exits with %d", line, code)
 		}
 	}

@@ -11,19 +11,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
 )
 
-func connsVerb() *verb {
-	return &verb{
-		name: "conns", args: "[SERVICE]", brief: "live connections",
-		about: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
+func connsVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "conns", Args: "[SERVICE]", Brief: "live connections",
+		About: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
 			"service and the bytes from and to the client.\n\n" +
 			"In kernel modes they are what the kernel remembers: some have ended already, and age and bytes are there only " +
 			"where it notes them (net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct).\n\n" +
@@ -31,13 +30,13 @@ func connsVerb() *verb {
 			"which is minutes after it was closed.\n\n" +
 			"--kill ends connections: both sides see a reset, in nftables and iptables mode as soon as they send something. In ipvs " +
 			"mode the kernel can't end single ones.",
-		example:  "vipctl conns web",
-		formats:  []string{formTable, formWide, formJSON},
-		values:   map[string]completer{"service": serviceNames},
-		flags:    connectionFlags(),
-		most:     1,
-		complete: inTurn(serviceNames),
-		run:      runConns,
+		Example:  "vipctl conns web",
+		Formats:  []string{cli.FormTable, cli.FormWide, cli.FormJSON},
+		Values:   map[string]cli.Completer{"service": serviceNames},
+		Flags:    connectionFlags(),
+		MaxArgs:  1,
+		Complete: cli.InTurn(serviceNames),
+		Run:      runConns,
 	}
 }
 
@@ -54,43 +53,43 @@ func connectionFlags() []cli.Flag {
 	}
 }
 
-func runConns(c *call) error {
+func runConns(c *cli.Call) error {
 	q, err := connectionQuery(c)
-	follow, kill := c.flags.Bool("follow"), c.flags.Bool("kill")
+	follow, kill := c.Flags.Bool("follow"), c.Flags.Bool("kill")
 	switch {
 	case err != nil:
 		return err
 	case follow && kill:
-		return wrongUse("--follow and --kill don't go together")
+		return cli.WrongUse("--follow and --kill don't go together")
 	case follow && q.State != "":
-		return wrongUse("--follow tells of begins and ends, whatever the state: leave out --state")
+		return cli.WrongUse("--follow tells of begins and ends, whatever the state: leave out --state")
 	case follow:
 		return followConnections(c, q)
 	case kill:
 		return killConnections(c, q)
-	case c.flags.Bool("yes"):
-		return wrongUse("--yes goes with --kill alone")
+	case c.Flags.Bool("yes"):
+		return cli.WrongUse("--yes goes with --kill alone")
 	}
 	return printConnections(c, q)
 }
 
-func connectionQuery(c *call) (q dataplane.ConnectionQuery, err error) {
-	service := c.flags.String("service")
-	if given := c.argument(0); given != "" {
+func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
+	service := c.Flags.String("service")
+	if given := c.Argument(0); given != "" {
 		if service != "" && service != given {
-			return q, wrongUse("the service is given twice, as %q and as %q", given, service)
+			return q, cli.WrongUse("the service is given twice, as %q and as %q", given, service)
 		}
 		service = given
 	}
-	q.Service, q.State = balancer.Name(plainService(service)), c.flags.String("state")
+	q.Service, q.State = balancer.Name(plainService(service)), c.Flags.String("state")
 	if states := dataplane.States(); q.State != "" && !slices.Contains(states, q.State) {
-		return q, wrongUse("--state %q is no state of connections; these are: %s", q.State, strings.Join(states, ", "))
+		return q, cli.WrongUse("--state %q is no state of connections; these are: %s", q.State, strings.Join(states, ", "))
 	}
 	for flag, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
-		if text := c.flags.String(flag); text != "" {
+		if text := c.Flags.String(flag); text != "" {
 			t, err := balancer.ParseTarget("", text[strings.Index(text, "/")+1:]) // SERVICE/ADDRESS is how endpoints are printed
 			if err != nil {
-				return q, wrongUse("--%s %q is not ADDRESS or ADDRESS:PORT, such as 10.0.0.7 or [fd00::1]:8080", flag, text)
+				return q, cli.WrongUse("--%s %q is not ADDRESS or ADDRESS:PORT, such as 10.0.0.7 or [fd00::1]:8080", flag, text)
 			}
 			*at = netip.AddrPortFrom(t.Addr, t.Port)
 		}
@@ -99,12 +98,12 @@ func connectionQuery(c *call) (q dataplane.ConnectionQuery, err error) {
 }
 
 // printConnections prints connections as they come, for there may be very many.
-func printConnections(c *call, q dataplane.ConnectionQuery) error {
-	client, err := c.client()
+func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
-	list := connectionList{printer: c.printer, table: table.New(
+	list := connectionList{Printer: c.Printer, table: table.New(
 		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
 		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
 		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
@@ -129,7 +128,7 @@ func printConnections(c *call, q dataplane.ConnectionQuery) error {
 
 // connectionList prints connections while they come.
 type connectionList struct {
-	*printer
+	*cli.Printer
 	table  *table.Table
 	listed int
 	// text is JSON that is not printed yet.
@@ -147,10 +146,10 @@ const (
 func (l *connectionList) add(n api.Connection) error {
 	l.listed++
 	switch {
-	case l.remake != nil:
+	case l.Remake != nil:
 		l.all = append(l.all, n)
 		return nil
-	case l.format == formJSON:
+	case l.Format == cli.FormJSON:
 		return l.addJSON(n)
 	}
 	backend := ""
@@ -158,11 +157,11 @@ func (l *connectionList) add(n api.Connection) error {
 		backend = n.Backend.String()
 	}
 	in, out := transferred(n.In, n.Out)
-	l.table.Row(n.Client.String(), n.Frontend.String(), backend, n.State, elapsed(l.printer, n.Since), string(n.Service), in, out)
+	l.table.Row(n.Client.String(), n.Frontend.String(), backend, n.State, elapsed(l.Printer, n.Since), string(n.Service), in, out)
 	if l.table.Len() < partRows {
 		return nil
 	}
-	return l.print(l.table.Part(l.form()))
+	return l.Print(l.table.Part(l.Form()))
 }
 
 // addJSON prints one as printJSON does in a list.
@@ -180,27 +179,27 @@ func (l *connectionList) addJSON(n api.Connection) error {
 	}
 	part := string(l.text)
 	l.text = l.text[:0]
-	return l.print(part)
+	return l.Print(part)
 }
 
 func (l *connectionList) end(empty string) error {
 	switch {
-	case l.remake != nil || l.format == formJSON && l.listed == 0:
-		return l.printJSON(list(l.all))
-	case l.format == formJSON:
-		return l.print(string(l.text) + "\n]\n")
+	case l.Remake != nil || l.Format == cli.FormJSON && l.listed == 0:
+		return l.PrintJSON(cli.List(l.all))
+	case l.Format == cli.FormJSON:
+		return l.Print(string(l.text) + "\n]\n")
 	case l.listed == 0:
-		l.say("%s", empty)
+		l.Say("%s", empty)
 		return nil
 	case l.table.Len() == 0:
 		return nil
 	}
-	return l.print(l.table.Part(l.form()))
+	return l.Print(l.table.Part(l.Form()))
 }
 
 // followConnections prints a line for each connection that begins or ends, until Ctrl-C, and goes on after a restart of vipd.
-func followConnections(c *call, q dataplane.ConnectionQuery) error {
-	client, err := c.client()
+func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
@@ -208,14 +207,14 @@ func followConnections(c *call, q dataplane.ConnectionQuery) error {
 		return client.FollowConnections(c, q, func(e api.ConnectionEvent) error {
 			heard()
 			switch {
-			case e.Event == api.Following && c.format != formJSON:
-				c.say("following connections that begin and end; Ctrl-C ends it")
+			case e.Event == api.Following && c.Format != cli.FormJSON:
+				c.Say("following connections that begin and end; Ctrl-C ends it")
 				return nil
-			case e.Event == api.Missed && c.format != formJSON:
-				c.note("some connections began or ended too fast to be shown")
+			case e.Event == api.Missed && c.Format != cli.FormJSON:
+				c.Note("some connections began or ended too fast to be shown")
 				return nil
 			}
-			if err := c.print(connectionEvent(c.printer, &e)); err != nil {
+			if err := c.Print(connectionEvent(c.Printer, &e)); err != nil {
 				return &showError{err}
 			}
 			return nil
@@ -224,8 +223,8 @@ func followConnections(c *call, q dataplane.ConnectionQuery) error {
 }
 
 // connectionEvent is one line.
-func connectionEvent(p *printer, e *api.ConnectionEvent) string {
-	if p.format == formJSON {
+func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
+	if p.Format == cli.FormJSON {
 		text, _ := json.Marshal(e) // plain fields
 		return string(text) + "\n"
 	}
@@ -234,7 +233,7 @@ func connectionEvent(p *printer, e *api.ConnectionEvent) string {
 		backend = n.Backend.String()
 	}
 	line := fmt.Sprintf("%s  %-5s  %s  %s  %s  %s", e.At.Local().Format(time.TimeOnly), e.Event, n.Client, n.Frontend, backend, cmp.Or(n.End, n.State))
-	if p.format == formWide {
+	if p.Format == cli.FormWide {
 		in, out := transferred(n.In, n.Out)
 		line += fmt.Sprintf("  %s  in %s, out %s", n.Service, in, out)
 	}
@@ -242,29 +241,29 @@ func connectionEvent(p *printer, e *api.ConnectionEvent) string {
 }
 
 // killConnections ends connections, after a question on a terminal.
-func killConnections(c *call, q dataplane.ConnectionQuery) error {
+func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	if q == (dataplane.ConnectionQuery{}) {
-		return wrongUse("--kill needs SERVICE, --client, --endpoint or --state; for example: vipctl conns web --client 10.0.0.7 --kill")
+		return cli.WrongUse("--kill needs SERVICE, --client, --endpoint or --state; for example: vipctl conns web --client 10.0.0.7 --kill")
 	}
-	if !c.flags.Bool("yes") {
+	if !c.Flags.Bool("yes") {
 		sure, err := sureToKill(c, q)
 		if err != nil || !sure {
 			return err
 		}
 	}
-	k, err := askDaemon(c, func(d *api.Client, ctx context.Context) (api.Killed, error) { return d.Kill(ctx, q, operator(c)) })
+	k, err := cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.Killed, error) { return d.Kill(ctx, q, operator(c)) })
 	if err != nil {
 		return err
 	}
-	return c.show(k, func() string { return fmt.Sprintf("ended: %s\n", wording.Count(k.Connections, "connection")) })
+	return c.Show(k, func() string { return fmt.Sprintf("ended: %s\n", wording.Count(k.Connections, "connection")) })
 }
 
 // sureToKill shows how many connections it is about, and asks.
-func sureToKill(c *call, q dataplane.ConnectionQuery) (bool, error) {
-	if !c.errTerminal {
-		return false, wrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
+func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
+	if !c.ErrTerminal {
+		return false, cli.WrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
 	}
-	client, err := c.client()
+	client, err := c.Client()
 	if err != nil {
 		return false, err
 	}
@@ -277,13 +276,13 @@ func sureToKill(c *call, q dataplane.ConnectionQuery) (bool, error) {
 		return false, err
 	}
 	if conns == 0 {
-		c.say("there are no such connections")
+		c.Say("there are no such connections")
 		return false, nil
 	}
-	fmt.Fprintf(c.stderr, "end %s? [y/N] ", wording.Count(conns, "connection"))
-	answer, _ := bufio.NewReader(c.stdin).ReadString('\n') // no answer is no
+	fmt.Fprintf(c.Stderr, "end %s? [y/N] ", wording.Count(conns, "connection"))
+	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // no answer is no
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		c.say("nothing was ended")
+		c.Say("nothing was ended")
 		return false, nil
 	}
 	return true, nil

@@ -14,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/test/wait"
 )
 
@@ -43,9 +44,9 @@ func kept() uint64 {
 // TestConnsKeepsNoList: connections are printed while they come. Kept as a list, 40,000 take 14 MB and more.
 func TestConnsKeepsNoList(t *testing.T) {
 	const most = 6 << 20
-	crowd, formats := wait.Soak(40_000, 100_000), []string{formTable, formJSON}
+	crowd, formats := wait.Soak(40_000, 100_000), []string{cli.FormTable, cli.FormJSON}
 	if wait.Soaking() {
-		formats = append(formats, formWide) // a table, too
+		formats = append(formats, cli.FormWide) // a table, too
 	}
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	l, err := net.Listen("unix", socket)
@@ -71,11 +72,11 @@ func TestConnsKeepsNoList(t *testing.T) {
 	last := fmt.Sprintf("10.%d.%d.%d:%d", (crowd-1)>>16, (crowd-1)>>8&255, (crowd-1)&255, 1024+(crowd-1)%60000)
 	for _, format := range formats {
 		out, errs, empty := &sampled{}, &strings.Builder{}, kept()
-		w := world{stdout: out, stderr: errs, getenv: func(string) string { return "" }, now: time.Now}
+		w := cli.World{Stdout: out, Stderr: errs, Getenv: func(string) string { return "" }, Now: time.Now}
 		if code := run(t.Context(), w, []string{"conns", "-o", format}); code != 0 || errs.Len() > 0 {
 			t.Fatalf("%s: exit code %d: %s", format, code, errs)
 		}
-		if format == formJSON && out.lines < crowd*5 || format != formJSON && out.lines != crowd+1 || !strings.Contains(out.tail, last) {
+		if format == cli.FormJSON && out.lines < crowd*5 || format != cli.FormJSON && out.lines != crowd+1 || !strings.Contains(out.tail, last) {
 			t.Errorf("%s: %d lines, which end in %q", format, out.lines, out.tail)
 		}
 		grown := out.most - min(out.most, empty)

@@ -3,50 +3,49 @@ package main
 import (
 	"fmt"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer/decode"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/convert"
 	"vipd/cmd/internal/wording"
 )
 
-func convertVerb() *verb {
-	return &verb{
-		name: "convert", args: "--from FORMAT FILE", brief: "turn another load balancer's file into ours",
-		about: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween or nginx (its stream block), or what " +
+func convertVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "convert", Args: "--from FORMAT FILE", Brief: "turn another load balancer's file into ours",
+		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween or nginx (its stream block), or what " +
 			"\"ipvsadm -Sn\" prints, and prints it as a configuration of vipd. Behind each setting is the line that it comes from. " +
 			"Lines without an exact equivalent are listed at the end, each with what is nearest to it: read them before you use " +
 			"the output. What is printed passes \"vipctl check\".\n\n" +
 			"A listener on every address (\"*:80\") says no VIP: give it with --vip, one of each family that you need. Included " +
 			"files are not read; convert them one by one. No daemon is needed.",
-		example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
-		values:  map[string]completer{"from": oneOf(convert.Formats()...)},
-		flags: []cli.Flag{
+		Example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
+		Values:  map[string]cli.Completer{"from": cli.OneOf(convert.Formats()...)},
+		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file: " + wording.List(convert.Formats(), "or")},
 			&cli.StringSliceFlag{Name: "vip", Usage: "the VIP of listeners on every address, an `ADDRESS`; may be repeated"},
 		},
-		least: 1, most: 1,
-		run: runConvert,
+		MinArgs: 1, MaxArgs: 1,
+		Run: runConvert,
 	}
 }
 
-func runConvert(c *call) error {
-	format := c.flags.String("from")
+func runConvert(c *cli.Call) error {
+	format := c.Flags.String("from")
 	if format == "" {
-		return wrongUse("\"vipctl convert\" needs --from and the format of the file: %s", wording.List(convert.Formats(), "or"))
+		return cli.WrongUse("\"vipctl convert\" needs --from and the format of the file: %s", wording.List(convert.Formats(), "or"))
 	}
-	if _, err := choice("--from", format, convert.Formats()); err != nil {
+	if _, err := cli.Choice("--from", format, convert.Formats()); err != nil {
 		return err
 	}
 	var o convert.Options
-	for _, text := range c.flags.StringSlice("vip") {
+	for _, text := range c.Flags.StringSlice("vip") {
 		addr, err := decode.ParseAddr(text)
 		if err != nil {
-			return wrongUse("--vip: %v", err)
+			return cli.WrongUse("--vip: %v", err)
 		}
 		o.VIPs = append(o.VIPs, addr)
 	}
-	file, text, err := readInput(c, c.args[0])
+	file, text, err := readInput(c, c.Args[0])
 	if err != nil {
 		return err
 	}
@@ -54,14 +53,14 @@ func runConvert(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.print(result.TOML); err != nil {
+	if err := c.Print(result.TOML); err != nil {
 		return err
 	}
 	if result.Services == 0 {
 		return fmt.Errorf("%s has no service that vipd could serve; is it a configuration of %s? --from can be %s", file, format, wording.List(convert.Formats(), "or"))
 	}
 	if len(result.Notes) > 0 {
-		c.hint("%s", fmt.Sprintf("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line")))
+		c.Hint("%s", fmt.Sprintf("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line")))
 	}
 	return nil
 }

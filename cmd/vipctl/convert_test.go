@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"vipd/cmd/internal/cli"
 )
 
 // TestConvert converts the configurations of cmd/internal/convert/testdata, compares them with the files beside them, and has
@@ -30,7 +32,7 @@ func TestConvert(t *testing.T) {
 				args = append(args, strings.Fields("--"+flags)...)
 			}
 			code, got, said := runAlone(t, string(text), args...)
-			if code != exitDone {
+			if code != cli.ExitDone {
 				t.Fatalf("exits with %d: %s", code, said)
 			}
 			golden := strings.TrimSuffix(file, ".conf") + ".toml"
@@ -50,7 +52,7 @@ func TestConvert(t *testing.T) {
 				t.Errorf("stderr is %q", said)
 			}
 			code, said, _ = runAlone(t, "", "check", golden)
-			if code != exitDone {
+			if code != cli.ExitDone {
 				t.Errorf("vipctl check exits with %d:\n%s", code, said)
 			}
 		})
@@ -61,7 +63,7 @@ func TestConvert(t *testing.T) {
 func runAlone(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err strings.Builder
-	w := world{stdin: strings.NewReader(stdin), stdout: &out, stderr: &err, getenv: func(string) string { return "" }}
+	w := cli.World{Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &err, Getenv: func(string) string { return "" }}
 	code = run(context.Background(), w, args)
 	return code, out.String(), err.String()
 }

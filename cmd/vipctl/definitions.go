@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
 	"vipd/store/tomlfile"
@@ -132,6 +133,6 @@ func (d *definitions) covers(file string) bool {
 		places = append(places, d.config.Store.Path)
 	}
 	return slices.ContainsFunc(places, func(place string) bool {
-		return samePlace(place, file) || samePlace(place, filepath.Dir(file))
+		return cli.SamePlace(place, file) || cli.SamePlace(place, filepath.Dir(file))
 	})
 }

@@ -6,40 +6,39 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
 )
 
-func deleteVerb() *verb {
-	return &verb{
-		name: "delete", args: "service NAME...", brief: "remove services from etcd",
-		about: "Removes services from etcd, with their overrides and with those of their endpoints that no registrar keeps " +
+func deleteVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "delete", Args: "service NAME...", Brief: "remove services from etcd",
+		About: "Removes services from etcd, with their overrides and with those of their endpoints that no registrar keeps " +
 			"there. Their connections may live on for drain_timeout. If one of the names is not there, nothing is removed.\n\n" +
 			"The history stays: \"vipctl rollback SERVICE N\" brings a service back.",
-		example: "vipctl delete service web",
-		flags:   []cli.Flag{dryRunFlag()},
-		formats: []string{formTable, formJSON}, fleet: true,
-		least: 2, most: -1, spellOut: withKind,
-		complete: func(c *call, before []string) []string {
+		Example: "vipctl delete service web",
+		Flags:   []cli.Flag{dryRunFlag()},
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
+		MinArgs: 2, MaxArgs: -1, SpellOut: withKind,
+		Complete: func(c *cli.Call, before []string) []string {
 			if len(before) == 0 {
 				return []string{"service"}
 			}
 			return fleetNames(c, before)
 		},
-		run: runDelete, traced: true,
+		Run: runDelete, Traced: true,
 	}
 }
 
-func runDelete(c *call) error {
-	if strings.TrimSuffix(c.args[0], "s") != "service" {
-		return wrongUse("delete removes services, not %q; for example: %s", c.args[0], c.verb.example)
+func runDelete(c *cli.Call) error {
+	if strings.TrimSuffix(c.Args[0], "s") != "service" {
+		return cli.WrongUse("delete removes services, not %q; for example: %s", c.Args[0], c.Verb.Example)
 	}
-	if _, err := c.etcd(); err != nil {
+	if _, err := c.Etcd(); err != nil {
 		return err
 	}
-	names := slices.Clone(c.args[1:])
+	names := slices.Clone(c.Args[1:])
 	slices.Sort(names)
 	var changes []etcd.Change
 	for _, name := range slices.Compact(names) {
@@ -53,7 +52,7 @@ func runDelete(c *call) error {
 		if s.Stored != nil {
 			continue
 		}
-		holds, err := e.writer.Holds(c, s.Name) // what is left of it may be its addresses
+		holds, err := e.Writer.Holds(c, s.Name) // what is left of it may be its addresses
 		if err == nil && !holds {
 			err = absent("service", string(s.Name), " in etcd", fleetNames(c, nil))
 		}
@@ -61,7 +60,7 @@ func runDelete(c *call) error {
 			return fmt.Errorf("nothing was removed: %w", err)
 		}
 	}
-	if c.flags.Bool("dry-run") {
+	if c.Flags.Bool("dry-run") {
 		return e.report(true)
 	}
 	err := e.write()

@@ -14,46 +14,47 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/failover"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
-func describeVerb() *verb {
-	return &verb{
-		name: "describe", args: "service|node|vip NAME", brief: "everything about one service, node or VIP",
-		about: "Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
+func describeVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "describe", Args: "service|node|vip NAME", Brief: "everything about one service, node or VIP",
+		About: "Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
 			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
 			"frontends and problems.\n\n" +
 			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
 			"With --etcd it is read from etcd: the definition for all hosts, without what only a host knows. A node is always " +
 			"read from etcd: the status that its vipd wrote last. So is a VIP that has one owner (hold = \"one\"): its owner, which hosts " +
 			"confirm that one (on the owner: how long ago), which could have the VIP, best first, and its last ten owners, as far as etcd remembers.",
-		example: "vipctl describe service web",
-		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
-		least: 2, most: 2,
-		complete: inTurn(oneOf("service", "node", "vip"), namesToList),
-		spellOut: withKind,
-		run:      runDescribe,
+		Example: "vipctl describe service web",
+		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML}, Fleet: true,
+		MinArgs: 2, MaxArgs: 2,
+		Complete: cli.InTurn(cli.OneOf("service", "node", "vip"), namesToList),
+		SpellOut: withKind,
+		Run:      runDescribe,
 	}
 }
 
-func runDescribe(c *call) error {
-	name := c.args[1]
-	switch strings.TrimSuffix(c.args[0], "s") {
+func runDescribe(c *cli.Call) error {
+	name := c.Args[1]
+	switch strings.TrimSuffix(c.Args[0], "s") {
 	case "node":
 		return describeNode(c, name)
 	case "vip":
 		return describeVIP(c, name)
 	case "service":
 	default:
-		return wrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", c.args[0], c.verb.example)
+		return cli.WrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", c.Args[0], c.Verb.Example)
 	}
-	if c.fleetWide {
+	if c.FleetWide {
 		return describeFleet(c, name)
 	}
-	services, err := askDaemon(c, (*api.Client).Services)
+	services, err := cli.AskDaemon(c, (*api.Client).Services)
 	if err != nil {
 		return err
 	}
@@ -61,11 +62,11 @@ func runDescribe(c *call) error {
 	if s == nil {
 		return notServed(c, name, services)
 	}
-	status, err := askDaemon(c, (*api.Client).Status)
+	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil {
 		return err
 	}
-	return describe(c.printer, &described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
+	return describe(c.Printer, &described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
 		return !slices.Contains(s.VIPs, a.Address)
 	})})
 }
@@ -86,15 +87,15 @@ func serviceIn(services []api.Service, name string) *api.Service {
 }
 
 // describe prints a service; one of a fleet as etcd has it, without what only a host knows.
-func describe(p *printer, s *described) error {
-	if p.format == formTOML {
-		return p.print(servicesTOML([]api.Service{*s.Service}))
+func describe(p *cli.Printer, s *described) error {
+	if p.Format == cli.FormTOML {
+		return p.Print(servicesTOML([]api.Service{*s.Service}))
 	}
-	return p.show(s, func() string { return describeService(p, s) })
+	return p.Show(s, func() string { return describeService(p, s) })
 }
 
-func describeService(p *printer, d *described) string {
-	s, out := d.Service, &sheet{printer: p}
+func describeService(p *cli.Printer, d *described) string {
+	s, out := d.Service, &sheet{Printer: p}
 	out.line("service", string(s.Name))
 	out.line("origin", s.Origin.Text())
 	out.text("vips", strings.Join(s.VIPs, ", "))
@@ -118,11 +119,11 @@ func describeService(p *printer, d *described) string {
 	out.problems(s.Problems)
 	out.section("ports", describedPorts(p, s))
 	out.section("endpoints", describedEndpoints(p, s))
-	if !p.fleetWide {
+	if !p.FleetWide {
 		out.section("health", describedChecks(p, s))
 	}
 	out.section("overrides", describedOverrides(p, s))
-	if !p.fleetWide {
+	if !p.FleetWide {
 		out.section("drains", describedDrains(p, s))
 		out.section("frontends", describedFrontends(s))
 	}
@@ -142,13 +143,13 @@ func reached(a api.Address) string {
 		text += ": this host answers ARP or NDP for it"
 	}
 	if a.Note != "" {
-		text += "; " + oneLine(a.Note)
+		text += "; " + cli.OneLine(a.Note)
 	}
 	return text
 }
 
-func describedPorts(p *printer, s *api.Service) *table.Table {
-	fleet := p.fleetWide
+func describedPorts(p *cli.Printer, s *api.Service) *table.Table {
+	fleet := p.FleetWide
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"},
 		table.Column{Title: "UP", Style: upStyle, Skip: fleet}, table.Column{Title: "CONNECTIONS", Right: true, Skip: fleet}, table.Column{Title: "IN", Right: true, Skip: fleet}, table.Column{Title: "OUT", Right: true, Skip: fleet},
@@ -161,8 +162,8 @@ func describedPorts(p *printer, s *api.Service) *table.Table {
 	return t
 }
 
-func describedEndpoints(p *printer, s *api.Service) *table.Table {
-	fleet := p.fleetWide
+func describedEndpoints(p *cli.Printer, s *api.Service) *table.Table {
+	fleet := p.FleetWide
 	t := table.New(
 		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
@@ -188,7 +189,7 @@ func placed(e *api.Endpoint) string {
 	return at
 }
 
-func describedOverrides(p *printer, s *api.Service) *table.Table {
+func describedOverrides(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "OVERRIDE"})
 	for _, e := range s.Endpoints {
 		if e.Override != nil {
@@ -198,7 +199,7 @@ func describedOverrides(p *printer, s *api.Service) *table.Table {
 	return t
 }
 
-func describedDrains(p *printer, s *api.Service) *table.Table {
+func describedDrains(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "LEFT", Right: true}, table.Column{Title: "CUT"})
 	for _, e := range s.Endpoints {
@@ -223,11 +224,11 @@ func describedFrontends(s *api.Service) *table.Table {
 	return t
 }
 
-func describeNode(c *call, name string) error {
-	if c.format == formTOML {
-		return wrongUse("-o toml prints definitions, and nodes have none")
+func describeNode(c *cli.Call, name string) error {
+	if c.Format == cli.FormTOML {
+		return cli.WrongUse("-o toml prints definitions, and nodes have none")
 	}
-	all, err := askEtcd(c, nodeViews)
+	all, err := cli.AskEtcd(c, nodeViews)
 	if err != nil {
 		return err
 	}
@@ -235,11 +236,11 @@ func describeNode(c *call, name string) error {
 	if i < 0 {
 		return nodes().absentIn(all, name)
 	}
-	return c.show(all[i], func() string { return nodeText(c.printer, &all[i]) })
+	return c.Show(all[i], func() string { return nodeText(c.Printer, &all[i]) })
 }
 
-func nodeText(p *printer, n *nodeView) string {
-	out := &sheet{printer: p}
+func nodeText(p *cli.Printer, n *nodeView) string {
+	out := &sheet{Printer: p}
 	out.line("node", n.Node)
 	out.text("config", cmp.Or(configText(n.Config), "nothing is set in etcd"))
 	for _, problem := range n.Problems {
@@ -285,7 +286,7 @@ func (out *sheet) nodeSync(n *nodeView) {
 		out.text("", fmt.Sprintf("%s pending, %d failing", wording.Count(s.Pending, "frontend"), s.Failing))
 	}
 	if !s.At.IsZero() {
-		out.text("", "last report "+ago(out.printer, s.At))
+		out.text("", "last report "+ago(out.Printer, s.At))
 	}
 }
 
@@ -304,9 +305,9 @@ func (out *sheet) nodeProblems(s *etcd.NodeStatus) {
 	}
 }
 
-func describeVIP(c *call, name string) error {
-	if c.format == formTOML {
-		return wrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
+func describeVIP(c *cli.Call, name string) error {
+	if c.Format == cli.FormTOML {
+		return cli.WrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
 	}
 	all, _, err := ownedVIPs(c)
 	if err != nil {
@@ -317,21 +318,21 @@ func describeVIP(c *call, name string) error {
 		return vips().absentIn(all, name)
 	}
 	v := &all[i]
-	if s, err := askDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
+	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
 		v.Confirmed = s.Confirmed
 	}
 	const most = 10
-	v.Last, err = askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]failover.Owner, error) {
+	v.Last, err = cli.AskEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]failover.Owner, error) {
 		return w.LastOwners(ctx, v.VIP, most)
 	})
 	if err != nil {
 		return fmt.Errorf("reading the last owners: %w", err)
 	}
-	return c.show(v, func() string { return vipText(c.printer, v) })
+	return c.Show(v, func() string { return vipText(c.Printer, v) })
 }
 
-func vipText(p *printer, v *ownedVIP) string {
-	out := &sheet{printer: p}
+func vipText(p *cli.Printer, v *ownedVIP) string {
+	out := &sheet{Printer: p}
 	out.line("vip", v.VIP.String())
 	policy := "one owner, require " + string(v.Require)
 	if len(v.Prefer) > 0 {

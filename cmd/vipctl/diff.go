@@ -9,19 +9,18 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
 )
 
-func diffVerb() *verb {
-	return &verb{
-		name: "diff", brief: "compare what is wanted with what runs, or with etcd",
-		about: "Without -f: which of the daemon's services do not run as wanted, and why. The daemon compares them with what the " +
+func diffVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "diff", Brief: "compare what is wanted with what runs, or with etcd",
+		About: "Without -f: which of the daemon's services do not run as wanted, and why. The daemon compares them with what the " +
 			"kernel has now, repairs what other programs have changed, and shows what it can't repair.\n\n" +
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
 			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
@@ -31,30 +30,30 @@ func diffVerb() *verb {
 			"FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The daemon's " +
 			"own config is still compared with the daemon.\n\n" +
 			"The exit code is 3 if there are differences, 0 if there are none, and 1 if not all could be compared.",
-		example: "vipctl diff -f /etc/vipd/vipd.toml",
-		flags: []cli.Flag{
+		Example: "vipctl diff -f /etc/vipd/vipd.toml",
+		Flags: []cli.Flag{
 			recursiveFlag(),
 			fileFlag("compare this `FILE` or folder; - is standard input"),
 			&cli.BoolFlag{Name: "prune", Usage: "services that only etcd has are differences too"},
 		},
-		formats: []string{formTable, formJSON}, fleet: true,
-		run: runDiff,
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
+		Run: runDiff,
 	}
 }
 
-func runDiff(c *call) error {
-	files := c.flags.StringSlice("file")
+func runDiff(c *cli.Call) error {
+	files := c.Flags.StringSlice("file")
 	switch {
 	case len(files) > 0 && comparesEtcd(c, files):
 		return diffFleet(c, files)
 	case len(files) > 1 || len(files) == 1 && files[0] == stdinName:
-		return wrongUse("what the daemon runs can be compared with one file or folder; several, and standard input, with etcd only (--etcd)")
-	case c.flags.Bool("prune"):
-		return wrongUse("--prune is for -f FILE and the etcd store (--etcd)")
+		return cli.WrongUse("what the daemon runs can be compared with one file or folder; several, and standard input, with etcd only (--etcd)")
+	case c.Flags.Bool("prune"):
+		return cli.WrongUse("--prune is for -f FILE and the etcd store (--etcd)")
 	case len(files) == 1:
 		return diffFile(c, files[0])
 	}
-	differences, err := askDaemon(c, (*api.Client).Diff)
+	differences, err := cli.AskDaemon(c, (*api.Client).Diff)
 	if err != nil {
 		return err
 	}
@@ -70,16 +69,16 @@ func runDiff(c *call) error {
 		if d.Key != (balancer.Key{}) {
 			key = d.Key.String()
 		}
-		t.Row(key, string(d.Service), d.What, oneLine(d.Why))
+		t.Row(key, string(d.Service), d.What, cli.OneLine(d.Why))
 	}
-	err = c.printRows(list(differences), t, "no differences: everything runs as wanted")
+	err = c.PrintRows(cli.List(differences), t, "no differences: everything runs as wanted")
 	switch {
 	case err == nil && len(differences) > 0:
-		return errDifferences
-	case len(differences) == 0 && c.format != formJSON:
+		return cli.ErrDifferences
+	case len(differences) == 0 && c.Format != cli.FormJSON:
 		// Definitions may ask for more than what can be wanted here, which no difference shows.
-		if s, _ := askDaemon(c, (*api.Client).Status); grave(s.Problems) {
-			c.say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
+		if s, _ := cli.AskDaemon(c, (*api.Client).Status); grave(s.Problems) {
+			c.Say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
 		}
 	}
 	return err
@@ -103,7 +102,7 @@ type fieldDiff struct {
 	Wants any    `json:"wants"`
 }
 
-func diffFile(c *call, file string) error {
+func diffFile(c *cli.Call, file string) error {
 	d, err := readDefinitions(file)
 	if err != nil {
 		return err
@@ -113,9 +112,9 @@ func diffFile(c *call, file string) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(bad)) {
-		c.note("not compared: %s", bad[name])
+		c.Note("not compared: %s", bad[name])
 	}
-	running, err := askDaemon(c, (*api.Client).Services)
+	running, err := cli.AskDaemon(c, (*api.Client).Services)
 	if err != nil {
 		return err
 	}
@@ -128,24 +127,24 @@ func diffFile(c *call, file string) error {
 
 // comparesEtcd reports whether files are compared with etcd instead of with what the daemon runs: the daemon's own config
 // is the daemon's.
-func comparesEtcd(c *call, files []string) bool {
-	own := func(file string) bool { return file != stdinName && samePlace(file, c.flags.String("config")) }
-	return c.storesInEtcd() && (c.namesEtcd() || !slices.ContainsFunc(files, own))
+func comparesEtcd(c *cli.Call, files []string) bool {
+	own := func(file string) bool { return file != stdinName && cli.SamePlace(file, c.Flags.String("config")) }
+	return c.StoresInEtcd() && (c.NamesEtcd() || !slices.ContainsFunc(files, own))
 }
 
 // showDifferences prints them, and returns what the exit code follows from. Incomplete: something was not compared.
-func showDifferences(c *call, differences []serviceDiff, incomplete bool, between string) (err error) {
-	if len(differences) == 0 && c.format != formJSON {
-		c.say("no differences between %s", between)
+func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, between string) (err error) {
+	if len(differences) == 0 && c.Format != cli.FormJSON {
+		c.Say("no differences between %s", between)
 	}
-	err = c.show(differences, func() string { return differencesText(c.printer, differences) })
+	err = c.Show(differences, func() string { return differencesText(c.Printer, differences) })
 	switch {
 	case err != nil:
 		return err
 	case incomplete:
-		return errReported
+		return cli.ErrReported
 	case len(differences) > 0:
-		return errDifferences
+		return cli.ErrDifferences
 	}
 	return nil
 }
@@ -222,15 +221,15 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 }
 
 // unread says that the daemon has nothing to compare with: it has not read its store since it started.
-func unread(c *call) error {
-	s, err := askDaemon(c, (*api.Client).Status)
+func unread(c *cli.Call) error {
+	s, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
 		return err
 	}
 	return fmt.Errorf("what is wanted is not known: the store could not be read since vipd started: %s", s.Store.Error)
 }
 
-func differencesText(p *printer, differences []serviceDiff) string {
+func differencesText(p *cli.Printer, differences []serviceDiff) string {
 	var b strings.Builder
 	for _, d := range differences {
 		mark, style := "~", table.Notice
@@ -244,33 +243,33 @@ func differencesText(p *printer, differences []serviceDiff) string {
 		if d.VIP.IsValid() {
 			subject = "vip " + d.VIP.String()
 		}
-		fmt.Fprintln(&b, p.paint(mark+" "+subject, style))
+		fmt.Fprintln(&b, p.Paint(mark+" "+subject, style))
 		b.WriteString(fieldsText(p, d.Fields))
 	}
 	return b.String()
 }
 
 // fieldsText is each field as it is, and as it would be.
-func fieldsText(p *printer, fields []fieldDiff) string {
+func fieldsText(p *cli.Printer, fields []fieldDiff) string {
 	var b strings.Builder
 	for _, f := range fields {
 		if f.Runs != nil {
-			fmt.Fprintln(&b, p.paint("  - "+f.Field+" = "+tomltext.Value(f.Runs, ""), table.Bad))
+			fmt.Fprintln(&b, p.Paint("  - "+f.Field+" = "+tomltext.Value(f.Runs, ""), table.Bad))
 		}
 		if f.Wants != nil {
-			fmt.Fprintln(&b, p.paint("  + "+f.Field+" = "+tomltext.Value(f.Wants, ""), table.Good))
+			fmt.Fprintln(&b, p.Paint("  + "+f.Field+" = "+tomltext.Value(f.Wants, ""), table.Good))
 		}
 	}
 	return b.String()
 }
 
 // diffFleet compares files with what etcd holds: what apply would change.
-func diffFleet(c *call, places []string) error {
-	g, err := readGiven(c, places, c.flags.Bool("recursive"))
+func diffFleet(c *cli.Call, places []string) error {
+	g, err := readGiven(c, places, c.Flags.Bool("recursive"))
 	if err != nil {
 		return err
 	}
-	e, prune := newEdit(c, g.changes(true), g.problems), c.flags.Bool("prune")
+	e, prune := newEdit(c, g.changes(true), g.problems), c.Flags.Bool("prune")
 	bad := map[balancer.Name]bool{}
 	for _, p := range e.plan.Problems {
 		if !isError(p) {
@@ -279,7 +278,7 @@ func diffFleet(c *call, places []string) error {
 		if p.Service == "" {
 			return fmt.Errorf("%s can't be compared: %s", strings.Join(places, ", "), p)
 		}
-		c.note("not compared: %s", p)
+		c.Note("not compared: %s", p)
 		bad[p.Service] = true
 	}
 	e.plan.Steps = slices.DeleteFunc(e.plan.Steps, func(s *etcd.Step) bool { return bad[s.Name] })

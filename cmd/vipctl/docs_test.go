@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vipd/cmd/internal/cli"
 )
 
 // TestDocs has every TOML block of the guides and of vipd.toml(5) pass vipctl check.
@@ -85,8 +87,8 @@ func TestDocsCommands(t *testing.T) {
 			}
 			checked++
 			var errs bytes.Buffer
-			w := world{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &errs, getenv: func(string) string { return "" }, now: time.Now}
-			if code := run(ctx, w, args); code == exitWrongUse {
+			w := cli.World{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now}
+			if code := run(ctx, w, args); code == cli.ExitWrongUse {
 				t.Errorf("%s:%d: vipctl %s: %s", file, i+1, strings.Join(args, " "), &errs)
 			}
 		}

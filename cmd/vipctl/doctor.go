@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
@@ -23,36 +24,36 @@ import (
 	"vipd/store/etcd"
 )
 
-func doctorVerb() *verb {
-	return &verb{
-		name: "doctor", brief: "what this host can do, what is in the way, and how to fix it",
-		about: "Examines this host: which modes work, with the reason for each that does not, and which one auto takes; virtual " +
+func doctorVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "doctor", Brief: "what this host can do, what is in the way, and how to fix it",
+		About: "Examines this host: which modes work, with the reason for each that does not, and which one auto takes; virtual " +
 			"servers of the kernel; tools, kernel and sysctls; programs that interfere; services without a usable endpoint; " +
 			"and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a problem, with the reason and " +
 			"the command that fixes it or shows more.\n\n" +
 			"It changes nothing, except that the trial of a mode may load kernel modules. It needs no daemon; one that runs " +
 			"is asked for its mode and VIPs. Without root it says what it can't see. The exit code is 1 if there is a " +
 			"problem.",
-		example: "sudo vipctl doctor",
-		formats: []string{formTable, formJSON},
-		run:     runDoctor,
+		Example: "sudo vipctl doctor",
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Run:     runDoctor,
 	}
 }
 
-func runDoctor(c *call) error {
+func runDoctor(c *cli.Call) error {
 	findings := doctor.Examine(c, examined(c))
-	err := c.show(findings, func() string { return findingsText(c.printer, findings) })
+	err := c.Show(findings, func() string { return findingsText(c.Printer, findings) })
 	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
-		return errReported
+		return cli.ErrReported
 	}
 	return err
 }
 
 // examined is this host, with what its vipd or else its configuration says.
-func examined(c *call) doctor.Host {
+func examined(c *cli.Call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()
-	file := c.flags.String("config")
+	file := c.Flags.String("config")
 	h.ConfigFile = file
 	conf, problems, err := config.Load(file)
 	switch {
@@ -62,7 +63,7 @@ func examined(c *call) doctor.Host {
 			h.ConfigProblem = problems[i].String()
 		}
 	case !errors.Is(err, fs.ErrNotExist) || file != config.DefaultFile:
-		h.ConfigProblem = oneLine(err.Error())
+		h.ConfigProblem = cli.OneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	h.Fence, h.Elsewhere, h.Neighbours = failover.Trial, failover.Elsewhere, failover.Neighbours
@@ -81,24 +82,24 @@ func examined(c *call) doctor.Host {
 		return h // what is wrong with the file is said already
 	}
 	mode, _ := planned(h.Config.Mode)
-	h.Frontends = mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
+	h.Frontends = cli.Mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
 	return h
 }
 
 // askVipd asks a running vipd for what it knows; false: none answers.
-func askVipd(c *call, h *doctor.Host) bool {
-	status, err := askDaemon(c, (*api.Client).Status)
+func askVipd(c *cli.Call, h *doctor.Host) bool {
+	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil {
-		h.NoDaemon = oneLine(err.Error())
+		h.NoDaemon = cli.OneLine(err.Error())
 		return false
 	}
-	frontends, err := askDaemon(c, (*api.Client).Frontends)
+	frontends, err := cli.AskDaemon(c, (*api.Client).Frontends)
 	if err != nil {
 		return false
 	}
 	h.Status = &status
-	h.Frontends = mapped(frontends, func(f api.Frontend) doctor.Frontend {
-		states := mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
+	h.Frontends = cli.Mapped(frontends, func(f api.Frontend) doctor.Frontend {
+		states := cli.Mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
 		of := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
 		for _, b := range f.Backends {
 			if at, err := netip.ParseAddrPort(b.Address); err == nil {
@@ -111,7 +112,7 @@ func askVipd(c *call, h *doctor.Host) bool {
 }
 
 // findingsText writes the findings of each check below its name, with reasons and commands.
-func findingsText(p *printer, findings []doctor.Finding) string {
+func findingsText(p *cli.Printer, findings []doctor.Finding) string {
 	const margin = 10
 	var b strings.Builder
 	check := ""
@@ -125,13 +126,13 @@ func findingsText(p *printer, findings []doctor.Finding) string {
 		level := fmt.Sprintf("  %-*s", margin-2, f.Level)
 		for i, line := range table.Wrap(table.Line(f.What), 79-margin) {
 			if i == 0 {
-				b.WriteString(p.paint(level, levelStyle(f.Level)) + line + "\n")
+				b.WriteString(p.Paint(level, levelStyle(f.Level)) + line + "\n")
 			} else {
 				fmt.Fprintf(&b, "%*s%s\n", margin, "", line)
 			}
 		}
 		for _, line := range table.Wrap(table.Line(f.Why), 77-margin) {
-			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", p.paint(line, table.Faint))
+			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", p.Paint(line, table.Faint))
 		}
 		if f.Mend != "" {
 			fmt.Fprintf(&b, "%*s$ %s\n", margin+2, "", table.Line(f.Mend))

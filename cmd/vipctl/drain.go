@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/lookup"
 )
 
@@ -37,10 +36,10 @@ func expiresFlag() cli.Flag {
 	return &cli.DurationFlag{Name: "expires", Usage: "take it back after `TIME`; 0 means never"}
 }
 
-func drainVerb() *verb {
-	return &verb{
-		name: "drain", args: "SERVICE ADDRESS | --node NODE", brief: "no new connections to an endpoint; established ones live on",
-		about: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names (SERVICE/ADDRESS, as \"vipctl get " +
+func drainVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "no new connections to an endpoint; established ones live on",
+		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names (SERVICE/ADDRESS, as \"vipctl get " +
 			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
 			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service is " +
@@ -49,41 +48,41 @@ func drainVerb() *verb {
 			overridePlace + "\n\n" +
 			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
 			"waiting, not the drain.",
-		example: "vipctl drain web 192.168.1.11 --wait --reason \"kernel update\"",
-		flags: []cli.Flag{
+		Example: "vipctl drain web 192.168.1.11 --wait --reason \"kernel update\"",
+		Flags: []cli.Flag{
 			nodeFlag(),
 			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
 			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts what is left after `TIME`, such as 90s or 10m; 0: never"},
 			reasonFlag(), expiresFlag(), forceFlag(),
 		},
-		formats: []string{formTable, formJSON}, most: 2, fleet: true,
-		complete: inTurn(namesToOverride, addressesToOverride), run: runDrain,
+		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 2, Fleet: true,
+		Complete: cli.InTurn(namesToOverride, addressesToOverride), Run: runDrain,
 	}
 }
 
-func undrainVerb() *verb {
-	return &verb{
-		name: "undrain", args: "SERVICE ADDRESS | --node NODE", brief: "take a drain back",
-		about: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
+func undrainVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "undrain", Args: "SERVICE ADDRESS | --node NODE", Brief: "take a drain back",
+		About: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
 			"weight and locality allow. It takes the same names as drain. A weight that was set by hand stays; \"vipctl " +
 			"weight SERVICE ADDRESS -\" takes that back.\n\n" + overridePlace,
-		example: "vipctl undrain web 192.168.1.11",
-		flags:   []cli.Flag{nodeFlag(), reasonFlag()},
-		formats: []string{formTable, formJSON}, most: 2, fleet: true,
-		complete: inTurn(namesToOverride, addressesToOverride), run: runUndrain,
+		Example: "vipctl undrain web 192.168.1.11",
+		Flags:   []cli.Flag{nodeFlag(), reasonFlag()},
+		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 2, Fleet: true,
+		Complete: cli.InTurn(namesToOverride, addressesToOverride), Run: runUndrain,
 	}
 }
 
-func weightVerb() *verb {
-	return &verb{
-		name: "weight", args: "SERVICE ADDRESS N|- | --node NODE N|-", brief: "set the weight of an endpoint, or take it back",
-		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
+func weightVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "weight", Args: "SERVICE ADDRESS N|- | --node NODE N|-", Brief: "set the weight of an endpoint, or take it back",
+		About: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
 			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
 			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers %s ignore weights.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
-		example: "vipctl weight web 192.168.1.11 5",
-		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
-		formats: []string{formTable, formJSON}, most: 3, fleet: true,
-		complete: inTurn(namesToOverride, addressesToOverride), run: runWeight,
+		Example: "vipctl weight web 192.168.1.11 5",
+		Flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
+		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 3, Fleet: true,
+		Complete: cli.InTurn(namesToOverride, addressesToOverride), Run: runWeight,
 	}
 }
 
@@ -93,25 +92,25 @@ func unweighted() string {
 }
 
 // request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
-func request(c *call, more int) (q api.OverrideRequest, err error) {
+func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
-		Node: c.flags.String("node"), By: operator(c), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"), Force: c.flags.Bool("force"),
+		Node: c.Flags.String("node"), By: operator(c), Reason: c.Flags.String("reason"), Expires: c.Flags.Duration("expires"), Force: c.Flags.Bool("force"),
 	}
-	at := endpointArgs(c.args[:max(0, len(c.args)-more)])
+	at := endpointArgs(c.Args[:max(0, len(c.Args)-more)])
 	args := len(at)
 	switch {
 	case q.Expires < 0:
-		return q, wrongUse("--expires %s is below zero", q.Expires)
+		return q, cli.WrongUse("--expires %s is below zero", q.Expires)
 	case q.Node != "" && args > 0:
-		return q, wrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; usage: %s", c.verb.name, c.verb.usage())
+		return q, cli.WrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; usage: %s", c.Verb.Name, c.Verb.Usage())
 	case q.Node != "" && args == 0:
 		return q, nil
 	case q.Node != "" || args != 2:
-		return q, wrongUse("\"vipctl %s\" needs %s; for example: %s", c.verb.name, c.verb.args, c.verb.example)
+		return q, cli.WrongUse("\"vipctl %s\" needs %s; for example: %s", c.Verb.Name, c.Verb.Args, c.Verb.Example)
 	}
 	q.Service, q.Address = balancer.Name(at[0]), at[1]
 	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
-		return q, wrongUse("%v", err)
+		return q, cli.WrongUse("%v", err)
 	}
 	return q, nil
 }
@@ -130,8 +129,8 @@ func endpointArgs(args []string) []string {
 }
 
 // operator is who does it, for the record; "" where that is not known.
-func operator(c *call) string {
-	name := c.getenv("SUDO_USER")
+func operator(c *cli.Call) string {
+	name := c.Getenv("SUDO_USER")
 	if name == "" {
 		if u, err := user.Current(); err == nil {
 			name = u.Username
@@ -140,19 +139,19 @@ func operator(c *call) string {
 	return name
 }
 
-func runWeight(c *call) error {
+func runWeight(c *cli.Call) error {
 	q, err := request(c, 1)
 	if err != nil {
 		return err
 	}
-	text := c.args[len(c.args)-1]
+	text := c.Args[len(c.Args)-1]
 	n, err := strconv.Atoi(text)
 	done := fmt.Sprintf("weight %d", n)
 	switch {
 	case text == "-":
 		n, done = balancer.TakenBack, "the configured weight counts again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
-		return wrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
+		return cli.WrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
 	done += until(q)
@@ -165,7 +164,7 @@ func runWeight(c *call) error {
 		by := o.schedulers()
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			if !by[name].SharesByWeight() {
-				c.hint("service %s is scheduled by %s, which ignores weights; only weight 0 keeps new connections away", name, by[name])
+				c.Hint("service %s is scheduled by %s, which ignores weights; only weight 0 keeps new connections away", name, by[name])
 			}
 		}
 	}
@@ -180,7 +179,7 @@ func until(q api.OverrideRequest) string {
 	return fmt.Sprintf("; taken back in %s", q.Expires)
 }
 
-func runUndrain(c *call) error {
+func runUndrain(c *cli.Call) error {
 	q, err := request(c, 0)
 	if err != nil {
 		return err
@@ -196,10 +195,10 @@ func runUndrain(c *call) error {
 
 // nodeOverrider is overrider, but where a node that may own VIPs is meant: that goes on standby before its endpoints are drained, or
 // resumes. It is nil where the node has no endpoint, and all is done.
-func nodeOverrider(c *call, q api.OverrideRequest) (overrider, error) {
+func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	o, err := newOverrider(c, q)
 	var none *lookup.NoEndpointsError
-	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.overridesInEtcd() {
+	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.OverridesInEtcd() {
 		return o, err
 	}
 	owns, failed := takesPart(c, q.Node)
@@ -215,13 +214,13 @@ func nodeOverrider(c *call, q api.OverrideRequest) (overrider, error) {
 	return o, nil
 }
 
-func runDrain(c *call) error {
+func runDrain(c *cli.Call) error {
 	q, err := request(c, 0)
 	if err != nil {
 		return err
 	}
-	if q.Timeout = c.flags.Duration("timeout"); q.Timeout < 0 {
-		return wrongUse("--timeout %s is below zero", q.Timeout)
+	if q.Timeout = c.Flags.Duration("timeout"); q.Timeout < 0 {
+		return cli.WrongUse("--timeout %s is below zero", q.Timeout)
 	}
 	draining := true
 	q.Draining = &draining
@@ -235,7 +234,7 @@ func runDrain(c *call) error {
 		return err
 	}
 	err = o.override(func(api.OverrideTarget) string { return done })
-	if err != nil || !c.flags.Bool("wait") {
+	if err != nil || !c.Flags.Bool("wait") {
 		return err
 	}
 	return o.await()
@@ -255,24 +254,24 @@ type overrider interface {
 
 // overrider finds out what the request is for. That is the daemon where no etcd is named, and either the socket is, or
 // services come from files, or the service of the request does.
-func newOverrider(c *call, q api.OverrideRequest) (overrider, error) {
-	if c.overridesInEtcd() {
+func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
+	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {
 			return f, err
 		}
 	}
-	d := &daemonOverride{call: c, request: q}
+	d := &daemonOverride{Call: c, request: q}
 	if q.Draining == nil || *q.Draining {
 		return d, nil
 	}
 	var err error
-	d.before, err = askDaemon(c, (*api.Client).Endpoints)
+	d.before, err = cli.AskDaemon(c, (*api.Client).Endpoints)
 	return d, err
 }
 
 // daemonOverride is a change of overrides by the daemon of this host.
 type daemonOverride struct {
-	*call
+	*cli.Call
 	request api.OverrideRequest
 	// before are the endpoints before an undrain.
 	before []api.Endpoint
@@ -281,7 +280,7 @@ type daemonOverride struct {
 }
 
 func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
-	client, err := d.client()
+	client, err := d.Client()
 	if err != nil {
 		return err
 	}
@@ -291,7 +290,7 @@ func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
 		return err
 	}
 	d.targets = r.Targets
-	err = d.show(r, func() string { return targetLines(r.Targets, said) })
+	err = d.Show(r, func() string { return targetLines(r.Targets, said) })
 	if err == nil && (q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0) {
 		d.noteIdle()
 	}
@@ -300,7 +299,7 @@ func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
 
 // targetLines are the lines on targets of a change.
 func targetLines(targets []api.OverrideTarget, said func(api.OverrideTarget) string) string {
-	return strings.Join(mapped(targets, func(t api.OverrideTarget) string {
+	return strings.Join(cli.Mapped(targets, func(t api.OverrideTarget) string {
 		return fmt.Sprintf("%s/%s: %s\n", t.Service, t.Address, said(t))
 	}), "")
 }
@@ -308,10 +307,10 @@ func targetLines(targets []api.OverrideTarget, said func(api.OverrideTarget) str
 // noteIdle says which of the targets' services have no endpoint any more that takes new connections. Where the daemon
 // does not answer, there is no note.
 func (d *daemonOverride) noteIdle() {
-	s, _ := askDaemon(d.call, (*api.Client).Status)
+	s, _ := cli.AskDaemon(d.Call, (*api.Client).Status)
 	for _, p := range s.Problems {
 		if p.Kind == balancer.Idle && d.meets(p.Service) {
-			d.hint("service %s: %s", p.Service, p.PortText())
+			d.Hint("service %s: %s", p.Service, p.PortText())
 		}
 	}
 }
@@ -322,7 +321,7 @@ func (d *daemonOverride) meets(service balancer.Name) bool {
 }
 
 func (d *daemonOverride) schedulers() map[balancer.Name]balancer.Scheduler {
-	frontends, _ := askDaemon(d.call, (*api.Client).Frontends)
+	frontends, _ := cli.AskDaemon(d.Call, (*api.Client).Frontends)
 	by := map[balancer.Name]balancer.Scheduler{}
 	for _, f := range frontends {
 		if d.meets(f.Service) {
@@ -334,7 +333,7 @@ func (d *daemonOverride) schedulers() map[balancer.Name]balancer.Scheduler {
 
 func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	at := slices.DeleteFunc(slices.Clone(d.before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
-	said := mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
+	said := cli.Mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
 	draining := func(e api.Endpoint) bool { return e.State == balancer.Draining || e.Override.Drains() }
 	return undrainedText(t, len(at) == 0 || slices.ContainsFunc(at, draining), said)
 }

@@ -9,15 +9,16 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 )
 
 // A daemon that is restarted is waited for, one that stays away is not.
 func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	s := newSession(t)
-	s.errTerminal = true
+	s.ErrTerminal = true
 	var away atomic.Bool
 	start := time.Now()
-	s.now = func() time.Time {
+	s.Now = func() time.Time {
 		if away.Load() {
 			return start.Add(firstPatience + time.Second)
 		}
@@ -29,8 +30,8 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 			away.Store(true)
 		}
 	}
-	if code := s.run(t.Context(), "drain", "--wait", "web", "192.168.1.11"); code != exitFailed {
-		t.Errorf("exits with %d, want %d", code, exitFailed)
+	if code := s.run(t.Context(), "drain", "--wait", "web", "192.168.1.11"); code != cli.ExitFailed {
+		t.Errorf("exits with %d, want %d", code, cli.ExitFailed)
 	}
 	if got := s.err.String(); !strings.Contains(got, "vipctl: waiting for the drain, which stays in place: no vipd answers at ") {
 		t.Errorf("stderr is %q", got)
@@ -55,7 +56,7 @@ func TestOpenConnections(t *testing.T) {
 
 func TestOverrideText(t *testing.T) {
 	now := time.Now()
-	c := &printer{world: world{now: func() time.Time { return now }}}
+	c := &cli.Printer{World: cli.World{Now: func() time.Time { return now }}}
 	yes, no, five := true, false, 5
 	for want, o := range map[string]*balancer.Override{
 		"":                               nil,

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tracing"
@@ -20,7 +21,7 @@ import (
 
 // edit is a set of changes to the services in etcd, and to the settings of addresses there.
 type edit struct {
-	*call
+	*cli.Call
 	plan *etcd.Plan
 	vips []*edited
 }
@@ -51,12 +52,12 @@ func (e *edited) subject() string {
 }
 
 // newEdit plans changes. Problems are what was wrong where they were read; what is wrong with the changes is added, by place.
-func newEdit(c *call, changes []etcd.Change, problems []balancer.Problem) *edit {
+func newEdit(c *cli.Call, changes []etcd.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
 		changes[i].By, changes[i].Trace = by, trace
 	}
-	e := &edit{call: c, plan: etcd.NewPlan(changes)}
+	e := &edit{Call: c, plan: etcd.NewPlan(changes)}
 	e.plan.Problems = slices.Concat(problems, e.plan.Problems)
 	slices.SortStableFunc(e.plan.Problems, func(a, b balancer.Problem) int {
 		return cmp.Or(cmp.Compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line))
@@ -66,7 +67,7 @@ func newEdit(c *call, changes []etcd.Change, problems []balancer.Problem) *edit 
 
 // read compares the changes with etcd.
 func (e *edit) read() error {
-	w, err := e.etcd()
+	w, err := e.Etcd()
 	if err == nil {
 		err = e.plan.Read(e, w)
 	}
@@ -77,21 +78,21 @@ func (e *edit) read() error {
 func (e *edit) removeOthers(g *given) {
 	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
 		if g.services[name] == nil {
-			e.plan.Remove(etcd.Change{Name: name, By: author(e.call), Trace: tracing.Parent(e)})
+			e.plan.Remove(etcd.Change{Name: name, By: author(e.Call), Trace: tracing.Parent(e)})
 		}
 	}
 }
 
 // judge adds what is wrong with the changes: what the writer answers, and what the hosts of the fleet will not do for a service.
 func (e *edit) judge() error {
-	nodes, err := e.writer.Published(e)
+	nodes, err := e.Writer.Published(e)
 	if err != nil && !etcd.Forbidden(err) {
 		return fmt.Errorf("reading the addresses of the nodes: %w", err)
 	}
 	if err := e.plan.Judge(e); err != nil {
 		return err
 	}
-	ports := reserved.New(reserved.Options{Endpoints: e.members}).All()
+	ports := reserved.New(reserved.Options{Endpoints: e.Members}).All()
 	for _, s := range e.plan.Steps {
 		if s.Service == nil || s.Outcome == etcd.Unchanged {
 			continue
@@ -110,15 +111,15 @@ func (e *edit) judge() error {
 func (e *edit) refuse() error {
 	wrong := 0
 	for _, p := range e.plan.Problems {
-		if e.note("%s", problemLine(&p)); p.Severity != balancer.SeverityWarning {
+		if e.Note("%s", problemLine(&p)); p.Severity != balancer.SeverityWarning {
 			wrong++
 		}
 	}
 	if wrong == 0 {
 		return nil
 	}
-	e.note("%s: nothing was written", wording.Count(wrong, "problem"))
-	return errReported
+	e.Note("%s: nothing was written", wording.Count(wrong, "problem"))
+	return cli.ErrReported
 }
 
 // finish writes the changes unless it is a rehearsal, and reports.
@@ -153,7 +154,7 @@ func (e *edit) write() error {
 }
 
 // author is who makes a change, for the history: the operator, and the host that the change came from.
-func author(c *call) string {
+func author(c *cli.Call) string {
 	name := cmp.Or(operator(c), "unknown")
 	if host, err := os.Hostname(); err == nil {
 		name += "@" + host
@@ -204,15 +205,15 @@ func (e *edit) report(dry bool) error {
 	for _, d := range all {
 		revision = max(revision, d.Revision)
 	}
-	if e.format == formJSON {
-		return e.printJSON(editResult{Revision: revision, Services: list(services), VIPs: e.vips, DryRun: dry})
+	if e.Format == cli.FormJSON {
+		return e.PrintJSON(editResult{Revision: revision, Services: cli.List(services), VIPs: e.vips, DryRun: dry})
 	}
 	var b strings.Builder
 	for _, d := range all {
 		text := string(d.What)
 		switch {
 		case d.Error != "":
-			e.note("%s", d.Error)
+			e.Note("%s", d.Error)
 			continue
 		case dry && d.What != etcd.Unchanged:
 			text = "would be " + text
@@ -223,12 +224,12 @@ func (e *edit) report(dry bool) error {
 		for _, a := range d.Addresses {
 			text += ", " + a.String()
 		}
-		fmt.Fprintln(&b, e.paint(text, outcomeStyle(d.What)))
+		fmt.Fprintln(&b, e.Paint(text, outcomeStyle(d.What)))
 		if dry {
-			b.WriteString(fieldsText(e.call.printer, d.Fields))
+			b.WriteString(fieldsText(e.Call.Printer, d.Fields))
 		}
 	}
-	return e.print(b.String() + waitText(written))
+	return e.Print(b.String() + waitText(written))
 }
 
 func outcomeStyle(o etcd.Outcome) table.Style {

@@ -14,7 +14,7 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	if len(g.vips) == 0 && !prune {
 		return nil
 	}
-	stored, err := e.writer.Policies(e)
+	stored, err := e.Writer.Policies(e)
 	if err != nil {
 		return fmt.Errorf("reading the settings of addresses: %w", err)
 	}
@@ -49,7 +49,7 @@ func (e *edit) writeVIPs() error {
 		if i.What == etcd.Unchanged {
 			continue
 		}
-		r, err := e.writer.SetPolicy(e, i.VIP, i.settings, true)
+		r, err := e.Writer.SetPolicy(e, i.VIP, i.settings, true)
 		if err != nil {
 			e.vips = e.vips[:n]
 			return fmt.Errorf("settings of %s: %w; the changes listed above are done", i.VIP, err)

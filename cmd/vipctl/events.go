@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
@@ -23,10 +22,10 @@ const (
 	eventsBeforeThose = 10 // that come, with -f
 )
 
-func eventsVerb() *verb {
-	return &verb{
-		name: "events", brief: "what has happened on this node, in order",
-		about: "Lists the daemon's events, one a line, the latest last: reloads, applies (and how long they took), health of " +
+func eventsVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "events", Brief: "what has happened on this node, in order",
+		About: "Lists the daemon's events, one a line, the latest last: reloads, applies (and how long they took), health of " +
 			"endpoints, drains, mode, drift (changes by other programs that vipd has repaired), problems, panics (so few " +
 			"endpoints are healthy that all are used), and etcd lost and found. Times are local, with the date unless it is " +
 			"today's. Brackets show how long a state that ended had lasted. -o json has all details.\n\n" +
@@ -34,9 +33,9 @@ func eventsVerb() *verb {
 			"With -o json it writes one line of JSON for each event.\n\n" +
 			"vipd keeps the latest 10,000 in memory, and at least 1,000 of each kind. Its log has them too, over restarts; " +
 			"applies only at --log-level debug.",
-		example: "vipctl events -f --service web",
-		values:  map[string]completer{"service": serviceNames, "kind": oneOf(events.Kind("").Values()...)},
-		flags: []cli.Flag{
+		Example: "vipctl events -f --service web",
+		Values:  map[string]cli.Completer{"service": serviceNames, "kind": cli.OneOf(events.Kind("").Values()...)},
+		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "follow new events until Ctrl-C"},
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; 10 with -f, all with --since",
 				Usage: "the latest `N`; 0: all that are kept, and with -f only those that come"},
@@ -44,14 +43,14 @@ func eventsVerb() *verb {
 			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
 			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + wording.List(events.Kind("").Values(), "or")},
 		},
-		formats: []string{formTable, formJSON},
-		run:     runEvents,
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Run:     runEvents,
 	}
 }
 
 // eventList is what is shown of the journal, and how.
 type eventList struct {
-	*call
+	*cli.Call
 	query api.EventsQuery
 	// from is the earliest time that is shown.
 	from time.Time
@@ -61,8 +60,8 @@ type eventList struct {
 	timeWidth int
 }
 
-func runEvents(c *call) error {
-	l := &eventList{call: c, query: api.EventsQuery{Service: plainService(c.flags.String("service")), Kind: c.flags.String("kind")}}
+func runEvents(c *cli.Call) error {
+	l := &eventList{Call: c, query: api.EventsQuery{Service: plainService(c.Flags.String("service")), Kind: c.Flags.String("kind")}}
 	if err := l.checkKinds(); err != nil {
 		return err
 	}
@@ -79,12 +78,12 @@ func runEvents(c *call) error {
 			return err
 		}
 	}
-	follow := c.flags.Bool("follow")
-	if !follow && c.format == formJSON {
-		return c.printJSON(list(before))
+	follow := c.Flags.Bool("follow")
+	if !follow && c.Format == cli.FormJSON {
+		return c.PrintJSON(cli.List(before))
 	}
 	if len(before) == 0 && !follow {
-		c.say("there are no such events %s", l.span)
+		c.Say("there are no such events %s", l.span)
 		return nil
 	}
 	if err := l.showEvents(before, true); err != nil || !follow {
@@ -101,7 +100,7 @@ func (l *eventList) checkKinds() error {
 	kinds := events.Kind("").Values()
 	for _, k := range strings.Split(l.query.Kind, ",") {
 		if !slices.Contains(kinds, k) {
-			return wrongUse("there are no events of kind %q%s; there are %s", k, lookup.Meant(k, kinds), wording.List(kinds, "or"))
+			return cli.WrongUse("there are no events of kind %q%s; there are %s", k, lookup.Meant(k, kinds), wording.List(kinds, "or"))
 		}
 	}
 	return nil
@@ -109,18 +108,18 @@ func (l *eventList) checkKinds() error {
 
 // window reads from when on, and how many of the latest events are shown; below zero: all.
 func (l *eventList) window() (most int, err error) {
-	most, follow, set := l.flags.Int("lines"), l.flags.Bool("follow"), l.flags.IsSet("lines")
+	most, follow, set := l.Flags.Int("lines"), l.Flags.Bool("follow"), l.Flags.IsSet("lines")
 	if set && most < 0 {
-		return 0, wrongUse("-n can't be below zero")
+		return 0, cli.WrongUse("-n can't be below zero")
 	}
 	l.span = "since vipd started"
-	if since := l.flags.String("since"); since != "" {
-		if l.from, l.span, err = sinceTime(since, l.now()); err != nil {
+	if since := l.Flags.String("since"); since != "" {
+		if l.from, l.span, err = sinceTime(since, l.Now()); err != nil {
 			return 0, err
 		}
 	}
 	switch {
-	case set && most == 0 && !follow, !set && l.flags.String("since") != "":
+	case set && most == 0 && !follow, !set && l.Flags.String("since") != "":
 		return -1, nil
 	case set:
 		return most, nil
@@ -133,20 +132,20 @@ func (l *eventList) window() (most int, err error) {
 // known refuses a service that is not there, and of which no event tells that it was.
 func (l *eventList) known() error {
 	any := false
-	err := l.daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
+	err := l.Daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
 		any = any || len(p.Events) > 0
 		return nil
 	})
 	if err != nil || any {
 		return err
 	}
-	return isService(l.call, l.query.Service)
+	return isService(l.Call, l.query.Service)
 }
 
 // past asks for what there is, and returns the latest of it; below zero: all. Any: there is some. The query is then for
 // what comes after.
 func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
-	client, err := l.client()
+	client, err := l.Client()
 	if err != nil {
 		return nil, false, err
 	}
@@ -165,11 +164,11 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 // follow shows what comes, also after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
-	return follow(l.call, true, func(heard func()) error {
-		return l.daemon.Events(l, l.query, func(p api.EventPage) error {
+	return follow(l.Call, true, func(heard func()) error {
+		return l.Daemon.Events(l, l.query, func(p api.EventPage) error {
 			heard()
 			if p.Missed > 0 {
-				l.note("%s", l.missed(p.Missed))
+				l.Note("%s", l.missed(p.Missed))
 			}
 			l.query.Since = p.Next
 			return l.showEvents(p.Events, false)
@@ -187,9 +186,9 @@ func (l *eventList) missed(n uint64) string {
 // show prints events, the first with the titles above.
 func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
-	if l.format == formJSON {
+	if l.Format == cli.FormJSON {
 		for i := range events {
-			text, err := l.encode(&events[i], "")
+			text, err := l.Encode(&events[i], "")
 			if err != nil {
 				return err
 			}
@@ -205,13 +204,13 @@ func (l *eventList) showEvents(events []api.Event, first bool) error {
 		}
 		for i := range events {
 			e := &events[i]
-			fmt.Fprintf(&b, "%*s  %-8s  %s\n", l.timeWidth, l.when(e.At), e.Kind, l.paint(table.Line(oneLine(sentence(e))), eventStyle(e)))
+			fmt.Fprintf(&b, "%*s  %-8s  %s\n", l.timeWidth, l.when(e.At), e.Kind, l.Paint(table.Line(cli.OneLine(sentence(e))), eventStyle(e)))
 		}
 	}
 	if b.Len() == 0 {
 		return nil
 	}
-	if err := l.print(b.String()); err != nil {
+	if err := l.Print(b.String()); err != nil {
 		return &showError{err}
 	}
 	return nil
@@ -219,7 +218,7 @@ func (l *eventList) showEvents(events []api.Event, first bool) error {
 
 // when writes a time of today, or a day and a time.
 func (l *eventList) when(at time.Time) string {
-	at, now := at.Local(), l.now().Local()
+	at, now := at.Local(), l.Now().Local()
 	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
 		return at.Format(time.TimeOnly)
 	}
@@ -280,7 +279,7 @@ func eventStyle(e *api.Event) table.Style {
 func sinceTime(text string, now time.Time) (from time.Time, words string, err error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		if d < 0 {
-			return from, "", wrongUse("--since can't be below zero")
+			return from, "", cli.WrongUse("--since can't be below zero")
 		}
 		return now.Add(-d), "in the last " + text, nil
 	}
@@ -301,5 +300,5 @@ func sinceTime(text string, now time.Time) (from time.Time, words string, err er
 			return at, "since " + text, nil
 		}
 	}
-	return from, "", wrongUse("--since %q is not a time: 10m, 23:15 and 2026-11-21T23:15 are", text)
+	return from, "", cli.WrongUse("--since %q is not a time: 10m, 23:15 and 2026-11-21T23:15 are", text)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/events"
 	"vipd/test/wait"
 )
@@ -19,7 +20,7 @@ func TestEventsFollow(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			s := newSession(t)
 			now := time.Date(2025, 3, 9, 23, 59, 59, 0, time.Local)
-			s.now = func() time.Time { return now }
+			s.Now = func() time.Time { return now }
 			event := func(seq uint64, text string) api.Event {
 				return api.Event{Seq: seq, At: now, Kind: events.Mode, Text: text}
 			}
@@ -63,7 +64,7 @@ func TestEventsFollow(t *testing.T) {
 			if stopNext != nil {
 				stopNext()
 			}
-			if code != exitDone {
+			if code != cli.ExitDone {
 				t.Errorf("exits with %d: %s", code, s.err)
 			}
 			want := "TIME      KIND      EVENT\n"
@@ -114,7 +115,7 @@ func TestEventsFollowOnlyNew(t *testing.T) {
 			})
 		}
 	}
-	if code := s.run(ctx, "events", "-f", "-n", "0"); code != exitDone {
+	if code := s.run(ctx, "events", "-f", "-n", "0"); code != cli.ExitDone {
 		t.Errorf("exits with %d: %s", code, s.err)
 	}
 	if got := s.out.String(); strings.Contains(got, "old") || strings.Count(got, "\n") != 2 {

@@ -7,50 +7,49 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/explain"
 )
 
-func explainVerb() *verb {
-	return &verb{
-		name: "explain", args: "CLIENT[:PORT] VIP:PORT[/PROTOCOL]", brief: "what would happen to a connection, and why",
-		about: "Says what a client that connects to a VIP gets, and each step on the way: who holds the address, which service has " +
+func explainVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "explain", Args: "CLIENT[:PORT] VIP:PORT[/PROTOCOL]", Brief: "what would happen to a connection, and why",
+		About: "Says what a client that connects to a VIP gets, and each step on the way: who holds the address, which service has " +
 			"the port, the source check, affinity with the time that is left, each endpoint with its share of new connections and " +
 			"the reason of its state, whose address it sees, whether its reply comes back through this node, and the objects in " +
 			"the kernel with their counters. Connections of the client that exist already are listed: they go on to where they " +
 			"went; with PORT only that one is. The first line also says when an endpoint left new connections without an answer in the last minute. Rules of other programs that drop the connection are named.\n\n" +
 			"Nothing is sent. With --live the daemon opens a TCP connection from this node, and shows which endpoint took it and " +
 			"how long that lasted. Lines that begin with ! keep the client from being served as written.",
-		example:  "vipctl explain 10.1.0.2 10.96.0.10:80",
-		formats:  []string{formTable, formJSON},
-		flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "open a connection from this node as well"}},
-		least:    2,
-		most:     2,
-		complete: inTurn(oneOf(), frontendKeys),
-		run:      runExplain,
+		Example:  "vipctl explain 10.1.0.2 10.96.0.10:80",
+		Formats:  []string{cli.FormTable, cli.FormJSON},
+		Flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "open a connection from this node as well"}},
+		MinArgs:  2,
+		MaxArgs:  2,
+		Complete: cli.InTurn(cli.OneOf(), frontendKeys),
+		Run:      runExplain,
 	}
 }
 
-func runExplain(c *call) error {
-	client, err := clientArg(c.args[0])
+func runExplain(c *cli.Call) error {
+	client, err := clientArg(c.Args[0])
 	if err != nil {
-		return wrongUse("%v", err)
+		return cli.WrongUse("%v", err)
 	}
-	to, err := balancer.ParseKey(c.args[1])
+	to, err := balancer.ParseKey(c.Args[1])
 	if err != nil {
-		return wrongUse("%v", err)
+		return cli.WrongUse("%v", err)
 	}
-	e, err := askDaemon(c, func(d *api.Client, ctx context.Context) (api.Explanation, error) {
-		return d.Explain(ctx, client, to, c.flags.Bool("live"))
+	e, err := cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.Explanation, error) {
+		return d.Explain(ctx, client, to, c.Flags.Bool("live"))
 	})
 	if err != nil {
 		return err
 	}
-	return c.show(e, func() string { return explanation(c.printer, &e) })
+	return c.Show(e, func() string { return explanation(c.Printer, &e) })
 }
 
 // clientArg reads a client's address, and its port if it is given.
@@ -63,22 +62,22 @@ func clientArg(text string) (netip.AddrPort, error) {
 }
 
 // explanation is the verdict, and a line for each step.
-func explanation(p *printer, e *api.Explanation) string {
+func explanation(p *cli.Printer, e *api.Explanation) string {
 	style := table.Bad
 	if e.Verdict == explain.Served {
 		style = table.Good
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s to %s: %s\n\n", e.Client, e.To, p.paint(table.Line(e.Summary), style))
+	fmt.Fprintf(&b, "%s to %s: %s\n\n", e.Client, e.To, p.Paint(table.Line(e.Summary), style))
 	for _, s := range e.Steps {
 		mark := " "
 		if s.Wrong {
-			mark = p.paint("!", table.Bad)
+			mark = p.Paint("!", table.Bad)
 		}
-		fmt.Fprintf(&b, "%s %-9s %s\n", mark, s.What, table.Line(oneLine(s.Text)))
+		fmt.Fprintf(&b, "%s %-9s %s\n", mark, s.What, table.Line(cli.OneLine(s.Text)))
 	}
 	if e.Live != nil {
-		fmt.Fprintf(&b, "  %-9s %s\n", "live", table.Line(oneLine(liveText(e))))
+		fmt.Fprintf(&b, "  %-9s %s\n", "live", table.Line(cli.OneLine(liveText(e))))
 	}
 	return b.String()
 }
@@ -101,7 +100,7 @@ func liveText(e *api.Explanation) string {
 }
 
 // frontendKeys are those of the daemon.
-func frontendKeys(c *call, _ []string) []string {
-	frontends, _ := askDaemon(c, (*api.Client).Frontends)
-	return mapped(frontends, func(f api.Frontend) string { return f.Key.String() })
+func frontendKeys(c *cli.Call, _ []string) []string {
+	frontends, _ := cli.AskDaemon(c, (*api.Client).Frontends)
+	return cli.Mapped(frontends, func(f api.Frontend) string { return f.Key.String() })
 }

@@ -8,29 +8,30 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
 	"vipd/store/tomlfile"
 )
 
-func exportVerb() *verb {
-	return &verb{
-		name: "export", args: "[NAME...]", brief: "print the services in etcd, as apply takes them",
-		about: "Prints services as they stand in etcd, all of them or those that are named, sorted, so that \"vipctl apply\" of " +
+func exportVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, as apply takes them",
+		About: "Prints services as they stand in etcd, all of them or those that are named, sorted, so that \"vipctl apply\" of " +
 			"the output changes nothing. \"auto\" stays auto, and fields that this version does not know are kept. Endpoints that " +
 			"are registered apart, and overrides, are not part of it.\n\n" +
 			"What TOML can't say (a field that is null, which is the program's default whatever a host's [defaults] are) is left " +
 			"out with a message, and the exit code is 1; -o json can say everything.",
-		example: "vipctl export > services.toml",
-		formats: []string{formTOML, formJSON}, fleet: true,
-		most:     -1,
-		complete: fleetNames,
-		run:      runExport,
+		Example: "vipctl export > services.toml",
+		Formats: []string{cli.FormTOML, cli.FormJSON}, Fleet: true,
+		MaxArgs:  -1,
+		Complete: fleetNames,
+		Run:      runExport,
 	}
 }
 
-func runExport(c *call) error {
-	w, err := c.etcd()
+func runExport(c *cli.Call) error {
+	w, err := c.Etcd()
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func runExport(c *call) error {
 	}
 	texts, services, left := exportServices(c, all)
 	everything := map[string]any{"services": services}
-	if len(c.args) == 0 {
+	if len(c.Args) == 0 {
 		more, vips, err := exportVIPs(c, w)
 		if err != nil {
 			return err
@@ -53,20 +54,20 @@ func runExport(c *call) error {
 			everything["vips"] = vips
 		}
 	}
-	err = c.show(everything, func() string { return strings.Join(texts, "\n") })
+	err = c.Show(everything, func() string { return strings.Join(texts, "\n") })
 	if err == nil && left > 0 {
-		err = errReported
+		err = cli.ErrReported
 	}
 	return err
 }
 
 // exportServices returns services as texts, and by name; left is how many can't be written.
-func exportServices(c *call, all []*etcd.Stored) (texts []string, tables map[balancer.Name]any, left int) {
+func exportServices(c *cli.Call, all []*etcd.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {
-		text, err := exported(s, c.format)
+		text, err := exported(s, c.Format)
 		if err != nil {
-			c.note("not exported: service %s: %v", s.Name, err)
+			c.Note("not exported: service %s: %v", s.Name, err)
 			left++
 			continue
 		}
@@ -76,10 +77,10 @@ func exportServices(c *call, all []*etcd.Stored) (texts []string, tables map[bal
 }
 
 // exportVIPs returns the settings of addresses as texts, and by address.
-func exportVIPs(c *call, w *etcd.Writer) (texts []string, tables map[string]any, err error) {
+func exportVIPs(c *cli.Call, w *etcd.Writer) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
 	if etcd.Forbidden(err) {
-		c.note("not exported: settings of addresses: %v", err)
+		c.Note("not exported: settings of addresses: %v", err)
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("reading the settings of addresses: %w", err)
 	}
@@ -91,15 +92,15 @@ func exportVIPs(c *call, w *etcd.Writer) (texts []string, tables map[string]any,
 }
 
 // named returns those of all that the arguments name.
-func named(c *call, all []*etcd.Stored) ([]*etcd.Stored, error) {
-	if len(c.args) == 0 {
+func named(c *cli.Call, all []*etcd.Stored) ([]*etcd.Stored, error) {
+	if len(c.Args) == 0 {
 		return all, nil
 	}
-	names := mapped(c.args, plainService)
+	names := cli.Mapped(c.Args, plainService)
 	some := slices.DeleteFunc(slices.Clone(all), func(s *etcd.Stored) bool { return !slices.Contains(names, string(s.Name)) })
 	for _, name := range names {
 		if !slices.ContainsFunc(some, func(s *etcd.Stored) bool { return string(s.Name) == name }) {
-			return nil, absent("service", name, " in etcd", mapped(all, func(s *etcd.Stored) string { return string(s.Name) }))
+			return nil, absent("service", name, " in etcd", cli.Mapped(all, func(s *etcd.Stored) string { return string(s.Name) }))
 		}
 	}
 	return some, nil
@@ -112,7 +113,7 @@ func exported(s *etcd.Stored, form string) (string, error) {
 		p := s.Problems[0]
 		return "", fmt.Errorf("it can't be read: %s; apply another text, or delete it", strings.TrimPrefix(p.Field+": "+p.Text, ": "))
 	}
-	if form == formJSON {
+	if form == cli.FormJSON {
 		return "", nil
 	}
 	text := tableTOML("services", string(s.Name), s.Fields)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -95,8 +96,8 @@ func randomHealth(r *rand.Rand) map[string]any {
 // TestExportThenApplyChangesNothing: whatever is in etcd, in TOML and in JSON.
 func TestExportThenApplyChangesNothing(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
-	f.do(exitDone, "pool", "set", "default", "10.97.0.0/16")
-	f.do(exitDone, "pool", "set", "blue", "fd00:98::/112")
+	f.do(cli.ExitDone, "pool", "set", "default", "10.97.0.0/16")
+	f.do(cli.ExitDone, "pool", "set", "blue", "fd00:98::/112")
 	r := rand.New(rand.NewPCG(5, 1))
 	w := f.writer(t)
 	services := wait.Soak(25, 80)
@@ -110,18 +111,18 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 	before := f.etcdRevision(t)
 	for _, form := range []string{"toml", "json"} {
 		file := filepath.Join(t.TempDir(), "export."+form)
-		out := f.do(exitDone, "export", "-o", form)
+		out := f.do(cli.ExitDone, "export", "-o", form)
 		if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.do(exitDone, "diff", "-f", file, "--prune")
-		if got := f.do(exitDone, "apply", "-f", file, "--prune"); strings.Count(got, ": unchanged") != services {
+		f.do(cli.ExitDone, "diff", "-f", file, "--prune")
+		if got := f.do(cli.ExitDone, "apply", "-f", file, "--prune"); strings.Count(got, ": unchanged") != services {
 			t.Errorf("%s: apply says\n%s", form, got)
 		}
 		if now := f.etcdRevision(t); now != before {
 			t.Fatalf("%s: etcd is at revision %d, was at %d", form, now, before)
 		}
-		again := f.do(exitDone, "export", "-o", form)
+		again := f.do(cli.ExitDone, "export", "-o", form)
 		if again != out {
 			t.Errorf("%s: the export differs:\n%s", form, cmp.Diff(out, again))
 		}
@@ -131,8 +132,8 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 // TestHistoryLaw: after any sequence of applies, deletes and rollbacks, etcd and the history are what a model says.
 func TestHistoryLaw(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
-	f.do(exitDone, "pool", "set", "default", "10.97.0.0/16")
-	f.do(exitDone, "pool", "set", "blue", "10.98.0.0/16")
+	f.do(cli.ExitDone, "pool", "set", "default", "10.97.0.0/16")
+	f.do(cli.ExitDone, "pool", "set", "blue", "10.98.0.0/16")
 	for seed := range uint64(wait.Soak(1, 2)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		name := fmt.Sprintf("w%d", seed)
@@ -143,18 +144,18 @@ func TestHistoryLaw(t *testing.T) {
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
-				if out := f.do(exitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
+				if out := f.do(cli.ExitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
 					t.Errorf("%s: a rehearsal of its removal says %q", at, out)
 				}
 				f.expect(t, at+", rehearsed", name, now, texts)
-				f.do(exitDone, "delete", "service", name)
+				f.do(cli.ExitDone, "delete", "service", name)
 				now = nil
 				texts = append(texts, nil)
 			case kind == 1 && len(texts) > 0:
 				i := max(0, len(texts)-20) + r.IntN(min(20, len(texts)))
-				want, same := exitDone, equalJSON(t, texts[i], now)
+				want, same := cli.ExitDone, equalJSON(t, texts[i], now)
 				if texts[i] == nil {
-					want, same = exitFailed, true
+					want, same = cli.ExitFailed, true
 				}
 				f.do(want, "rollback", name, fmt.Sprint(i+1))
 				if !same {
@@ -165,7 +166,7 @@ func TestHistoryLaw(t *testing.T) {
 				now = randomService(t, r, int(seed))
 				texts = append(texts, now)
 				writeJSON(t, file, map[string]any{"services": map[string]any{name: now}})
-				f.do(exitDone, "apply", "-f", file, "--allow-unknown")
+				f.do(cli.ExitDone, "apply", "-f", file, "--allow-unknown")
 			}
 			f.expect(t, at, name, now, texts)
 		}
@@ -176,7 +177,7 @@ func TestHistoryLaw(t *testing.T) {
 func (f *fleet) expect(t *testing.T, at, name string, now map[string]any, texts []map[string]any) {
 	t.Helper()
 	var exported struct{ Services map[string]map[string]any }
-	if err := json.Unmarshal([]byte(f.do(exitDone, "export", "-o", "json")), &exported); err != nil {
+	if err := json.Unmarshal([]byte(f.do(cli.ExitDone, "export", "-o", "json")), &exported); err != nil {
 		t.Fatal(err)
 	}
 	if !equalJSON(t, exported.Services[name], now) {
@@ -186,7 +187,7 @@ func (f *fleet) expect(t *testing.T, at, name string, now map[string]any, texts 
 		return
 	}
 	var history []edition
-	if err := json.Unmarshal([]byte(f.do(exitDone, "history", name, "-o", "json")), &history); err != nil {
+	if err := json.Unmarshal([]byte(f.do(cli.ExitDone, "history", name, "-o", "json")), &history); err != nil {
 		t.Fatal(err)
 	}
 	if len(history) != min(20, len(texts)) {

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
@@ -16,7 +17,7 @@ import (
 
 // fleetOverride is a change of overrides in etcd, which all nodes follow.
 type fleetOverride struct {
-	*call
+	*cli.Call
 	request api.OverrideRequest
 	lookup.Place
 	targets []balancer.Target
@@ -28,24 +29,24 @@ type fleetOverride struct {
 
 // fleetOverride finds out which endpoints in etcd the request is about. It is nil where the request names a service that
 // etcd does not have, and no etcd is named.
-func newFleetOverride(c *call, q api.OverrideRequest) (*fleetOverride, error) {
-	w, err := c.etcd()
+func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error) {
+	w, err := c.Etcd()
 	if err != nil {
 		return nil, err
 	}
 	s, err := w.Read(c, nil)
 	if err != nil {
 		socket := "--socket PATH"
-		if c.namesEtcd() {
+		if c.NamesEtcd() {
 			socket += " in place of --etcd"
 		}
-		return nil, fmt.Errorf("%w; while etcd is away, \"vipctl %s\" with %s has the daemon of this host do it, for itself alone", err, c.verb.name, socket)
+		return nil, fmt.Errorf("%w; while etcd is away, \"vipctl %s\" with %s has the daemon of this host do it, for itself alone", err, c.Verb.Name, socket)
 	}
-	if !c.namesEtcd() && q.Node == "" && !s.Services.Has(q.Service) {
+	if !c.NamesEtcd() && q.Node == "" && !s.Services.Has(q.Service) {
 		return nil, nil
 	}
 	f := &fleetOverride{
-		call: c, request: q,
+		Call: c, request: q,
 		Place: lookup.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
 	}
 	f.addKept()
@@ -58,7 +59,7 @@ func newFleetOverride(c *call, q api.OverrideRequest) (*fleetOverride, error) {
 // addKept adds what etcd does not tell and the daemon of this host does: which endpoints are down, those that it keeps in use although
 // their leases have ended, for nodes follow what etcd says of them, and own. If the daemon does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
-	services, _ := askDaemon(f.call, (*api.Client).Services)
+	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
 		shared := f.Services.At(s.Name)
 		for _, e := range s.Endpoints {
@@ -95,7 +96,7 @@ type fleetResult struct {
 
 // override makes the change target by target. Where one can't be written, the others are.
 func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
-	change, err := lookup.Asked(&f.request, f.now())
+	change, err := lookup.Asked(&f.request, f.Now())
 	if err != nil {
 		return err
 	}
@@ -111,10 +112,10 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: next})
 	}
 	if len(f.own) > 0 {
-		f.hint("of services in files of this host, which etcd does not have, this leaves as it is %s: with --socket %s in place of --etcd \"vipctl %s\" meets them",
-			wording.Some(f.own, 8), f.socketWords(), f.verb.name)
+		f.Hint("of services in files of this host, which etcd does not have, this leaves as it is %s: with --socket %s in place of --etcd \"vipctl %s\" meets them",
+			wording.Some(f.own, 8), f.socketWords(), f.Verb.Name)
 	}
-	errs = append(errs, f.show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
+	errs = append(errs, f.Show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
 	if f.request.Draining != nil && !*f.request.Draining {
 		f.noteLocalDrains()
 	}
@@ -123,7 +124,7 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 
 // socketWords are where the daemon of this host is, for a command that is advised.
 func (f *fleetOverride) socketWords() string {
-	socket, err := f.socket()
+	socket, err := f.Socket()
 	if err != nil {
 		return "PATH"
 	}
@@ -142,8 +143,8 @@ func waitText(revision int64) string {
 func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *balancer.Override, revision int64, err error) {
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
 		var is *balancer.Override
-		r, err := f.writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
-			if still := old.Lasting(f.now()); still != nil { // nodes only read: what has lapsed stays in etcd
+		r, err := f.Writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
+			if still := old.Lasting(f.Now()); still != nil { // nodes only read: what has lapsed stays in etcd
 				is = e.Next(*still)
 			} else {
 				is = e.Next(balancer.Override{})
@@ -163,12 +164,12 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 // noteLocalDrains says which of the targets the daemon of this host drains by itself: etcd does not know of that. Where the
 // daemon does not answer, there is no note.
 func (f *fleetOverride) noteLocalDrains() {
-	endpoints, _ := askDaemon(f.call, (*api.Client).Endpoints)
+	endpoints, _ := cli.AskDaemon(f.Call, (*api.Client).Endpoints)
 	for _, t := range f.targets {
 		if slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
 			return e.Service == t.Service && isAt(e.Address, t.Address()) && f.drainedHere(e)
 		}) {
-			f.hint("the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back", t, t.Service, t.Address(), f.socketWords())
+			f.Hint("the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back", t, t.Service, t.Address(), f.socketWords())
 		}
 	}
 }
@@ -216,16 +217,16 @@ func (f *fleetOverride) await() error {
 	v := &vigil{revision: f.result.Revision, drains: func(d etcd.NodeDrain) bool {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
-	watcher, last := &watcher{progress: progress{printer: f.printer}}, uint64(0)
-	lag, err := v.keep(f.call, func(lag []laggard) {
+	watcher, last := &watcher{progress: progress{Printer: f.Printer}}, uint64(0)
+	lag, err := v.keep(f.Call, func(lag []laggard) {
 		last = left(lag)
 		watcher.show(lag)
 	})
 	watcher.end()
 	if err == nil && len(v.gone) > 0 {
-		f.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
+		f.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
-	return ended(f.call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
+	return ended(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
 // isDrain reports whether what a node says of a drain is about the target, or a part of it.

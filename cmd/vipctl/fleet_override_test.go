@@ -15,6 +15,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/test/wait"
 )
 
@@ -117,7 +118,7 @@ func TestOverridesLaw(t *testing.T) {
 		}
 		last := model.last(what == "drain" || what == "weight" && weight == 0 && !back, meant)
 		if force := r.IntN(3) > 0; last && !force {
-			_, stderr := f.do(exitFailed, words...)
+			_, stderr := f.do(cli.ExitFailed, words...)
 			if !strings.Contains(stderr, "no usable endpoint would be left of service ") {
 				t.Errorf("%q says %q", words, stderr)
 			}
@@ -125,7 +126,7 @@ func TestOverridesLaw(t *testing.T) {
 		} else if last && force {
 			words = append(words, "--force")
 		}
-		f.do(exitDone, words...)
+		f.do(cli.ExitDone, words...)
 		s := f.read()
 		in := balancer.Inputs{Services: s.Services, Overrides: s.Overrides}
 		for target, old := range model {
@@ -188,7 +189,7 @@ func TestFleetDrainWait(t *testing.T) {
 	default:
 	}
 	two.tell(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if want += "drained: 1 endpoint, no connections left on 2 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout is %q, want %q", l.out, want)
 	}
@@ -205,7 +206,7 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--force")
 	l.says("waiting: gw1 has 5 connections, gw2 has 2 connections")
 	l.stop()
-	l.ends(exitFailed)
+	l.ends(cli.ExitFailed)
 	want := "vipctl: interrupted with 7 connections left (gw1 has 5 connections, gw2 has 2 connections); " +
 		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" takes it back\n"
 	if !strings.HasSuffix(l.err.String(), want) {
@@ -225,7 +226,7 @@ func TestFleetDrainThroughAnOutage(t *testing.T) {
 	l.says("; trying again\n")
 	one.tell(draining(1<<40, "web", "10.0.0.1", 0))
 	f.Members[0].Start()
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 }
 
 // What lapsed is not brought back by what is said later, though its key is in etcd still.
@@ -233,7 +234,7 @@ func TestFleetOverrideLapses(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}
-	stdout, _ := f.do(exitDone, "drain", "web", "10.0.0.1", "--expires", "1h", "--force")
+	stdout, _ := f.do(cli.ExitDone, "drain", "web", "10.0.0.1", "--expires", "1h", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; taken back in 1h0m0s\n") {
 		t.Errorf("stdout is %q", stdout)
 	}
@@ -241,13 +242,13 @@ func TestFleetOverrideLapses(t *testing.T) {
 	if o == nil || time.Until(o.Expires).Round(time.Minute) != time.Hour {
 		t.Errorf("the override is %+v", o)
 	}
-	if stdout, _ := f.do(exitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; taken back in 1h0m0s\n") {
+	if stdout, _ := f.do(cli.ExitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; taken back in 1h0m0s\n") {
 		t.Errorf("stdout is %q", stdout)
 	}
 	l := f.line()
 	l.ahead.Store(int64(2 * time.Hour))
 	l.begin("weight", "web", "10.0.0.1", "5")
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if o := f.read().Overrides.At(target); o == nil || o.Draining != nil || o.Weight == nil || *o.Weight != 5 || !o.Expires.IsZero() {
 		t.Errorf("the override is %+v", o)
 	}
@@ -282,7 +283,7 @@ func TestOverridePlace(t *testing.T) {
 	} {
 		asked, before := len(d.asked), f.read().Revision
 		l := f.line()
-		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != exitDone {
+		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != cli.ExitDone {
 			t.Errorf("%q exits with %d: %s", test.line, code, l.err)
 		}
 		if daemon, etcd := len(d.asked) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
@@ -315,11 +316,11 @@ func TestFleetUndrainHere(t *testing.T) {
 		line, want string
 		code       int
 	}{
-		{"--socket " + socket + " drain web 192.168.1.11", "", exitDone},
-		{etcd + " undrain web 192.168.1.11", note, exitDone},
-		{"--socket " + socket + " undrain web 192.168.1.11", "", exitDone},
-		{etcd + " undrain web 192.168.1.11", "", exitDone},
-		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is away, \"vipctl drain\" with --socket PATH in place of --etcd has the daemon of this host do it", exitFailed},
+		{"--socket " + socket + " drain web 192.168.1.11", "", cli.ExitDone},
+		{etcd + " undrain web 192.168.1.11", note, cli.ExitDone},
+		{"--socket " + socket + " undrain web 192.168.1.11", "", cli.ExitDone},
+		{etcd + " undrain web 192.168.1.11", "", cli.ExitDone},
+		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is away, \"vipctl drain\" with --socket PATH in place of --etcd has the daemon of this host do it", cli.ExitFailed},
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
@@ -340,11 +341,11 @@ func TestSocketBesideEnvironment(t *testing.T) {
 	socket := os.Getenv("VIPCTL_SOCKET")
 	t.Setenv("VIPCTL_ETCD", "http://127.0.0.1:1")
 	for _, verb := range []string{"get services", "describe service web", "weight web 192.168.1.11 3"} {
-		if code := s.run(t.Context(), strings.Fields(verb)...); code != exitFailed {
+		if code := s.run(t.Context(), strings.Fields(verb)...); code != cli.ExitFailed {
 			t.Errorf("%s with both in the environment: exit %d: %s", verb, code, s.out)
 		}
 		t.Setenv("VIPCTL_SOCKET", "")
-		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != exitDone {
+		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != cli.ExitDone {
 			t.Errorf("%s: exit %d: %s", verb, code, s.err)
 		}
 		t.Setenv("VIPCTL_SOCKET", socket)
@@ -370,7 +371,7 @@ func TestFleetDrainKept(t *testing.T) {
 		{Name: "dns", Origin: balancer.Origin{File: "vipd.toml"}, Endpoints: []api.Endpoint{{Service: "dns", Address: "10.0.0.5:8080", Node: "rack1", Configured: 1}}},
 	}
 	l := f.line()
-	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != exitDone ||
+	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != cli.ExitDone ||
 		!strings.Contains(l.err.String(), "of services in files of this host, which etcd does not have, this leaves as it is dns/10.0.0.5:8080: with --socket ") {
 		t.Errorf("a drain of a node that has a service of files exits with %d and says %q", code, l.err)
 	}
@@ -380,7 +381,7 @@ func TestFleetDrainKept(t *testing.T) {
 		{"weight web/10.0.0.1:8443 2", "web/10.0.0.1:8443: weight 2\n"},
 	} {
 		l := f.line()
-		if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+test.line)); code != exitDone || !strings.HasPrefix(l.out.String(), test.want+"revision ") {
+		if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+test.line)); code != cli.ExitDone || !strings.HasPrefix(l.out.String(), test.want+"revision ") {
 			t.Errorf("%q exits with %d, and says %q, %q; want %q", test.line, code, l.out, l.err, test.want)
 		}
 	}
@@ -395,14 +396,14 @@ func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")
 	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
-	for state, code := range map[balancer.BackendState]int{balancer.Down: exitFailed, balancer.Active: exitDone} {
+	for state, code := range map[balancer.BackendState]int{balancer.Down: cli.ExitFailed, balancer.Active: cli.ExitDone} {
 		d.services = []api.Service{{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{
 			{Service: "web", Address: "10.0.0.1:8080", Configured: 1, State: balancer.Active}, {Service: "web", Address: "10.0.0.2:8080", Configured: 1, State: state},
 		}}}
 		for _, line := range []string{"drain web 10.0.0.1", "weight web 10.0.0.1 0", "undrain web 10.0.0.1", "weight web 10.0.0.1 -"} {
 			want := code
 			if strings.HasPrefix(line, "undrain") || strings.HasSuffix(line, "-") {
-				want = exitDone
+				want = cli.ExitDone
 			}
 			l := f.line()
 			if got := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+line)); got != want {
@@ -415,7 +416,7 @@ func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 func TestFleetOverrideJSON(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
-	stdout, _ := f.do(exitDone, "weight", "web", "10.0.0.1:8080", "5", "-o", "json")
+	stdout, _ := f.do(cli.ExitDone, "weight", "web", "10.0.0.1:8080", "5", "-o", "json")
 	var got fleetResult
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
 		t.Fatal(err)
@@ -432,7 +433,7 @@ func TestFleetOverrideRights(t *testing.T) {
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
 	f.service("dns", map[string]any{"vips": []any{"10.96.0.53"}, "endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
 	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
-	stdout, stderr := f.do(exitFailed, "drain", "--node", "rack1", "--force")
+	stdout, stderr := f.do(cli.ExitFailed, "drain", "--node", "rack1", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
 		t.Errorf("stdout is %q, stderr is %q", stdout, stderr)
 	}

@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -46,9 +47,9 @@ func newFleet(t *testing.T, o etcdkit.Options) *fleet {
 // run runs one line as operator.
 func (f *fleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	w := world{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &err, now: time.Now,
-		getenv: func(name string) string { return map[string]string{"SUDO_USER": operator}[name] },
+	w := cli.World{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err, Now: time.Now,
+		Getenv: func(name string) string { return map[string]string{"SUDO_USER": operator}[name] },
 	}
 	code = run(ctx, w, append(append([]string{}, line...), f.flags...))
 	return code, out.String(), err.String()
@@ -64,7 +65,7 @@ func (f *fleet) process(operator string, line ...string) (code int, stdout, stde
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {
 			f.t.Errorf("running %q: %v", line, err)
-			return exitFailed, "", ""
+			return cli.ExitFailed, "", ""
 		}
 		code = exit.ExitCode()
 	}
@@ -75,7 +76,7 @@ func (f *fleet) process(operator string, line ...string) (code int, stdout, stde
 func (f *fleet) do(want int, line ...string) string {
 	f.t.Helper()
 	code, stdout, stderr := f.run(f.t.Context(), "ana", line...)
-	if code == exitFailed && want == exitDone && strings.Contains(stderr, "request timed out; ") { // etcd waited for the disk: do as it says
+	if code == cli.ExitFailed && want == cli.ExitDone && strings.Contains(stderr, "request timed out; ") { // etcd waited for the disk: do as it says
 		code, stdout, stderr = f.run(f.t.Context(), "ana", line...)
 	}
 	if code != want {
@@ -121,7 +122,7 @@ func serviceText(name, vip string, port int) string {
 // has their texts in that order; the others are told who was faster, and nothing of theirs is there.
 func TestParallelApplies(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
-	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
+	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
 	type outcome struct {
 		code           int
 		stdout, stderr string
@@ -146,9 +147,9 @@ func TestParallelApplies(t *testing.T) {
 			t.Fatalf("operator %d: %v: %s%s", i, err, o.stdout, o.stderr)
 		}
 		switch {
-		case o.code == exitDone:
+		case o.code == cli.ExitDone:
 			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
-		case o.code != exitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
+		case o.code != cli.ExitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
 			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else was faster"):
 			t.Errorf("operator %d exits with %d: %s%s", i, o.code, o.stdout, o.stderr)
 		}
@@ -192,9 +193,9 @@ func mustInt(t *testing.T, v any) int {
 func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	w := world{stdout: &out, stderr: &errs, now: time.Now, getenv: func(string) string { return "ana" }}
+	w := cli.World{Stdout: &out, Stderr: &errs, Now: time.Now, Getenv: func(string) string { return "ana" }}
 	v := applyVerb()
-	v.run = func(c *call) error {
+	v.Run = func(c *cli.Call) error {
 		g, err := readGiven(c, []string{f.file(services)}, false)
 		if err != nil {
 			return err
@@ -206,13 +207,13 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 		then()
 		return e.finish(false)
 	}
-	line, err := parse(t.Context(), []*verb{v}, append([]string{"apply"}, f.flags...))
+	line, err := cli.Parse(t.Context(), []*cli.Verb{v}, append([]string{"apply"}, f.flags...))
 	if err == nil {
-		err = line.run(t.Context(), w, nil)
+		err = line.Run(t.Context(), w, nil)
 	}
-	if err != nil && !errors.Is(err, errReported) {
+	if err != nil && !errors.Is(err, cli.ErrReported) {
 		fmt.Fprintln(&errs, err)
-		code = exitFailed
+		code = cli.ExitFailed
 	}
 	return code, out.String(), errs.String()
 }
@@ -221,25 +222,25 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 // written.
 func TestOvertaken(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
-	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
+	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
 	both := serviceText("web", "10.96.0.10", 81) + serviceText("api", "10.96.0.11", 80) + oneHolder
 	code, stdout, stderr := f.newEditFor(t, both, func() {
-		if code, _, stderr := f.run(t.Context(), "bob", "apply", "-f", f.file(serviceText("web", "10.96.0.10", 82))); code != exitDone {
+		if code, _, stderr := f.run(t.Context(), "bob", "apply", "-f", f.file(serviceText("web", "10.96.0.10", 82))); code != cli.ExitDone {
 			t.Fatal(stderr)
 		}
 	})
-	if code != exitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
+	if code != cli.ExitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
 		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n10.96.0.10: created\n") || strings.Contains(stdout, "web") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
-	if got := f.do(exitDone, "export", "web"); !strings.Contains(got, "port = 82") {
+	if got := f.do(cli.ExitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("bob's edit is lost:\n%s", got)
 	}
 	f.policies(t, 1)
 	code, stdout, stderr = f.newEditFor(t, serviceText("new", "10.96.0.20", 80)+serviceText("next", "10.96.0.21", 80), func() {
-		f.do(exitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
+		f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
 	})
-	if code != exitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
+	if code != cli.ExitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
 		!strings.Contains(stderr, "1 change not written, because someone else was faster") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
@@ -271,7 +272,7 @@ func TestApplyEndsEarly(t *testing.T) {
 	f.flags = append(f.flags, "--user", "ana", "--password-file", f.file(password))
 	text := serviceText("api", "10.96.0.11", 80) + serviceText("web", "10.96.0.10", 80) + oneHolder
 	code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", f.file(text))
-	if code != exitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
+	if code != cli.ExitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
 	f.policies(t, 0)
@@ -314,9 +315,9 @@ func TestParallelClaims(t *testing.T) {
 				running.Go(func() {
 					code, stdout, stderr := f.process("ana", "apply", "-f", file)
 					switch {
-					case code == exitDone:
+					case code == cli.ExitDone:
 						written.Add(1)
-					case code != exitFailed || want > 1 || !strings.Contains(stderr, " is claimed by service "):
+					case code != cli.ExitFailed || want > 1 || !strings.Contains(stderr, " is claimed by service "):
 						t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 					}
 				})
@@ -342,8 +343,8 @@ func (f *fleet) written(t *testing.T) []balancer.Name {
 // TestFleetCheckRules: how a service in etcd is checked is described with all that it leaves to the defaults.
 func TestFleetCheckRules(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
-	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
-	if got, want := f.do(exitDone, "describe", "service", "web"), "tcp every 4s, 1s while confirming a change, timeout 1s, rise 2, fall"; !strings.Contains(got, want) {
+	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
+	if got, want := f.do(cli.ExitDone, "describe", "service", "web"), "tcp every 4s, 1s while confirming a change, timeout 1s, rise 2, fall"; !strings.Contains(got, want) {
 		t.Errorf("want %q in\n%s", want, got)
 	}
 }
@@ -381,17 +382,17 @@ func TestFleetAccess(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{"no certificate", plain, []string{"apply", "-f", services}, exitFailed, "certificate"},
-		{"nobody", append(tls, plain...), []string{"apply", "-f", services}, exitFailed, "a client without username may not do that"},
-		{"wrong password", append(as("ana", "wrong"), plain...), []string{"apply", "-f", services}, exitFailed, "invalid user ID or password"},
-		{"no password", append(as("ana", "empty"), plain...), []string{"apply", "-f", services}, exitFailed, "is empty"},
-		{"absent password", append(as("ana", "absent"), plain...), []string{"apply", "-f", services}, exitFailed, "reading password_file: open "},
-		{"flags", append(as("ana", "right"), plain...), []string{"apply", "-f", services}, exitDone, "web: created"},
-		{"config", []string{"--config", config}, []string{"apply", "-f", services}, exitDone, "web: unchanged"},
-		{"reader reads", append(as("reader", "right"), plain...), []string{"export"}, exitDone, "[services.web]"},
-		{"reader may not write", append(as("reader", "right"), plain...), []string{"delete", "service", "web"}, exitFailed, "the user reader may not do that: its role has no right to /vipd/"},
-		{"half a login", append(tls, append(plain, "--user", "ana")...), []string{"export"}, exitWrongUse, "username and password_file belong together"},
-		{"history", []string{"--config", config}, []string{"history", "web"}, exitDone, "created"},
+		{"no certificate", plain, []string{"apply", "-f", services}, cli.ExitFailed, "certificate"},
+		{"nobody", append(tls, plain...), []string{"apply", "-f", services}, cli.ExitFailed, "a client without username may not do that"},
+		{"wrong password", append(as("ana", "wrong"), plain...), []string{"apply", "-f", services}, cli.ExitFailed, "invalid user ID or password"},
+		{"no password", append(as("ana", "empty"), plain...), []string{"apply", "-f", services}, cli.ExitFailed, "is empty"},
+		{"absent password", append(as("ana", "absent"), plain...), []string{"apply", "-f", services}, cli.ExitFailed, "reading password_file: open "},
+		{"flags", append(as("ana", "right"), plain...), []string{"apply", "-f", services}, cli.ExitDone, "web: created"},
+		{"config", []string{"--config", config}, []string{"apply", "-f", services}, cli.ExitDone, "web: unchanged"},
+		{"reader reads", append(as("reader", "right"), plain...), []string{"export"}, cli.ExitDone, "[services.web]"},
+		{"reader may not write", append(as("reader", "right"), plain...), []string{"delete", "service", "web"}, cli.ExitFailed, "the user reader may not do that: its role has no right to /vipd/"},
+		{"half a login", append(tls, append(plain, "--user", "ana")...), []string{"export"}, cli.ExitWrongUse, "username and password_file belong together"},
+		{"history", []string{"--config", config}, []string{"history", "web"}, cli.ExitDone, "created"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f.flags = test.flags
@@ -426,18 +427,18 @@ func TestHabits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.do(exitDone, "apply", "-f", folder)
-	f.do(exitDone, "diff", "-f", folder)
-	f.do(exitDifferences, "diff", "-f", folder, "-R")
-	f.do(exitDone, "apply", "-f", folder, "-R")
-	f.do(exitDone, "diff", "-f", folder, "-R")
-	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 81)))
-	f.do(exitDone, "rollback", "svc/web", "1")
-	f.do(exitDone, "delete", "svc/db")
-	if got := f.do(exitDone, "get", "svc", "-o", "name"); got != "web\n" {
+	f.do(cli.ExitDone, "apply", "-f", folder)
+	f.do(cli.ExitDone, "diff", "-f", folder)
+	f.do(cli.ExitDifferences, "diff", "-f", folder, "-R")
+	f.do(cli.ExitDone, "apply", "-f", folder, "-R")
+	f.do(cli.ExitDone, "diff", "-f", folder, "-R")
+	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 81)))
+	f.do(cli.ExitDone, "rollback", "svc/web", "1")
+	f.do(cli.ExitDone, "delete", "svc/db")
+	if got := f.do(cli.ExitDone, "get", "svc", "-o", "name"); got != "web\n" {
 		t.Errorf("services: %q, want web", got)
 	}
-	if got := f.do(exitDone, "history", "service/web"); !strings.Contains(got, "rolled back to 1") {
+	if got := f.do(cli.ExitDone, "history", "service/web"); !strings.Contains(got, "rolled back to 1") {
 		t.Errorf("the history does not tell of the rollback:\n%s", got)
 	}
 }
@@ -445,7 +446,7 @@ func TestHabits(t *testing.T) {
 // TestFleetWatch: get -w shows each change of etcd until it is interrupted, and goes on through an outage.
 func TestFleetWatch(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
-	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
+	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
 	w := f.writer(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 	defer interrupt()
@@ -474,9 +475,9 @@ func TestFleetWatch(t *testing.T) {
 			step++
 		}
 	}
-	world := world{stdout: out, stderr: errs, now: time.Now, getenv: func(string) string { return "" }}
+	world := cli.World{Stdout: out, Stderr: errs, Now: time.Now, Getenv: func(string) string { return "" }}
 	code := run(ctx, world, append([]string{"get", "services", "-w"}, f.flags...))
-	if want := strings.Count(out.String(), "NAME  VIPS"); code != exitDone || step != len(steps) || want < 3 {
+	if want := strings.Count(out.String(), "NAME  VIPS"); code != cli.ExitDone || step != len(steps) || want < 3 {
 		t.Errorf("exits with %d after %d steps:\n%s%s", code, step, out, errs)
 	}
 }

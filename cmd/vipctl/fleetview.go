@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/store"
 	"vipd/store/etcd"
 )
@@ -28,8 +29,8 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	all := []api.Service{}
 	for name, service := range s.Services.All() {
 		out := api.Service{
-			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: mapped(service.Addresses(), netip.Addr.String),
-			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: list(problems[name]), Check: api.RulesOf(service.Health),
+			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: cli.Mapped(service.Addresses(), netip.Addr.String),
+			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: cli.List(problems[name]), Check: api.RulesOf(service.Health),
 		}
 		for _, p := range service.Ports {
 			out.Ports = append(out.Ports, api.Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort})
@@ -87,15 +88,15 @@ func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) {
 
 // followFleet shows what etcd holds, and with -w again with each change. Meanwhile etcd may be away: what was read last
 // is shown until it is back.
-func followFleet(c *call, show func(*store.Snapshot) error) error {
-	if !c.flags.Bool("watch") {
-		s, err := askEtcd(c, readEtcd)
+func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
+	if !c.Flags.Bool("watch") {
+		s, err := cli.AskEtcd(c, readEtcd)
 		if err != nil {
 			return err
 		}
 		return show(&s)
 	}
-	conf, err := c.etcdConfig()
+	conf, err := c.EtcdConfig()
 	if err != nil {
 		return err
 	}
@@ -118,29 +119,29 @@ func followFleet(c *call, show func(*store.Snapshot) error) error {
 }
 
 // showChange shows one state of etcd, or that it is away.
-func showChange(c *call, s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
+func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
 	switch {
 	case !s.Connected && s.Revision == 0 && s.Err != nil:
 		return s.Err
 	case !s.Connected && s.Err != nil:
-		c.note("%v", s.Err)
+		c.Note("%v", s.Err)
 		return nil
 	case s.Revision == 0 && !s.Connected:
 		return errors.New("etcd has not answered")
 	}
-	return showFrame(c.printer, last, func() error { return show(s) })
+	return showFrame(c.Printer, last, func() error { return show(s) })
 }
 
 // readFleetServices hands the services in etcd to show.
-func readFleetServices(c *call, show func([]api.Service) error) error {
-	name, watch := c.argument(1), c.flags.Bool("watch")
+func readFleetServices(c *cli.Call, show func([]api.Service) error) error {
+	name, watch := c.Argument(1), c.Flags.Bool("watch")
 	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		switch service, _, _ := strings.Cut(name, "/"); {
 		case name == "":
 			for _, p := range s.Problems { // what can't be read is in no list
 				if isError(p) && !s.Services.Has(p.Service) {
-					c.note("%s", p)
+					c.Note("%s", p)
 				}
 			}
 		case !watch && !s.Services.Has(balancer.Name(service)):
@@ -151,11 +152,11 @@ func readFleetServices(c *call, show func([]api.Service) error) error {
 }
 
 // describeFleet describes one service as etcd holds it.
-func describeFleet(c *call, name string) error {
+func describeFleet(c *cli.Call, name string) error {
 	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		if service := serviceIn(services, name); service != nil {
-			return describe(c.printer, &described{Service: service})
+			return describe(c.Printer, &described{Service: service})
 		}
 		for _, p := range s.Problems {
 			if string(p.Service) == name {

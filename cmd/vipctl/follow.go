@@ -9,9 +9,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 )
 
 func watchFlag() cli.Flag {
@@ -29,12 +28,12 @@ func (e *showError) Unwrap() error { return e.error }
 
 // follow keeps a stream of a daemon's answers going over restarts of the daemon, once it has answered. The stream calls
 // heard with each answer. The end of ctx is the normal end.
-func follow(c *call, answered bool, stream func(heard func()) error) error {
+func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	away := false
 	heard := func() {
 		if answered = true; away {
 			away = false
-			c.note("vipd is back")
+			c.Note("vipd is back")
 		}
 	}
 	for {
@@ -49,7 +48,7 @@ func follow(c *call, answered bool, stream func(heard func()) error) error {
 			return err
 		case !away:
 			away = true
-			c.note("%v; waiting for vipd", err)
+			c.Note("%v; waiting for vipd", err)
 		}
 		select {
 		case <-c.Done():
@@ -61,12 +60,12 @@ func follow(c *call, answered bool, stream func(heard func()) error) error {
 
 // showDaemon shows what the daemon answers to a question: once, or with -w again with each change of it. What is its name
 // in the API's path.
-func showDaemon[T any](c *call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
-	client, err := c.client()
+func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
-	if !c.flags.Bool("watch") {
+	if !c.Flags.Bool("watch") {
 		answer, err := question(client, c)
 		if err != nil {
 			return err
@@ -82,7 +81,7 @@ func showDaemon[T any](c *call, what string, question func(*api.Client, context.
 				err = fmt.Errorf("reading the daemon's answer: %w", err)
 			} else {
 				heard()
-				err = showFrame(c.printer, &last, func() error { return show(answer) })
+				err = showFrame(c.Printer, &last, func() error { return show(answer) })
 			}
 			if err != nil {
 				return &showError{err}
@@ -99,12 +98,12 @@ type pace struct{ interval, patience time.Duration }
 const firstPatience = 15 * time.Second
 
 // poll asks again and again until ask is done, ctx ends, or what is asked has been away for too long.
-func poll(c *call, p pace, ask func() (done bool, err error)) error {
+func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
-	answered, patience, told := c.now(), firstPatience, ""
+	answered, patience, told := c.Now(), firstPatience, ""
 	for {
-		asked := c.now()
+		asked := c.Now()
 		done, err := ask()
 		switch {
 		case done:
@@ -112,11 +111,11 @@ func poll(c *call, p pace, ask func() (done bool, err error)) error {
 		case c.Err() != nil:
 		case err == nil:
 			answered, patience, told = asked, p.patience, ""
-		case c.now().Sub(answered) > patience:
+		case c.Now().Sub(answered) > patience:
 			return err
 		case told != err.Error():
 			told = err.Error()
-			c.note("%v; trying again", err)
+			c.Note("%v; trying again", err)
 		}
 		select {
 		case <-c.Done():
@@ -134,28 +133,28 @@ type frame struct {
 
 // showFrame shows the next state, unless it looks like the last. On a terminal, tables are drawn over the one before;
 // elsewhere they follow one another with an empty line between.
-func showFrame(p *printer, last *frame, show func() error) error {
+func showFrame(p *cli.Printer, last *frame, show func() error) error {
 	var out, told bytes.Buffer
-	stdout, stderr := p.stdout, p.stderr
-	p.stdout, p.stderr = &out, &told
+	stdout, stderr := p.Stdout, p.Stderr
+	p.Stdout, p.Stderr = &out, &told
 	err := show()
-	p.stdout, p.stderr = stdout, stderr
+	p.Stdout, p.Stderr = stdout, stderr
 	next := frame{true, out.String(), told.String()}
 	if err != nil || next == *last {
 		return err
 	}
 	before := ""
-	if tables := p.format == formTable || p.format == formWide; tables && p.outTerminal {
+	if tables := p.Format == cli.FormTable || p.Format == cli.FormWide; tables && p.OutTerminal {
 		before = "\x1b[H\x1b[2J"
 	} else if tables && last.shown {
 		before = "\n"
 	}
 	*last = next
-	if err := p.print(before); err != nil {
+	if err := p.Print(before); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(p.stderr, next.err); err != nil {
+	if _, err := io.WriteString(p.Stderr, next.err); err != nil {
 		return fmt.Errorf("writing to stderr: %w", err)
 	}
-	return p.print(next.out)
+	return p.Print(next.out)
 }

@@ -7,19 +7,18 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 )
 
-func getVerb() *verb {
-	return &verb{
-		name: "get", args: "services|endpoints|frontends|nodes|pools|vips [NAME]", brief: "list services, endpoints, frontends, nodes, pools or VIPs",
-		about: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
+func getVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "get", Args: "services|endpoints|frontends|nodes|pools|vips [NAME]", Brief: "list services, endpoints, frontends, nodes, pools or VIPs",
+		About: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
 			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
 			"is shown again with each change. UP counts the endpoints of a service that get new connections, per port if ports differ. svc, ep, fe and no are short for the kinds, and svc/web is one argument for two.\n\n" +
 			"-o wide adds columns. -o json prints the API's JSON, always a list. -o toml (services) prints definitions " +
@@ -30,16 +29,16 @@ func getVerb() *verb {
 			"use (with ! where that is a fallback), the revision of etcd that is in the kernel, how many revisions that is " +
 			"behind the newest, and how long its vipd has been running. A node that is gone is listed as long as it is " +
 			"configured in etcd.",
-		example: "vipctl get endpoints web -o wide",
-		flags: []cli.Flag{
+		Example: "vipctl get endpoints web -o wide",
+		Flags: []cli.Flag{
 			watchFlag(),
 			&cli.BoolFlag{Name: "down", Usage: "endpoints: only those that are down, or get no new connections for another reason than that others come first"},
 		},
-		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
-		least: 1, most: 2,
-		complete: inTurn(oneOf("services", "endpoints", "frontends", "nodes", "pools", "vips"), namesToList),
-		spellOut: withKind,
-		run:      runGet,
+		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML, cli.FormName}, Fleet: true,
+		MinArgs: 1, MaxArgs: 2,
+		Complete: cli.InTurn(cli.OneOf("services", "endpoints", "frontends", "nodes", "pools", "vips"), namesToList),
+		SpellOut: withKind,
+		Run:      runGet,
 	}
 }
 
@@ -76,23 +75,23 @@ type kind[T any] struct {
 	// name is its name in the singular; where follows it in sentences, as " in etcd", or is "".
 	name, where string
 	// read hands all there are to show: once, or with -w again with each change.
-	read func(c *call, show func([]T) error) error
+	read func(c *cli.Call, show func([]T) error) error
 	// id is what -o name prints; named reports whether NAME means this one, nil: where it is the id.
 	id    func(*T) string
 	named func(*T, string) bool
-	table func(*printer, []T) *table.Table
+	table func(*cli.Printer, []T) *table.Table
 	// absent is the error where none is named so, if that is one; nil means the usual one.
-	absent func(c *call, name string) error
+	absent func(c *cli.Call, name string) error
 	// none is the sentence where there are none at all; "" is the usual one.
 	none string
 }
 
 // absentIn is the error that none of all has the name.
 func (k *kind[T]) absentIn(all []T, name string) error {
-	return absent(k.name, name, k.where, mapped(all, func(t T) string { return k.id(&t) }))
+	return absent(k.name, name, k.where, cli.Mapped(all, func(t T) string { return k.id(&t) }))
 }
 
-func runGet(c *call) error {
+func runGet(c *cli.Call) error {
 	what, err := kindName(c)
 	if err != nil {
 		return err
@@ -112,51 +111,51 @@ func runGet(c *call) error {
 	return get(c, &kind[api.Frontend]{name: "frontend", read: readFrontends, id: frontendID, named: frontendNamed, table: frontendsTable, absent: isFrontend})
 }
 
-func readServices(c *call, show func([]api.Service) error) error {
-	if c.fleetWide {
+func readServices(c *cli.Call, show func([]api.Service) error) error {
+	if c.FleetWide {
 		return readFleetServices(c, show)
 	}
 	return showDaemon(c, "services", (*api.Client).Services, show)
 }
 
-func readEndpoints(c *call, show func([]api.Endpoint) error) error {
-	if c.fleetWide {
+func readEndpoints(c *cli.Call, show func([]api.Endpoint) error) error {
+	if c.FleetWide {
 		return readFleetServices(c, func(services []api.Service) error {
-			return show(slices.Concat(mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
+			return show(slices.Concat(cli.Mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
 		})
 	}
 	return showDaemon(c, "endpoints", (*api.Client).Endpoints, show)
 }
 
-func readFrontends(c *call, show func([]api.Frontend) error) error {
+func readFrontends(c *cli.Call, show func([]api.Frontend) error) error {
 	return showDaemon(c, "frontends", (*api.Client).Frontends, show)
 }
 
 // kindName reads the first argument, in the singular or plural.
-func kindName(c *call) (string, error) {
+func kindName(c *cli.Call) (string, error) {
 	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools", "vips"}
-	what := strings.TrimSuffix(c.args[0], "s") + "s"
+	what := strings.TrimSuffix(c.Args[0], "s") + "s"
 	switch {
 	case !slices.Contains(kinds, what):
-		return "", wrongUse("get lists %s, not %q%s", wording.List(kinds, "or"), c.args[0], lookup.Meant(c.args[0], kinds))
-	case c.format == formTOML && what != "services":
-		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
-	case c.flags.Bool("down") && (what != "endpoints" || c.fleetWide):
-		return "", wrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
-	case (what == "pools" || what == "vips") && c.flags.Bool("watch"):
-		return "", wrongUse("%s are not followed: leave -w out", what)
+		return "", cli.WrongUse("get lists %s, not %q%s", wording.List(kinds, "or"), c.Args[0], lookup.Meant(c.Args[0], kinds))
+	case c.Format == cli.FormTOML && what != "services":
+		return "", cli.WrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
+	case c.Flags.Bool("down") && (what != "endpoints" || c.FleetWide):
+		return "", cli.WrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
+	case (what == "pools" || what == "vips") && c.Flags.Bool("watch"):
+		return "", cli.WrongUse("%s are not followed: leave -w out", what)
 	}
 	return what, nil
 }
 
 // get lists one kind, or those of them that the second argument names.
-func get[T any](c *call, k *kind[T]) error {
-	name := c.argument(1)
+func get[T any](c *cli.Call, k *kind[T]) error {
+	name := c.Argument(1)
 	return k.read(c, func(all []T) error {
 		some := slices.DeleteFunc(slices.Clone(all), func(t T) bool {
 			return name != "" && (k.named == nil && k.id(&t) != name || k.named != nil && !k.named(&t, name))
 		})
-		if name != "" && len(some) == 0 && !c.flags.Bool("watch") {
+		if name != "" && len(some) == 0 && !c.Flags.Bool("watch") {
 			err := k.absentIn(all, name)
 			if k.absent != nil {
 				err = k.absent(c, name)
@@ -165,17 +164,17 @@ func get[T any](c *call, k *kind[T]) error {
 				return err
 			}
 		}
-		if c.flags.Bool("down") {
+		if c.Flags.Bool("down") {
 			some = slices.DeleteFunc(some, served)
 		}
-		switch c.format {
-		case formJSON:
-			return c.printJSON(list(some))
-		case formName:
-			return c.print(idLines(some, k.id))
-		case formTOML:
+		switch c.Format {
+		case cli.FormJSON:
+			return c.PrintJSON(cli.List(some))
+		case cli.FormName:
+			return c.Print(idLines(some, k.id))
+		case cli.FormTOML:
 			services, _ := any(some).([]api.Service)
-			return c.print(servicesTOML(services))
+			return c.Print(servicesTOML(services))
 		}
 		none := cmp.Or(k.none, "there are no "+k.name+"s")
 		switch {
@@ -184,10 +183,10 @@ func get[T any](c *call, k *kind[T]) error {
 		case name != "":
 			none = fmt.Sprintf("%s has no %ss", name, k.name)
 		}
-		if c.flags.Bool("down") {
+		if c.Flags.Bool("down") {
 			none += " that are down or taken out"
 		}
-		return c.printTable(k.table(c.printer, some), none)
+		return c.PrintTable(k.table(c.Printer, some), none)
 	})
 }
 
@@ -216,16 +215,16 @@ func served[T any](t T) bool {
 }
 
 // isKnown is isService where the daemon was asked; in etcd readFleetServices has looked.
-func isKnown(c *call, name string) error {
-	if c.fleetWide {
+func isKnown(c *cli.Call, name string) error {
+	if c.FleetWide {
 		return nil
 	}
 	return isService(c, name)
 }
 
 // isService returns an error that names what is near, unless the daemon has the service.
-func isService(c *call, name string) error {
-	services, err := askDaemon(c, (*api.Client).Services)
+func isService(c *cli.Call, name string) error {
+	services, err := cli.AskDaemon(c, (*api.Client).Services)
 	if err != nil || slices.ContainsFunc(services, func(s api.Service) bool { return string(s.Name) == name }) {
 		return err
 	}
@@ -233,7 +232,7 @@ func isService(c *call, name string) error {
 }
 
 // isFrontend is isService for what names frontends: it may be a key.
-func isFrontend(c *call, name string) error {
+func isFrontend(c *cli.Call, name string) error {
 	if _, err := balancer.ParseKey(name); err == nil {
 		return absent("frontend", name, "", frontendKeys(c, nil))
 	}
@@ -241,8 +240,8 @@ func isFrontend(c *call, name string) error {
 }
 
 // notServed says why none of the daemon's services has this name: it has a mistake and was never served, or there is none.
-func notServed(c *call, name string, services []api.Service) error {
-	if s, err := askDaemon(c, (*api.Client).Status); err == nil {
+func notServed(c *cli.Call, name string, services []api.Service) error {
+	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil {
 		for _, p := range s.Problems {
 			if string(p.Service) == name && isError(p) {
 				return fmt.Errorf("service %q is not served: %s", name, p)
@@ -259,7 +258,7 @@ func absent(what, name, where string, known []string) error {
 }
 
 func namesOf(services []api.Service) []string {
-	return mapped(services, func(s api.Service) string { return string(s.Name) })
+	return cli.Mapped(services, func(s api.Service) string { return string(s.Name) })
 }
 
 func serviceID(s *api.Service) string { return string(s.Name) }
@@ -278,8 +277,8 @@ func frontendNamed(f *api.Frontend, name string) bool {
 	return string(f.Service) == name || err == nil && f.Key == key
 }
 
-func servicesTable(p *printer, services []api.Service) *table.Table {
-	fleet := p.fleetWide
+func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
+	fleet := p.FleetWide
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "VIPS"}, table.Column{Title: "PORTS"},
 		table.Column{Title: "UP", Style: upStyle, Skip: fleet}, table.Column{Title: "ENDPOINTS", Skip: !fleet}, table.Column{Title: "PROBLEMS", Style: problemStyle},
@@ -306,8 +305,8 @@ func servicesTable(p *printer, services []api.Service) *table.Table {
 }
 
 // few lists the first n of list, and how many more there are; in the wide form all.
-func few(p *printer, list []string, n int) string {
-	if p.format == formWide || len(list) <= n+1 && n > 1 || len(list) <= n {
+func few(p *cli.Printer, list []string, n int) string {
+	if p.Format == cli.FormWide || len(list) <= n+1 && n > 1 || len(list) <= n {
 		return strings.Join(list, ",")
 	}
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
@@ -352,8 +351,8 @@ func problemStyle(text string) table.Style {
 	return table.Bad
 }
 
-func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
-	fleet := p.fleetWide
+func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
+	fleet := p.FleetWide
 	// An endpoint may serve two ports of its service at one address: then only the ports' names tell the rows apart.
 	seen := map[[2]string]bool{}
 	distinct := !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
@@ -383,7 +382,7 @@ func endpointsTable(p *printer, endpoints []api.Endpoint) *table.Table {
 	return t
 }
 
-func frontendsTable(_ *printer, frontends []api.Frontend) *table.Table {
+func frontendsTable(_ *cli.Printer, frontends []api.Frontend) *table.Table {
 	t := table.New(
 		table.Column{Title: "FRONTEND"}, table.Column{Title: "SERVICE"}, table.Column{Title: "PORT"},
 		table.Column{Title: "SCHEDULER"}, table.Column{Title: "UP", Style: upStyle}, table.Column{Title: "STATE", Style: stateStyle},
@@ -391,7 +390,7 @@ func frontendsTable(_ *printer, frontends []api.Frontend) *table.Table {
 	)
 	for i := range frontends {
 		f := &frontends[i]
-		backends := mapped(f.Backends, func(b api.Backend) string { return fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)) })
+		backends := cli.Mapped(f.Backends, func(b api.Backend) string { return fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)) })
 		t.Row(f.Key.String(), string(f.Service), f.Port, string(f.Scheduler), upBackends(f.Backends),
 			f.State, yesIf(f.NodePort), strings.Join(backends, ","), f.Error)
 	}

@@ -15,10 +15,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/store/etcd"
 	"vipd/store/tomlfile"
@@ -57,11 +56,11 @@ type given struct {
 
 // readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
 // what is wrong with what was read is among the problems.
-func readGiven(c *call, places []string, recursive bool) (*given, error) {
+func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
-			return nil, wrongUse("standard input can be read once: -f - is there twice")
+			return nil, cli.WrongUse("standard input can be read once: -f - is there twice")
 		}
 		files, err := filesAt(place, recursive)
 		if err != nil {
@@ -120,13 +119,13 @@ func filesAt(place string, recursive bool) ([]string, error) {
 const mostInput = 256 << 20
 
 // readInput reads one file, or standard input, and returns its name for messages. Pipes that a shell makes of commands are read to their end.
-func readInput(c *call, file string) (name string, text []byte, err error) {
+func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	name = file
 	info, statErr := os.Stat(file)
 	switch {
 	case file == stdinName:
 		name = "standard input"
-		text, err = readStream(c.stdin)
+		text, err = readStream(c.Stdin)
 	case statErr == nil && info.Mode()&os.ModeNamedPipe != 0:
 		var pipe *os.File
 		if pipe, err = os.Open(file); err == nil {

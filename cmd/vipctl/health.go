@@ -12,18 +12,19 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane/probe"
 )
 
 // verdict is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
-func verdict(p *printer, e *api.Endpoint) string {
+func verdict(p *cli.Printer, e *api.Endpoint) string {
 	return strings.TrimSpace(string(e.Health) + " " + since(p, e))
 }
 
 // since is for how long the endpoint has been up or down.
-func since(p *printer, e *api.Endpoint) string {
+func since(p *cli.Printer, e *api.Endpoint) string {
 	if e.Check == nil {
 		return ""
 	}
@@ -126,7 +127,7 @@ func weights(endpoints []api.Endpoint) []string {
 	return all
 }
 
-func nextCheck(p *printer, k *api.Check) string {
+func nextCheck(p *cli.Printer, k *api.Check) string {
 	switch {
 	case k == nil:
 		return ""
@@ -139,7 +140,7 @@ func nextCheck(p *printer, k *api.Check) string {
 }
 
 // lastResult is what the latest check has seen, and how long ago.
-func lastResult(p *printer, k *api.Check) string {
+func lastResult(p *cli.Printer, k *api.Check) string {
 	if k == nil || k.LastOutcome == "" {
 		return ""
 	}
@@ -150,7 +151,7 @@ func lastResult(p *printer, k *api.Check) string {
 }
 
 // describedChecks is the health of a service's endpoints, of those where there is something to say.
-func describedChecks(p *printer, s *api.Service) *table.Table {
+func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT", Skip: len(s.Ports) < 2}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "LAST RESULT"})
 	for i := range s.Endpoints {
@@ -235,10 +236,10 @@ func (out *sheet) health(h *api.HealthCount) {
 		text += fmt.Sprintf("; %d can't be checked from here", h.Unable)
 	}
 	out.painted("health", text, style)
-	out.services("up: ", "; ", style, mapped(h.Services, func(s api.ServiceHealth) string { return string(s.Service) + " " + s.Ports.Text("/") }))
-	out.services("no endpoint is left for clients of ", ", ", table.Bad, mapped(slices.Sorted(slices.Values(h.Out)), func(n balancer.Name) string { return outText(h, n) }))
+	out.services("up: ", "; ", style, cli.Mapped(h.Services, func(s api.ServiceHealth) string { return string(s.Service) + " " + s.Ports.Text("/") }))
+	out.services("no endpoint is left for clients of ", ", ", table.Bad, cli.Mapped(slices.Sorted(slices.Values(h.Out)), func(n balancer.Name) string { return outText(h, n) }))
 	out.services("in panic mode, all endpoints are used, healthy or not: ", ", ", table.Bad,
-		mapped(slices.Sorted(slices.Values(h.Panic)), func(n balancer.Name) string { return string(n) }))
+		cli.Mapped(slices.Sorted(slices.Values(h.Panic)), func(n balancer.Name) string { return string(n) }))
 }
 
 // servicesNamed is how many services a line of status names, unless it is asked for all.
@@ -249,7 +250,7 @@ func (out *sheet) services(what, sep string, style table.Style, texts []string) 
 	if len(texts) == 0 {
 		return
 	}
-	if more := len(texts) - servicesNamed; more > 0 && out.format != formWide {
+	if more := len(texts) - servicesNamed; more > 0 && out.Format != cli.FormWide {
 		texts = append(texts[:servicesNamed], fmt.Sprintf("and %d more: vipctl status -o wide", more))
 	}
 	out.painted("", what+strings.Join(texts, sep), style)

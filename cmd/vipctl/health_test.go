@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 )
 
@@ -18,7 +19,7 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 		{Service: "web", Address: "192.168.1.11:8080", State: balancer.Active, Weight: 1},
 		{Service: "web", Address: "192.168.1.12:8080", State: balancer.Ejected, Ejection: &balancer.Ejection{Until: until, Cause: "connection refused"}},
 	}
-	p := &printer{}
+	p := &cli.Printer{}
 	want := "connects fail: connection refused; ejected until 12:00:30 at the latest"
 	for _, got := range []string{
 		endpointsTable(p, rows).Text(table.Form{Wide: true}), describedChecks(p, &api.Service{Endpoints: rows}).Text(table.Form{}),

@@ -9,48 +9,47 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
 )
 
-func historyVerb() *verb {
-	return &verb{
-		name: "history", args: "SERVICE [N]", brief: "the last texts of a service in etcd: who, when, what",
-		about: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
+func historyVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "history", Args: "SERVICE [N]", Brief: "the last texts of a service in etcd: who, when, what",
+		About: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
 			"changed, or which text they were rolled back to. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
 			"services file.\n\n" +
 			"\"vipctl rollback SERVICE N\" makes an old text the present one.",
-		example: "vipctl history web",
-		formats: []string{formTable, formWide, formJSON}, fleet: true,
-		least: 1, most: 2,
-		complete: inTurn(fleetNames, textNumbers), run: runHistory,
+		Example: "vipctl history web",
+		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON}, Fleet: true,
+		MinArgs: 1, MaxArgs: 2,
+		Complete: cli.InTurn(fleetNames, textNumbers), Run: runHistory,
 	}
 }
 
-func rollbackVerb() *verb {
-	return &verb{
-		name: "rollback", args: "SERVICE N", brief: "make an old text of a service in etcd the present one",
-		about: "Writes text N of \"vipctl history SERVICE\" again, also of a service that was removed. It is checked as by apply: " +
+func rollbackVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "rollback", Args: "SERVICE N", Brief: "make an old text of a service in etcd the present one",
+		About: "Writes text N of \"vipctl history SERVICE\" again, also of a service that was removed. It is checked as by apply: " +
 			"nothing is written if another service has taken the address and port, or if someone else changes the service " +
 			"meanwhile. The rollback itself is a new text in the history.",
-		example: "vipctl rollback web 3",
-		flags:   []cli.Flag{dryRunFlag()},
-		formats: []string{formTable, formJSON}, fleet: true,
-		least: 2, most: 2,
-		complete: inTurn(fleetNames, textNumbers), run: runRollback, traced: true,
+		Example: "vipctl rollback web 3",
+		Flags:   []cli.Flag{dryRunFlag()},
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
+		MinArgs: 2, MaxArgs: 2,
+		Complete: cli.InTurn(fleetNames, textNumbers), Run: runRollback, Traced: true,
 	}
 }
 
 // textNumbers are those of a service's history.
-func textNumbers(c *call, before []string) []string {
-	entries, _ := askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]etcd.Entry, error) {
+func textNumbers(c *cli.Call, before []string) []string {
+	entries, _ := cli.AskEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]etcd.Entry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
 	})
-	return mapped(entries, func(e etcd.Entry) string { return strconv.Itoa(e.N) })
+	return cli.Mapped(entries, func(e etcd.Entry) string { return strconv.Itoa(e.N) })
 }
 
 // edition is an entry of the history in JSON.
@@ -66,7 +65,7 @@ type edition struct {
 	Fields   map[string]any `json:"fields,omitempty"`
 }
 
-func runHistory(c *call) error {
+func runHistory(c *cli.Call) error {
 	entries, err := history(c)
 	if err != nil {
 		return err
@@ -75,16 +74,16 @@ func runHistory(c *call) error {
 	if err != nil {
 		return err
 	}
-	if len(c.args) == 2 {
+	if len(c.Args) == 2 {
 		n, err := textNumber(c, entries)
 		if err != nil {
 			return err
 		}
-		return c.show(editions[n], func() string {
+		return c.Show(editions[n], func() string {
 			if editions[n].Fields == nil {
-				return fmt.Sprintf("# service %s was removed\n", c.args[0])
+				return fmt.Sprintf("# service %s was removed\n", c.Args[0])
 			}
-			return tableTOML("services", c.args[0], editions[n].Fields)
+			return tableTOML("services", c.Args[0], editions[n].Fields)
 		})
 	}
 	t := table.New(table.Column{Title: "N", Right: true}, table.Column{Title: "WHEN"}, table.Column{Title: "WHO"},
@@ -94,24 +93,24 @@ func runHistory(c *call) error {
 		if !e.At.IsZero() {
 			at = e.At.Local().Format("2006-01-02 15:04")
 		}
-		t.Row(strconv.Itoa(e.N), at, e.By, changeText(c.printer, e), number(e.Revision))
+		t.Row(strconv.Itoa(e.N), at, e.By, changeText(c.Printer, e), number(e.Revision))
 	}
-	return c.printRows(list(editions), t, "")
+	return c.PrintRows(cli.List(editions), t, "")
 }
 
 // history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
-func history(c *call) ([]etcd.Entry, error) {
-	if _, err := strconv.Atoi(c.argument(1)); err != nil && len(c.args) == 2 {
-		return nil, wrongUse("%q is not the number of a text; for example: %s", c.args[1], c.verb.example)
+func history(c *cli.Call) ([]etcd.Entry, error) {
+	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
+		return nil, cli.WrongUse("%q is not the number of a text; for example: %s", c.Args[1], c.Verb.Example)
 	}
-	w, err := c.etcd()
+	w, err := c.Etcd()
 	if err != nil {
 		return nil, err
 	}
-	c.args[0] = plainService(c.args[0])
-	name := balancer.Name(c.args[0])
+	c.Args[0] = plainService(c.Args[0])
+	name := balancer.Name(c.Args[0])
 	if !name.Valid() {
-		return nil, wrongUse("%q names no service: names are DNS labels of a-z, 0-9 and -", name)
+		return nil, cli.WrongUse("%q names no service: names are DNS labels of a-z, 0-9 and -", name)
 	}
 	entries, err := w.History(c, name)
 	if err != nil || len(entries) > 0 {
@@ -128,11 +127,11 @@ func history(c *call) ([]etcd.Entry, error) {
 }
 
 // number finds the entry that the second argument names.
-func textNumber(c *call, entries []etcd.Entry) (int, error) {
-	n, _ := strconv.Atoi(c.args[1])
+func textNumber(c *cli.Call, entries []etcd.Entry) (int, error) {
+	n, _ := strconv.Atoi(c.Args[1])
 	at := slices.IndexFunc(entries, func(e etcd.Entry) bool { return e.N == n })
 	if at < 0 {
-		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.args[0], n, entries[0].N, entries[len(entries)-1].N)
+		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.Args[0], n, entries[0].N, entries[len(entries)-1].N)
 	}
 	return at, nil
 }
@@ -169,15 +168,15 @@ func whatOf(fields, before map[string]any) etcd.Outcome {
 }
 
 // changeText writes what an edition changed; in narrow tables the first two fields of it.
-func changeText(p *printer, e edition) string {
+func changeText(p *cli.Printer, e edition) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
 	}
 	if e.What != etcd.Updated {
 		return string(e.What)
 	}
-	fields := mapped(e.Changed, fieldChange)
-	if p.format == formWide {
+	fields := cli.Mapped(e.Changed, fieldChange)
+	if p.Format == cli.FormWide {
 		return strings.Join(fields, ", ")
 	}
 	const width = 34
@@ -185,7 +184,7 @@ func changeText(p *printer, e edition) string {
 	if table.Width(text) <= width {
 		return text
 	}
-	fields = mapped(e.Changed, func(d fieldDiff) string { return d.Field })
+	fields = cli.Mapped(e.Changed, func(d fieldDiff) string { return d.Field })
 	if text = strings.Join(fields, ", "); table.Width(text) <= width {
 		return text
 	}
@@ -209,7 +208,7 @@ func fieldChange(d fieldDiff) string {
 		return d.Field + " " + was + " -> " + is
 	}
 	gone, come := listChange(d.Runs, d.Wants), listChange(d.Wants, d.Runs)
-	parts := mapped(come, func(entry string) string { return "+" + entry })
+	parts := cli.Mapped(come, func(entry string) string { return "+" + entry })
 	for _, entry := range gone {
 		if !slices.Contains(come, entry) {
 			parts = append(parts, "-"+entry)
@@ -248,7 +247,7 @@ func entryName(entry any) string {
 	return strings.Join(slices.Sorted(maps.Keys(t)), "/")
 }
 
-func runRollback(c *call) error {
+func runRollback(c *cli.Call) error {
 	entries, err := history(c)
 	if err != nil {
 		return err
@@ -258,7 +257,7 @@ func runRollback(c *call) error {
 		return err
 	}
 	old := entries[n]
-	name := balancer.Name(c.args[0])
+	name := balancer.Name(c.Args[0])
 	if old.Fields == nil {
 		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
 	}
@@ -269,5 +268,5 @@ func runRollback(c *call) error {
 	if err := e.judge(); err != nil {
 		return err
 	}
-	return e.finish(c.flags.Bool("dry-run"))
+	return e.finish(c.Flags.Bool("dry-run"))
 }

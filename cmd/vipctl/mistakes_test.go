@@ -17,7 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/cli"
 )
 
 // TestMistakes compares what vipctl says of mistakes with testdata/mistakes: of wrong use, of each verb, of wrong values, of each
@@ -79,10 +80,10 @@ func TestSystemErrorsHaveAWayOut(t *testing.T) {
 			place, fmt.Errorf("doing it: %w", place), errors.Join(place, errors.New("more")), &os.LinkError{Op: "rename", Old: "/the/place", New: "x", Err: e},
 			&net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/the/place"}, Err: os.NewSyscallError("connect", e)},
 		} {
-			s.wayOut(t, "an error", e, func() { report(t.Context(), s.world, err) })
+			s.wayOut(t, "an error", e, func() { cli.Report(t.Context(), s.World, err) })
 		}
 		for _, line := range lines {
-			s.stdout = failing{place}
+			s.Stdout = failing{place}
 			s.wayOut(t, line, e, func() { s.run(t.Context(), strings.Fields(line)...) })
 		}
 	}
@@ -97,7 +98,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
 	t.Helper()
 	s.err = &notice{}
-	s.stderr = s.err
+	s.Stderr = s.err
 	do()
 	text := s.err.String()
 	_, way, _ := strings.Cut(text, e.Error())
@@ -126,9 +127,9 @@ var sources = func() func(t *testing.T) string {
 func say(t *testing.T, b *strings.Builder, args ...string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(string) string { return "" }, now: time.Now, root: true}
+	w := cli.World{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now, Root: true}
 	code := run(t.Context(), w, args)
-	if code == exitDone {
+	if code == cli.ExitDone {
 		return // what it did is not a mistake
 	}
 	fmt.Fprintf(b, "$ vipctl %s  # exits with %d\n%s", strings.Join(args, " "), code, errs.String())
@@ -142,29 +143,29 @@ func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder
 	for _, v := range verbs() {
-		if v.hidden || v.name == "version" || v.name == "cleanup" || v.name == "doctor" {
+		if v.Hidden || v.Name == "version" || v.Name == "cleanup" || v.Name == "doctor" {
 			continue // nothing can be wrong with the first; the others look at the host
 		}
-		say(t, &b, v.name, "--nonsense")
-		if !v.wraps {
-			say(t, &b, v.name)
-			say(t, &b, v.name, "a", "b", "c", "d", "e")
+		say(t, &b, v.Name, "--nonsense")
+		if !v.Wraps {
+			say(t, &b, v.Name)
+			say(t, &b, v.Name, "a", "b", "c", "d", "e")
 		}
-		if len(v.formats) > 0 {
-			say(t, &b, v.name, "a", "-o", "nonsense")
+		if len(v.Formats) > 0 {
+			say(t, &b, v.Name, "a", "-o", "nonsense")
 		}
-		for _, f := range v.flags {
+		for _, f := range v.Flags {
 			name := "--" + f.Names()[0]
 			switch f.(type) {
 			case *cli.BoolFlag:
-				say(t, &b, v.name, "a", name+"=nonsense")
+				say(t, &b, v.Name, "a", name+"=nonsense")
 			case *cli.StringFlag:
 			default:
-				say(t, &b, v.name, "a", name, "nonsense")
+				say(t, &b, v.Name, "a", name, "nonsense")
 			}
 		}
-		if v.fleet {
-			say(t, &b, v.name, "a", "b", "--etcd", "nonsense")
+		if v.Fleet {
+			say(t, &b, v.Name, "a", "b", "--etcd", "nonsense")
 		}
 	}
 	for _, line := range combinations {
@@ -251,7 +252,7 @@ func wrongSettings(t *testing.T) string {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			w := world{stdout: &out, stderr: &errs, getenv: func(string) string { return "" }, now: time.Now, root: true}
+			w := cli.World{Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now, Root: true}
 			run(t.Context(), w, []string{"check", "wrong.toml"})
 			for line := range strings.Lines(out.String() + errs.String()) {
 				if m := found.FindStringSubmatch(line); m != nil && !strings.HasSuffix(line, "(a warning)\n") { // warnings are about this host

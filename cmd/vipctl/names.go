@@ -7,45 +7,46 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
 )
 
 // serviceNames are those of the daemon, fleetNames those in etcd.
-func serviceNames(c *call, _ []string) []string {
-	services, _ := askDaemon(c, (*api.Client).Services)
+func serviceNames(c *cli.Call, _ []string) []string {
+	services, _ := cli.AskDaemon(c, (*api.Client).Services)
 	return namesOf(services)
 }
 
-func fleetNames(c *call, _ []string) []string {
-	names, _ := askEtcd(c, (*etcd.Writer).Names)
-	return mapped(names, func(n balancer.Name) string { return string(n) })
+func fleetNames(c *cli.Call, _ []string) []string {
+	names, _ := cli.AskEtcd(c, (*etcd.Writer).Names)
+	return cli.Mapped(names, func(n balancer.Name) string { return string(n) })
 }
 
 // namesToList are those of the kind that the first argument of get or describe names.
-func namesToList(c *call, before []string) []string {
+func namesToList(c *cli.Call, before []string) []string {
 	switch kind := before[0]; {
 	case strings.HasPrefix(kind, "pool"):
 		return poolNames(c, nil)
 	case strings.HasPrefix(kind, "node"):
 		return nodeNames(c, nil)
-	case c.namesEtcd():
+	case c.NamesEtcd():
 		return fleetNames(c, nil)
 	}
 	return serviceNames(c, nil)
 }
 
 // namesToOverride are the services, and addressesToOverride the addresses of one, that drain and weight change.
-func namesToOverride(c *call, _ []string) []string {
-	if c.overridesInEtcd() {
+func namesToOverride(c *cli.Call, _ []string) []string {
+	if c.OverridesInEtcd() {
 		return fleetNames(c, nil)
 	}
 	return serviceNames(c, nil)
 }
 
-func addressesToOverride(c *call, before []string) (out []string) {
+func addressesToOverride(c *cli.Call, before []string) (out []string) {
 	service := balancer.Name(before[0])
-	if c.overridesInEtcd() {
-		s, _ := askEtcd(c, readEtcd)
+	if c.OverridesInEtcd() {
+		s, _ := cli.AskEtcd(c, readEtcd)
 		if of := s.Services.At(service); of != nil {
 			for _, e := range balancer.EndpointsOf(of, &balancer.Inputs{Endpoints: s.Endpoints}) {
 				out = append(out, e.Address.String())
@@ -62,7 +63,7 @@ func addressesToOverride(c *call, before []string) (out []string) {
 }
 
 // endpointsOf asks the daemon for a service's endpoints.
-func endpointsOf(c *call, service balancer.Name) []api.Endpoint {
-	all, _ := askDaemon(c, (*api.Client).Endpoints)
+func endpointsOf(c *cli.Call, service balancer.Name) []api.Endpoint {
+	all, _ := cli.AskDaemon(c, (*api.Client).Endpoints)
 	return slices.DeleteFunc(all, func(e api.Endpoint) bool { return e.Service != service })
 }

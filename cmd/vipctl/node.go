@@ -7,36 +7,35 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/urfave/cli/v2"
-
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
-func nodeVerb() *verb {
-	return &verb{
-		name: "node", args: "set|standby|resume|fence NODE", brief: "set a node's mode and zone, and whether it may own VIPs",
-		about: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
+func nodeVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "node", Args: "set|standby|resume|fence NODE", Brief: "set a node's mode and zone, and whether it may own VIPs",
+		About: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
 			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" remove what was set " +
 			"here. The node need not exist yet.\n\n" +
 			"\"node standby\" has NODE give away the VIPs of which it is the owner (hold = \"one\"), and take none until \"node " +
 			"resume\", over restarts too; with --wait it returns when they are elsewhere, and fails if one stays. \"node fence NODE --is-off\" states that a node is off: others take its VIPs at once, where too " +
 			"few hosts are left to find that out. If it is not off, two hosts may answer.\n\n" +
 			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
-		example: "vipctl node set gw1 --mode iptables",
-		values:  modeValues(),
-		flags: []cli.Flag{
+		Example: "vipctl node set gw1 --mode iptables",
+		Values:  modeValues(),
+		Flags: []cli.Flag{
 			modeFlag("the `MODE` that the node is to use: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": what its file says"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
 			&cli.BoolFlag{Name: "wait", Usage: "standby: return when its VIPs are elsewhere"},
 			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
 		},
-		formats: []string{formTable, formJSON},
-		fleet:   true, least: 2, most: 2,
-		complete: inTurn(oneOf("set", "standby", "resume", "fence"), nodeNames),
-		run:      runNode,
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Fleet:   true, MinArgs: 2, MaxArgs: 2,
+		Complete: cli.InTurn(cli.OneOf("set", "standby", "resume", "fence"), nodeNames),
+		Run:      runNode,
 	}
 }
 
@@ -50,11 +49,11 @@ type nodeSet struct {
 	Changed  bool            `json:"changed"`
 }
 
-func runNode(c *call) error {
-	action, name := c.args[0], c.args[1]
+func runNode(c *cli.Call) error {
+	action, name := c.Args[0], c.Args[1]
 	switch {
-	case c.flags.Bool("wait") && action != "standby":
-		return wrongUse("--wait is for \"vipctl node standby\"")
+	case c.Flags.Bool("wait") && action != "standby":
+		return cli.WrongUse("--wait is for \"vipctl node standby\"")
 	case action == "fence":
 		return fenceNode(c, name)
 	case action == "standby":
@@ -64,13 +63,13 @@ func runNode(c *call) error {
 	case action == "set":
 		return setModeAndZone(c, name)
 	}
-	return wrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
+	return cli.WrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
 }
 
 // standBy puts a node on standby and, with --wait, waits until its VIPs are elsewhere.
-func standBy(c *call, name string) error {
+func standBy(c *cli.Call, name string) error {
 	err := editNode(c, name, func(conf *etcd.NodeConfig) { conf.Standby = true })
-	if err != nil || !c.flags.Bool("wait") {
+	if err != nil || !c.Flags.Bool("wait") {
 		return err
 	}
 	left, err := emptied(c, name)
@@ -81,10 +80,10 @@ func standBy(c *call, name string) error {
 }
 
 // setModeAndZone sets those of a node that the flags give.
-func setModeAndZone(c *call, name string) error {
-	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
+func setModeAndZone(c *cli.Call, name string) error {
+	setsMode, setsZone := c.Flags.IsSet("mode"), c.Flags.IsSet("zone")
 	if !setsMode && !setsZone {
-		return wrongUse("say what to set: --mode or --zone; for example: %s", c.verb.example)
+		return cli.WrongUse("say what to set: --mode or --zone; for example: %s", c.Verb.Example)
 	}
 	mode, err := mode(c)
 	if err != nil {
@@ -104,15 +103,15 @@ func setModeAndZone(c *call, name string) error {
 	})
 }
 
-func setNode(c *call, name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
-	w, err := c.etcd()
+func setNode(c *cli.Call, name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
+	w, err := c.Etcd()
 	if err != nil {
 		return out, err
 	}
 	out.Node = name
 	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
 		edit(&conf)
-		conf.By, conf.Reason = operator(c), c.flags.String("reason")
+		conf.By, conf.Reason = operator(c), c.Flags.String("reason")
 		out.Config = conf
 		return conf
 	})
@@ -121,13 +120,13 @@ func setNode(c *call, name string, edit func(*etcd.NodeConfig)) (out nodeSet, er
 }
 
 // editNode changes what a node is told, and prints what that is now.
-func editNode(c *call, name string, edit func(*etcd.NodeConfig)) error {
+func editNode(c *cli.Call, name string, edit func(*etcd.NodeConfig)) error {
 	out, err := setNode(c, name, edit)
 	if err != nil {
 		return err
 	}
 	noteUnknownNode(c, name)
-	return c.show(out, func() string {
+	return c.Show(out, func() string {
 		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
 		if !out.Changed {
 			text += ", as before"
@@ -139,20 +138,20 @@ func editNode(c *call, name string, edit func(*etcd.NodeConfig)) error {
 // longestZone is how long the name of a zone may be, in bytes.
 const longestZone = 253
 
-func zone(c *call) (string, error) {
-	zone := c.flags.String("zone")
+func zone(c *cli.Call) (string, error) {
+	zone := c.Flags.String("zone")
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
-		return "", wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
+		return "", cli.WrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
 	}
 	return zone, nil
 }
 
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
-func noteUnknownNode(c *call, name string) {
-	nodes, err := askEtcd(c, (*etcd.Writer).Statuses)
+func noteUnknownNode(c *cli.Call, name string) {
+	nodes, err := cli.AskEtcd(c, (*etcd.Writer).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
-	here := mapped(nodes, func(n etcd.Node) string { return n.Name })
+	here := cli.Mapped(nodes, func(n etcd.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {
-		c.hint("no vipd with the name %q is there now%s", name, lookup.Meant(name, here))
+		c.Hint("no vipd with the name %q is there now%s", name, lookup.Meant(name, here))
 	}
 }

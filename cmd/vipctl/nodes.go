@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -40,7 +41,7 @@ func nodes() *kind[nodeView] {
 // nodeViews returns all nodes, and how far each is behind.
 func nodeViews(w *etcd.Writer, ctx context.Context) ([]nodeView, error) {
 	nodes, newest, err := w.Nodes(ctx)
-	return mapped(nodes, func(n etcd.Node) nodeView {
+	return cli.Mapped(nodes, func(n etcd.Node) nodeView {
 		v := nodeView{Node: n.Name, Here: n.Live != nil, Live: n.Live, Config: n.Config, Status: n.Status, Problems: n.Problems}
 		if v.Here && v.Status != nil && newest > 0 {
 			behind := max(0, newest-v.Status.Revision)
@@ -52,20 +53,20 @@ func nodeViews(w *etcd.Writer, ctx context.Context) ([]nodeView, error) {
 
 // readNodes shows the nodes: once, or with -w again with each change, until ctx ends. It asks once a second: that is how
 // often nodes tell anything.
-func readNodes(c *call, show func([]nodeView) error) error {
-	if !c.flags.Bool("watch") {
-		all, err := askEtcd(c, nodeViews)
+func readNodes(c *cli.Call, show func([]nodeView) error) error {
+	if !c.Flags.Bool("watch") {
+		all, err := cli.AskEtcd(c, nodeViews)
 		if err != nil {
 			return err
 		}
 		return show(all)
 	}
-	if _, err := c.etcd(); err != nil { // which is not tried again
+	if _, err := c.Etcd(); err != nil { // which is not tried again
 		return err
 	}
 	last, before := frame{}, ""
 	err := poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
-		all, err := askEtcd(c, nodeViews)
+		all, err := cli.AskEtcd(c, nodeViews)
 		if err != nil {
 			return false, err
 		}
@@ -74,7 +75,7 @@ func readNodes(c *call, show func([]nodeView) error) error {
 			return false, nil
 		}
 		before = text
-		err = showFrame(c.printer, &last, func() error { return show(all) })
+		err = showFrame(c.Printer, &last, func() error { return show(all) })
 		return err != nil, err
 	})
 	if c.Err() != nil {
@@ -97,7 +98,7 @@ func changing(nodes []nodeView) string {
 	return string(text)
 }
 
-func nodesTable(p *printer, nodes []nodeView) *table.Table {
+func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 	t := table.New(
 		table.Column{Title: "NODE"}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "MODE", Style: nodeModeStyle},
 		table.Column{Title: "READY", Style: readyStyle}, table.Column{Title: "REVISION", Right: true},
@@ -173,7 +174,7 @@ func configText(conf *etcd.NodeConfig) string {
 	return strings.Join(words, ",")
 }
 
-func nodeNames(c *call, _ []string) []string {
-	all, _ := askEtcd(c, (*etcd.Writer).Statuses) // no answer, no names
-	return mapped(all, func(n etcd.Node) string { return n.Name })
+func nodeNames(c *cli.Call, _ []string) []string {
+	all, _ := cli.AskEtcd(c, (*etcd.Writer).Statuses) // no answer, no names
+	return cli.Mapped(all, func(n etcd.Node) string { return n.Name })
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -40,7 +41,7 @@ func TestGetNodesWatch(t *testing.T) {
 		return !strings.Contains(frames[len(frames)-1], "gw1") && strings.Contains(frames[len(frames)-1], "gw2")
 	})
 	l.stop()
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	frames := strings.Split(l.out.String(), "\n\n")
 	for i, frame := range frames[1:] {
 		if frame == frames[i] {
@@ -51,7 +52,7 @@ func TestGetNodesWatch(t *testing.T) {
 
 // No line is over 80 columns with names of up to 20 letters.
 func TestNodesFitEightyColumns(t *testing.T) {
-	p := &printer{world: world{now: time.Now}}
+	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	behind := int64(1234567)
 	text := nodesTable(p, []nodeView{
 		{

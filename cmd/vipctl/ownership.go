@@ -5,42 +5,42 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
+	"vipd/cmd/internal/cli"
 )
 
-func ownershipVerb() *verb {
-	return &verb{
-		name: "ownership", args: "rekey", brief: "replace the key that signs heartbeats of hosts that own VIPs",
-		about: "\"ownership rekey\" gives the hosts that may own VIPs (hold = \"one\") another key for their heartbeats. VIPs stay where they are, " +
+func ownershipVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "ownership", Args: "rekey", Brief: "replace the key that signs heartbeats of hosts that own VIPs",
+		About: "\"ownership rekey\" gives the hosts that may own VIPs (hold = \"one\") another key for their heartbeats. VIPs stay where they are, " +
 			"and are answered all the time. First all hosts learn the key, 3 s later they sign with it, and after 3 s more they refuse the one " +
 			"before. Use it when others may know the key.\n\n" +
 			"All hosts must follow etcd during these 6 s. If one does not, the command refuses to start unless --force is given; that host is " +
 			"not heard afterwards.",
-		example: "vipctl ownership rekey",
-		flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "though a host does not follow etcd"}},
-		formats: []string{formTable, formJSON}, fleet: true, least: 1, most: 1,
-		complete: inTurn(oneOf("rekey")), run: runOwnership,
+		Example: "vipctl ownership rekey",
+		Flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "though a host does not follow etcd"}},
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true, MinArgs: 1, MaxArgs: 1,
+		Complete: cli.InTurn(cli.OneOf("rekey")), Run: runOwnership,
 	}
 }
 
 // rekeyPause is how long all hosts have to learn a key before it is used, and to use it before the last one is refused.
 const rekeyPause = 3 * time.Second
 
-func runOwnership(c *call) error {
-	if c.args[0] != "rekey" {
-		return wrongUse("\"vipctl ownership\" knows rekey, not %q; \"vipctl get vips\" lists who owns what", c.args[0])
+func runOwnership(c *cli.Call) error {
+	if c.Args[0] != "rekey" {
+		return cli.WrongUse("\"vipctl ownership\" knows rekey, not %q; \"vipctl get vips\" lists who owns what", c.Args[0])
 	}
-	w, err := c.etcd()
+	w, err := c.Etcd()
 	if err != nil {
 		return err
 	}
 	if away, err := w.Unregistered(c); err != nil {
 		return err
-	} else if len(away) > 0 && !c.flags.Bool("force") {
+	} else if len(away) > 0 && !c.Flags.Bool("force") {
 		return fmt.Errorf("%s may own VIPs and does not follow etcd now, so that it would not learn the key: start its vipd owner, or --force", strings.Join(away, ", "))
 	}
 	if err := w.RekeyOwnership(c, rekeyPause); err != nil {
 		return err
 	}
-	return c.show(map[string]any{"rekeyed": true}, func() string { return "heartbeats have another key, and the one before is refused\n" })
+	return c.Show(map[string]any{"rekeyed": true}, func() string { return "heartbeats have another key, and the one before is refused\n" })
 }

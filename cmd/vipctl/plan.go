@@ -6,9 +6,8 @@ import (
 	"net"
 	"os"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
@@ -16,54 +15,54 @@ import (
 	"vipd/dataplane/guard"
 )
 
-func planVerb() *verb {
-	return &verb{
-		name: "plan", args: "FILE", brief: "print what a mode would make of a file",
-		about: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
+func planVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "plan", Args: "FILE", Brief: "print what a mode would make of a file",
+		About: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
 			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
 			"this host's addresses. Kernel modes come with the guard before them, as sets and rules, for VIPs that vipd holds, between " +
 			"this host's devices; sets that hold clients are empty.\n\n" +
 			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
-		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
-		values:  modeValues(),
-		flags: []cli.Flag{
+		Example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
+		Values:  modeValues(),
+		Flags: []cli.Flag{
 			modeFlag("plan for this `MODE`; default: what FILE says; auto is the one that vipd most likely takes on this host"),
 			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
 		},
-		least: 1, most: 1,
-		run: runPlan,
+		MinArgs: 1, MaxArgs: 1,
+		Run: runPlan,
 	}
 }
 
-func runPlan(c *call) error {
+func runPlan(c *cli.Call) error {
 	name, err := mode(c)
 	if err != nil {
 		return err
 	}
-	d, err := readDefinitions(c.args[0])
+	d, err := readDefinitions(c.Args[0])
 	if err != nil {
 		return err
 	}
 	mode, note := planned(cmp.Or(name, d.config.Mode))
-	fmt.Fprint(c.stderr, note)
-	frontends := d.compile(c.flags.String("node"), mode.Capabilities())
+	fmt.Fprint(c.Stderr, note)
+	frontends := d.compile(c.Flags.String("node"), mode.Capabilities())
 	incomplete := false
 	for _, p := range d.problems {
-		fmt.Fprintln(c.stderr, table.Line(p.String()))
+		fmt.Fprintln(c.Stderr, table.Line(p.String()))
 		incomplete = incomplete || p.Severity == balancer.SeverityError
 	}
 	text, err := render(mode, d.config, frontends)
 	if err != nil {
-		return fmt.Errorf("planning %s: %w", c.args[0], err)
+		return fmt.Errorf("planning %s: %w", c.Args[0], err)
 	}
 	if len(frontends) == 0 {
-		fmt.Fprintf(c.stderr, "%s has no frontends\n", c.args[0])
+		fmt.Fprintf(c.Stderr, "%s has no frontends\n", c.Args[0])
 	}
-	if err := c.print(text); err != nil {
+	if err := c.Print(text); err != nil {
 		return err
 	}
 	if incomplete {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }
@@ -106,17 +105,17 @@ func modeFlag(usage string) cli.Flag {
 }
 
 // modeValues complete the flag of modeFlag.
-func modeValues() map[string]completer {
-	return map[string]completer{"mode": oneOf(config.ModeName("").Values()...)}
+func modeValues() map[string]cli.Completer {
+	return map[string]cli.Completer{"mode": cli.OneOf(config.ModeName("").Values()...)}
 }
 
 // mode reads --mode: "" where it is not given.
-func mode(c *call) (config.ModeName, error) {
-	text := c.flags.String("mode")
+func mode(c *cli.Call) (config.ModeName, error) {
+	text := c.Flags.String("mode")
 	if text == "" {
 		return "", nil
 	}
-	name, err := choice("mode", text, config.ModeName("").Values())
+	name, err := cli.Choice("mode", text, config.ModeName("").Values())
 	return config.ModeName(name), err
 }
 

@@ -6,32 +6,33 @@ import (
 	"strconv"
 
 	"vipd/balancer/decode"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
 
-func poolVerb() *verb {
-	return &verb{
-		name: "pool", args: "set NAME CIDR... | get [NAME] | delete NAME", brief: "address pools in etcd, for vips = [\"auto\"]",
-		about: "A pool is networks whose addresses services are given where their vips say \"auto:NAME\"; \"auto\" is the pool " +
+func poolVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "pool", Args: "set NAME CIDR... | get [NAME] | delete NAME", Brief: "address pools in etcd, for vips = [\"auto\"]",
+		About: "A pool is networks whose addresses services are given where their vips say \"auto:NAME\"; \"auto\" is the pool " +
 			"named default. \"pool set\" makes a pool or gives it other networks, \"pool get\" lists pools, \"pool delete\" removes " +
 			"one. Addresses that services hold can't be taken away from them: the error names them.\n\n" +
 			"HELD counts the addresses that services have, FREE those that can still be given: addresses that a service names " +
 			"in its own vips are not.",
-		example: "vipctl pool set default 10.96.0.0/24 fd00:96::/112",
-		formats: []string{formTable, formJSON, formName}, fleet: true,
-		least: 1, most: -1,
-		complete: inTurn(oneOf("set", "get", "delete"), poolNames), run: runPool,
+		Example: "vipctl pool set default 10.96.0.0/24 fd00:96::/112",
+		Formats: []string{cli.FormTable, cli.FormJSON, cli.FormName}, Fleet: true,
+		MinArgs: 1, MaxArgs: -1,
+		Complete: cli.InTurn(cli.OneOf("set", "get", "delete"), poolNames), Run: runPool,
 	}
 }
 
-func poolNames(c *call, _ []string) []string {
-	all, _ := askEtcd(c, (*etcd.Writer).Pools) // no answer, no names
-	return mapped(all, func(p etcd.Pool) string { return p.Name })
+func poolNames(c *cli.Call, _ []string) []string {
+	all, _ := cli.AskEtcd(c, (*etcd.Writer).Pools) // no answer, no names
+	return cli.Mapped(all, func(p etcd.Pool) string { return p.Name })
 }
 
-func runPool(c *call) error {
-	action, rest := c.args[0], c.args[1:]
+func runPool(c *cli.Call) error {
+	action, rest := c.Args[0], c.Args[1:]
 	switch {
 	case action == "set" && len(rest) >= 2:
 		return setPool(c, rest[0], rest[1:])
@@ -40,15 +41,15 @@ func runPool(c *call) error {
 	case action == "delete" && len(rest) == 1:
 		return writePool(c, rest[0], nil, "removed")
 	}
-	return wrongUse("usage: vipctl pool %s; for example: %s", c.verb.args, c.verb.example)
+	return cli.WrongUse("usage: vipctl pool %s; for example: %s", c.Verb.Args, c.Verb.Example)
 }
 
-func setPool(c *call, name string, networks []string) error {
+func setPool(c *cli.Call, name string, networks []string) error {
 	var cidrs []netip.Prefix
 	for _, text := range networks {
 		cidr, err := decode.ParsePrefix(text)
 		if err != nil {
-			return wrongUse("%v", err)
+			return cli.WrongUse("%v", err)
 		}
 		cidrs = append(cidrs, cidr)
 	}
@@ -56,8 +57,8 @@ func setPool(c *call, name string, networks []string) error {
 }
 
 // writePool gives a pool these networks, or removes it where there are none.
-func writePool(c *call, name string, cidrs []netip.Prefix, what string) error {
-	w, err := c.etcd()
+func writePool(c *cli.Call, name string, cidrs []netip.Prefix, what string) error {
+	w, err := c.Etcd()
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func writePool(c *call, name string, cidrs []netip.Prefix, what string) error {
 	case !r.Changed:
 		what = "unchanged"
 	}
-	return c.show(map[string]any{"pool": name, "what": what, "revision": r.Revision}, func() string { return fmt.Sprintf("pool %s: %s\n", name, what) })
+	return c.Show(map[string]any{"pool": name, "what": what, "revision": r.Revision}, func() string { return fmt.Sprintf("pool %s: %s\n", name, what) })
 }
 
 // pools are what "get pools" and "pool get" list.
@@ -78,8 +79,8 @@ func pools() *kind[etcd.Pool] {
 	return &kind[etcd.Pool]{name: "pool", where: " in etcd", read: readPools, id: func(p *etcd.Pool) string { return p.Name }, table: poolsTable}
 }
 
-func readPools(c *call, show func([]etcd.Pool) error) error {
-	w, err := c.etcd()
+func readPools(c *cli.Call, show func([]etcd.Pool) error) error {
+	w, err := c.Etcd()
 	if err != nil {
 		return err
 	}
@@ -90,12 +91,12 @@ func readPools(c *call, show func([]etcd.Pool) error) error {
 	return show(all)
 }
 
-func poolsTable(p *printer, pools []etcd.Pool) *table.Table {
+func poolsTable(p *cli.Printer, pools []etcd.Pool) *table.Table {
 	t := table.New(table.Column{Title: "NAME"}, table.Column{Title: "CIDRS"}, table.Column{Title: "SIZE", Right: true},
 		table.Column{Title: "HELD", Right: true}, table.Column{Title: "FREE", Right: true}, table.Column{Title: "PROBLEM", Style: problemStyle})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	for _, o := range pools {
-		t.Row(o.Name, few(p, mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
+		t.Row(o.Name, few(p, cli.Mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
 	}
 	return t
 }

@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
 )
 
@@ -24,10 +23,10 @@ const (
 	goodbye = 5 * time.Second
 )
 
-func registerVerb() *verb {
-	return &verb{
-		name: "register", args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", brief: "keep an endpoint in etcd as long as this, or COMMAND, runs",
-		about: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl or " +
+func registerVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "register", Args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", Brief: "keep an endpoint in etcd as long as this, or COMMAND, runs",
+		About: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl or " +
 			"its host dies, the endpoint is gone after --ttl. While etcd is unreachable, vipctl keeps trying and registers " +
 			"again. It writes messages to stderr.\n\n" +
 			"With COMMAND the endpoint stays as long as COMMAND runs, and the exit code is that of COMMAND. Ctrl-C or SIGTERM " +
@@ -38,8 +37,8 @@ func registerVerb() *verb {
 			"KillMode=mixed for the same reason.\n\n" +
 			"The endpoint's key is PREFIX/endpoints/SERVICE/ID. Registering an ID that another vipctl holds takes it over; " +
 			"the other says so.",
-		example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
-		flags: []cli.Flag{
+		Example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
+		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("its share among the endpoints, a `NUMBER` from 0 to %d", balancer.MaxWeight)},
 			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "how long it stays without renewal, a `TIME`"},
 			&cli.StringFlag{Name: "id", Usage: "its `ID` among the endpoints of the service; default: address and port"},
@@ -50,9 +49,9 @@ func registerVerb() *verb {
 			&cli.DurationFlag{Name: "timeout", Usage: "the drain takes this `TIME` at most; default: drain_timeout of the service"},
 			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "how long COMMAND may take to end, a `TIME`"},
 		},
-		fleet: true, wraps: true, most: -1,
-		complete: inTurn(fleetNames),
-		run:      runRegister,
+		Fleet: true, Wraps: true, MaxArgs: -1,
+		Complete: cli.InTurn(fleetNames),
+		Run:      runRegister,
 	}
 }
 
@@ -60,7 +59,7 @@ func nodeNameFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "node", 
 
 // registration is one endpoint that is kept in etcd.
 type registration struct {
-	*call
+	*cli.Call
 	id        balancer.EndpointID
 	target    balancer.Target
 	registrar *etcd.Registrar
@@ -77,21 +76,21 @@ type registration struct {
 	told time.Time
 }
 
-func runRegister(c *call) error {
-	own, command := c.args, []string(nil)
-	if i := slices.Index(c.args, "--"); i >= 0 {
-		if own, command = c.args[:i], c.args[i+1:]; len(command) == 0 {
-			return wrongUse("no command is behind --; usage: %s", c.verb.usage())
+func runRegister(c *cli.Call) error {
+	own, command := c.Args, []string(nil)
+	if i := slices.Index(c.Args, "--"); i >= 0 {
+		if own, command = c.Args[:i], c.Args[i+1:]; len(command) == 0 {
+			return cli.WrongUse("no command is behind --; usage: %s", c.Verb.Usage())
 		}
 	}
 	own = endpointArgs(own)
 	switch {
 	case len(own) < 2:
-		return wrongUse("\"vipctl register\" needs SERVICE ADDRESS[:PORT]; for example: %s", c.verb.example)
+		return cli.WrongUse("\"vipctl register\" needs SERVICE ADDRESS[:PORT]; for example: %s", c.Verb.Example)
 	case len(own) > 2:
-		return wrongUse("\"vipctl register\": unexpected argument %q; put -- before a command: %s", own[2], c.verb.usage())
-	case c.flags.Duration("timeout") < 0 || c.flags.Duration("kill-after") < 0:
-		return wrongUse("--timeout and --kill-after can't be below zero")
+		return cli.WrongUse("\"vipctl register\": unexpected argument %q; put -- before a command: %s", own[2], c.Verb.Usage())
+	case c.Flags.Duration("timeout") < 0 || c.Flags.Duration("kill-after") < 0:
+		return cli.WrongUse("--timeout and --kill-after can't be below zero")
 	}
 	r, err := newRegistration(c, own[0], own[1])
 	if err != nil {
@@ -105,37 +104,37 @@ func runRegister(c *call) error {
 	return r.leave()
 }
 
-func newRegistration(c *call, service, address string) (*registration, error) {
+func newRegistration(c *cli.Call, service, address string) (*registration, error) {
 	name := balancer.Name(plainService(service))
 	t, err := balancer.ParseTarget(name, address)
 	if err != nil {
-		return nil, wrongUse("%v", err)
+		return nil, cli.WrongUse("%v", err)
 	}
 	zone, err := zone(c)
 	if err != nil {
 		return nil, err
 	}
 	e := balancer.Endpoint{
-		Address: t.Addr, Port: t.Port, Weight: c.flags.Int("weight"), Node: c.flags.String("node"), Zone: zone,
-		Backup: c.flags.Bool("backup"), MaxConnections: c.flags.Int("max-connections"),
+		Address: t.Addr, Port: t.Port, Weight: c.Flags.Int("weight"), Node: c.Flags.String("node"), Zone: zone,
+		Backup: c.Flags.Bool("backup"), MaxConnections: c.Flags.Int("max-connections"),
 	}
 	id := balancer.EndpointID{Service: name, ID: t.Address()}
-	if given := c.flags.String("id"); c.flags.IsSet("id") {
+	if given := c.Flags.String("id"); c.Flags.IsSet("id") {
 		id.ID = given
 	}
 	switch {
 	case e.Weight < 0 || e.Weight > balancer.MaxWeight:
-		return nil, wrongUse("%d is not a weight: a whole number, 0 to %d", e.Weight, balancer.MaxWeight)
+		return nil, cli.WrongUse("%d is not a weight: a whole number, 0 to %d", e.Weight, balancer.MaxWeight)
 	case e.MaxConnections < 0:
-		return nil, wrongUse("--max-connections %d is below zero", e.MaxConnections)
+		return nil, cli.WrongUse("--max-connections %d is below zero", e.MaxConnections)
 	}
-	w, err := c.etcd()
+	w, err := c.Etcd()
 	if err != nil {
 		return nil, err
 	}
-	r := &registration{call: c, id: id, target: t, ttl: c.flags.Duration("ttl")}
+	r := &registration{Call: c, id: id, target: t, ttl: c.Flags.Duration("ttl")}
 	if r.registrar, err = w.Registrar(id, e, r.ttl); err != nil {
-		return nil, wrongUse("%v", err)
+		return nil, cli.WrongUse("%v", err)
 	}
 	r.registrar.Report = r.report
 	return r, nil
@@ -169,9 +168,9 @@ func (r *registration) report(err error) {
 	case r.draining:
 		r.drained = r.registrar.Revision()
 	case r.registered:
-		r.note("%s is registered again", r.name())
+		r.Note("%s is registered again", r.name())
 	default:
-		r.note("%s is registered", r.name())
+		r.Note("%s is registered", r.name())
 		r.registered = true
 		r.noteUnknownService()
 	}
@@ -180,17 +179,17 @@ func (r *registration) report(err error) {
 // trouble says why the endpoint is not registered. What happens to one outage changes its words by the second.
 func (r *registration) trouble(err error) {
 	held := errors.Is(err, etcd.ErrHeld)
-	if !held && !r.told.IsZero() && r.now().Sub(r.told) < sayAgain {
+	if !held && !r.told.IsZero() && r.Now().Sub(r.told) < sayAgain {
 		return
 	}
-	r.told = r.now()
+	r.told = r.Now()
 	switch {
 	case held:
-		r.note("%v", err)
+		r.Note("%v", err)
 	case r.registered:
-		r.note("%s: %v; trying again, and it stays until its lease ends", r.name(), err)
+		r.Note("%s: %v; trying again, and it stays until its lease ends", r.name(), err)
 	default:
-		r.note("%s is not registered: %v; trying again", r.name(), err)
+		r.Note("%s is not registered: %v; trying again", r.name(), err)
 	}
 }
 
@@ -200,8 +199,8 @@ func (r *registration) name() string { return string(r.id.Service) + "/" + r.id.
 func (r *registration) noteUnknownService() {
 	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile the lease is not renewed
 	defer cancel()
-	if s, err := r.writer.Service(ctx, r.id.Service); err == nil && s == nil {
-		r.hint("there is no service %s in etcd yet, so no node uses the endpoint", r.id.Service)
+	if s, err := r.Writer.Service(ctx, r.id.Service); err == nil && s == nil {
+		r.Hint("there is no service %s in etcd yet, so no node uses the endpoint", r.id.Service)
 	}
 }
 
@@ -223,7 +222,7 @@ func (r *registration) leave() error {
 		err = r.registrar.Leave(ctx)
 	}
 	if err == nil {
-		r.note("%s is taken out", r.name())
+		r.Note("%s is taken out", r.name())
 	}
 	return r.left(err)
 }
@@ -248,7 +247,7 @@ func (r *registration) drain(ctx context.Context) {
 	r.mu.Unlock()
 	err := r.sayDraining(ctx)
 	if errors.Is(err, etcd.ErrHeld) {
-		r.note("%s is not drained: %v", r.name(), err)
+		r.Note("%s is not drained: %v", r.name(), err)
 		return
 	}
 	r.run() // it keeps the lease, and says that it drains where that has failed
@@ -261,7 +260,7 @@ func (r *registration) drain(ctx context.Context) {
 	case !known:
 		why = " (drain_timeout of the service can't be read)"
 	}
-	r.note("%s drains: waiting until no node has a connection to it, %s at most%s", r.name(), most, why)
+	r.Note("%s drains: waiting until no node has a connection to it, %s at most%s", r.name(), most, why)
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	r.await(ctx)
@@ -282,12 +281,12 @@ func (r *registration) sayDraining(ctx context.Context) error {
 
 // drainTimeout is how long the drain takes at most; known is false where the service can't be read.
 func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, known bool) {
-	if r.flags.IsSet("timeout") {
-		return r.flags.Duration("timeout"), true
+	if r.Flags.IsSet("timeout") {
+		return r.Flags.Duration("timeout"), true
 	}
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
-	s, err := r.writer.Service(ctx, r.id.Service)
+	s, err := r.Writer.Service(ctx, r.id.Service)
 	switch {
 	case err != nil || s != nil && s.Service == nil:
 		return defaultDrain, false
@@ -312,22 +311,22 @@ func (r *registration) await(ctx context.Context) {
 		v.revision = r.drained
 		r.mu.Unlock()
 		if v.revision > 0 {
-			nodes, err := r.writer.Statuses(ctx)
+			nodes, err := r.Writer.Statuses(ctx)
 			if err == nil {
-				lag = v.look(nodes, r.now())
+				lag = v.look(nodes, r.Now())
 			} else if ctx.Err() == nil && !blind {
 				blind = true
-				r.note("who has connections can't be seen: %v", err)
+				r.Note("who has connections can't be seen: %v", err)
 			}
 			if err == nil && len(lag) == 0 && len(v.done) > 0 {
-				r.note("no node has a connection to %s any more", r.name())
+				r.Note("no node has a connection to %s any more", r.name())
 				return
 			}
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) && len(lag) > 0 {
-				r.note("%s: not waited for any longer: %s", r.name(), names(lag))
+				r.Note("%s: not waited for any longer: %s", r.name(), names(lag))
 			}
 			return
 		case <-tick.C:

@@ -8,6 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"vipd/cmd/internal/cli"
 )
 
 // around runs a command, with the endpoint registered meanwhile, and ends with its exit code.
@@ -16,8 +18,8 @@ func (r *registration) around(command []string) error {
 	signal.Notify(signals, append(passedSignals(), os.Interrupt, syscall.SIGTERM)...)
 	defer signal.Stop(signals)
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = r.stdout, r.stderr, ownGroup()
-	if f, ok := r.stdin.(*os.File); ok && !terminal(f) { // from a terminal only the group in front may read
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = r.Stdout, r.Stderr, ownGroup()
+	if f, ok := r.Stdin.(*os.File); ok && !cli.Terminal(f) { // from a terminal only the group in front may read
 		cmd.Stdin = f
 	}
 	if err := cmd.Start(); err != nil {
@@ -31,9 +33,9 @@ func (r *registration) around(command []string) error {
 	r.run()
 	s := &supervised{registration: r, process: cmd.Process, ended: ended, signals: signals}
 	s.supervise()
-	r.note("%s has ended: %s", command[0], cmd.ProcessState)
+	r.Note("%s has ended: %s", command[0], cmd.ProcessState)
 	if code := exitStatus(cmd.ProcessState); code != 0 {
-		return &exitError{code}
+		return &cli.ExitError{Code: code}
 	}
 	return nil
 }
@@ -79,11 +81,11 @@ func (s *supervised) supervise() {
 			s.drained = nil
 			s.leaveAnyhow()
 			terminate(s.process)
-			timer := time.NewTimer(s.flags.Duration("kill-after"))
+			timer := time.NewTimer(s.Flags.Duration("kill-after"))
 			defer timer.Stop()
 			kill = timer.C
 		case <-kill:
-			s.note("it has not ended in %s: killing it", s.flags.Duration("kill-after"))
+			s.Note("it has not ended in %s: killing it", s.Flags.Duration("kill-after"))
 			killGroup(s.process)
 		}
 	}
@@ -114,6 +116,6 @@ func (s *supervised) demand(n int) {
 // leaveAnyhow takes the endpoint out; where that fails, the lease ends by itself.
 func (s *supervised) leaveAnyhow() {
 	if err := s.leave(); err != nil {
-		s.note("%v", err)
+		s.Note("%v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/test/wait"
 )
 
@@ -45,7 +46,7 @@ func TestRegister(t *testing.T) {
 	}
 	l.says("is registered")
 	l.stop()
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if f.endpoint("web", webID) != nil {
 		t.Error("the endpoint is there still")
 	}
@@ -104,7 +105,7 @@ func TestRegisterAgain(t *testing.T) {
 		})
 	}
 	l.stop()
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	f.registered(false)
 }
 
@@ -121,7 +122,7 @@ func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 		t.Errorf("the endpoint is %+v", e)
 	}
 	second.stop()
-	second.ends(exitDone)
+	second.ends(cli.ExitDone)
 	first.says("is registered again")
 	wait.For(t, within, "the endpoint of the first", func() bool { e := f.endpoint("web", webID); return e != nil && e.Weight == 1 })
 }
@@ -156,7 +157,7 @@ func TestRegisterEndsInAnOutage(t *testing.T) {
 	l.says("is registered")
 	f.Members[0].Kill()
 	l.stop()
-	l.ends(exitFailed)
+	l.ends(cli.ExitFailed)
 	if !strings.Contains(l.err.String(), "its endpoint expires with its lease, in 10s at most") {
 		t.Errorf("stderr is %q", l.err)
 	}
@@ -196,7 +197,7 @@ func TestRegisterCommandEnds(t *testing.T) {
 func TestRegisterNoCommand(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
-	_, stderr := f.do(exitFailed, "register", "web", webID, "--", "no-such-command")
+	_, stderr := f.do(cli.ExitFailed, "register", "web", webID, "--", "no-such-command")
 	if !strings.HasPrefix(stderr, "vipctl: starting ") {
 		t.Errorf("stderr is %q", stderr)
 	}

@@ -6,51 +6,50 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/wording"
 )
 
-func reloadVerb() *verb {
-	return &verb{
-		name: "reload", brief: "make the daemon read its files now, and print the result",
-		about: "Makes the daemon read its configuration and services again, and returns when that is done. It prints each " +
+func reloadVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "reload", Brief: "make the daemon read its files now, and print the result",
+		About: "Makes the daemon read its configuration and services again, and returns when that is done. It prints each " +
 			"problem on a line, and each service of files that differs from what the last reload printed: + added, ~ changed, " +
 			"- removed, = kept in its last good state because of an error. The exit code is 1 if any problem is " +
 			"more than a warning. A file that a program is still writing is read when that program has closed it.\n\n" +
 			"A mistake outside a service can hide the service's definition: a misspelled heading, or a file that can't be parsed. So while " +
 			"there is one, services that are no longer defined are kept. --prune removes them; without it, the last line names them. " +
 			"A main file that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.",
-		example: "vipctl reload",
-		flags: []cli.Flag{
+		Example: "vipctl reload",
+		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "allow-empty", Usage: "accept a main file that is empty, and serve nothing of it"},
 			&cli.BoolFlag{Name: "prune", Usage: "remove and list the services that are no longer defined, in spite of errors"},
 		},
-		formats: []string{formTable, formJSON},
-		run:     runReload, traced: true,
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Run:     runReload, Traced: true,
 	}
 }
 
-func runReload(c *call) error {
-	client, err := c.client()
+func runReload(c *cli.Call) error {
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
 	var flags []api.ReloadFlag
-	if c.flags.Bool("allow-empty") {
+	if c.Flags.Bool("allow-empty") {
 		flags = append(flags, api.ReloadAllowEmpty)
 	}
-	if c.flags.Bool("prune") {
+	if c.Flags.Bool("prune") {
 		flags = append(flags, api.ReloadPrune)
 	}
 	r, err := client.Reload(c, operator(c), flags...)
 	if err != nil {
 		return err
 	}
-	err = c.show(r, func() string {
-		return problemLines(c.printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n",
+	err = c.Show(r, func() string {
+		return problemLines(c.Printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n",
 			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), prunable(r.Vanished))
 	})
 	return cmp.Or(err, reported(r.Problems))
@@ -75,12 +74,12 @@ func prunable(names []balancer.Name) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; vipctl reload --prune would remove %s", strings.Join(mapped(names, func(n balancer.Name) string { return string(n) }), ", "))
+	return fmt.Sprintf("; vipctl reload --prune would remove %s", strings.Join(cli.Mapped(names, func(n balancer.Name) string { return string(n) }), ", "))
 }
 
-func problemLines(p *printer, problems []balancer.Problem) string {
-	return strings.Join(mapped(problems, func(problem balancer.Problem) string {
-		return p.paint(problemLine(&problem), severityStyle(problem.Severity)) + "\n"
+func problemLines(p *cli.Printer, problems []balancer.Problem) string {
+	return strings.Join(cli.Mapped(problems, func(problem balancer.Problem) string {
+		return p.Paint(problemLine(&problem), severityStyle(problem.Severity)) + "\n"
 	}), "")
 }
 
@@ -99,7 +98,7 @@ func grave(problems []balancer.Problem) bool {
 // reported is the error of a verb whose output has these problems.
 func reported(problems []balancer.Problem) error {
 	if grave(problems) {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/test/wait"
 )
@@ -28,7 +29,7 @@ import (
 // session runs command lines in this process, against a fakeDaemon.
 type session struct {
 	*fakeDaemon
-	world
+	cli.World
 	out, err *notice
 }
 
@@ -74,12 +75,12 @@ func newSession(t *testing.T) *session {
 	})
 	s := &session{fakeDaemon: d, out: &notice{}, err: &notice{}}
 	getenv := func(name string) string { return map[string]string{"SUDO_USER": "ana"}[name] }
-	s.world = world{stdout: s.out, stderr: s.err, getenv: getenv, now: time.Now}
+	s.World = cli.World{Stdout: s.out, Stderr: s.err, Getenv: getenv, Now: time.Now}
 	t.Setenv("VIPCTL_SOCKET", socket)
 	return s
 }
 
-func (s *session) run(ctx context.Context, line ...string) int { return run(ctx, s.world, line) }
+func (s *session) run(ctx context.Context, line ...string) int { return run(ctx, s.World, line) }
 
 func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 	for _, test := range []struct {
@@ -92,7 +93,7 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSession(t)
-			s.outTerminal = test.terminal
+			s.OutTerminal = test.terminal
 			ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 			defer interrupt()
 			var once sync.Once
@@ -103,8 +104,8 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 					once.Do(func() { s.change(func() { s.services[0].Endpoints[0].State = balancer.Down }) })
 				}
 			}
-			if code := s.run(ctx, "get", "services", "dns", "-w"); code != exitDone {
-				t.Errorf("exits with %d, want %d; stderr: %s", code, exitDone, s.err)
+			if code := s.run(ctx, "get", "services", "dns", "-w"); code != cli.ExitDone {
+				t.Errorf("exits with %d, want %d; stderr: %s", code, cli.ExitDone, s.err)
 			}
 			if d := cmp.Diff(test.want, s.out.String()); d != "" {
 				t.Errorf("output (-want +got):\n%s", d)
@@ -138,8 +139,8 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is back\n") })
 	d.change(func() { d.services[1].Origin.Line++ }) // of another service
 	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
-	if code := <-ended; code != exitDone {
-		t.Errorf("exits with %d, want %d", code, exitDone)
+	if code := <-ended; code != cli.ExitDone {
+		t.Errorf("exits with %d, want %d", code, cli.ExitDone)
 	}
 	const state = "NAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  %s  -\n"
 	if d := cmp.Diff(fmt.Sprintf(state+"\n"+state, "1/1", "0/1"), s.out.String()); d != "" {
@@ -149,12 +150,12 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	if got := s.err.String(); got != want {
 		t.Errorf("stderr is %q, want %q", got, want)
 	}
-	if code := s.run(t.Context(), "--socket", socket+"x", "status", "-w"); code != exitFailed {
-		t.Errorf("without a daemon it exits with %d, want %d", code, exitFailed)
+	if code := s.run(t.Context(), "--socket", socket+"x", "status", "-w"); code != cli.ExitFailed {
+		t.Errorf("without a daemon it exits with %d, want %d", code, cli.ExitFailed)
 	}
-	s.stdout = brokenOutput{}
-	if code := s.run(t.Context(), "status", "-w"); code != exitFailed {
-		t.Errorf("with an output that is gone it exits with %d, want %d", code, exitFailed)
+	s.Stdout = brokenOutput{}
+	if code := s.run(t.Context(), "status", "-w"); code != cli.ExitFailed {
+		t.Errorf("with an output that is gone it exits with %d, want %d", code, cli.ExitFailed)
 	}
 }
 
@@ -165,7 +166,7 @@ func (brokenOutput) Write([]byte) (int, error) { return 0, errors.New("nobody re
 
 func TestDrainWaitInterrupted(t *testing.T) {
 	s := newSession(t)
-	s.errTerminal = true
+	s.ErrTerminal = true
 	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 	defer interrupt()
 	s.err.written = func(all string) {
@@ -173,8 +174,8 @@ func TestDrainWaitInterrupted(t *testing.T) {
 			interrupt()
 		}
 	}
-	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != exitFailed {
-		t.Errorf("exits with %d, want %d", code, exitFailed)
+	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != cli.ExitFailed {
+		t.Errorf("exits with %d, want %d", code, cli.ExitFailed)
 	}
 	want := "vipctl: interrupted with 7 connections left; the drain stays in place, \"vipctl undrain web 192.168.1.11\" takes it back\n"
 	if got := s.err.String(); !strings.HasSuffix(got, want) {
@@ -222,7 +223,7 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSession(t)
-			s.errTerminal = true
+			s.ErrTerminal = true
 			waited := false
 			s.err.written = func(all string) {
 				switch {
@@ -235,7 +236,7 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
-			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11"); code != exitDone {
+			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11"); code != cli.ExitDone {
 				t.Errorf("exits with %d: %s", code, s.err)
 			}
 			if !waited {
@@ -260,9 +261,9 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSession(t)
-			s.errTerminal = true
+			s.ErrTerminal = true
 			var late atomic.Int64
-			s.now = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+			s.Now = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
 			s.err.written = func(all string) {
 				if strings.HasSuffix(all, "7 connections left") {
 					late.Store(int64(test.late))
@@ -271,7 +272,7 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
-			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--timeout", "90s"); code != exitDone {
+			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--timeout", "90s"); code != cli.ExitDone {
 				t.Errorf("exits with %d: %s", code, s.err)
 			}
 			if got := s.out.String(); !strings.HasSuffix(got, test.want) {
@@ -284,7 +285,7 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
 	s := newSession(t)
 	for _, color := range []bool{false, true} {
-		s.color = color
+		s.Color = color
 		for _, line := range []string{"status", "get services", "get endpoints", "get frontends", "describe service web"} {
 			s.out.b.Reset()
 			s.run(t.Context(), strings.Fields(line)...)
@@ -302,15 +303,15 @@ func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
 func TestHelpOfEachVerb(t *testing.T) {
 	s := newSession(t)
 	for _, v := range append(verbs(), nil) {
-		if v != nil && v.hidden {
+		if v != nil && v.Hidden {
 			continue
 		}
 		line, usage := []string{"--help"}, "vipctl - "
 		if v != nil {
-			line, usage = []string{v.name, "--help"}, v.usage()+"\n"
+			line, usage = []string{v.Name, "--help"}, v.Usage()+"\n"
 		}
 		s.out.b.Reset()
-		if code := s.run(t.Context(), line...); code != exitDone {
+		if code := s.run(t.Context(), line...); code != cli.ExitDone {
 			t.Errorf("%q exits with %d: %s", line, code, s.err)
 		}
 		got := s.out.String()
@@ -325,13 +326,13 @@ func TestHelpOfEachVerb(t *testing.T) {
 		if v == nil {
 			continue
 		}
-		for _, part := range []string{v.example, "\nFlags:\n", "--socket PATH"} {
+		for _, part := range []string{v.Example, "\nFlags:\n", "--socket PATH"} {
 			if !strings.Contains(got, part) {
 				t.Errorf("%q does not show %q", line, part)
 			}
 		}
-		if v.brief == "" || v.about == "" || len(v.brief) > 65 {
-			t.Errorf("%s: brief is %q", v.name, v.brief)
+		if v.Brief == "" || v.About == "" || len(v.Brief) > 65 {
+			t.Errorf("%s: brief is %q", v.Name, v.Brief)
 		}
 	}
 }
@@ -432,9 +433,9 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		{"get endpoints", 80, false}, {"get services", 72, false}, {"get endpoints", 0, true}, {"get endpoints -o wide", 80, true},
 		{"get endpoints -o json", 80, true}, {"get endpoints -o name", 80, true},
 	} {
-		s.out, s.width = &notice{}, c.width
-		s.stdout = s.out
-		if code := s.run(t.Context(), strings.Fields(c.line)...); code != exitDone {
+		s.out, s.Width = &notice{}, c.width
+		s.Stdout = s.out
+		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
 			t.Errorf("%s exits with %d: %s", c.line, code, s.err)
 		}
 		got := s.out.String()
@@ -452,15 +453,15 @@ func TestTerminalCutsLongNames(t *testing.T) {
 // TestTerminalCutsLongCells: on a terminal the last cell is cut so that the line fits, but for whoever asks for all.
 func TestTerminalCutsLongCells(t *testing.T) {
 	s := newSession(t)
-	s.width = 60
+	s.Width = 60
 	for _, c := range []struct{ line, has, lacks string }{
 		{"describe service web", "answered 503…\n", "its connections were cut"},
 		{"describe service web -o wide", "its connections were cut\n", "…"},
 		{"get frontends web -o wide", "no such device\n", "…"},
 	} {
 		s.out = &notice{}
-		s.stdout = s.out
-		if code := s.run(t.Context(), strings.Fields(c.line)...); code != exitDone {
+		s.Stdout = s.out
+		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
 			t.Errorf("%s exits with %d: %s", c.line, code, s.err)
 		}
 		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
@@ -166,7 +167,7 @@ type line struct {
 	t        *testing.T
 	stage    *stage
 	out, err *notice
-	world    world
+	world    cli.World
 	ahead    atomic.Int64 // nanoseconds that the clock is ahead
 
 	ended chan struct{}
@@ -178,7 +179,7 @@ func (f *stage) line() *line {
 	l := &line{t: f.t, stage: f, out: &notice{}, err: &notice{}}
 	getenv := func(name string) string { return map[string]string{"SUDO_USER": "ana"}[name] }
 	now := func() time.Time { return time.Now().Add(time.Duration(l.ahead.Load())) }
-	l.world = world{stdin: strings.NewReader(""), stdout: l.out, stderr: l.err, getenv: getenv, now: now}
+	l.world = cli.World{Stdin: strings.NewReader(""), Stdout: l.out, Stderr: l.err, Getenv: getenv, Now: now}
 	return l
 }
 

@@ -8,29 +8,28 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 )
 
-func statusVerb() *verb {
-	return &verb{
-		name: "status", brief: "how this node is: mode, store, sync, health, addresses, problems",
-		about: "Shows the node as a whole: the mode in use and why, the store and its health, how far the node is with " +
+func statusVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "status", Brief: "how this node is: mode, store, sync, health, addresses, problems",
+		About: "Shows the node as a whole: the mode in use and why, the store and its health, how far the node is with " +
 			"it, how many endpoints are down, its addresses, and every problem. With -w it shows each change, until Ctrl-C.",
-		example: "vipctl status -w",
-		flags:   []cli.Flag{watchFlag()},
-		formats: []string{formTable, formWide, formJSON},
-		run:     runStatus,
+		Example: "vipctl status -w",
+		Flags:   []cli.Flag{watchFlag()},
+		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON},
+		Run:     runStatus,
 	}
 }
 
-func runStatus(c *call) error {
+func runStatus(c *cli.Call) error {
 	return showDaemon(c, "status", (*api.Client).Status, func(s api.Status) error {
-		return c.show(s, func() string { return statusText(c.printer, &s) })
+		return c.Show(s, func() string { return statusText(c.Printer, &s) })
 	})
 }
 
@@ -39,7 +38,7 @@ const lineWidth = 79
 
 // sheet collects labelled lines.
 type sheet struct {
-	*printer
+	*cli.Printer
 	b strings.Builder
 }
 
@@ -51,7 +50,7 @@ func (out *sheet) line(label, text string) { out.styled(label, text, table.Plain
 
 func (out *sheet) styled(label, text string, style table.Style) {
 	if text = strings.TrimRight(table.Line(text), " "); text != "" {
-		text = fmt.Sprintf("%-*s%s", labelWidth, label, out.paint(text, style))
+		text = fmt.Sprintf("%-*s%s", labelWidth, label, out.Paint(text, style))
 	} else {
 		text = label
 	}
@@ -63,7 +62,7 @@ func (out *sheet) text(label, text string) { out.painted(label, text, table.Plai
 
 // painted is text in a style.
 func (out *sheet) painted(label, text string, style table.Style) {
-	for _, l := range table.Wrap(oneLine(text), lineWidth-labelWidth) {
+	for _, l := range table.Wrap(cli.OneLine(text), lineWidth-labelWidth) {
 		out.styled(label, l, style)
 		label = ""
 	}
@@ -72,13 +71,13 @@ func (out *sheet) painted(label, text string, style table.Style) {
 // section writes a table under its title; nothing where it has no rows.
 func (out *sheet) section(title string, t *table.Table) {
 	if t.Len() > 0 {
-		text := t.Text(table.Form{Color: out.color, Width: out.room(2)})
+		text := t.Text(table.Form{Color: out.Color, Width: out.Room(2)})
 		fmt.Fprintf(&out.b, "\n%s\n  %s\n", title, strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  "))
 	}
 }
 
-func statusText(p *printer, s *api.Status) string {
-	out := &sheet{printer: p}
+func statusText(p *cli.Printer, s *api.Status) string {
+	out := &sheet{Printer: p}
 	node := s.Node
 	if s.Zone != "" {
 		node += " in zone " + s.Zone
@@ -109,7 +108,7 @@ func (out *sheet) byHand(s *api.Status) {
 	const most = 3
 	label := "by hand"
 	for _, t := range s.ByHand[:min(most, len(s.ByHand))] {
-		out.painted(label, fmt.Sprintf("%s/%s: %s", t.Service, t.Address, override(out.printer, t.Override)), table.Notice)
+		out.painted(label, fmt.Sprintf("%s/%s: %s", t.Service, t.Address, override(out.Printer, t.Override)), table.Notice)
 		label = ""
 	}
 	if more := s.Overrides - most; more > 0 {
@@ -121,7 +120,7 @@ func (out *sheet) byHand(s *api.Status) {
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:
-		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", labelWidth, "mode", out.paint(table.Line(inUse), table.Bad), table.Line(wanted))
+		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", labelWidth, "mode", out.Paint(table.Line(inUse), table.Bad), table.Line(wanted))
 	case wanted != inUse && wanted != "":
 		out.text("mode", inUse+", wanted: "+wanted)
 	default:
@@ -164,7 +163,7 @@ func (out *sheet) sync(s *api.Status) {
 	}
 	out.text("sync", text)
 	if !y.Last.IsZero() {
-		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.printer, y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
+		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.Printer, y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
 	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
@@ -192,18 +191,18 @@ func (out *sheet) addresses(addresses []api.Address) {
 		return
 	}
 	shown, more := slices.Clone(addresses), 0
-	if len(shown) > addressLines && out.format != formWide {
+	if len(shown) > addressLines && out.Format != cli.FormWide {
 		slices.SortStableFunc(shown, func(a, b api.Address) int { return cmp.Compare(missing(a), missing(b)) })
 		more = len(shown) - addressLines
 		shown = shown[:addressLines]
 	}
 	t := table.New(table.Column{}, table.Column{}, table.Column{})
-	notes := commonNotes(out.printer, addresses)
+	notes := commonNotes(out.Printer, addresses)
 	maps.DeleteFunc(notes, func(note string, _ []string) bool {
-		return !slices.ContainsFunc(shown, func(a api.Address) bool { return oneLine(a.Note) == note })
+		return !slices.ContainsFunc(shown, func(a api.Address) bool { return cli.OneLine(a.Note) == note })
 	})
 	for _, a := range shown {
-		note := oneLine(a.Note)
+		note := cli.OneLine(a.Note)
 		if notes[note] != nil {
 			note = ""
 		}
@@ -237,14 +236,14 @@ func heldText(a api.Address) string {
 
 // commonNotes returns, with all their addresses, the notes that are said below the list: those of several addresses, and
 // those that have no room beside one. The wide form has none.
-func commonNotes(p *printer, addresses []api.Address) map[string][]string {
+func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	of := map[string][]string{}
-	if p.format == formWide {
+	if p.Format == cli.FormWide {
 		return of
 	}
 	for _, a := range addresses {
 		if a.Note != "" {
-			of[oneLine(a.Note)] = append(of[oneLine(a.Note)], a.Address)
+			of[cli.OneLine(a.Note)] = append(of[cli.OneLine(a.Note)], a.Address)
 		}
 	}
 	const beside = 40 // label, address and holder take the rest of most lines

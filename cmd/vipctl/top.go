@@ -10,54 +10,54 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
 )
 
-func topVerb() *verb {
-	return &verb{
-		name: "top", args: "[SERVICE]", brief: "live rates of services and endpoints",
-		about: "Shows services with new connections and bytes in a second, open connections, how many of their endpoints are in use, and new " +
+func topVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "top", Args: "[SERVICE]", Brief: "live rates of services and endpoints",
+		About: "Shows services with new connections and bytes in a second, open connections, how many of their endpoints are in use, and new " +
 			"connections of the last minutes as a line of bars. With SERVICE, its endpoints.\n\n" +
 			"Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; Esc goes back; s sorts by the next " +
 			"column, r the other way round; / shows only names that contain what is typed; q ends.\n\n" +
 			"With --once, with -o json, and where the output is no terminal, rates of one interval are printed once.",
-		example: "vipctl top --once",
-		flags: []cli.Flag{
+		Example: "vipctl top --once",
+		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and end"},
 			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "the `TIME` over which rates are taken, 100ms or more"},
 		},
-		formats: []string{formTable, formJSON}, most: 1, complete: inTurn(serviceNames), run: runTop,
+		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 1, Complete: cli.InTurn(serviceNames), Run: runTop,
 	}
 }
 
 // leastInterval bounds what top asks of the daemon.
 const leastInterval = 100 * time.Millisecond
 
-func runTop(c *call) error {
-	if c.flags.Duration("interval") < leastInterval {
-		return wrongUse("--interval %s is too short; %s or more is possible", c.flags.Duration("interval"), leastInterval)
+func runTop(c *cli.Call) error {
+	if c.Flags.Duration("interval") < leastInterval {
+		return cli.WrongUse("--interval %s is too short; %s or more is possible", c.Flags.Duration("interval"), leastInterval)
 	}
-	service := balancer.Name(plainService(c.argument(0)))
+	service := balancer.Name(plainService(c.Argument(0)))
 	if service != "" {
 		if err := isService(c, string(service)); err != nil {
 			return err
 		}
 	}
-	if c.flags.Bool("once") || !c.outTerminal || c.format == formJSON {
+	if c.Flags.Bool("once") || !c.OutTerminal || c.Format == cli.FormJSON {
 		return topOnce(c, service)
 	}
-	client, err := c.client()
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
-	s := &screen{printer: c.printer, interval: c.flags.Duration("interval"), service: service, given: service != ""}
-	keys, out := c.stdin, c.stdout
-	if f, is := keys.(*os.File); is && !terminal(f) {
+	s := &screen{Printer: c.Printer, interval: c.Flags.Duration("interval"), service: service, given: service != ""}
+	keys, out := c.Stdin, c.Stdout
+	if f, is := keys.(*os.File); is && !cli.Terminal(f) {
 		keys, s.keyless = nil, true
 	}
 	if f, is := out.(*os.File); is {
@@ -83,17 +83,17 @@ func (u unasked) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-func topOnce(c *call, service balancer.Name) error {
+func topOnce(c *cli.Call, service balancer.Name) error {
 	var w rates.Window
 	for i := range 2 {
 		if i > 0 {
 			select {
 			case <-c.Done():
 				return c.Err()
-			case <-time.After(c.flags.Duration("interval")):
+			case <-time.After(c.Flags.Duration("interval")):
 			}
 		}
-		t, err := askDaemon(c, func(client *api.Client, ctx context.Context) (api.Traffic, error) {
+		t, err := cli.AskDaemon(c, func(client *api.Client, ctx context.Context) (api.Traffic, error) {
 			return client.TrafficOf(ctx, service)
 		})
 		if err != nil {
@@ -105,7 +105,7 @@ func topOnce(c *call, service balancer.Name) error {
 	if service != "" {
 		rows = w.Endpoints(service)
 	}
-	return c.printRows(mapped(rows, topJSON), topTable(rows, service != "", order{}, 0), "there is nothing to show")
+	return c.PrintRows(cli.Mapped(rows, topJSON), topTable(rows, service != "", order{}, 0), "there is nothing to show")
 }
 
 // topLine is a row in JSON.

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
@@ -16,7 +17,7 @@ import (
 
 // screen is what top shows on a terminal: services, the endpoints of one, or one endpoint.
 type screen struct {
-	*printer
+	*cli.Printer
 	ask      func() tea.Msg
 	interval time.Duration
 	window   rates.Window
@@ -204,7 +205,7 @@ func (s *screen) title() string {
 	if s.err != nil {
 		text += "; " + table.Line(s.err.Error())
 	}
-	return s.paint(table.Cut(text, s.width), table.Bold)
+	return s.Paint(table.Cut(text, s.width), table.Bold)
 }
 
 // list draws the rows around the one that is chosen.
@@ -216,7 +217,7 @@ func (s *screen) list() []string {
 	s.at = min(s.at, len(rows)-1)
 	first := max(0, min(s.at-s.room()/2, len(rows)-s.room()))
 	last := min(len(rows), first+s.room())
-	text := topTable(rows[first:last], s.service != "", s.order, sparkWidth).Text(table.Form{Width: s.width - 2, Color: s.color})
+	text := topTable(rows[first:last], s.service != "", s.order, sparkWidth).Text(table.Form{Width: s.width - 2, Color: s.Color})
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	at := 1 + s.at - first
 	lines[at] = "> " + lines[at]
@@ -225,7 +226,7 @@ func (s *screen) list() []string {
 			lines[i] = "  " + lines[i]
 		}
 	}
-	lines[at] = s.paint(lines[at], table.Bold)
+	lines[at] = s.Paint(lines[at], table.Bold)
 	return lines
 }
 
@@ -265,5 +266,5 @@ func (s *screen) foot() string {
 	if s.filter != "" {
 		text += ": " + s.filter
 	}
-	return s.paint(table.Cut(text, s.width), table.Faint)
+	return s.Paint(table.Cut(text, s.width), table.Faint)
 }

@@ -1,16 +1,20 @@
 package main
 
-import "vipd/cmd/internal/version"
+import (
+	"vipd/cmd/internal/version"
 
-func versionVerb() *verb {
-	return &verb{
-		name: "version", brief: "version, commit, Go and platform of this program",
-		about:   "Prints which build this is. The daemon's own version is in \"vipctl status\".",
-		example: "vipctl version",
-		formats: []string{formTable, formJSON},
-		run: func(c *call) error {
+	"vipd/cmd/internal/cli"
+)
+
+func versionVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "version", Brief: "version, commit, Go and platform of this program",
+		About:   "Prints which build this is. The daemon's own version is in \"vipctl status\".",
+		Example: "vipctl version",
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Run: func(c *cli.Call) error {
 			info := version.Current()
-			return c.show(info, func() string { return "vipctl " + info.String() + "\n" })
+			return c.Show(info, func() string { return "vipctl " + info.String() + "\n" })
 		},
 	}
 }

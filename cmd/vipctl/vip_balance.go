@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
@@ -89,20 +90,20 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	}
 }
 
-func balanceVIPs(c *call) error {
+func balanceVIPs(c *cli.Call) error {
 	all, weights, err := ownedVIPs(c)
 	if err != nil {
 		return err
 	}
 	moves := evenOut(all, weights)
-	if !c.flags.Bool("dry-run") {
+	if !c.Flags.Bool("dry-run") {
 		for i, m := range moves {
-			if _, err := moveVIP(c, m.VIP, m.To, cmp.Or(c.flags.String("reason"), "balance"), false); err != nil {
+			if _, err := moveVIP(c, m.VIP, m.To, cmp.Or(c.Flags.String("reason"), "balance"), false); err != nil {
 				return fmt.Errorf("%s of %s moved: %w", wording.Count(i, "VIP"), wording.Count(len(moves), "VIP"), err)
 			}
 		}
 	}
-	return c.show(list(moves), func() string {
+	return c.Show(cli.List(moves), func() string {
 		if len(weights) == 0 {
 			return noHost + "\n"
 		}
@@ -117,8 +118,8 @@ func balanceVIPs(c *call) error {
 // emptying bounds how long a node on standby may take to give its VIPs away.
 const emptying = 10 * time.Second
 
-func takesPart(c *call, node string) (bool, error) {
-	w, err := c.etcd()
+func takesPart(c *cli.Call, node string) (bool, error) {
+	w, err := c.Etcd()
 	if err != nil {
 		return false, err
 	}
@@ -128,12 +129,12 @@ func takesPart(c *call, node string) (bool, error) {
 }
 
 // drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back. It says what came of it.
-func drainVIPs(c *call, node string, on bool) error {
+func drainVIPs(c *cli.Call, node string, on bool) error {
 	if _, err := setNode(c, node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil {
 		return err
 	}
 	if !on {
-		c.say("node %s: it may own VIPs again", node)
+		c.Say("node %s: it may own VIPs again", node)
 		return nil
 	}
 	left, err := emptied(c, node)
@@ -142,24 +143,24 @@ func drainVIPs(c *call, node string, on bool) error {
 	}
 	now := "its VIPs are elsewhere"
 	if len(left) > 0 {
-		c.hint("%s", stays(c, node, left))
+		c.Hint("%s", stays(c, node, left))
 		now = "it takes no VIPs"
 	}
-	c.say("node %s: %s until \"vipctl undrain --node %s\"", node, now, node)
+	c.Say("node %s: %s until \"vipctl undrain --node %s\"", node, now, node)
 	return nil
 }
 
-func stays(c *call, node string, left []string) string {
-	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.printer, left, 3))
+func stays(c *cli.Call, node string, left []string) string {
+	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.Printer, left, 3))
 }
 
 // emptied waits until a node that is on standby owns no VIP, and returns those that stay.
-func emptied(c *call, node string) ([]string, error) {
-	w, err := c.etcd()
+func emptied(c *cli.Call, node string) ([]string, error) {
+	w, err := c.Etcd()
 	if err != nil {
 		return nil, err
 	}
-	began := c.now()
+	began := c.Now()
 	for {
 		all, _, err := w.OwnedVIPs(c)
 		if err != nil {
@@ -175,7 +176,7 @@ func emptied(c *call, node string) ([]string, error) {
 				left = append(left, v.Addr.String())
 			}
 		}
-		if len(left) == 0 || c.now().Sub(began) > emptying {
+		if len(left) == 0 || c.Now().Sub(began) > emptying {
 			return append(left, stay...), nil
 		}
 		if !wake.Sleep(c, 20*time.Millisecond) {

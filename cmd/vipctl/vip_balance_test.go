@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/cmd/internal/cli"
 	"vipd/test/etcdkit"
 )
 
@@ -23,7 +24,7 @@ func TestDrainWithoutAnother(t *testing.T) {
 	put("sessions/gw1", `{"id": "0000000000000001", "jury": ["gw1"]}`)
 	put("vips/10.0.0.100", `{"node": "gw1", "session": "0000000000000001"}`)
 	code, stdout, stderr := f.run(t.Context(), "ana", "drain", "--node", "gw1")
-	if code != exitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take it now") || strings.Contains(stdout+stderr, "are elsewhere") ||
+	if code != cli.ExitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take it now") || strings.Contains(stdout+stderr, "are elsewhere") ||
 		!strings.Contains(stdout+stderr, `it takes no VIPs until "vipctl undrain --node gw1"`) {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}

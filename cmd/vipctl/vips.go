@@ -9,37 +9,36 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"vipd/balancer"
 	"vipd/balancer/failover"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 )
 
-func vipVerb() *verb {
-	return &verb{
-		name: "vip", args: "move ADDRESS|@GROUP | balance", brief: "move VIPs that have one owner to other hosts",
-		about: "\"vip move\" has the owner of a VIP (hold = \"one\") give it to another host: --to NODE, or the one that is best for it. It is silent " +
+func vipVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "vip", Args: "move ADDRESS|@GROUP | balance", Brief: "move VIPs that have one owner to other hosts",
+		About: "\"vip move\" has the owner of a VIP (hold = \"one\") give it to another host: --to NODE, or the one that is best for it. It is silent " +
 			"for some milliseconds. The command ends when the VIP has moved, or says why it has not; \"vipctl get vips\" lists " +
 			"owners. A host that can't serve the VIP is refused unless --force is given. VIPs of a group move together.\n\n" +
 			"\"vip balance\" moves as few VIPs as it takes until each host has its share by ownership.weight: VIPs stay where they are " +
 			"when a host comes back. A group moves as one, and no VIP to a host that it prefers less; --dry-run only lists the moves.",
-		example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
-		flags: []cli.Flag{
+		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
+		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "how `LONG` to wait for the owner"},
 			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, and leave it there"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves, and make none"},
 			reasonFlag(),
 		},
-		formats: []string{formTable, formJSON}, fleet: true, least: 1, most: 2,
-		complete: inTurn(oneOf("move", "balance"), vipNames), run: runVIP,
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true, MinArgs: 1, MaxArgs: 2,
+		Complete: cli.InTurn(cli.OneOf("move", "balance"), vipNames), Run: runVIP,
 	}
 }
 
-func vipNames(c *call, _ []string) []string {
+func vipNames(c *cli.Call, _ []string) []string {
 	all, _, _ := ownedVIPs(c) // no answer, no names
-	return mapped(all, func(v ownedVIP) string { return v.name() })
+	return cli.Mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
 // ownedVIP is a VIP with one owner.
@@ -72,8 +71,8 @@ func (v *ownedVIP) name() string { return v.VIP.String() }
 
 // ownedVIPs reads the VIPs that have or are to have one owner, and the weights of the nodes that take part. Settings that stand in
 // the files of nodes are not seen here.
-func ownedVIPs(c *call) (all []ownedVIP, weights map[string]int, err error) {
-	w, err := c.etcd()
+func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) {
+	w, err := c.Etcd()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,8 +103,8 @@ func ownedVIPs(c *call) (all []ownedVIP, weights map[string]int, err error) {
 	for _, v := range owned {
 		policy := in.PolicyOf(v.Addr)
 		out := ownedVIP{
-			VIP: v.Addr, Hold: "one", Ready: list(v.Ready), Not: v.Not, Group: policy.Group, Prefer: policy.Prefer, Require: policy.Require,
-			Services: list(services[v.Addr]), Move: v.Move,
+			VIP: v.Addr, Hold: "one", Ready: cli.List(v.Ready), Not: v.Not, Group: policy.Group, Prefer: policy.Prefer, Require: policy.Require,
+			Services: cli.List(services[v.Addr]), Move: v.Move,
 		}
 		if v.Live {
 			out.Owner, out.Since, out.Why, out.Session, out.Jury = v.Owner.Node, &v.Owner.Since, v.Owner.Why, v.Owner.Session.String(), v.Jury
@@ -158,48 +157,48 @@ func byName(all []ownedVIP) []ownedVIP {
 	return slices.SortedFunc(slices.Values(all), func(a, b ownedVIP) int { return strings.Compare(a.name(), b.name()) })
 }
 
-func runVIP(c *call) error {
+func runVIP(c *cli.Call) error {
 	switch {
-	case c.args[0] == "balance" && len(c.args) == 1:
+	case c.Args[0] == "balance" && len(c.Args) == 1:
 		return balanceVIPs(c)
-	case c.args[0] != "move":
-		return wrongUse("\"vipctl vip\" knows move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.args, " "))
-	case len(c.args) == 1:
-		return wrongUse("say which VIP to move; for example: %s", c.verb.example)
+	case c.Args[0] != "move":
+		return cli.WrongUse("\"vipctl vip\" knows move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.Args, " "))
+	case len(c.Args) == 1:
+		return cli.WrongUse("say which VIP to move; for example: %s", c.Verb.Example)
 	}
-	a, err := vipNamed(c, c.args[1])
+	a, err := vipNamed(c, c.Args[1])
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	to, err := moveVIP(c, a, c.flags.String("to"), c.flags.String("reason"), c.flags.Bool("force"))
+	to, err := moveVIP(c, a, c.Flags.String("to"), c.Flags.String("reason"), c.Flags.Bool("force"))
 	if err != nil {
 		return err
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	return c.show(map[string]any{"vip": a, "owner": to, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, took) })
+	return c.Show(map[string]any{"vip": a, "owner": to, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, took) })
 }
 
 // moveVIP returns when a VIP has another owner, which is named, or why it has none within --timeout. A forced one stays there.
-func moveVIP(c *call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
-	w, err := c.etcd()
+func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
+	w, err := c.Etcd()
 	if err != nil {
 		return "", err
 	}
-	limit := c.flags.Duration("timeout")
+	limit := c.Flags.Duration("timeout")
 	ctx, cancel := context.WithTimeout(c, limit)
 	defer cancel()
 	return w.MoveVIP(ctx, a, failover.Move{
-		To: to, Request: failover.Request{By: operator(c), Reason: reason}, Until: c.now().Add(limit), Force: force,
+		To: to, Request: failover.Request{By: operator(c), Reason: reason}, Until: c.Now().Add(limit), Force: force,
 	})
 }
 
 // vipNamed is the VIP of an argument: an address, or the first one of @GROUP.
-func vipNamed(c *call, name string) (a netip.Addr, err error) {
+func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
 	if !ok || group == "" {
 		if a, err = netip.ParseAddr(name); err != nil {
-			err = wrongUse("%q is not an address, and no @GROUP", name)
+			err = cli.WrongUse("%q is not an address, and no @GROUP", name)
 		}
 		return a, err
 	}
@@ -215,18 +214,18 @@ func vipNamed(c *call, name string) (a netip.Addr, err error) {
 	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, but not those that stand in the files of nodes: name an address", group)
 }
 
-func fenceNode(c *call, name string) error {
-	if !c.flags.Bool("is-off") {
-		return wrongUse("make sure that %s is off, or two hosts may answer for its VIPs, and say so: vipctl node fence %s --is-off", name, name)
+func fenceNode(c *cli.Call, name string) error {
+	if !c.Flags.Bool("is-off") {
+		return cli.WrongUse("make sure that %s is off, or two hosts may answer for its VIPs, and say so: vipctl node fence %s --is-off", name, name)
 	}
-	w, err := c.etcd()
+	w, err := c.Etcd()
 	if err != nil {
 		return err
 	}
-	if err := w.FenceNode(c, name, failover.Fence{Request: failover.Request{By: operator(c), Reason: c.flags.String("reason")}}); err != nil {
+	if err := w.FenceNode(c, name, failover.Fence{Request: failover.Request{By: operator(c), Reason: c.Flags.String("reason")}}); err != nil {
 		return err
 	}
-	return c.show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
+	return c.Show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
 }
 
 // vips are what "get vips" lists: those with one owner.
@@ -241,7 +240,7 @@ func vips() *kind[ownedVIP] {
 const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\" (systemctl start vipd-owner) let one own VIPs"
 
 // readVIPs hands them to show. One of those that are asked for that has no owner is an error at the end.
-func readVIPs(c *call, show func([]ownedVIP) error) error {
+func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 	all, weights, err := ownedVIPs(c)
 	if err == nil {
 		err = show(all)
@@ -251,7 +250,7 @@ func readVIPs(c *call, show func([]ownedVIP) error) error {
 	}
 	var without []string
 	for _, v := range all {
-		if name := c.argument(1); v.Owner == "" && (name == "" || name == v.name()) {
+		if name := c.Argument(1); v.Owner == "" && (name == "" || name == v.name()) {
 			without = append(without, v.name())
 		}
 	}
@@ -265,7 +264,7 @@ func readVIPs(c *call, show func([]ownedVIP) error) error {
 	return nil
 }
 
-func vipsTable(p *printer, vips []ownedVIP) *table.Table {
+func vipsTable(p *cli.Printer, vips []ownedVIP) *table.Table {
 	t := table.New(table.Column{Title: "VIP"}, table.Column{Title: "HOLD"}, table.Column{Title: "OWNER"}, table.Column{Title: "SINCE"},
 		table.Column{Title: "GROUP"}, table.Column{Title: "WHY"}, table.Column{Title: "READY"}, table.Column{Title: "SERVICES"})
 	for _, v := range vips {

@@ -9,30 +9,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
 )
 
-func waitVerb() *verb {
-	return &verb{
-		name: "wait", args: "--revision R", brief: "return when all nodes have applied a revision of etcd",
-		about: "Returns when every running vipd has revision R of etcd in its kernel: the revision that apply, delete, drain or " +
+func waitVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "wait", Args: "--revision R", Brief: "return when all nodes have applied a revision of etcd",
+		About: "Returns when every running vipd has revision R of etcd in its kernel: the revision that apply, delete, drain or " +
 			"your own tool has printed. Nodes that join meanwhile count too. A node that goes away may be restarting: it " +
 			"is waited for a while longer, and then left out with a message.\n\n" +
 			"With --nodes only these nodes count, and they are waited for until they appear. When --timeout ends, the nodes " +
 			"that lag are named, and the exit code is 1. A node that refuses a service has applied the revision, too; " +
 			"its problems are printed. While etcd is unreachable, wait goes on waiting.",
-		example: "vipctl wait --revision 1042 --timeout 30s",
-		values:  map[string]completer{"nodes": nodeNames},
-		flags: []cli.Flag{
+		Example: "vipctl wait --revision 1042 --timeout 30s",
+		Values:  map[string]cli.Completer{"nodes": nodeNames},
+		Flags: []cli.Flag{
 			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
 			&cli.DurationFlag{Name: "timeout", Usage: "give up after this `TIME`; 0: never"},
 			&cli.StringFlag{Name: "nodes", Usage: "wait for these only, `NODE,...`"},
 		},
-		formats: []string{formTable, formJSON},
-		fleet:   true, run: runWait,
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Fleet:   true, Run: runWait,
 	}
 }
 
@@ -48,12 +47,12 @@ type waited struct {
 	Problems map[string][]string `json:"problems,omitempty"`
 }
 
-func runWait(c *call) error {
+func runWait(c *cli.Call) error {
 	v, timeout, err := waitedFor(c)
 	if err != nil {
 		return err
 	}
-	if _, err := c.etcd(); err != nil {
+	if _, err := c.Etcd(); err != nil {
 		return err
 	}
 	bounded := *c
@@ -62,11 +61,11 @@ func runWait(c *call) error {
 		defer cancel()
 		bounded.Context = ctx
 	}
-	watcher := &watcher{progress: progress{printer: c.printer}}
+	watcher := &watcher{progress: progress{Printer: c.Printer}}
 	lag, err := v.keep(&bounded, watcher.show)
 	watcher.end()
-	if c.format == formJSON && (err == nil || len(lag) > 0) {
-		if err := c.printJSON(waited{v.revision, list(v.done), list(lag), list(v.gone), v.problems}); err != nil {
+	if c.Format == cli.FormJSON && (err == nil || len(lag) > 0) {
+		if err := c.PrintJSON(waited{v.revision, cli.List(v.done), cli.List(lag), cli.List(v.gone), v.problems}); err != nil {
 			return err
 		}
 	}
@@ -84,16 +83,16 @@ func runWait(c *call) error {
 	return err
 }
 
-func waitedFor(c *call) (*vigil, time.Duration, error) {
-	v := &vigil{revision: c.flags.Int64("revision")}
-	timeout := c.flags.Duration("timeout")
+func waitedFor(c *cli.Call) (*vigil, time.Duration, error) {
+	v := &vigil{revision: c.Flags.Int64("revision")}
+	timeout := c.Flags.Duration("timeout")
 	switch {
 	case v.revision <= 0:
-		return nil, 0, wrongUse("\"vipctl wait\" needs --revision R, a number above 0; for example: %s", c.verb.example)
+		return nil, 0, cli.WrongUse("\"vipctl wait\" needs --revision R, a number above 0; for example: %s", c.Verb.Example)
 	case timeout < 0:
-		return nil, 0, wrongUse("--timeout %s is below zero", timeout)
+		return nil, 0, cli.WrongUse("--timeout %s is below zero", timeout)
 	}
-	for name := range strings.SplitSeq(c.flags.String("nodes"), ",") {
+	for name := range strings.SplitSeq(c.Flags.String("nodes"), ",") {
 		if name = strings.TrimSpace(name); name != "" && !slices.Contains(v.named, name) {
 			v.named = append(v.named, name)
 		}
@@ -102,26 +101,26 @@ func waitedFor(c *call) (*vigil, time.Duration, error) {
 }
 
 // applied says that it is everywhere, and where it is not and was not waited for.
-func applied(c *call, v *vigil) error {
+func applied(c *cli.Call, v *vigil) error {
 	if len(v.gone) > 0 {
-		c.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
+		c.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
 	const most = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
 		if i == most {
-			c.note("%s more, which \"vipctl get nodes\" lists", wording.Count(len(v.problems)-most, "node"))
+			c.Note("%s more, which \"vipctl get nodes\" lists", wording.Count(len(v.problems)-most, "node"))
 			break
 		}
-		c.note("%s has %s: %s", name, wording.Count(len(v.problems[name]), "problem"), v.problems[name][0])
+		c.Note("%s has %s: %s", name, wording.Count(len(v.problems[name]), "problem"), v.problems[name][0])
 	}
-	if c.format == formJSON {
+	if c.Format == cli.FormJSON {
 		return nil
 	}
 	how := ""
 	if n := len(v.problems); n > 0 {
 		how = fmt.Sprintf(", but %s may not serve all of it", wording.Count(n, "node"))
 	}
-	return c.print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
+	return c.Print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
 }
 
 // watcher shows which nodes a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
@@ -142,14 +141,14 @@ const (
 
 func (w *watcher) show(lag []laggard) {
 	text := "waiting: " + names(lag)
-	if w.errTerminal {
+	if w.ErrTerminal {
 		w.text(text)
 		return
 	}
-	key := strings.Join(mapped(lag, func(l laggard) string { return l.Node }), ",")
-	if w.looks++; w.looks > silentLooks && key != w.last && w.now().Sub(w.said) >= sayAgain {
-		w.last, w.said = key, w.now()
-		w.note("%s", text)
+	key := strings.Join(cli.Mapped(lag, func(l laggard) string { return l.Node }), ",")
+	if w.looks++; w.looks > silentLooks && key != w.last && w.Now().Sub(w.said) >= sayAgain {
+		w.last, w.said = key, w.Now()
+		w.Note("%s", text)
 	}
 }
 
@@ -279,7 +278,7 @@ func left(lag []laggard) (n uint64) {
 // names lists nodes for a sentence; of many, the first.
 func names(lag []laggard) string {
 	const most = 5
-	text := strings.Join(mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
+	text := strings.Join(cli.Mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
 	if more := len(lag) - most; more > 0 {
 		text += fmt.Sprintf(" and %s more", wording.Count(more, "node"))
 	}
@@ -298,13 +297,13 @@ var errNoNode = errors.New("no vipd runs here: none has a status in this etcd un
 
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
 // which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
-func (v *vigil) keep(c *call, show func([]laggard)) (lag []laggard, err error) {
+func (v *vigil) keep(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
-		nodes, err := c.writer.Statuses(c)
+		nodes, err := c.Writer.Statuses(c)
 		if err != nil {
 			return false, err
 		}
-		if lag = v.look(nodes, c.now()); len(lag) > 0 {
+		if lag = v.look(nodes, c.Now()); len(lag) > 0 {
 			show(lag)
 			return false, nil
 		}

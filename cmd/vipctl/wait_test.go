@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
 	"vipd/test/wait"
 )
@@ -168,7 +169,7 @@ func TestWait(t *testing.T) {
 	default:
 	}
 	three.tell(at(41))
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if want := "revision 41 is applied on 3 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout is %q, want %q", l.out, want)
 	}
@@ -193,7 +194,7 @@ func TestWait(t *testing.T) {
 	l = f.begin("wait", "--revision", "42", "--nodes", "gw4")
 	l.says("vipctl: waiting: gw4 is not there\n")
 	f.start("gw4", at(42))
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if want := "revision 42 is applied on 1 node\n"; l.out.String() != want {
 		t.Errorf("stdout is %q, want %q", l.out, want)
 	}
@@ -206,7 +207,7 @@ const shortest = "1s"
 func (f *stage) inVain(args ...string) (stdout, stderr, timeout string) {
 	f.t.Helper()
 	for _, timeout = range []string{shortest, "10s", "1m0s"} {
-		stdout, stderr = f.do(exitFailed, append(args, "--timeout", timeout)...)
+		stdout, stderr = f.do(cli.ExitFailed, append(args, "--timeout", timeout)...)
 		if !strings.Contains(stderr, "no answer of etcd within") {
 			break
 		}
@@ -235,7 +236,7 @@ func TestWaitForOneThatDies(t *testing.T) {
 	f.here(1)
 	f.looksAgain()
 	l.ahead.Store(int64(absence))
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if want := "vipctl: no longer waited for, because they went away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr is %q, want %q at the end", l.err, want)
 	}
@@ -246,7 +247,7 @@ func TestWaitForOneThatDies(t *testing.T) {
 
 func TestWaitForNobody(t *testing.T) {
 	f := newStage(t)
-	_, stderr := f.do(exitFailed, "wait", "--revision", "41")
+	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41")
 	if want := "vipctl: no vipd runs here: none has a status in this etcd under this prefix\n"; stderr != want {
 		t.Errorf("stderr is %q, want %q", stderr, want)
 	}
@@ -265,7 +266,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	one.tell(at(41))
 	two.tell(at(42))
 	f.Members[0].Start()
-	l.ends(exitDone)
+	l.ends(cli.ExitDone)
 	if want := "revision 41 is applied on 2 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout is %q, want %q", l.out, want)
 	}
@@ -274,8 +275,8 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	l = f.begin("wait", "--revision", "41")
 	l.says("; trying again\n")
 	l.ahead.Store(int64(firstPatience + time.Second))
-	l.ends(exitFailed)
-	_, stderr := f.do(exitFailed, "wait", "--revision", "41", "--timeout", "1s")
+	l.ends(cli.ExitFailed)
+	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41", "--timeout", "1s")
 	if !strings.HasSuffix(stderr, "vipctl: no answer of etcd within 1s\n") {
 		t.Errorf("stderr is %q", stderr)
 	}
@@ -288,7 +289,7 @@ func TestWaitInterrupted(t *testing.T) {
 	l := f.begin("wait", "--revision", "41")
 	l.says("waiting: gw1")
 	l.stop()
-	l.ends(exitFailed)
+	l.ends(cli.ExitFailed)
 	if want := "vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr is %q, want %q at the end", l.err, want)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
 )
@@ -33,30 +34,30 @@ func pair(d, big time.Duration, bigName string, small time.Duration, smallName s
 }
 
 // elapsed writes how long ago t was; nothing where that is not known.
-func elapsed(p *printer, t time.Time) string {
+func elapsed(p *cli.Printer, t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return roughly(p.now().Sub(t))
+	return roughly(p.Now().Sub(t))
 }
 
-func ago(p *printer, t time.Time) string {
+func ago(p *cli.Printer, t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return roughly(p.now().Sub(t)) + " ago"
+	return roughly(p.Now().Sub(t)) + " ago"
 }
 
-func ahead(p *printer, t time.Time) string {
-	if d := t.Sub(p.now()); d >= time.Second {
+func ahead(p *cli.Printer, t time.Time) string {
+	if d := t.Sub(p.Now()); d >= time.Second {
 		return "in " + roughly(d)
 	}
 	return "now"
 }
 
 // when is how far ahead t is, or how long ago it was.
-func when(p *printer, t time.Time) string {
-	if t.After(p.now()) {
+func when(p *cli.Printer, t time.Time) string {
+	if t.After(p.Now()) {
 		return ahead(p, t)
 	}
 	return ago(p, t)
@@ -85,7 +86,7 @@ func stateStyle(text string) table.Style {
 
 // problemLine writes a problem in a line. What is no more than a warning says so.
 func problemLine(p *balancer.Problem) string {
-	text := oneLine(p.String())
+	text := cli.OneLine(p.String())
 	if p.Severity == balancer.SeverityWarning {
 		text += " (a warning)"
 	}
@@ -100,7 +101,7 @@ func severityStyle(s balancer.Severity) table.Style {
 }
 
 // override writes what an operator said by hand.
-func override(p *printer, o *balancer.Override) string {
+func override(p *cli.Printer, o *balancer.Override) string {
 	if o == nil {
 		return ""
 	}

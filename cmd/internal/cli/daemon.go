@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -15,48 +15,48 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// client returns the client of the daemon that the flags name. A config that can't be read does not hide a
+// Client returns the client of the daemon that the flags name. A config that can't be read does not hide a
 // daemon that runs: where the file exists, client takes the socket that its readable lines name, or else the default.
-func (c *call) client() (*api.Client, error) {
-	if c.daemon == nil {
-		socket, err := c.socket()
+func (c *Call) Client() (*api.Client, error) {
+	if c.Daemon == nil {
+		socket, err := c.Socket()
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, fmt.Errorf("there is no configuration at %s, which would name the daemon's socket: name one with --config, or the socket with --socket",
-					c.flags.String("config"))
+					c.Flags.String("config"))
 			}
 			socket = c.socketDespiteMistakes()
 			switch path := (*fs.PathError)(nil); {
 			case errors.As(err, &path) && !errors.Is(err, fs.ErrPermission):
-				c.note("%s can't be read (%v); asking the daemon at %s", c.flags.String("config"), path.Err, socket)
+				c.Note("%s can't be read (%v); asking the daemon at %s", c.Flags.String("config"), path.Err, socket)
 			case path == nil:
-				c.note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", c.flags.String("config"), socket)
+				c.Note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", c.Flags.String("config"), socket)
 			}
 		}
-		c.daemon = api.NewClient(socket)
-		c.daemon.Absent = func() string { return c.whyAbsent(socket, err) }
+		c.Daemon = api.NewClient(socket)
+		c.Daemon.Absent = func() string { return c.whyAbsent(socket, err) }
 	}
-	return c.daemon, nil
+	return c.Daemon, nil
 }
 
 // whyAbsent says what is known of a daemon whose socket is not there. Unread is why the config that may name another one
 // could not be read.
-func (c *call) whyAbsent(socket string, unread error) string {
+func (c *Call) whyAbsent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
 		return fmt.Sprintf("there is no such socket, and you may not read the config %s, which may name another: use sudo, or name the socket with --socket",
-			c.flags.String("config"))
+			c.Flags.String("config"))
 	}
-	conf, _, err := config.Load(c.flags.String("config"))
+	conf, _, err := config.Load(c.Flags.String("config"))
 	if err != nil {
 		conf = config.Default()
 	}
-	if !samePlace(conf.API.Socket, socket) {
+	if !SamePlace(conf.API.Socket, socket) {
 		return ""
 	}
 	pid := lockfile.Holder(lockfile.Path(conf.RunDir))
 	if h := netlock.Ask(); pid == 0 && h.RunDir != "" {
 		switch {
-		case samePlace(h.RunDir, conf.RunDir):
+		case SamePlace(h.RunDir, conf.RunDir):
 			pid = h.PID // its lock was removed with its run_dir
 		case conf.RunDir == config.Default().RunDir: // as where its config is empty for now
 			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
@@ -88,12 +88,12 @@ type socketConfig struct {
 	} `toml:"api"`
 }
 
-// socket finds the daemon's socket: the flag, the environment, the config, or the default.
-func (c *call) socket() (string, error) {
-	if s := c.flags.String("socket"); s != "" {
+// Socket finds the daemon's socket: the flag, the environment, the config, or the default.
+func (c *Call) Socket() (string, error) {
+	if s := c.Flags.String("socket"); s != "" {
 		return s, nil
 	}
-	file := c.flags.String("config")
+	file := c.Flags.String("config")
 	var conf socketConfig
 	err := readPart(file, &conf)
 	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
@@ -106,28 +106,28 @@ func (c *call) socket() (string, error) {
 }
 
 // socketFrom is the place that api.socket of the config means.
-func (c *call) socketFrom(conf *socketConfig) string {
+func (c *Call) socketFrom(conf *socketConfig) string {
 	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket)
 }
 
 // besideConfig is the place that a path in the config means, as the daemon reads it; "" where there is none.
-func (c *call) besideConfig(path string) string {
+func (c *Call) besideConfig(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
-	return filepath.Join(filepath.Dir(c.flags.String("config")), path)
+	return filepath.Join(filepath.Dir(c.Flags.String("config")), path)
 }
 
 // socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
-func (c *call) socketDespiteMistakes() string {
-	text, _ := tomlfile.ReadFile(c.flags.String("config")) // one that can't be read says nothing
+func (c *Call) socketDespiteMistakes() string {
+	text, _ := tomlfile.ReadFile(c.Flags.String("config")) // one that can't be read says nothing
 	var conf socketConfig
 	tomlfile.DecodeLines(text, &conf)
 	return c.socketFrom(&conf)
 }
 
-// samePlace compares paths by what they lead to, or, where that is not there any more, by their text.
-func samePlace(a, b string) bool {
+// SamePlace compares paths by what they lead to, or, where that is not there any more, by their text.
+func SamePlace(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)
 	if errX == nil && errY == nil {

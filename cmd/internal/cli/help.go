@@ -1,18 +1,18 @@
-package main
+package cli
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
+	urfave "github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/table"
 )
 
 // appHelp is what "vipctl --help" prints.
-func appHelp(verbs []*verb) string {
+func appHelp(verbs []*Verb) string {
 	var b strings.Builder
 	b.WriteString(`vipctl - query and control vipd, the service load balancer of this host
 
@@ -22,8 +22,8 @@ Usage:
 Commands:
 `)
 	for _, v := range verbs {
-		if !v.hidden {
-			fmt.Fprintf(&b, "  %-12s%s\n", v.name, v.brief)
+		if !v.Hidden {
+			fmt.Fprintf(&b, "  %-12s%s\n", v.Name, v.Brief)
 		}
 	}
 	b.WriteString(`
@@ -49,30 +49,30 @@ Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff).
 const helpWidth = 78
 
 // help is what "vipctl VERB --help" prints.
-func (v *verb) help() string {
+func (v *Verb) help() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n", v.usage())
-	for _, paragraph := range strings.Split(v.about, "\n\n") {
+	fmt.Fprintf(&b, "%s\n", v.Usage())
+	for _, paragraph := range strings.Split(v.About, "\n\n") {
 		b.WriteString("\n")
 		for _, line := range table.Wrap(paragraph, helpWidth) {
 			fmt.Fprintf(&b, "%s\n", line)
 		}
 	}
-	fmt.Fprintf(&b, "\nExample:\n  %s\n\nFlags:\n", v.example)
-	for _, f := range v.allFlags() {
+	fmt.Fprintf(&b, "\nExample:\n  %s\n\nFlags:\n", v.Example)
+	for _, f := range v.AllFlags() {
 		writeFlag(&b, f)
 	}
 	return b.String()
 }
 
 // writeFlag writes a flag as its names, what it is for, and its default.
-func writeFlag(b *strings.Builder, f cli.Flag) {
+func writeFlag(b *strings.Builder, f urfave.Flag) {
 	const indent = 22
-	doc, ok := f.(cli.DocGenerationFlag)
+	doc, ok := f.(urfave.DocGenerationFlag)
 	if !ok {
 		return
 	}
-	names := mapped(f.Names(), dashed)
+	names := Mapped(f.Names(), Dashed)
 	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
 	left, usage := strings.Join(names, ", "), doc.GetUsage()
 	if before, rest, ok := strings.Cut(usage, "`"); ok {
@@ -80,10 +80,10 @@ func writeFlag(b *strings.Builder, f cli.Flag) {
 		left, usage = left+" "+value, before+value+after
 	}
 	value := doc.GetValue()
-	if n, is := f.(*cli.IntFlag); is && n.DefaultText != "" {
+	if n, is := f.(*urfave.IntFlag); is && n.DefaultText != "" {
 		value = n.DefaultText
 	}
-	if takesValue(f) && value != "" && value != "0s" {
+	if TakesValue(f) && value != "" && value != "0s" {
 		usage += "; default: " + strings.Trim(value, `"`)
 	}
 	lines := table.Wrap(usage, helpWidth-indent-2)
@@ -97,7 +97,7 @@ func writeFlag(b *strings.Builder, f cli.Flag) {
 	}
 }
 
-func dashed(name string) string {
+func Dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// completeName is the verb that the scripts call, with the words up to the cursor, the last one unfinished.
-const completeName = "__complete"
+// CompleteName is the verb that the scripts call, with the words up to the cursor, the last one unfinished.
+const CompleteName = "__complete"
 
 // Where nothing is offered, the shells fall back to file names.
 const bashCompletion = `# bash completion of vipctl
@@ -64,11 +64,11 @@ complete -c vipctl -n __vipctl_has_offers -f
 complete -c vipctl -a '(__vipctl_offered)'
 `
 
-func completeVerb() *verb {
-	return &verb{
-		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, most: -1, fleet: true,
-		about: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", example: "vipctl __complete get \"\"",
-		run: runComplete,
+func CompleteVerb() *Verb {
+	return &Verb{
+		Name: CompleteName, Brief: "list what may stand at the end of a command line", Hidden: true, MaxArgs: -1, Fleet: true,
+		About: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", Example: "vipctl __complete get \"\"",
+		Run: runComplete,
 	}
 }
 
@@ -76,10 +76,10 @@ func completeVerb() *verb {
 const completionWait = time.Second
 
 // runComplete never fails: a Tab that finds nothing is no error.
-func runComplete(c *call) error {
+func runComplete(c *Call) error {
 	ctx, cancel := context.WithTimeout(c.Context, completionWait)
 	defer cancel()
-	words := slices.Clone(c.args)
+	words := slices.Clone(c.Args)
 	if len(words) == 0 {
 		words = []string{""}
 	}
@@ -91,14 +91,14 @@ func runComplete(c *call) error {
 			fmt.Fprintln(&b, offer)
 		}
 	}
-	return c.print(b.String())
+	return c.Print(b.String())
 }
 
 // offers lists what may stand behind before.
-func offers(c *call, before []string, last string) []string {
+func offers(c *Call, before []string, last string) []string {
 	all := c.verbs
 	args, used, _ := scan(before, takenBy(all, verbIn(all, before)))
-	var v *verb
+	var v *Verb
 	if len(args) > 0 {
 		if v = verbNamed(all, args[0]); v == nil {
 			return nil
@@ -110,19 +110,19 @@ func offers(c *call, before []string, last string) []string {
 			return c.offerValue(v, f.name)
 		}
 		if slices.Contains(placeFlags(), f.name) {
-			_ = c.flags.Set(f.name, f.value) // an unknown flag is none of a Tab's business
+			_ = c.Flags.Set(f.name, f.value) // an unknown flag is none of a Tab's business
 		}
 	}
 	c.socketWins = socketWins(used)
-	c.fleetWide = c.namesEtcd()
+	c.FleetWide = c.NamesEtcd()
 	switch {
 	case strings.HasPrefix(last, "-"):
 		return offerFlags(v)
 	case v == nil:
 		return verbNames(all)
-	case v.complete != nil:
-		c.verb = v
-		return slices.Compact(slices.Sorted(slices.Values(v.complete(c, args))))
+	case v.Complete != nil:
+		c.Verb = v
+		return slices.Compact(slices.Sorted(slices.Values(v.Complete(c, args))))
 	}
 	return nil
 }
@@ -136,24 +136,24 @@ func placeFlags() []string {
 	return names
 }
 
-func offerFlags(v *verb) []string {
-	v = cmp.Or(v, &verb{})
+func offerFlags(v *Verb) []string {
+	v = cmp.Or(v, &Verb{})
 	out := []string{"--help"}
-	for _, f := range v.allFlags() {
+	for _, f := range v.AllFlags() {
 		for _, name := range f.Names() {
-			out = append(out, dashed(name))
+			out = append(out, Dashed(name))
 		}
 	}
 	return out
 }
 
-func (c *call) offerValue(v *verb, flag string) []string {
+func (c *Call) offerValue(v *Verb, flag string) []string {
 	switch {
 	case v == nil:
 	case flag == "o" || flag == "output":
 		return v.forms()
-	case v.values[flag] != nil:
-		return v.values[flag](c, nil)
+	case v.Values[flag] != nil:
+		return v.Values[flag](c, nil)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -9,51 +9,51 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
+	urfave "github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/lookup"
 )
 
-// commandLine is a parsed command line. Flags stand anywhere among the arguments.
-type commandLine struct {
-	verb *verb // nil means that only help is wanted
-	// flags have the values of the verb's flags, also from the environment.
-	flags *cli.Context
-	// args are the arguments without the verb.
-	args []string
-	help bool
-	// socketWins reports whether the line names a socket and no etcd. Then an etcd in the environment does not count.
-	socketWins bool
+// CommandLine is a parsed command line. Flags stand anywhere among the arguments.
+type CommandLine struct {
+	Verb *Verb // nil means that only help is wanted
+	// Flags have the values of the verb's flags, also from the environment.
+	Flags *urfave.Context
+	// Args are the arguments without the verb.
+	Args []string
+	Help bool
+	// SocketWins reports whether the line names a socket and no etcd. Then an etcd in the environment does not count.
+	SocketWins bool
 }
 
-// parse finds the verb, the flags and the arguments of a command line.
-func parse(ctx context.Context, verbs []*verb, typed []string) (*commandLine, error) {
-	line, v := &commandLine{}, verbIn(verbs, typed)
+// Parse finds the verb, the flags and the arguments of a command line.
+func Parse(ctx context.Context, verbs []*Verb, typed []string) (*CommandLine, error) {
+	line, v := &CommandLine{}, verbIn(verbs, typed)
 	args, used, marked := scan(typed, takenBy(verbs, v))
 	used = slices.DeleteFunc(used, func(f usedFlag) bool {
-		line.help = line.help || f.isHelp()
+		line.Help = line.Help || f.isHelp()
 		return f.isHelp()
 	})
 	if len(args) > 0 && args[0] == "help" {
-		args, marked, line.help = args[1:], marked-1, true
+		args, marked, line.Help = args[1:], marked-1, true
 	}
 	if len(args) == 0 && slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == "version" }) {
 		v, args = verbNamed(verbs, "version"), []string{"version"}
 	}
 	if v == nil {
-		if len(args) == 0 && line.help {
+		if len(args) == 0 && line.Help {
 			return line, nil
 		}
 		return nil, noVerb(verbs, args, used)
 	}
-	line.verb, line.args = v, args[1:]
-	if at := marked - 1; v.wraps && at >= 0 {
-		line.args = slices.Insert(slices.Clone(line.args), at, "--") // the command that the verb runs follows it
+	line.Verb, line.Args = v, args[1:]
+	if at := marked - 1; v.Wraps && at >= 0 {
+		line.Args = slices.Insert(slices.Clone(line.Args), at, "--") // the command that the verb runs follows it
 	}
-	if line.help || v.hidden || v.name == "version" {
+	if line.Help || v.Hidden || v.Name == "version" {
 		used = nil
 	}
-	line.socketWins = socketWins(used)
+	line.SocketWins = socketWins(used)
 	return line, line.setFlags(ctx, used)
 }
 
@@ -107,12 +107,12 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 }
 
 // valueFlags lists all names of flags of these verbs; true: it takes a value. Where verbs differ, it does.
-func valueFlags(verbs []*verb) map[string]bool {
+func valueFlags(verbs []*Verb) map[string]bool {
 	takes := map[string]bool{"version": false}
 	for _, v := range verbs {
-		for _, f := range v.allFlags() {
+		for _, f := range v.AllFlags() {
 			for _, name := range f.Names() {
-				takes[name] = takes[name] || takesValue(f)
+				takes[name] = takes[name] || TakesValue(f)
 			}
 		}
 	}
@@ -120,17 +120,17 @@ func valueFlags(verbs []*verb) map[string]bool {
 }
 
 // takenBy reports for each name of a flag whether it takes a value: for a verb, or, of flags that it does not have, for any.
-func takenBy(verbs []*verb, v *verb) map[string]bool {
+func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	takes := valueFlags(verbs)
 	if v != nil {
-		maps.Copy(takes, valueFlags([]*verb{v}))
+		maps.Copy(takes, valueFlags([]*Verb{v}))
 	}
 	return takes
 }
 
 // verbIn returns the verb of a command line: the word that is the first argument if the line is read by the verb's own flags.
 // -f has a value for apply, and none for events. The last such word counts. It returns nil if there is none.
-func verbIn(verbs []*verb, typed []string) *verb {
+func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {
 		v := verbNamed(verbs, word)
 		if v == nil {
@@ -148,7 +148,7 @@ func verbIn(verbs []*verb, typed []string) *verb {
 }
 
 // noVerb says what is wrong with a command line that has no verb.
-func noVerb(verbs []*verb, args []string, used []usedFlag) error {
+func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 	const lists = "; \"vipctl --help\" lists them"
 	flags := valueFlags(verbs)
 	if len(used) > 0 {
@@ -156,35 +156,35 @@ func noVerb(verbs []*verb, args []string, used []usedFlag) error {
 		if _, known := flags[f.name]; !known {
 			// No other flag resembles a single letter.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
-			return wrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, mapped(long, dashed)), lists))
+			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, Mapped(long, Dashed)), lists))
 		}
 		if f := used[len(used)-1]; f.lacks {
-			return wrongUse("flag %s needs a value", f.text)
+			return WrongUse("flag %s needs a value", f.text)
 		}
 	}
 	if len(args) == 0 {
-		return wrongUse("no command is given" + lists)
+		return WrongUse("no command is given" + lists)
 	}
-	return wrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), lists))
+	return WrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), lists))
 }
 
 // setFlags sets the values of the verb's flags.
-func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
-	v := l.verb
-	app := &cli.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // names of files may have commas
+func (l *CommandLine) setFlags(ctx context.Context, used []usedFlag) error {
+	v := l.Verb
+	app := &urfave.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // names of files may have commas
 	app.Setup()
-	set := flag.NewFlagSet(v.name, flag.ContinueOnError)
-	all, flags := v.allFlags(), map[string]cli.Flag{}
+	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
+	all, flags := v.AllFlags(), map[string]urfave.Flag{}
 	for _, f := range all {
 		if err := f.Apply(set); err != nil { // a value of the environment
-			return wrongUse("\"vipctl %s\": %v", v.name, err)
+			return WrongUse("\"vipctl %s\": %v", v.Name, err)
 		}
 		for _, name := range f.Names() {
 			flags[name] = f
 		}
 	}
-	l.flags = cli.NewContext(app, set, nil)
-	l.flags.Context, l.flags.Command = ctx, &cli.Command{Name: v.name, Flags: all}
+	l.Flags = urfave.NewContext(app, set, nil)
+	l.Flags.Context, l.Flags.Command = ctx, &urfave.Command{Name: v.Name, Flags: all}
 	for _, u := range used {
 		if err := v.set(set, u, flags); err != nil {
 			return err
@@ -194,34 +194,34 @@ func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
 }
 
 // set sets one flag, under its first name.
-func (v *verb) set(set *flag.FlagSet, u usedFlag, flags map[string]cli.Flag) error {
+func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) error {
 	f := flags[u.name]
 	switch {
 	case u.lacks:
-		return wrongUse("flag %s needs a value", u.text)
+		return WrongUse("flag %s needs a value", u.text)
 	case f == nil && (u.name == "o" || u.name == "output"):
-		return wrongUse("\"vipctl %s\" has one form of output and takes no -o", v.name)
+		return WrongUse("\"vipctl %s\" has one form of output and takes no -o", v.Name)
 	case f == nil:
-		names := mapped(v.allFlags(), func(f cli.Flag) string { return "--" + f.Names()[0] })
-		return wrongUse("\"vipctl %s\" has no flag %s%s", v.name, u.text, lookup.Meant("--"+u.name, names))
+		names := Mapped(v.AllFlags(), func(f urfave.Flag) string { return "--" + f.Names()[0] })
+		return WrongUse("\"vipctl %s\" has no flag %s%s", v.Name, u.text, lookup.Meant("--"+u.name, names))
 	}
 	value := u.value
-	if !takesValue(f) && !u.hasValue {
+	if !TakesValue(f) && !u.hasValue {
 		value = "true"
 	}
-	if !takesValue(f) && value != "true" && value != "false" {
-		return wrongUse("flag %s takes no value", u.text)
+	if !TakesValue(f) && value != "true" && value != "false" {
+		return WrongUse("flag %s takes no value", u.text)
 	}
 	if set.Set(f.Names()[0], value) == nil {
 		return nil
 	}
-	if _, is := f.(*cli.DurationFlag); is {
-		return wrongUse("%s %q is not a time, such as 90s or 10m", u.text, value)
+	if _, is := f.(*urfave.DurationFlag); is {
+		return WrongUse("%s %q is not a time, such as 90s or 10m", u.text, value)
 	}
-	return wrongUse("%s %q is not a whole number", u.text, value)
+	return WrongUse("%s %q is not a whole number", u.text, value)
 }
 
-// socketWins reports whether flags name the daemon's socket, and no etcd.
+// SocketWins reports whether flags name the daemon's socket, and no etcd.
 func socketWins(used []usedFlag) bool {
 	named := func(name string) bool {
 		return slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == name })
@@ -230,18 +230,18 @@ func socketWins(used []usedFlag) bool {
 }
 
 // verbNamed finds a verb; nil means there is none of that name.
-func verbNamed(verbs []*verb, name string) *verb {
-	if at := slices.IndexFunc(verbs, func(v *verb) bool { return v.name == name }); at >= 0 {
+func verbNamed(verbs []*Verb, name string) *Verb {
+	if at := slices.IndexFunc(verbs, func(v *Verb) bool { return v.Name == name }); at >= 0 {
 		return verbs[at]
 	}
 	return nil
 }
 
 // verbNames are those that help shows.
-func verbNames(verbs []*verb) (names []string) {
+func verbNames(verbs []*Verb) (names []string) {
 	for _, v := range verbs {
-		if !v.hidden {
-			names = append(names, v.name)
+		if !v.Hidden {
+			names = append(names, v.Name)
 		}
 	}
 	return names

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/tracing"
+	"vipd/cmd/internal/version"
+	"vipd/store/etcd"
+)
+
+// World is what this process was given.
+type World struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Now            func() time.Time
+	// root: this process may do what takes root, as far as there is such a thing on this system.
+	Root bool
+	// OutTerminal and errTerminal: the stream is a terminal; color: stdout may have colours.
+	OutTerminal, ErrTerminal, Color bool
+	// Width is how many columns the terminal has that stdout is; 0 means it is none.
+	Width int
+}
+
+// Call is one run of one verb.
+type Call struct {
+	context.Context
+	*Printer
+	Flags *urfave.Context
+	// Args are the arguments behind the verb.
+	Args []string
+	Verb *Verb
+	// verbs are all verbs of the program.
+	verbs []*Verb
+	// Daemon and writer are the connections to the daemon of this host, and to etcd, once they are asked anything; members are etcd's URLs.
+	Daemon  *api.Client
+	Writer  *etcd.Writer
+	Members []string
+	// SocketWins over an etcd in the environment.
+	socketWins bool
+}
+
+func newCall(ctx context.Context, w World, all []*Verb, l *CommandLine) *Call {
+	c := &Call{Context: ctx, verbs: all, Printer: &Printer{World: w}, Flags: l.Flags, Args: l.Args, Verb: l.Verb, socketWins: l.SocketWins}
+	c.FleetWide = c.NamesEtcd()
+	return c
+}
+
+// prepare checks what all verbs share: the form of the output and the number of arguments.
+func (c *Call) prepare() (err error) {
+	if len(c.Verb.Formats) > 0 {
+		if err = c.choose(c.Verb, c.Flags.String("output")); err != nil {
+			return err
+		}
+	}
+	if c.Verb.SpellOut != nil {
+		c.Args = c.Verb.SpellOut(c.Args)
+	}
+	return c.Verb.counted(c.Args)
+}
+
+func (c *Call) close() {
+	if c.Daemon != nil {
+		c.Daemon.Close()
+	}
+	if c.Writer != nil {
+		_ = c.Writer.Close() // what it did has been answered
+	}
+}
+
+// Argument is the nth argument; "" where there are fewer.
+func (c *Call) Argument(n int) string {
+	if n < len(c.Args) {
+		return c.Args[n]
+	}
+	return ""
+}
+
+// verbText is the verb as it is typed, with what it lists: "vipctl get" needs etcd for nodes and pools only.
+func (c *Call) verbText() string {
+	text := "vipctl " + c.Verb.Name
+	if c.Verb.SpellOut != nil {
+		text = strings.TrimSpace(text + " " + c.Argument(0))
+	}
+	return text
+}
+
+// AskDaemon asks the daemon of this host a question, such as (*api.Client).Status.
+func AskDaemon[T any](c *Call, question func(*api.Client, context.Context) (T, error)) (answer T, err error) {
+	client, err := c.Client()
+	if err == nil {
+		answer, err = question(client, c)
+	}
+	return answer, err
+}
+
+// AskEtcd asks etcd a question, such as (*etcd.Writer).Pools.
+func AskEtcd[T any](c *Call, question func(*etcd.Writer, context.Context) (T, error)) (answer T, err error) {
+	w, err := c.Etcd()
+	if err == nil {
+		answer, err = question(w, c)
+	}
+	return answer, err
+}
+
+// Mapped returns what to makes of each of all.
+func Mapped[T, R any](all []T, to func(T) R) []R {
+	out := make([]R, len(all))
+	for i, t := range all {
+		out[i] = to(t)
+	}
+	return out
+}
+
+// Traced runs the verb inside a span, where the config says who takes it. TRACEPARENT is what that goes on from, as pipelines set it;
+// without a receiver it is passed on as it is.
+func (c *Call) traced() error {
+	var said struct {
+		Tracing config.Tracing `toml:"tracing"`
+	}
+	_ = readPart(c.Flags.String("config"), &said) // what is wrong with it, others say
+	o := tracing.Options{Endpoint: said.Tracing.OTLPEndpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
+	o.Node, _ = os.Hostname() // without a name the span is still worth having
+	ctx, end := tracing.Command(c.Context, o, c.verbText(), c.Getenv("TRACEPARENT"))
+	c.Context = ctx
+	err := c.Verb.Run(c)
+	end(err)
+	return err
+}

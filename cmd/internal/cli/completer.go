@@ -1,0 +1,19 @@
+package cli
+
+// Completer lists what may stand at the end of the arguments given so far. Where the daemon or etcd does not answer, it
+// lists nothing.
+type Completer func(c *Call, before []string) []string
+
+// InTurn completes the first argument by the first completer, the second by the second, and so on.
+func InTurn(all ...Completer) Completer {
+	return func(c *Call, before []string) []string {
+		if len(before) < len(all) {
+			return all[len(before)](c, before)
+		}
+		return nil
+	}
+}
+
+func OneOf(words ...string) Completer {
+	return func(*Call, []string) []string { return words }
+}

@@ -1,0 +1,22 @@
+package cli
+
+func CompletionVerb() *Verb {
+	shells := []string{"bash", "zsh", "fish"}
+	return &Verb{
+		Name: "completion", Args: "bash|zsh|fish", Brief: "a script that completes vipctl's command lines in a shell",
+		About: "Prints a script for the shell. Once it is loaded, Tab completes commands, flags, and the names of services " +
+			"and endpoints, for which the daemon is asked; without a daemon those are left out.\n\n" +
+			"bash: source <(vipctl completion bash), in ~/.bashrc. zsh: source <(vipctl completion zsh), in ~/.zshrc " +
+			"after compinit. fish: vipctl completion fish > ~/.config/fish/completions/vipctl.fish.",
+		Example: "source <(vipctl completion bash)",
+		MinArgs: 1, MaxArgs: 1,
+		Complete: InTurn(OneOf(shells...)),
+		Run: func(c *Call) error {
+			shell, err := Choice("the shell", c.Args[0], shells)
+			if err != nil {
+				return err
+			}
+			return c.Print(map[string]string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[shell])
+		},
+	}
+}

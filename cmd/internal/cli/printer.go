@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
+)
+
+// The forms of output.
+const (
+	FormTable = "table"
+	FormWide  = "wide"
+	FormJSON  = "json"
+	FormTOML  = "toml"
+	FormName  = "name"
+)
+
+// Printer writes what a verb has to say, in the form that was asked for.
+type Printer struct {
+	World
+	// Format is the form of the output, one of the verb's.
+	Format string
+	// fleetWide: services and endpoints are shown as etcd has them, without what only a host knows.
+	FleetWide bool
+	// Remake makes the output of JSON; nil means JSON itself.
+	Remake func(*yaml.Node) (string, error)
+}
+
+// Print writes text to stdout.
+func (p *Printer) Print(text string) error {
+	if _, err := io.WriteString(p.Stdout, text); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+// Show writes v as JSON where that is asked for, or else the text.
+func (p *Printer) Show(v any, text func() string) error {
+	if p.Format == FormJSON {
+		return p.PrintJSON(v)
+	}
+	return p.Print(text())
+}
+
+// PrintTable writes a table in the form asked for, or, where it has no rows, the sentence to stderr.
+func (p *Printer) PrintTable(t *table.Table, empty string) error {
+	if t.Len() == 0 {
+		p.Say("%s", empty)
+		return nil
+	}
+	return p.Print(t.Text(p.Form()))
+}
+
+// Form is how tables are printed.
+func (p *Printer) Form() table.Form {
+	return table.Form{Wide: p.Format == FormWide, Color: p.Color, Width: p.Room(0)}
+}
+
+// PrintRows writes rows as JSON where that is asked for, or else as a table.
+func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
+	if p.Format == FormJSON {
+		return p.PrintJSON(rows)
+	}
+	return p.PrintTable(t, empty)
+}
+
+// Room is how wide a table may be that is moved in by so much; 0 means as wide as it is. Only a user at a terminal can ask for
+// more.
+func (p *Printer) Room(in int) int {
+	if p.Width == 0 || p.Format == FormWide {
+		return 0
+	}
+	return p.Width - in
+}
+
+// PrintJSON writes v as the API gives it, indented, or what is made of that.
+func (p *Printer) PrintJSON(v any) error {
+	text, err := p.Encode(v, "  ")
+	if err != nil {
+		return err
+	}
+	return p.Print(text)
+}
+
+// Encode is v as JSON, or what is made of that.
+func (p *Printer) Encode(v any, indent string) (string, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return "", fmt.Errorf("writing JSON: %w", err)
+	}
+	if p.Remake == nil {
+		return b.String(), nil
+	}
+	var doc yaml.Node // JSON is YAML
+	if err := yaml.Unmarshal(b.Bytes(), &doc); err != nil {
+		return "", fmt.Errorf("reading the JSON of the output: %w", err)
+	}
+	return p.Remake(doc.Content[0])
+}
+
+// Paint colours text where colours are wanted.
+func (p *Printer) Paint(text string, s table.Style) string {
+	if !p.Color {
+		return text
+	}
+	return table.Paint(text, s)
+}
+
+// Say writes a sentence to stderr where there is nothing to print.
+func (p *Printer) Say(format string, args ...any) { fmt.Fprintf(p.Stderr, format+"\n", args...) }
+
+// Note writes a message to stderr, beside the output.
+func (p *Printer) Note(format string, args ...any) {
+	fmt.Fprintf(p.Stderr, "vipctl: %s\n", table.Line(OneLine(fmt.Sprintf(format, args...))))
+}
+
+// Hint says what a user may not expect of a verb that succeeds.
+func (p *Printer) Hint(format string, args ...any) {
+	fmt.Fprintf(p.Stderr, "note: %s\n", table.Line(fmt.Sprintf(format, args...)))
+}
+
+// List returns s, or an empty list where it is nil: JSON shows [] then, not null.
+func List[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+// Forms that are made of a verb's JSON: each verb that has -o json has them.
+const (
+	formYAML = "yaml"
+	// formPath begins a template of kubectl's kind: text, in which {PATH} is replaced by what JSONPath finds.
+	formPath = "jsonpath="
+)
+
+// forms are the values of -o.
+func (v *Verb) forms() []string {
+	if !slices.Contains(v.Formats, FormJSON) {
+		return v.Formats
+	}
+	return append(slices.Clone(v.Formats), formYAML, formPath+"TEMPLATE")
+}
+
+// choose sets the form of the output. What is made of JSON is formJSON to verbs.
+func (p *Printer) choose(v *Verb, form string) error {
+	template, isPath := strings.CutPrefix(form, formPath)
+	switch made := slices.Contains(v.Formats, FormJSON); {
+	case made && form == formYAML:
+		p.Format, p.Remake = FormJSON, asYAML
+	case made && isPath:
+		t, err := parseTemplate(template)
+		if err != nil {
+			return WrongUse("-o %s%v", formPath, err)
+		}
+		p.Format, p.Remake = FormJSON, t.text
+	case slices.Contains(v.Formats, form):
+		p.Format = form
+	default:
+		return WrongUse("-o %q is not possible here; it can be %s", form, wording.List(v.forms(), "or"))
+	}
+	return nil
+}
+
+// asYAML is a document of YAML, with the fields in their order.
+func asYAML(doc *yaml.Node) (string, error) {
+	plain(doc)
+	b := bytes.NewBufferString("---\n")
+	e := yaml.NewEncoder(b)
+	e.SetIndent(2)
+	if err := e.Encode(doc); err != nil {
+		return "", fmt.Errorf("writing YAML: %w", err)
+	}
+	return b.String(), e.Close()
+}
+
+// plain takes JSON's brackets and quotation marks from a document; what is empty keeps its brackets.
+func plain(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		plain(c)
+	}
+}
