@@ -1,16 +1,11 @@
 // Command vipctl is the command line of vipd: it queries and controls the daemon of this host through its Unix socket,
 // reads and writes what a fleet shares in etcd, and checks, renders and cleans up without either.
 //
-// A command line passes through three steps. arrange (args.go) finds the verb and its flags wherever they stand, and
-// refuses what is wrong in a sentence. urfave/cli parses the flags and prints help. The verb's run function does the
-// work with a call, which has a printer (the streams and the output form) and the connections to the daemon and to etcd.
+// Each verb is a file with a cli.Verb and functions over a cli.Call; package cli is the framework. A new verb is one file and one
+// line in verbs (main.go). Its help, completion and output follow from the fields of the Verb.
 //
-//	vipctl -o json get services      ->  get -o json -- services
-//	vipctl drain web 10.0.0.1 --wait ->  drain --wait -- web 10.0.0.1
+// Changes of services in etcd are an edit (edit.go): the files that the user names (given.go) become an etcd.Plan, which reads, judges
+// and writes. The edit prints its answers.
 //
-// What is written to etcd is an edit (intent.go): read all, say what each service is to become, check that as a whole,
-// then one transaction each from the revision that was read.
-//
-// Errors are values until main maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3 differences. A new verb is
-// one file with its verb value and run function, and one line in verbs (verbs.go).
+// Errors are values until cli.Run maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3 differences.
 package main
