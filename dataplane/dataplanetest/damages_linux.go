@@ -28,16 +28,14 @@ func Damages(backend string) map[string]func(t testing.TB) {
 		"tables":       s.flushTables,
 		"chain-nat":    func(t testing.TB) { s.flushChain(t, "nat") },
 		"chain-filter": func(t testing.TB) { s.flushChain(t, "filter") },
-		"chain-mangle": func(t testing.TB) { s.flushChain(t, "mangle") },
 		"jumps":        s.removeJumps,
 		"rules":        s.replaceRules,
-		"entries":      flushSets,
 		"sets":         s.destroySets,
 		"addresses":    func(t testing.TB) { removeAddresses(t, nil) },
 	}
 }
 
-// Scratches are ways to break what serves the service at heldVIP, in ipsets and on devices, and nothing else.
+// Scratches are ways to break what serves the service at heldVIP, in the guard's sets and on devices, and nothing else.
 func Scratches() map[string]func(t testing.TB) {
 	return map[string]func(t testing.TB){
 		"entry":   func(t testing.TB) { removeEntry(t, heldVIP()[0]) },
@@ -84,16 +82,7 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 		run(t, "nft", "delete", "element", family, "vipd-guard", "served", fmt.Sprintf("{ %s . tcp . %d }", vip, vipPort))
 		return
 	}
-	for _, name := range ourSets(t) {
-		for line := range strings.Lines(run(t, "ipset", "save", name)) {
-			words := strings.Fields(line) // add NAME ENTRY ...
-			if words[0] == "add" && strings.HasPrefix(words[2], vip.String()+",") {
-				run(t, "ipset", "del", name, words[2])
-				return
-			}
-		}
-	}
-	t.Skipf("no ipset has an entry about %s", vip)
+	t.Skipf("the guard has no entry about %s", vip)
 }
 
 // flushTables empties every chain that iptables knows, as a firewall does that starts anew.
@@ -165,16 +154,12 @@ func (s *Subject) removeJumps(t testing.TB) {
 	}
 }
 
-// flushSets empties our ipsets.
-func flushSets(t testing.TB) {
-	t.Helper()
-	pipe(t, "flush "+strings.Join(someSets(t), "\nflush ")+"\n", "ipset", "restore")
-}
-
 // destroySets removes all ipsets, and all chains, which could not be without.
 func (s *Subject) destroySets(t testing.TB) {
 	t.Helper()
-	someSets(t)
+	if len(ourSets(t)) == 0 {
+		t.Skip("it has no ipsets")
+	}
 	lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
 		for _, restore := range s.tools("-restore") {
 			pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // which removes what it does not name
@@ -184,16 +169,6 @@ func (s *Subject) destroySets(t testing.TB) {
 		}
 		return nil
 	})
-}
-
-// someSets are our ipsets; without any, a test is skipped.
-func someSets(t testing.TB) []string {
-	t.Helper()
-	sets := ourSets(t)
-	if len(sets) == 0 {
-		t.Skip("it has no ipsets")
-	}
-	return sets
 }
 
 func ourSets(t testing.TB) []string {

@@ -109,7 +109,7 @@ func testForeign(t *testing.T, s *Subject) {
 	sameForeign(t, fmt.Sprintf("after %d changes", changes), before)
 	if chains := s.ourChains(t, ""); len(chains) > 0 {
 		repairs := r.engine.Status().Repairs
-		s.iptables(t, "-t", chains[0].table, "-F", chains[0].name)
+		run(t, chains[0].tool, "-w", "-t", chains[0].table, "-F", chains[0].name)
 		r.repaired(repairs)
 		sameForeign(t, "after damage was mended", before)
 	}

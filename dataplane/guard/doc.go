@@ -2,10 +2,8 @@
 // ranges, refusals, marks, and the node's address as the source where replies would miss it otherwise. The host says what is
 // wanted and what is applied, and when: Prepare before a dataplane applies frontends, Finish after it.
 //
-// It has one of two forms, of the same sets (see setDefs) and in the same order of what comes in and goes when.
-//
-// Native: a table of nf_tables for each family, vipd-guard, of which each change is one transaction. Most chains are of type
-// nat: they see the first packet of a connection, and no other. A packet meets
+// It is a table of nf_tables for each family, vipd-guard, of which each change is one transaction: a constant handful of rules over
+// sets (see setDefs). Most chains are of type nat: they see the first packet of a connection, and no other. A packet meets
 //
 //	prerouting           to an owned address, which this host reaches by the interface that the packet came in by: dropped, as
 //	                     another host has it, or none
@@ -26,67 +24,28 @@
 //
 // Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until they
 // time out, all but their first packets invalid, and idle ones new again, so they are not: separate chains keep them from
-// being tracked, and sort what opens a connection. What a filter of iptables drops no other table can accept: an acceptor
-// keeps three chains there, where iptables has filters. Another firewall's own tables have to be told by who runs them.
+// being tracked, and sort what opens a connection.
 //
-// Legacy: chains in iptables over ipsets, for kernels that can't do the above, see choose.
+// What a filter of iptables drops, such as Docker's or ufw's, no table of nf_tables can accept: an acceptor keeps three chains in
+// these filters if there are any. Another firewall's own tables have to be told by their administrator.
 //
-// A packet meets them in this order; those for no VIP pay for the comparisons with a few networks, and for a look at the mark of their
-// connection:
-//
-//	mangle PREROUTING           to an address in vipd-owned which is none of this host's: dropped
-//	mangle PREROUTING, OUTPUT   to one of the networks that cover all frontends' addresses, opening a connection:
-//	    vipd-frontends          -> the connection is marked as ours
-//	    vipd-special            -> vipd-restricted and not vipd-allowed, nor from the host itself: dropped
-//	                               vipd-silent: dropped; vipd-masquerade: the packet is marked; vipd-never: the connection too
-//	                               the connection is marked as ours
-//	nat PREROUTING, OUTPUT      the mode's own: DNAT or REDIRECT
-//	filter FORWARD, OUTPUT      ours: the segment size of TCP connections is clamped to what their links take
-//	filter FORWARD              ours: known -> accepted; TCP without SYN -> reset (in modes where conntrack alone knows
-//	                               connections; in INPUT and OUTPUT too); translated -> marked if it leaves where it
-//	                               came in, accepted; vipd-rejected -> refused
-//	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
-//	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
-//	                               pass, all else is refused, or dropped where vipd-pending has the address: none of its
-//	                               frontends has been applied yet; vipd-served is dropped if the mode translates all
-//	filter OUTPUT               ours, new: TCP, or leaving the host, and in vipd-rejected -> refused; else marked: an endpoint
-//	                               may have no route to the source that the VIP's route names
-//	mangle INPUT, POSTROUTING   ours, opening a TCP connection: its segment size is bounded where its service has an mss, by a
-//	                               rule for each such frontend
-//	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
-//
-// In ipvs mode the kernel's virtual servers take packets to VIPs at the end of INPUT, or, from the host itself, in OUTPUT
-// between mangle and filter. What they send to endpoints goes through OUTPUT and POSTROUTING; only answers go through
-// FORWARD. So in that mode
-//
-//	mangle PREROUTING           also adds the client, with the interface that it came in by, to vipd-arrived, for a second
-//	filter OUTPUT               ours: known, or from elsewhere -> accepted. What programs of the host begin is left to
-//	                               the rules of others, as in all modes
-//	nat POSTROUTING             ours: in vipd-arrived with the interface that it leaves by -> masqueraded: filter FORWARD,
-//	                               where both interfaces are known, sees no such packet, and POSTROUTING but the second
-//
-// Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until
-// they time out, all but their first packets invalid, and idle ones new again, so they are not:
-//
-//	raw PREROUTING, OUTPUT      to or from vipd-direct: not tracked
-//	mangle, filter              what is not tracked and opens no TCP connection is let through; the rest meets the rules
-//	                               above: source ranges, refusals
-//	filter INPUT, OUTPUT        vipd-direct: accepted, or refused; OUTPUT also tunnels to vipd-tunnels
-//
-// Entries of the sets that sort packets, and of held, are there before the frontend is applied and until no applied
+// Entries of the sets that sort packets, and of held, are added before the frontend is applied, and stay until no applied
 // one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
-// guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
-// iptables is busy addresses wait; where there is none, that is a problem, and they do not.
-// So do frontends with source ranges on addresses that are there anyway, and those on owned addresses: see Ready. What the
-// kernel refuses for some seconds the guard does without, and tries again from time to time; meanwhile frontends with source
-// ranges are for modes that restrict by themselves alone.
+// guard stands, and the guard is removed after the last address: no port of the host's own is ever open on a VIP. While
+// nf_tables is busy, addresses wait.
 //
-// Rules are replaced in one transaction, in legacy form one a part, so that nothing is open in between. Whether they are still
-// there is seen by the generation of nf_tables and the handles of rules, or by the sizes of chains, how much leads to them and
-// prints of what they contain; whether entries are, by reading the sets where others have changed something, or their headers.
+// A trial proves that the kernel takes the guard, see Try. It needs reject in prerouting (Linux 5.9), networks in concatenations
+// (5.6), and nft_ct, nft_nat, nft_masq, nft_reject and their like. Kernel modes don't work without. In userspace mode the
+// guard then is a problem, and nothing waits for it: addresses answer on every port, and the mode restricts clients by itself.
+// Frontends with source ranges on addresses that exist anyway, and those on owned addresses, wait for the guard: see Ready.
 //
-// Redirects are what a mode that ends connections itself needs beside the guard, in the same two forms: connections to
-// frontends are led to ports of this host.
+// Whether the table is intact shows in the generation of nf_tables and the handles of rules. If another program has changed the
+// table, its sets are read. The acceptor compares fingerprints of its chains.
 //
-// A further concern of all modes is a set in setDefs, its rules in both forms, and in losses what is lost without it.
+// Redirects are what a mode that ends connections itself needs beside the guard: a table that leads connections to frontends to
+// ports of this host.
+//
+// Earlier versions kept the guard in iptables and ipsets on some hosts: see removeFormer.
+//
+// A further concern of all modes is a set in setDefs, its rules in layout, and in losses what is lost without it.
 package guard

@@ -6,58 +6,55 @@ import (
 	"net/netip"
 
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 )
 
 // Add implements setKernel.
-func (t *native) Add(set string, entries []ipset.Entry) error {
-	t.tx.Add(t.layout.table, t.layout.sets[set], elements(entries)...)
-	return nil
+func (y *family) Add(set string, entries []entry) {
+	y.tx.Add(y.layout.table, y.layout.sets[set], elements(entries)...)
 }
 
 // Delete implements setKernel.
-func (t *native) Delete(set string, entries []ipset.Entry) error {
-	t.tx.Delete(t.layout.table, t.layout.sets[set], elements(entries)...)
-	return nil
+func (y *family) Delete(set string, entries []entry) {
+	y.tx.Delete(y.layout.table, y.layout.sets[set], elements(entries)...)
 }
 
 // List implements setKernel.
-func (t *native) List(set string) ([]ipset.Entry, error) {
-	found, err := t.table.Elements(t.layout.table, t.layout.sets[set].Name)
+func (y *family) List(set string) ([]entry, error) {
+	found, err := y.table.Elements(y.layout.table, y.layout.sets[set].Name)
 	if err != nil {
-		return nil, fmt.Errorf("reading set %s of table %s: %w", set, t.layout.table, err)
+		return nil, fmt.Errorf("reading set %s of table %s: %w", set, y.layout.table, err)
 	}
-	entries := make([]ipset.Entry, 0, len(found))
+	entries := make([]entry, 0, len(found))
 	read := entryOf
 	if set == deadSet || set == quietSet {
 		read = endpointOf
 	}
 	for _, e := range found {
-		entries = append(entries, read(&e.Elem, t.family))
+		entries = append(entries, read(&e.Elem, y.family))
 	}
 	return entries, nil
 }
 
 // entryOf reads an element. One that is none of ours becomes an entry that is not wanted.
-func entryOf(e *nft.Elem, of inet.Family) (entry ipset.Entry) {
+func entryOf(e *nft.Elem, of inet.Family) (x entry) {
 	size := addrSize(of)
 	key := e.Key
 	if len(key) < size {
-		return entry
+		return x
 	}
-	entry.Addr, _ = netip.AddrFromSlice(key[:size])
+	x.Addr, _ = netip.AddrFromSlice(key[:size])
 	if len(key) >= size+8 {
-		entry.Proto = ipset.Protocol(key[size])
-		entry.Port = binary.BigEndian.Uint16(key[size+4:])
+		x.Proto = key[size]
+		x.Port = binary.BigEndian.Uint16(key[size+4:])
 	}
 	if len(e.Data) >= 2 {
-		entry.MSS = binary.BigEndian.Uint16(e.Data)
+		x.MSS = binary.BigEndian.Uint16(e.Data)
 	}
 	if len(key) >= 2*size+8 && len(e.KeyEnd) == len(key) {
 		first, _ := netip.AddrFromSlice(key[size+8:])
 		last, _ := netip.AddrFromSlice(e.KeyEnd[size+8:])
-		entry.Net = netip.PrefixFrom(first, inet.CommonBits(first, last))
+		x.Net = netip.PrefixFrom(first, inet.CommonBits(first, last))
 	}
-	return entry
+	return x
 }

@@ -3,7 +3,6 @@ package guard
 import (
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -48,20 +47,15 @@ func newLayout(of inet.Family) *layout {
 		l.table.Family = nft.IPv6
 	}
 	for _, def := range setDefs() {
-		if def.passing != nil {
-			continue // both interfaces are known in postrouting
-		}
 		s := &nft.Set{Name: nftName(def.name), Key: l.place}
-		switch def.kind {
-		case ipset.HashIP:
+		switch def.key {
+		case byAddress:
 			s.Key = nft.Daddr
-		case ipset.HashIPPortNet:
+		case byClients:
 			s.Key, s.Interval = append(l.place[:3:3], nft.Saddr), true
-		}
-		switch def.name {
-		case clampsSet:
+		case byMSS:
 			s.Data = nft.Maxseg
-		case deadSet, quietSet:
+		case behind:
 			s.Key = nft.Concat{nft.Daddr, nft.Dport, nft.Saddr, nft.Sport}
 		}
 		l.sets[def.name] = s
@@ -331,9 +325,7 @@ var optional = []string{"segment-size", "segment-size-input", "segment-size-forw
 func (l *layout) writeSets(tx *nft.Tx) {
 	tx.AddTable(l.table)
 	for _, def := range setDefs() {
-		if s := l.sets[def.name]; s != nil {
-			tx.AddSet(l.table, s)
-		}
+		tx.AddSet(l.table, l.sets[def.name])
 	}
 	tx.AddSet(l.table, l.restarts)
 	tx.AddSet(l.table, l.oneArm)
@@ -363,13 +355,13 @@ func (l *layout) write(tx *nft.Tx, chains []chainOf) {
 }
 
 // element is an entry of a set.
-func element(e ipset.Entry) nft.Elem {
+func element(e entry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
 	if e.To.IsValid() {
 		return nft.Elem{Key: key.Port(e.Port).Addr(e.To.Addr()).Port(e.To.Port())}
 	}
 	if e.Port != 0 {
-		key = key.Proto(byte(e.Proto)).Port(e.Port)
+		key = key.Proto(e.Proto).Port(e.Port)
 	}
 	if e.MSS != 0 {
 		return nft.Elem{Key: key, Data: nft.Bytes{}.Port(e.MSS)}
@@ -382,7 +374,7 @@ func element(e ipset.Entry) nft.Elem {
 	return nft.Elem{Key: first, KeyEnd: last}
 }
 
-func elements(entries []ipset.Entry) []nft.Elem {
+func elements(entries []entry) []nft.Elem {
 	all := make([]nft.Elem, len(entries))
 	for i, e := range entries {
 		all[i] = element(e)

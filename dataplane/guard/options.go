@@ -1,11 +1,9 @@
 package guard
 
 import (
-	"context"
 	"log/slog"
 
 	"vipd/dataplane"
-	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -16,11 +14,8 @@ type Options struct {
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
 	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int
-	// Variant is the variant of iptables.
+	// Variant is the variant of iptables whose filters have to accept our connections.
 	Variant xtables.Variant
-	// Tools finds iptables in place of xtables.Find; nil means that is used. It is asked when the guard needs a tool first, and once
-	// more after each Resync.
-	Tools func(context.Context, inet.Family) (Tool, error)
 	// Log gets each change at Debug level.
 	Log *slog.Logger
 }

@@ -7,33 +7,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/ipset"
 )
 
 // errNotYet is why what restricts is not in force where nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
-
-// restricts says why what restricts f is not in force; nil means it is, or it is unavailable here and the dataplane enforces it by
-// itself. It is unavailable where there are no ipsets or iptables, or no privilege to use them, where the kernel lacks sets of networks,
-// and where it has refused the rules for as long as refusedAfter.
-func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
-	err, standing := g.failed, g.ready
-	if isRestricted(f) {
-		err = errors.Join(err, g.set(allowedSet).lacking)
-	}
-	for _, p := range g.parts {
-		if p.def.name == marksPart && isRestricted(f) || p.def.name == othersPart && g.isOwned(f) {
-			err, standing = errors.Join(err, p.failed), standing && p.chains != nil
-		}
-	}
-	if err != nil {
-		return unenforceable(f, err, enforced)
-	}
-	if standing && g.inForce(f, g.uses) {
-		return nil
-	}
-	return notInForce(f, g.fault)
-}
 
 // unenforceable is what a frontend that is restricted is told where that is unavailable; nil means the dataplane enforces it.
 func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
@@ -60,13 +37,13 @@ func restrictionOf(f *balancer.Frontend) string {
 	return `hold = "one"`
 }
 
-// inForce reports whether all that restricts f is in those sets that the guard uses.
-func (w *wanted) inForce(f *balancer.Frontend, uses func(*members) bool) bool {
-	if w.isOwned(f) && !w.owned.have[ipset.Entry{Addr: f.Addr}] {
+// inForce reports whether the sets have all that restricts f.
+func (w *wanted) inForce(f *balancer.Frontend) bool {
+	if w.isOwned(f) && !w.owned.have[entry{Addr: f.Addr}] {
 		return false
 	}
 	for _, m := range w.members {
-		if !m.def.early || m.def.entries == nil || !uses(m) {
+		if !m.def.early || m.def.entries == nil {
 			continue
 		}
 		for _, e := range m.def.entries(f) {
@@ -80,7 +57,7 @@ func (w *wanted) inForce(f *balancer.Frontend, uses func(*members) bool) bool {
 
 // isOwned reports whether f is on an address that another host may have.
 func (w *wanted) isOwned(f *balancer.Frontend) bool {
-	return w.owned.count[ipset.Entry{Addr: f.Addr}] > 0
+	return w.owned.count[entry{Addr: f.Addr}] > 0
 }
 
 // unrestricted reports whether c is none of the guard's business: it is not restricted, or was served within the same limits

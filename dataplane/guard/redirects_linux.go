@@ -4,122 +4,79 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
-	"vipd/dataplane/internal/xtables"
 )
 
-// Redirects leads new connections to frontends of one family to ports of this host, for a mode that ends connections itself.
-// It has the guard's two forms: the map of a table in nf_tables, or a chain in iptables with one rule a frontend. Its methods
-// are for one goroutine at a time.
+// Redirects leads new connections to frontends of one family to ports of this host, for a mode that ends connections itself: the map
+// of a table in nf_tables. Its methods are for one goroutine at a time.
 type Redirects struct {
-	rules *legacy
-	// table is the form in nf_tables, and tool writes the other one; one of them is nil.
 	table *redirectTable
-	tool  *xtables.Tool
-	conn  *nft.Conn
-	// made: what is in the kernel is this process's.
+	// made reports whether this process has made what is in the kernel.
 	made bool
 }
 
-// NewRedirects proves by a trial that redirects of a family work here. An error says what each form lacks.
-func NewRedirects(ctx context.Context, family inet.Family, o Options) (*Redirects, error) {
-	r := &Redirects{rules: redirectRules(family, o)}
-	var reason error
-	nowhere := map[inet.Family]string{inet.IPv4: "198.51.100.0", inet.IPv6: "2001:db8::"}[family] // RFC 5737, RFC 3849
-	some := map[balancer.Key]uint16{{Addr: netip.MustParseAddr(nowhere), Port: 9, Proto: balancer.TCP}: 9}
-	if r.conn, reason = nft.Open(); reason == nil && o.Variant != xtables.Legacy {
-		var tx nft.Tx
-		trial := newRedirectTable(r.conn, r.rules.family)
-		trial.Table.Name += trialSuffix
-		trial.write(&tx, nil, some)
-		if reason = trial.Try(&tx); reason == nil {
-			reason = r.conn.Listen()
-		}
-		if reason == nil {
-			r.table = newRedirectTable(r.conn, r.rules.family)
-			return r, nil
-		}
+// NewRedirects proves by a trial that redirects of a family work here.
+func NewRedirects(family inet.Family) (*Redirects, error) {
+	conn, err := nft.Open()
+	if err != nil {
+		return nil, fmt.Errorf("redirecting %s by nf_tables: %w", family, err)
 	}
-	tool, err := xtables.Find(ctx, family, o.Variant, o.Log)
-	if err == nil {
-		_, err = tool.Try(ctx, "nat", redirectChain(some)...)
+	nowhere := map[inet.Family]string{inet.IPv4: "198.51.100.0", inet.IPv6: "2001:db8::"}[family] // RFC 5737, RFC 3849
+	trial, some := newRedirectTable(conn, family), map[balancer.Key]uint16{{Addr: netip.MustParseAddr(nowhere), Port: 9, Proto: balancer.TCP}: 9}
+	trial.Table.Name += trialSuffix
+	var tx nft.Tx
+	trial.write(&tx, nil, some)
+	if err = trial.Try(&tx); err == nil {
+		err = conn.Listen()
 	}
 	if err != nil {
-		r.closeConn()
-		return nil, errors.Join(reason, fmt.Errorf("redirecting %s by iptables: %w", family, err))
+		return nil, fmt.Errorf("redirecting %s by nf_tables: %w", family, errors.Join(err, conn.Close()))
 	}
-	r.tool, r.rules.found = tool, tool
-	return r, nil
+	return &Redirects{table: newRedirectTable(conn, family)}, nil
 }
 
-// Adopt has Observe leave what an earlier process has made until Set replaces it.
+// Adopt makes Observe leave what an earlier process has made until Set replaces it.
 func (r *Redirects) Adopt() { r.made = true }
 
 // Set leads connections to the frontends to these ports, and to no others.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
-	if !r.made && len(ports) == 0 { // as a trial ends: what is there is another process's
+	if !r.made && len(ports) == 0 { // as a trial ends: what there is belongs to another process
 		return nil
 	}
 	r.made = true
-	if r.table != nil {
-		return r.table.set(ctx, ports)
-	}
-	g, p := r.rules, r.rules.parts[0]
-	g.plan.redirects, g.stale = redirectChain(ports), true
-	err := errors.Join(g.bringAll(ctx, r.tool), p.failed)
-	if errors.Is(err, errNoJump) { // another program had removed it before
-		g.forget()
-		err = errors.Join(g.bringAll(ctx, r.tool), p.failed)
-	}
-	if err != nil {
-		g.forget()
-		return err
-	}
-	g.ready, g.looked, g.stale = true, true, false
-	return nil
+	return r.table.set(ctx, ports)
 }
 
-// Observe removes what an earlier process has left, before the first Set, and later says in what the redirects are not as they
-// were set. It goes on to say so, also after an error, until Set writes them again.
+// Observe removes what an earlier process has left, before the first Set, and later returns in what the redirects differ from
+// what was set. It goes on to do so, also after an error, until Set writes them again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {
 	case !r.made:
 		return "", r.remove(ctx)
-	case r.table != nil && r.table.have == nil, r.table == nil && !r.rules.ready:
+	case r.table.have == nil:
 		return "unknown until they are written again", nil
-	case r.table != nil:
-		if damage, err = r.table.compare(); damage != "" || err != nil {
-			r.table.have = nil
-		}
-	default:
-		r.rules.watch.(*watch).table("nat").look = xtables.Contents() // it compares at once
-		if damage, err = r.rules.rulesIntact(ctx); damage != "" || err != nil {
-			r.rules.forget()
-		}
+	}
+	if damage, err = r.table.compare(); damage != "" || err != nil {
+		r.table.have = nil
 	}
 	return damage, err
 }
 
-// Intact says what others have changed, where a cheap look shows it.
-func (r *Redirects) Intact(ctx context.Context) (string, error) {
-	switch {
-	case r.table != nil && r.table.have != nil:
-		return r.table.Look(r.table.compare)
-	case r.table == nil && r.rules.ready:
-		return r.rules.rulesIntact(ctx)
+// Intact returns what others have changed, if a cheap look shows it.
+func (r *Redirects) Intact() (string, error) {
+	if r.table.have == nil {
+		return "", nil
 	}
-	return "", nil
+	return r.table.Look(r.table.compare)
 }
 
-// Close removes what Set has made. Once it has succeeded, what is there is another's.
+// Close removes what Set has made. Once it has succeeded, what there is belongs to another process.
 func (r *Redirects) Close(ctx context.Context) error {
 	if r.made {
 		if err := r.remove(ctx); err != nil {
@@ -127,38 +84,23 @@ func (r *Redirects) Close(ctx context.Context) error {
 		}
 	}
 	r.made = false
-	r.closeConn()
+	_ = r.table.Conn.Close() // nothing depends on it any longer
 	return nil
 }
 
-// remove removes redirects in every form, also an earlier process's.
+// remove removes redirects, also those that an earlier version kept in iptables.
 func (r *Redirects) remove(ctx context.Context) error {
-	var failed error
-	for _, tool := range xtables.Existing(ctx, r.rules.family) {
-		failed = errors.Join(failed, r.rules.removeRules(ctx, tool))
-	}
-	if r.conn != nil {
-		table := newRedirectTable(r.conn, r.rules.family)
-		if _, err := r.conn.Generation(); err == nil { // a kernel without nf_tables has none
-			failed = errors.Join(failed, table.Remove())
-		}
-	}
-	if r.table != nil {
-		r.table.have = nil
-	}
-	return failed
+	r.table.have = nil
+	c := cleaner{ctx: ctx}
+	c.tables(r.table.family, formerRedirects())
+	return errors.Join(append(c.errs, r.table.Remove())...)
 }
 
-func (r *Redirects) closeConn() {
-	if r.conn != nil {
-		_ = r.conn.Close() // nothing depends on it any more
-	}
-}
-
-// redirectTable is the form in nf_tables.
+// redirectTable is the table of one family.
 type redirectTable struct {
 	nft.Owned
-	ports *nft.Set
+	family inet.Family
+	ports  *nft.Set
 	// have is what the kernel has; nil means that this is not known.
 	have map[balancer.Key]uint16
 }
@@ -169,7 +111,7 @@ const redirectTableName = "vipd-redirect"
 func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
 	l := newLayout(family)
 	l.table.Name = redirectTableName
-	return &redirectTable{Owned: nft.Owned{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
+	return &redirectTable{family: family, Owned: nft.Owned{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
 }
 
 // write makes what is there into what is wanted; nil for the former means all is written.
@@ -251,42 +193,4 @@ func (t *redirectTable) compare() (string, error) {
 		return "elements of the map of ports were changed", nil
 	}
 	return "", nil
-}
-
-// redirectRules is the form in iptables, of which nothing is in the kernel.
-func redirectRules(family inet.Family, o Options) *legacy {
-	w := newWanted(family, o)
-	l := &legacy{wanted: w, watch: newWatch(), plan: plan{family: family}}
-	l.parts = []*part{{def: partDef{
-		name: "redirects", table: "nat",
-		chains: func(p *plan) []xtables.Chain { return []xtables.Chain{xtables.NewChain("VIPD-US", p.redirects...)} },
-		jumps:  always(jump{"PREROUTING", "-j VIPD-US"}, jump{"OUTPUT", "-j VIPD-US"}),
-	}}}
-	return l
-}
-
-// redirectChain are the rules of redirects, as iptables prints them. The first matches nothing, but it uses conntrack, whose
-// hooks the kernel removes with the last rule that does: established connections would be lost with the last redirect.
-func redirectChain(ports map[balancer.Key]uint16) []string {
-	rules := []string{"-m conntrack --ctstate INVALID -j RETURN"}
-	for _, k := range slices.SortedFunc(maps.Keys(ports), balancer.Key.Compare) {
-		rules = append(rules, fmt.Sprintf("-d %s -p %s -m %s --dport %d -j REDIRECT --to-ports %d",
-			netip.PrefixFrom(k.Addr, k.Addr.BitLen()), k.Proto, k.Proto, k.Port, ports[k]))
-	}
-	return rules
-}
-
-// CleanupRedirects removes the redirects that a process which is gone has left, and returns what it did in words, or, with dry,
-// what it would do.
-func CleanupRedirects(ctx context.Context, dry bool) ([]string, error) {
-	c := cleaner{ctx: ctx, dry: dry}
-	tables, err := nft.Cleanup(dry, redirectTableName, redirectTableName+trialSuffix)
-	c.done, c.errs = tables, append(c.errs, err)
-	for _, f := range inet.Families() {
-		g := redirectRules(f, Options{Log: slog.New(slog.DiscardHandler)})
-		for _, tool := range xtables.Existing(ctx, f) {
-			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Variant()))
-		}
-	}
-	return c.done, errors.Join(c.errs...)
 }

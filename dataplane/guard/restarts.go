@@ -8,7 +8,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -33,17 +32,17 @@ const (
 	maxRestarts = 4096
 )
 
-// behind returns what lists the endpoints of a frontend that meet a condition. Their key has no protocol, because nft
+// endpointsThat returns what lists the endpoints of a frontend that meet a condition. Their key has no protocol, because nft
 // describes no set by more than four fields: if services of TCP and SCTP share an address and a port, an endpoint of both
 // that meets the condition for one does so for both.
-func behind(condition func(balancer.Backend) bool) func(*balancer.Frontend) []ipset.Entry {
-	return func(f *balancer.Frontend) (entries []ipset.Entry) {
+func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []entry {
+	return func(f *balancer.Frontend) (entries []entry) {
 		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) {
 			return nil
 		}
 		for _, b := range f.Backends {
 			if condition(b) && b.Addr.Addr().Is4() == f.Addr.Is4() {
-				entries = append(entries, ipset.Entry{Addr: f.Addr, Port: f.Key.Port, To: b.Addr})
+				entries = append(entries, entry{Addr: f.Addr, Port: f.Key.Port, To: b.Addr})
 			}
 		}
 		return entries
@@ -101,9 +100,9 @@ func endsOf(key []byte, of inet.Family) (a, b netip.AddrPort, ok bool) {
 }
 
 // endpointOf is entryOf for sets of endpoints behind frontends.
-func endpointOf(e *nft.Elem, of inet.Family) (entry ipset.Entry) {
+func endpointOf(e *nft.Elem, of inet.Family) (x entry) {
 	if at, to, ok := endsOf(e.Key, of); ok {
-		entry = ipset.Entry{Addr: at.Addr(), Port: at.Port(), To: to}
+		x = entry{Addr: at.Addr(), Port: at.Port(), To: to}
 	}
-	return entry
+	return x
 }

@@ -8,7 +8,6 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/ipset"
 )
 
 // wanted is what shall be in the guard of one family, whatever holds it in the kernel.
@@ -25,7 +24,7 @@ type wanted struct {
 	// that are silent, and owned those that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
 	// unknown counts applied frontends of which nothing is known but where they are.
-	unknown map[ipset.Entry]int
+	unknown map[entry]int
 }
 
 // Interface is a network interface that packets are forwarded between.
@@ -37,36 +36,26 @@ type Interface struct {
 func newWanted(family inet.Family, o Options) *wanted {
 	w := &wanted{
 		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode,
-		unknown: map[ipset.Entry]int{},
+		unknown: map[entry]int{},
 	}
 	for _, def := range setDefs() {
-		m := newMembers(def, family)
+		m := newMembers(def)
 		w.members = append(w.members, m)
 		if def.early && def.entries != nil {
-			m.kept = func(e ipset.Entry) bool { return w.unknown[at(e)] > 0 }
+			m.kept = func(e entry) bool { return w.unknown[at(e)] > 0 }
 		}
 	}
 	w.frontends, w.special, w.direct = w.set(frontendsSet), w.set(specialSet), w.set(directSet)
 	w.held, w.pending, w.owned, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(ownedSet), w.set(clampsSet)
 	w.answers = w.set(answersSet)
-	w.clamps.disjoint = true
-	w.set(deadSet).veto = func(ipset.Entry) bool { return !w.mode.Resets }
-	w.set(quietSet).veto = func(ipset.Entry) bool { return !w.mode.LocalIn }
-	w.frontends.veto = func(e ipset.Entry) bool {
+	w.clamps.disjoint, w.set(allowedSet).disjoint = true, true
+	w.set(deadSet).veto = func(entry) bool { return !w.mode.Resets }
+	w.set(quietSet).veto = func(entry) bool { return !w.mode.LocalIn }
+	w.frontends.veto = func(e entry) bool {
 		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)
 	}
 	return w
 }
-
-// on has sets written by a kernel of which nothing is known yet, under its names for them.
-func (w *wanted) on(kernel setKernel, name func(string) string) {
-	for _, m := range w.members {
-		m.kernel, m.name, m.state = kernel, name(m.def.name), unseen
-	}
-}
-
-// at is the place of an entry, without the network or MSS that some sets have besides.
-func at(e ipset.Entry) ipset.Entry { return ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
 
 func (w *wanted) set(name string) *members {
 	return w.members[slices.IndexFunc(w.members, func(m *members) bool { return m.def.name == name })]
@@ -95,12 +84,12 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 }
 
 // hold counts an address that vipd adds.
-func (w *wanted) hold(a netip.Addr, by int) { w.held.want(ipset.Entry{Addr: a}, by) }
+func (w *wanted) hold(a netip.Addr, by int) { w.held.want(entry{Addr: a}, by) }
 
 // own counts an address that one host of several has.
 func (w *wanted) own(a netip.Addr, by int) {
 	w.hold(a, by)
-	w.owned.want(ipset.Entry{Addr: a}, by)
+	w.owned.want(entry{Addr: a}, by)
 }
 
 // connect sets the interfaces that packets are forwarded between.
@@ -117,6 +106,17 @@ func (w *wanted) setMode(m dataplane.Needs) bool {
 	w.mode = m
 	w.set(deadSet).touch()
 	w.set(quietSet).touch()
+	return true
+}
+
+// carried reports whether all that is wanted to serve is applied.
+func (w *wanted) carried() bool {
+	served := w.set(servedSet)
+	for e := range served.asked {
+		if served.count[e] == 0 {
+			return false
+		}
+	}
 	return true
 }
 

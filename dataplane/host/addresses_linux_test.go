@@ -26,41 +26,39 @@ import (
 
 // TestLife takes addresses through their life, and holds the rest of the host to what it was.
 func TestLife(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, _ := network(t)
-		l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
-		warm(t)
-		before := everything(t)
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
+	l, _ := network(t)
+	l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
+	warm(t)
+	before := everything(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
 
-		apply(t, h,
-			frontend("10.96.0.10:80"), frontend("10.96.0.10:443"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80"),
-			frontend("127.0.0.7:80"), frontend("10.1.0.1:30080", nodePort))
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32", "fd00:96::10/128")
-		want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host", "127.0.0.7": "host"}
-		if got := where(h); !maps.Equal(got, want) {
-			t.Fatalf("who holds what: got %v, want %v", got, want)
-		}
-		if p := h.Problems(); len(p) != 0 {
-			t.Fatalf("problems: %v", p)
-		}
-		checkIntact(t, h)
+	apply(t, h,
+		frontend("10.96.0.10:80"), frontend("10.96.0.10:443"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80"),
+		frontend("127.0.0.7:80"), frontend("10.1.0.1:30080", nodePort))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32", "fd00:96::10/128")
+	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host", "127.0.0.7": "host"}
+	if got := where(h); !maps.Equal(got, want) {
+		t.Fatalf("who holds what: got %v, want %v", got, want)
+	}
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+	checkIntact(t, h)
 
-		// One frontend less on an address that has two, and an address less.
-		apply(t, h, frontend("10.96.0.10:443"))
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
+	// One frontend less on an address that has two, and an address less.
+	apply(t, h, frontend("10.96.0.10:443"))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
 
-		// Not wanted any more, but still applied: it stays until it is not.
-		must(t, h.Prepare(t.Context(), balancer.Desired{}))
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
-		finishNothing(t, h)
-		checkLeft(t, before)
-		if ledgerExists(o) {
-			t.Fatal("the ledger outlives what it is about")
-		}
-	})
+	// Not wanted any more, but still applied: it stays until it is not.
+	must(t, h.Prepare(t.Context(), balancer.Desired{}))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
+	finishNothing(t, h)
+	checkLeft(t, before)
+	if ledgerExists(o) {
+		t.Fatal("the ledger outlives what it is about")
+	}
 }
 
 func checkIntact(t *testing.T, h *Host) {
@@ -265,36 +263,34 @@ func TestSource(t *testing.T) {
 
 // TestKilled starts a new Host over what a killed one left, which wants other things.
 func TestKilled(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, client := network(t)
-		warm(t)
-		before := everything(t)
-		o := options(t, backend)
-		o.Interface = "lo"
-		first := newHost(t, o)
-		apply(t, first, frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80"))
-		must(t, first.Close()) // all that is left of kill -9: nothing was removed
+	l, client := network(t)
+	warm(t)
+	before := everything(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	first := newHost(t, o)
+	apply(t, first, frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80"))
+	must(t, first.Close()) // all that is left of kill -9: nothing was removed
 
-		// An address of the host comes in between.
-		l.Host().AddAddr("lo", "10.96.0.50/32")
-		second := newHost(t, o)
-		own, _, err := second.LocalAddresses(nil)
-		must(t, err)
-		if got := fmt.Sprint(own); got != "[10.1.0.1 10.96.0.50 fd01::1]" {
-			t.Fatalf("the node's own addresses: %s", got)
-		}
-		listen(t, 80)
-		want := desired(frontend("10.96.0.10:80"), frontend("10.96.0.50:80"), frontend("10.96.0.12:80"))
-		must(t, second.Prepare(t.Context(), want))
-		checkAttempt(t, client, "10.96.0.10:80", open) // undisturbed between Prepare and Finish
-		must(t, second.Finish(t.Context(), want.Frontends))
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.12/32", "10.96.0.50/32")
-		checkWhere(t, second, "10.96.0.50", "host")
-		checkIntact(t, second)
-		finishNothing(t, second)
-		l.Host().DelAddr("lo", "10.96.0.50/32")
-		checkLeft(t, before)
-	})
+	// An address of the host comes in between.
+	l.Host().AddAddr("lo", "10.96.0.50/32")
+	second := newHost(t, o)
+	own, _, err := second.LocalAddresses(nil)
+	must(t, err)
+	if got := fmt.Sprint(own); got != "[10.1.0.1 10.96.0.50 fd01::1]" {
+		t.Fatalf("the node's own addresses: %s", got)
+	}
+	listen(t, 80)
+	want := desired(frontend("10.96.0.10:80"), frontend("10.96.0.50:80"), frontend("10.96.0.12:80"))
+	must(t, second.Prepare(t.Context(), want))
+	checkAttempt(t, client, "10.96.0.10:80", open) // undisturbed between Prepare and Finish
+	must(t, second.Finish(t.Context(), want.Frontends))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.12/32", "10.96.0.50/32")
+	checkWhere(t, second, "10.96.0.50", "host")
+	checkIntact(t, second)
+	finishNothing(t, second)
+	l.Host().DelAddr("lo", "10.96.0.50/32")
+	checkLeft(t, before)
 }
 
 // TestLostLedger removes the ledger under a Host: the next full comparison writes it anew. Without it the addresses are known by

@@ -247,12 +247,9 @@ func checkMarks(t *testing.T, r *router, server net.PacketConn) {
 	t.Helper()
 	r.rule("", "-t mangle -A PREROUTING -j MARK --set-xmark 0x2/0x2")
 	r.rule("", "-t mangle -A PREROUTING -j CONNMARK --set-xmark 0x1/0x1")
-	mark, both := "0x4002/0xffffffff", uint32(0x1|0x8000)
-	if r.backend == xtables.NFT { // there the bit that stands for masquerading is one of the connection
-		mark, both = "0x2/0xffffffff", both|0x4000
-	}
+	const both = uint32(0x1 | 0x8000 | 0x4000)
 	// To the endpoint's port for this alone: connections of before, with other marks, may end only now.
-	r.rule("", "-t mangle -A POSTROUTING -p udp --dport 8081 -m mark --mark "+mark+" -j ACCEPT")
+	r.rule("", "-t mangle -A POSTROUTING -p udp --dport 8081 -m mark --mark 0x2/0xffffffff -j ACCEPT")
 	if got := r.source(r.client, "10.96.0.10:81", server); got != "10.2.0.1" {
 		t.Errorf("with marks of others the endpoint sees %q", got)
 	}
@@ -372,40 +369,26 @@ func TestForwarding(t *testing.T) {
 }
 
 // oneArm lists the interfaces by which a connection may come in and go out with the node's address for a source.
-func oneArm(t *testing.T, l *lab.Lab, backend xtables.Variant) []string {
+func oneArm(t *testing.T, l *lab.Lab) []string {
 	t.Helper()
 	var names []string
-	if backend == xtables.NFT {
-		for _, pair := range samePair.FindAllStringSubmatch(l.Host().Exec("nft", "list", "set", "ip", "vipd-guard", "onearm"), -1) {
-			if pair[1] == pair[2] {
-				names = append(names, pair[1])
-			}
-		}
-		slices.Sort(names)
-		return names
-	}
-	for line := range strings.Lines(l.Host().Exec("iptables-legacy", "-S", "VIPD-ONE-ARM")) {
-		if words := strings.Fields(line); words[0] == "-A" {
-			names = append(names, words[3])
+	for _, pair := range samePair.FindAllStringSubmatch(l.Host().Exec("nft", "list", "set", "ip", "vipd-guard", "onearm"), -1) {
+		if pair[1] == pair[2] {
+			names = append(names, pair[1])
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 
 // TestInterfaces has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
-func TestInterfaces(t *testing.T) { bothBackends(t, testInterfaces) }
-
-func testInterfaces(t *testing.T, backend xtables.Variant) {
+func TestInterfaces(t *testing.T) {
 	l, _ := network(t)
-	odd := []string{"db1"} // in a rule of iptables it would stand for all that begin so
-	if backend == xtables.NFT {
-		odd = append(odd, "odd+")
-	}
-	o := options(t, backend)
+	o := options(t, xtables.NFT)
 	o.Interface, o.Mode.Forward = "lo", true
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
-	before := oneArm(t, l, backend)
+	before := oneArm(t, l)
 	if !slices.Contains(before, "client") || slices.Contains(before, "lo") {
 		t.Fatalf("rules for %q", before)
 	}
@@ -419,14 +402,14 @@ func testInterfaces(t *testing.T, backend xtables.Variant) {
 		{"link set web0 master br0", []string{"br0", "db1"}},
 		{"link set web0 nomaster", []string{"br0", "db1", "web0"}},
 		{"link del br0", []string{"db1", "web0"}},
-		{"link set web0 name odd+", odd},
+		{"link set web0 name odd+", []string{"db1", "odd+"}},
 		{"link del db1", nil},
 	} {
 		ip(t, c.do)
 		want := slices.Sorted(slices.Values(slices.Concat(before, c.want)))
 		lab.Eventually(t, deadlineIn, "rules for "+fmt.Sprint(want)+" after "+c.do, func() error {
 			checkIntact(t, h)
-			if got := oneArm(t, l, backend); !slices.Equal(got, want) {
+			if got := oneArm(t, l); !slices.Equal(got, want) {
 				return fmt.Errorf("got %q", got)
 			}
 			return nil

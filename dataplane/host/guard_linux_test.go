@@ -18,44 +18,42 @@ import (
 
 // TestGuard asks for ports of held and of own addresses, from the client and from the host itself, in both families.
 func TestGuard(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, client := network(t)
-		lab.Need(t, "ping")
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
-		listen(t, 80)
-		listen(t, 22)
-		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.1.0.1:80"))
-		for _, from := range []*lab.NS{client, l.Host()} {
-			for _, vip := range []string{"10.96.0.10", "fd00:96::10"} {
-				checkAttempt(t, from, net.JoinHostPort(vip, "80"), open)
-				checkAttempt(t, from, net.JoinHostPort(vip, "22"), refused)
-				checkAttempt(t, from, net.JoinHostPort(vip, "81"), refused)
-				if !pings(t, from, vip) {
-					t.Errorf("%s does not answer %s's ping", vip, from.Name)
-				}
+	l, client := network(t)
+	lab.Need(t, "ping")
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	listen(t, 80)
+	listen(t, 22)
+	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.1.0.1:80"))
+	for _, from := range []*lab.NS{client, l.Host()} {
+		for _, vip := range []string{"10.96.0.10", "fd00:96::10"} {
+			checkAttempt(t, from, net.JoinHostPort(vip, "80"), open)
+			checkAttempt(t, from, net.JoinHostPort(vip, "22"), refused)
+			checkAttempt(t, from, net.JoinHostPort(vip, "81"), refused)
+			if !pings(t, from, vip) {
+				t.Errorf("%s does not answer %s's ping", vip, from.Name)
 			}
-			checkAttempt(t, from, "10.1.0.1:22", open) // the host's own: never touched
-			checkUDPRefused(t, from, "10.96.0.10:22")
-			checkUDPRefused(t, from, "[fd00:96::10]:22")
 		}
+		checkAttempt(t, from, "10.1.0.1:22", open) // the host's own: never touched
+		checkUDPRefused(t, from, "10.96.0.10:22")
+		checkUDPRefused(t, from, "[fd00:96::10]:22")
+	}
 
-		// A port opens when its frontend is applied, not before, and closes when it goes.
-		more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.10:22"))
-		must(t, h.Prepare(t.Context(), more))
-		checkAttempt(t, client, "10.96.0.10:22", refused)
-		must(t, h.Finish(t.Context(), more.Frontends))
-		checkAttempt(t, client, "10.96.0.10:22", open)
-		apply(t, h, frontend("10.96.0.10:80"))
-		checkAttempt(t, client, "10.96.0.10:22", refused)
+	// A port opens when its frontend is applied, not before, and closes when it goes.
+	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.10:22"))
+	must(t, h.Prepare(t.Context(), more))
+	checkAttempt(t, client, "10.96.0.10:22", refused)
+	must(t, h.Finish(t.Context(), more.Frontends))
+	checkAttempt(t, client, "10.96.0.10:22", open)
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkAttempt(t, client, "10.96.0.10:22", refused)
 
-		// What is established lives on.
-		c, err := client.Dial(t.Context(), "tcp", "10.96.0.10:80")
-		must(t, err)
-		must(t, c.Close())
-		checkIntact(t, h)
-	})
+	// What is established lives on.
+	c, err := client.Dial(t.Context(), "tcp", "10.96.0.10:80")
+	must(t, err)
+	must(t, c.Close())
+	checkIntact(t, h)
 }
 
 // checkUDPRefused sends a datagram, and waits for the ICMP error.
@@ -74,56 +72,54 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 
 // TestSourceRanges holds VIPs, the host's own addresses and node ports to who may connect.
 func TestSourceRanges(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, client := network(t)
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
-		listen(t, 80)
-		vips := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80", "[fd01::1]:80"}
-		with := func(networks ...string) []*balancer.Frontend {
-			var out []*balancer.Frontend
-			for _, v := range vips {
-				f := frontend(v, sources(networks...))
-				f.NodePort = strings.Contains(v, "1.0.1")
-				out = append(out, f)
-			}
-			return out
+	l, client := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	listen(t, 80)
+	vips := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80", "[fd01::1]:80"}
+	with := func(networks ...string) []*balancer.Frontend {
+		var out []*balancer.Frontend
+		for _, v := range vips {
+			f := frontend(v, sources(networks...))
+			f.NodePort = strings.Contains(v, "1.0.1")
+			out = append(out, f)
 		}
-		for _, c := range []struct {
-			name     string
-			networks []string
-			v4, v6   outcome
-		}{
-			{"nobody excluded", nil, open, open},
-			{"others", []string{"10.9.0.0/16", "fd09::/16"}, silence, silence},
-			{"the client", []string{"10.9.0.0/16", "10.1.0.2/32", "fd01::2/128"}, open, open},
-			{"one family", []string{"10.1.0.0/24"}, open, silence},
-			{"all of one family", []string{"0.0.0.0/0"}, open, silence},
-			{"all of the other", []string{"::/0"}, silence, open},
-			{"nobody excluded any more", nil, open, open},
-		} {
-			frontends := with(c.networks...)
-			if c.networks != nil {
-				// Restrictions are in force before the frontend is applied, when nothing more than before may come in.
-				must(t, h.Prepare(t.Context(), desired(frontends...)))
-			}
-			apply(t, h, frontends...)
-			for _, vip := range vips {
-				want := c.v4
-				if strings.HasPrefix(vip, "[") {
-					want = c.v6
-				}
-				if got := attempt(t, client, vip, want); got != want {
-					t.Errorf("%s: the client to %s: got %s, want %s", c.name, vip, got, want)
-				}
-				if got := attempt(t, l.Host(), vip, open); got != open {
-					t.Errorf("%s: the host itself to %s: got %s, want open", c.name, vip, got)
-				}
-			}
-			checkIntact(t, h)
+		return out
+	}
+	for _, c := range []struct {
+		name     string
+		networks []string
+		v4, v6   outcome
+	}{
+		{"nobody excluded", nil, open, open},
+		{"others", []string{"10.9.0.0/16", "fd09::/16"}, silence, silence},
+		{"the client", []string{"10.9.0.0/16", "10.1.0.2/32", "fd01::2/128"}, open, open},
+		{"one family", []string{"10.1.0.0/24"}, open, silence},
+		{"all of one family", []string{"0.0.0.0/0"}, open, silence},
+		{"all of the other", []string{"::/0"}, silence, open},
+		{"nobody excluded any more", nil, open, open},
+	} {
+		frontends := with(c.networks...)
+		if c.networks != nil {
+			// Restrictions are in force before the frontend is applied, when nothing more than before may come in.
+			must(t, h.Prepare(t.Context(), desired(frontends...)))
 		}
-	})
+		apply(t, h, frontends...)
+		for _, vip := range vips {
+			want := c.v4
+			if strings.HasPrefix(vip, "[") {
+				want = c.v6
+			}
+			if got := attempt(t, client, vip, want); got != want {
+				t.Errorf("%s: the client to %s: got %s, want %s", c.name, vip, got, want)
+			}
+			if got := attempt(t, l.Host(), vip, open); got != open {
+				t.Errorf("%s: the host itself to %s: got %s, want open", c.name, vip, got)
+			}
+		}
+		checkIntact(t, h)
+	}
 }
 
 // TestRestrictedBeforeApplied looks between Prepare and Finish.
@@ -153,72 +149,49 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 
 // TestDrift has others damage the guard in every way that a look has to find.
 func TestDrift(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		_, client := network(t)
-		o := options(t, backend)
-		o.Interface, o.Mode.Forward = "lo", true
-		h := newHost(t, o)
-		listen(t, 80)
-		listen(t, 22)
-		frontends := []*balancer.Frontend{frontend("10.96.0.10:80", sources("10.1.0.0/24"))}
+	_, client := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface, o.Mode.Forward = "lo", true
+	h := newHost(t, o)
+	listen(t, 80)
+	listen(t, 22)
+	frontends := []*balancer.Frontend{frontend("10.96.0.10:80", sources("10.1.0.0/24"))}
+	apply(t, h, frontends...)
+	table := func(command string) []string { return append([]string{"nft"}, strings.Fields(command)...) }
+	damages := [][]string{
+		{"iptables-nft", "-w", "-F", "INPUT"},
+		{"iptables-nft", "-w", "-R", "VIPD-FORWARD", "1", "-j", "DROP"},
+		{"iptables-nft", "-w", "-D", "FORWARD", "-m", "connmark", "--mark", "0x8000/0x8000", "-j", "VIPD-FORWARD"},
+		table("flush ruleset"),
+		table("delete table ip vipd-guard"),
+		table("flush chain ip vipd-guard prerouting"),
+		table("flush table ip vipd-guard"),
+		table("insert rule ip vipd-guard input accept"),
+		{"sh", "-c", `nft replace rule ip vipd-guard input handle $(nft -a list chain ip vipd-guard input | sed -n 's/.* # handle //p' | tail -1) accept`},
+		table("delete chain ip vipd-guard source"),
+		table("add chain ip vipd-guard input { policy drop; }"),
+		table("add table ip vipd-guard { flags dormant; }"),
+		table("flush set ip vipd-guard held"),
+		table("flush set ip vipd-guard onearm"),
+		table("delete element ip vipd-guard allowed { 10.96.0.10 . tcp . 80 . 10.1.0.0/24 }"),
+		table("add element ip vipd-guard served { 10.96.0.10 . tcp . 22 }"),
+	}
+	for _, damage := range damages {
+		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", damage, err, out)
+		}
+		lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // nft frees rules a moment later
+			if reason, err := h.Intact(t.Context()); reason == "" || err != nil {
+				return fmt.Errorf("reason %q, %w", reason, err)
+			}
+			return nil
+		})
+		h.Resync(true)
 		apply(t, h, frontends...)
-		iptables := "iptables-" + string(backend)
-		damages := [][]string{
-			{iptables, "-w", "-F", "INPUT"},
-			{iptables, "-w", "-F", "VIPD-GUARD"},
-			{iptables, "-w", "-t", "mangle", "-F", "PREROUTING"},
-			{iptables, "-w", "-t", "mangle", "-F"},
-			{iptables, "-w", "-t", "mangle", "-F", "OUTPUT"},
-			{iptables, "-w", "-t", "mangle", "-F", "VIPD-OURS"},
-			{iptables, "-w", "-t", "mangle", "-A", "VIPD-POLICY", "-j", "RETURN"},
-			{iptables, "-w", "-F", "FORWARD"},
-			{iptables, "-w", "-F", "VIPD-ONE-ARM"},
-			{iptables, "-w", "-D", "OUTPUT", "-m", "connmark", "--mark", "0x8000/0x8000", "-j", "VIPD-OUTPUT"},
-			{iptables, "-w", "-t", "nat", "-F", "POSTROUTING"},
-			{iptables, "-w", "-t", "nat", "-F", "VIPD-MASQUERADE"},
-			{iptables, "-w", "-t", "nat", "-F"},
-			{"ipset", "flush", "vipd-held4"},
-			{"ipset", "del", "vipd-allowed4", "10.96.0.10,tcp:80,10.1.0.0/24"},
-			{"ipset", "add", "vipd-served4", "10.96.0.10,tcp:22"},
-		}
-		if backend == xtables.NFT {
-			table := func(command string) []string { return append([]string{"nft"}, strings.Fields(command)...) }
-			damages = [][]string{
-				{iptables, "-w", "-F", "INPUT"},
-				{iptables, "-w", "-R", "VIPD-FORWARD", "1", "-j", "DROP"},
-				{iptables, "-w", "-D", "FORWARD", "-m", "connmark", "--mark", "0x8000/0x8000", "-j", "VIPD-FORWARD"},
-				table("flush ruleset"),
-				table("delete table ip vipd-guard"),
-				table("flush chain ip vipd-guard prerouting"),
-				table("flush table ip vipd-guard"),
-				table("insert rule ip vipd-guard input accept"),
-				{"sh", "-c", `nft replace rule ip vipd-guard input handle $(nft -a list chain ip vipd-guard input | sed -n 's/.* # handle //p' | tail -1) accept`},
-				table("delete chain ip vipd-guard source"),
-				table("add chain ip vipd-guard input { policy drop; }"),
-				table("add table ip vipd-guard { flags dormant; }"),
-				table("flush set ip vipd-guard held"),
-				table("flush set ip vipd-guard onearm"),
-				table("delete element ip vipd-guard allowed { 10.96.0.10 . tcp . 80 . 10.1.0.0/24 }"),
-				table("add element ip vipd-guard served { 10.96.0.10 . tcp . 22 }"),
-			}
-		}
-		for _, damage := range damages {
-			if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
-				t.Fatalf("%q: %v: %s", damage, err, out)
-			}
-			lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // nft frees rules a moment later
-				if reason, err := h.Intact(t.Context()); reason == "" || err != nil {
-					return fmt.Errorf("reason %q, %w", reason, err)
-				}
-				return nil
-			})
-			h.Resync(true)
-			apply(t, h, frontends...)
-			checkIntact(t, h)
-			checkAttempt(t, client, "10.96.0.10:80", open)
-			checkAttempt(t, client, "10.96.0.10:22", refused)
-		}
-	})
+		checkIntact(t, h)
+		checkAttempt(t, client, "10.96.0.10:80", open)
+		checkAttempt(t, client, "10.96.0.10:22", refused)
+	}
 }
 
 // TestForeign holds chains, sets and addresses of others to what they were, through a start, a hundred changes, a dry
@@ -283,28 +256,6 @@ func TestForeign(t *testing.T) {
 			t.Fatalf("again: %q, %v", did, err)
 		}
 	})
-}
-
-// TestBackendChanges moves the guard to the other backend, and leaves nothing in the first.
-func TestBackendChanges(t *testing.T) {
-	network(t)
-	lab.Need(t, "iptables-nft", "iptables-legacy")
-	warm(t)
-	before := everything(t)
-	o := options(t, xtables.NFT)
-	o.Interface = "lo"
-	h := newHost(t, o)
-	apply(t, h, frontend("10.96.0.10:80"))
-	must(t, h.Close())
-	o.Variant = xtables.Legacy
-	h = newHost(t, o)
-	apply(t, h, frontend("10.96.0.10:80"))
-	if out, err := exec.Command("iptables-nft-save").Output(); err != nil || strings.Contains(string(out), "VIPD") {
-		t.Fatalf("in the first backend there is still (%v)\n%s", err, out)
-	}
-	checkIntact(t, h)
-	finishNothing(t, h)
-	checkLeft(t, before)
 }
 
 // TestUnprivileged runs as nobody: loopback VIPs and own addresses are served, the rest are problems with a way out.

@@ -2,7 +2,6 @@ package host
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/guard"
-	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -37,17 +35,15 @@ type Options struct {
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
 	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int
-	// Variant is the variant of iptables for the guard.
+	// Variant is the variant of iptables whose filters have to accept our connections.
 	Variant xtables.Variant
 	// Log gets each change at Debug level; nil means nothing is logged.
 	Log *slog.Logger
-
-	tools func(context.Context, inet.Family) (guard.Tool, error)
 }
 
 // Guard are the options of the guard among these.
 func (o Options) Guard() guard.Options {
-	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Variant: o.Variant, Tools: o.tools, Log: o.Log}
+	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Variant: o.Variant, Log: o.Log}
 }
 
 // DefaultOptions returns the defaults of the configuration.

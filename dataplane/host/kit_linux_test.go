@@ -3,8 +3,8 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -19,8 +19,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
-	"vipd/dataplane/guard"
-	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	testwait "vipd/test/wait"
@@ -57,26 +56,23 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// finder finds iptables for a guard; a test may replace how.
-type finder struct {
-	find func(context.Context, inet.Family) (guard.Tool, error)
-}
-
-// findTools has the guard of a Host to be made ask the finder.
-func findTools(o *Options) *finder {
-	f := &finder{find: findTool}
-	o.tools = func(ctx context.Context, family inet.Family) (guard.Tool, error) { return f.find(ctx, family) }
-	return f
-}
-
-// findTool finds the tool of the legacy backend.
-func findTool(ctx context.Context, family inet.Family) (guard.Tool, error) {
-	return xtables.Find(ctx, family, xtables.Legacy, slog.New(slog.DiscardHandler))
-}
-
-// noTool finds none.
-func noTool(context.Context, inet.Family) (guard.Tool, error) {
-	return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
+// withoutTables makes the trials of nf_tables fail until the test ends, as if the kernel could not do what the guard needs:
+// their tables belong to another program.
+func withoutTables(t *testing.T) {
+	t.Helper()
+	conn, err := nft.Open()
+	must(t, err)
+	var claim, free nft.Tx
+	for _, of := range []nft.Family{nft.IPv4, nft.IPv6} {
+		claim.ClaimTable(nft.Table{Family: of, Name: "vipd-guard-trial"})
+		free.DeleteTable(nft.Table{Family: of, Name: "vipd-guard-trial"})
+	}
+	must(t, conn.Commit(&claim))
+	t.Cleanup(func() {
+		if err := errors.Join(conn.Commit(&free), conn.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // apply is the engine's round with a dataplane that succeeds.

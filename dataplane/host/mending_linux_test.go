@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,8 +14,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/guard"
-	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	testwait "vipd/test/wait"
@@ -183,17 +180,15 @@ func TestKilledWhileMoving(t *testing.T) {
 	for _, after := range []string{"the ledger", "the guard", "the removal", "everything"} {
 		for _, then := range []string{"second", "lo", "Cleanup"} {
 			t.Run(fmt.Sprintf("after %s, then %s", after, then), func(t *testing.T) {
-				o := options(t, xtables.Legacy)
+				o := options(t, xtables.NFT)
 				o.Interface, o.StrictARP = "lo", false
 				h := newHost(t, o)
 				web := frontend("10.96.0.10:80")
 				apply(t, h, web)
 				must(t, h.Close())
 				o.Interface = "second"
-				find := findTools(&o)
 				h = newHost(t, o)
-				die(t, h, find, after, web)
-				o.tools = nil
+				die(t, h, after, web)
 				must(t, h.Close())
 
 				if then != "Cleanup" {
@@ -225,21 +220,11 @@ func TestKilledWhileMoving(t *testing.T) {
 }
 
 // die makes the beginning of a round, and ends after a step of it.
-func die(t *testing.T, h *Host, tools *finder, after string, f *balancer.Frontend) {
+func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	t.Helper()
 	d := desired(f)
-	switch after {
-	case "everything":
+	if after == "everything" {
 		must(t, h.Prepare(t.Context(), d))
-		return
-	case "the guard":
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
-			defer cancel() // the addresses after it are not touched any more
-			return findTool(context.WithoutCancel(ctx), f)
-		}
-		_ = h.Prepare(ctx, d) // it was ended
 		return
 	}
 	must(t, h.updateView())
@@ -247,139 +232,90 @@ func die(t *testing.T, h *Host, tools *finder, after string, f *balancer.Fronten
 	h.plan()
 	h.record(f.Addr, h.device.name)
 	must(t, h.ledger.save())
-	if after == "the removal" {
+	switch after {
+	case "the guard":
+		failed := h.guard.Prepare(t.Context())
+		must(t, errors.Join(failed[:]...))
+	case "the removal":
 		must(t, h.remove(h.at(f.Addr), "lo"))
 	}
 }
 
-// TestBusyTables has somebody hold the lock of iptables: nothing is added until the guard stands, what is there stays.
-func TestBusyTables(t *testing.T) {
-	network(t)
-	o := options(t, xtables.Legacy)
-	o.Interface = "lo"
-	tools := findTools(&o)
-	h := newHost(t, o)
-	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
-	finds := 0
-	tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
-		if f == inet.IPv6 {
-			return findTool(ctx, f)
-		}
-		finds++
-		return nil, errors.New("Another app is currently holding the xtables lock")
-	}
-	h.Resync(true)
-	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.11:80"), frontend("[fd00:96::11]:80"))
-	for range 2 {
-		if err := h.Prepare(t.Context(), more); !xtables.IsBusy(err) {
-			t.Fatalf("got %v, want an error that says that the tables are busy", err)
-		}
-		if err := h.Finish(t.Context(), more.Frontends); !xtables.IsBusy(err) {
-			t.Fatalf("got %v, want an error that says that the tables are busy", err)
-		}
-	}
-	if finds != 2 {
-		t.Errorf("it waited %d times in two rounds, want once in each", finds)
-	}
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "fd00:96::11/128")
-	checkWhere(t, h, "10.96.0.11", "none")
-	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "xtables lock") {
-		t.Fatalf("problems: %v", p)
-	}
-	tools.find = findTool
-	must(t, h.Prepare(t.Context(), more))
-	must(t, h.Finish(t.Context(), more.Frontends))
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32", "fd00:96::11/128")
-	checkIntact(t, h)
-
-	// Where iptables does not work here at all, that is a problem of its own.
-	tools.find = noTool
-	h.Resync(true)
-	apply(t, h, frontend("10.96.0.12:80"))
-	checkWhere(t, h, "10.96.0.12", "lo")
-	if text := fmt.Sprint(h.Problems()); !strings.Contains(text, "answer on every port") {
-		t.Errorf("problems: %s", text)
-	}
-	tools.find = findTool
-}
-
-// TestHeldBack has a frontend with source ranges on the node's own address wait for the guard, and nothing else; where
-// the guard can't be had, it is left to a mode that restricts by itself.
-func TestHeldBack(t *testing.T) {
+// TestAddressesWaitForTheGuard takes the connection to nf_tables away: nothing is added until the guard stands, and what was
+// added stays. A frontend with source ranges on the node's own address waits, and no other.
+func TestAddressesWaitForTheGuard(t *testing.T) {
 	_, client := network(t)
-	o := options(t, xtables.Legacy)
+	o := options(t, xtables.NFT)
 	o.Interface = "lo"
-	tools := findTools(&o)
 	h := newHost(t, o)
 	listen(t, 80)
+	apply(t, h, frontend("10.96.0.10:80"))
+	h.guard.Close()
 	plain, tight := frontend("10.1.0.1:81"), frontend("10.1.0.1:80", sources("10.9.0.0/16"))
-	both := desired(plain, tight)
-	tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
-		if f == inet.IPv6 {
-			return findTool(ctx, f)
-		}
-		return nil, errors.New("Another app is currently holding the xtables lock")
-	}
+	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.11:80"), plain, tight)
 	ready := func(f, old *balancer.Frontend) error {
-		return h.Ready(dataplane.Change{Key: f.Key, Old: old, New: f}, false)
+		return h.Ready(dataplane.Change{Key: f.Key, Old: old, New: f}, true)
 	}
-	if err := h.Prepare(t.Context(), both); !xtables.IsBusy(err) {
-		t.Fatalf("got %v, want an error that says that the tables are busy", err)
+	for range 2 {
+		if h.Prepare(t.Context(), more) == nil || h.Finish(t.Context(), more.Frontends) == nil {
+			t.Fatal("got no error from a guard without a connection")
+		}
 	}
-	if err := ready(tight, nil); !xtables.IsBusy(err) {
-		t.Errorf("the restricted one may be applied: %v", err)
-	}
-	if err := ready(frontend("[fd01::1]:80", sources("fd09::/16")), nil); err == nil {
-		t.Error("one that was not prepared may be applied")
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
+	checkWhere(t, h, "10.96.0.11", "none")
+	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "can't be enforced yet") {
+		t.Errorf("got %v, want that the restricted one waits", err)
 	}
 	must(t, ready(plain, nil))
-	must(t, ready(tight, tight)) // its endpoints may change: it was served so before
+	must(t, ready(tight, tight)) // its endpoints may change: it was served like this before
 	idle := frontend("10.1.0.1:80", sources("10.9.0.0/16"), func(f *balancer.Frontend) { f.Backends = nil })
 	if ready(tight, idle) == nil || ready(tight, plain) == nil {
 		t.Error("one that was not served within its source ranges may be applied")
 	}
-	tools.find = findTool
-	must(t, h.Prepare(t.Context(), both))
+	must(t, h.Close())
+	h = newHost(t, o)
+	must(t, h.Prepare(t.Context(), more))
 	must(t, ready(tight, nil))
 	checkAttempt(t, client, "10.1.0.1:80", silence)
-	must(t, h.Finish(t.Context(), both.Frontends))
-
-	tools.find = noTool
-	h.Resync(true)
-	must(t, h.Prepare(t.Context(), both))
-	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "install iptables") || !strings.Contains(err.Error(), "userspace") {
-		t.Errorf("got %v, want an error that says what is missing, and what helps", err)
-	}
-	must(t, ready(tight, tight)) // what is served goes on
-	must(t, ready(plain, nil))
-	must(t, h.Ready(dataplane.Change{Key: tight.Key, New: tight}, true))
-	tools.find = findTool
+	must(t, h.Finish(t.Context(), more.Frontends))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32")
+	checkIntact(t, h)
 }
 
-// TestToolsOncePerResync counts the searches for iptables over many rounds in which parts come and go.
-func TestToolsOncePerResync(t *testing.T) {
+// TestWithoutTables has a host on which nf_tables can't hold the guard: addresses are added, what is lost is a problem with
+// its reason, and a frontend with source ranges is left to a mode that restricts by itself. Once nf_tables works, the guard stands.
+func TestWithoutTables(t *testing.T) {
 	network(t)
-	o := options(t, xtables.Legacy)
+	o := options(t, xtables.NFT)
 	o.Interface = "lo"
-	tools := findTools(&o)
+	plain, tight := frontend("10.96.0.12:80"), frontend("10.1.0.1:80", sources("10.9.0.0/16"))
 	h := newHost(t, o)
-	finds := 0
-	tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
-		finds++
-		return findTool(ctx, f)
-	}
-	for i := range 6 {
-		edits := []func(*balancer.Frontend){dropping, sources("10.0.0.0/8"), func(f *balancer.Frontend) { f.Backends = nil }}[i%3]
-		apply(t, h, frontend("10.96.0.10:80", edits), frontend("[fd00:96::10]:80", edits))
-	}
-	if finds != 2 {
-		t.Errorf("iptables was searched for %d times, want once a family", finds)
-	}
+	t.Run("unusable", func(t *testing.T) {
+		withoutTables(t)
+		apply(t, h, plain, tight)
+		checkWhere(t, h, "10.96.0.12", "lo")
+		text := fmt.Sprint(h.Problems())
+		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd does it itself", "nf_tables can't hold vipd's rules of ipv4 here"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("there is no %q in the problems: %s", want, text)
+			}
+		}
+		c := dataplane.Change{Key: tight.Key, New: tight}
+		must(t, h.Ready(c, true))
+		if err := h.Ready(c, false); err == nil || !strings.Contains(err.Error(), "nf_tables") || !strings.Contains(err.Error(), "userspace") {
+			t.Errorf("got %v, want an error with the reason, and what helps", err)
+		}
+		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // what is served goes on
+		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
+			t.Errorf("it takes itself for damaged: %q, %v", reason, err)
+		}
+	})
 	h.Resync(true)
-	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
-	if finds != 4 {
-		t.Errorf("after a resync it was searched for %d times in all, want 4", finds)
+	apply(t, h, plain, tight)
+	if p := h.Problems(); len(p) != 0 {
+		t.Errorf("with nf_tables there are the problems %v", p)
 	}
+	checkIntact(t, h)
 }
 
 // TestLostView loses events, and can't read everything anew: the last view counts, nothing is added by mistake, and the

@@ -15,55 +15,53 @@ import (
 // TestNoEndpoints compares dropping with rejecting, where nobody listens, and where a program of the host does: on
 // held VIPs, on the host's own addresses, on a node port, and on a VIP that this host only leads to.
 func TestNoEndpoints(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, client := network(t)
-		l.Host().Sysctl("net.ipv4.ip_forward", "1")
-		beyond := l.Add("beyond")
-		l.Link(l.Host(), beyond, "10.7.0.1/24", "10.7.0.2/24")
-		beyond.Default("10.7.0.1")
-		ln, err := beyond.Listen("tcp", "10.7.0.2:80")
-		must(t, err)
-		defer func() { _ = ln.Close() }()
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
-		listen(t, 80)
-		listen(t, 81)
-		places := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80", "[fd01::1]:80", "10.1.0.1:81", "10.7.0.2:80"}
-		all := func(edit func(*balancer.Frontend)) (out []*balancer.Frontend) {
-			for _, p := range places {
-				f := frontend(p, edit)
-				f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // nobody adds that
-				out = append(out, f)
-			}
-			return out
+	l, client := network(t)
+	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	beyond := l.Add("beyond")
+	l.Link(l.Host(), beyond, "10.7.0.1/24", "10.7.0.2/24")
+	beyond.Default("10.7.0.1")
+	ln, err := beyond.Listen("tcp", "10.7.0.2:80")
+	must(t, err)
+	defer func() { _ = ln.Close() }()
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	listen(t, 80)
+	listen(t, 81)
+	places := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80", "[fd01::1]:80", "10.1.0.1:81", "10.7.0.2:80"}
+	all := func(edit func(*balancer.Frontend)) (out []*balancer.Frontend) {
+		for _, p := range places {
+			f := frontend(p, edit)
+			f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // nobody adds that
+			out = append(out, f)
 		}
-		for _, c := range []struct {
-			name string
-			edit func(*balancer.Frontend)
-			want outcome
-		}{
-			{"serving", func(*balancer.Frontend) {}, open},
-			{"rejecting", func(f *balancer.Frontend) { f.Backends = nil }, refused},
-			{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, refused},
-			{"serving again", func(*balancer.Frontend) {}, open},
-			{"dropping", dropping, silence},
-			{"serving in the end", func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }, open},
-		} {
-			apply(t, h, all(c.edit)...)
-			for _, from := range []*lab.NS{client, l.Host()} {
-				for _, p := range places {
-					if got := attempt(t, from, p, c.want); got != c.want {
-						t.Errorf("%s: %s to %s: got %s, want %s", c.name, from.Name, p, got, c.want)
-					}
+		return out
+	}
+	for _, c := range []struct {
+		name string
+		edit func(*balancer.Frontend)
+		want outcome
+	}{
+		{"serving", func(*balancer.Frontend) {}, open},
+		{"rejecting", func(f *balancer.Frontend) { f.Backends = nil }, refused},
+		{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, refused},
+		{"serving again", func(*balancer.Frontend) {}, open},
+		{"dropping", dropping, silence},
+		{"serving in the end", func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }, open},
+	} {
+		apply(t, h, all(c.edit)...)
+		for _, from := range []*lab.NS{client, l.Host()} {
+			for _, p := range places {
+				if got := attempt(t, from, p, c.want); got != c.want {
+					t.Errorf("%s: %s to %s: got %s, want %s", c.name, from.Name, p, got, c.want)
 				}
 			}
-			if c.want == refused {
-				checkUDPRefused(t, client, "10.96.0.10:80")
-			}
-			checkIntact(t, h)
 		}
-	})
+		if c.want == refused {
+			checkUDPRefused(t, client, "10.96.0.10:80")
+		}
+		checkIntact(t, h)
+	}
 }
 
 // TestRejectedUntilWanted looks between Prepare and Finish: what is to serve is not rejected any more, and what is not to
@@ -122,72 +120,70 @@ func TestMarkAddsNothing(t *testing.T) {
 // TestNeverOpenAtTheEnd knocks all the time at a port of a held VIP on which a program of the host listens, while the
 // Host refuses and releases, and while Cleanup removes what a killed one has left.
 func TestNeverOpenAtTheEnd(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		_, client := network(t)
-		client.Sysctl("net.ipv4.ip_forward", "0")
-		o := options(t, backend)
-		o.Interface = "lo"
-		listen(t, 22)
-		held := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("10.96.0.11:80", func(f *balancer.Frontend) { f.Backends = nil })}
-		knock := func(at string) (stop func()) { // it has knocked once
-			begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
-			go func() {
-				defer close(ended)
-				for i := 0; ; i++ {
-					select {
-					case <-done:
-						if i >= 2 { // a busy machine may not have come to it: what is closed stays so
-							return
-						}
-					default:
-					}
-					ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-					c, err := client.Dial(ctx, "tcp", at)
-					cancel()
-					if err == nil {
-						_ = c.Close()
-						ended <- fmt.Sprintf("the knock %d was answered", i)
-					}
-					if i == 0 {
-						close(begun)
-					}
-					if err == nil {
+	_, client := network(t)
+	client.Sysctl("net.ipv4.ip_forward", "0")
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	listen(t, 22)
+	held := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("10.96.0.11:80", func(f *balancer.Frontend) { f.Backends = nil })}
+	knock := func(at string) (stop func()) { // it has knocked once
+		begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
+		go func() {
+			defer close(ended)
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					if i >= 2 { // a busy machine may not have come to it: what is closed stays so
 						return
 					}
+				default:
 				}
-			}()
-			<-begun
-			return func() {
-				t.Helper()
-				close(done)
-				if said := <-ended; said != "" {
-					t.Fatal(said)
+				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+				c, err := client.Dial(ctx, "tcp", at)
+				cancel()
+				if err == nil {
+					_ = c.Close()
+					ended <- fmt.Sprintf("the knock %d was answered", i)
+				}
+				if i == 0 {
+					close(begun)
+				}
+				if err == nil {
+					return
 				}
 			}
+		}()
+		<-begun
+		return func() {
+			t.Helper()
+			close(done)
+			if said := <-ended; said != "" {
+				t.Fatal(said)
+			}
 		}
-		h := newHost(t, o)
-		apply(t, h, held...)
-		stop := knock("10.96.0.10:22")
-		must(t, h.Release(t.Context()))
-		stop()
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
+	}
+	h := newHost(t, o)
+	apply(t, h, held...)
+	stop := knock("10.96.0.10:22")
+	must(t, h.Release(t.Context()))
+	stop()
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 
-		listen(t, 80)
-		h = newHost(t, o)
-		apply(t, h, held...)
-		checkAttempt(t, client, "10.96.0.10:80", open)
-		must(t, h.Refuse(t.Context()))
-		stop = knock("10.96.0.10:80")
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32")
-		must(t, h.Release(t.Context()))
-		stop()
+	listen(t, 80)
+	h = newHost(t, o)
+	apply(t, h, held...)
+	checkAttempt(t, client, "10.96.0.10:80", open)
+	must(t, h.Refuse(t.Context()))
+	stop = knock("10.96.0.10:80")
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32")
+	must(t, h.Release(t.Context()))
+	stop()
 
-		h = newHost(t, o)
-		apply(t, h, held...)
-		must(t, h.Close())
-		stop = knock("10.96.0.11:80")
-		_, err := Cleanup(t.Context(), o, false)
-		must(t, err)
-		stop()
-	})
+	h = newHost(t, o)
+	apply(t, h, held...)
+	must(t, h.Close())
+	stop = knock("10.96.0.11:80")
+	_, err := Cleanup(t.Context(), o, false)
+	must(t, err)
+	stop()
 }

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,54 +12,40 @@ import (
 // TestSwitch has the mode change under frontends of every kind, as it does while another takes over: each mode finds what
 // it needs, and what only another needs is gone.
 func TestSwitch(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, client := network(t)
-		l.Host().Sysctl(forward4, "1")
-		l.Host().Sysctl(forward6, "1")
-		warm(t)
-		before := everything(t)
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
-		listen(t, 80)
-		userspace, iptables, ipvs := dataplane.Needs{}, dataplane.Needs{Forward: true, Marked: true, Resets: true}, dataplane.Needs{Forward: true, LocalIn: true}
-		for _, m := range []dataplane.Needs{
-			userspace, userspace.And(ipvs), ipvs, ipvs.And(iptables), iptables, iptables.And(ipvs), ipvs, ipvs.And(userspace), userspace, iptables, userspace,
-		} {
-			frontends := []*balancer.Frontend{
-				frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
-				frontend("10.96.0.12:80", dropping),
-			}
-			if m.LocalIn { // the others take it for nat
-				frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
-			}
-			h.SetMode(m)
-			apply(t, h, frontends...)
-			apply(t, h, frontends...) // direct frontends that are gone take a second round
-			checkIntact(t, h)
-			checkAttempt(t, client, "10.96.0.11:80", open)
-			checkAttempt(t, client, "10.96.0.12:80", silence)
-			checkAttempt(t, client, "10.96.0.10:81", refused)
-			if p := h.Problems(); len(p) != 0 {
-				t.Errorf("%+v: problems: %v", m, p)
-			}
-			if backend == xtables.NFT {
-				if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
-					t.Errorf("%+v: rules that keep from tracking: %t", m, got)
-				}
-				continue
-			}
-			sets := strings.Fields(l.Host().Exec("ipset", "list", "-n"))
-			for _, name := range []string{"vipd-arrived4", "vipd-arrived6", "vipd-direct4", "vipd-direct6", "vipd-tunnels6"} {
-				if got := slices.Contains(sets, name); got != m.LocalIn {
-					t.Errorf("%+v: set %s is there: %t", m, name, got)
-				}
-			}
-			if got := strings.Contains(l.Host().Exec("iptables-"+string(backend)+"-save", "-t", "raw"), "VIPD"); got != m.LocalIn {
-				t.Errorf("%+v: rules in table raw: %t", m, got)
-			}
+	l, client := network(t)
+	l.Host().Sysctl(forward4, "1")
+	l.Host().Sysctl(forward6, "1")
+	warm(t)
+	before := everything(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	listen(t, 80)
+	userspace, iptables, ipvs := dataplane.Needs{}, dataplane.Needs{Forward: true, Marked: true, Resets: true}, dataplane.Needs{Forward: true, LocalIn: true}
+	for _, m := range []dataplane.Needs{
+		userspace, userspace.And(ipvs), ipvs, ipvs.And(iptables), iptables, iptables.And(ipvs), ipvs, ipvs.And(userspace), userspace, iptables, userspace,
+	} {
+		frontends := []*balancer.Frontend{
+			frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
+			frontend("10.96.0.12:80", dropping),
 		}
-		finishNothing(t, h)
-		checkLeft(t, before)
-	})
+		if m.LocalIn { // the others take it for nat
+			frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
+		}
+		h.SetMode(m)
+		apply(t, h, frontends...)
+		apply(t, h, frontends...) // direct frontends that are gone take a second round
+		checkIntact(t, h)
+		checkAttempt(t, client, "10.96.0.11:80", open)
+		checkAttempt(t, client, "10.96.0.12:80", silence)
+		checkAttempt(t, client, "10.96.0.10:81", refused)
+		if p := h.Problems(); len(p) != 0 {
+			t.Errorf("%+v: problems: %v", m, p)
+		}
+		if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
+			t.Errorf("%+v: rules that keep from tracking: %t", m, got)
+		}
+	}
+	finishNothing(t, h)
+	checkLeft(t, before)
 }

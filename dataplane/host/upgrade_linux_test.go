@@ -126,11 +126,7 @@ func TestUpgrade(t *testing.T) {
 		if strings.Contains(saved, "VIPD-TRIAL") {
 			t.Error("VIPD-TRIAL is still there")
 		}
-		inputs, preroutings := 2, 1
-		if backend == xtables.NFT { // there iptables only accepts
-			inputs, preroutings = 1, 0
-		}
-		if strings.Count(saved, "-A INPUT ") != inputs || strings.Count(saved, "-A PREROUTING ") != preroutings {
+		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // iptables only accepts
 			t.Errorf("the jumps are\n%s", saved)
 		}
 		checkIntact(t, h)
@@ -149,122 +145,62 @@ func TestUpgrade(t *testing.T) {
 // TestBitChanges starts again with another bit for marks, beside an instance that was killed: nothing of the old is
 // left, and restrictions hold all the time.
 func TestBitChanges(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, client := network(t)
-		o := options(t, backend)
-		o.Interface, o.Mode.Forward = "lo", true
-		listen(t, 80)
-		web, kept := frontend("10.96.0.10:80", sources("192.0.2.0/24")), frontend("10.96.0.12:80", snat(balancer.NeverSNAT))
-		h := newHost(t, o)
+	l, client := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface, o.Mode.Forward = "lo", true
+	listen(t, 80)
+	web, kept := frontend("10.96.0.10:80", sources("192.0.2.0/24")), frontend("10.96.0.12:80", snat(balancer.NeverSNAT))
+	h := newHost(t, o)
+	apply(t, h, web, frontend("10.96.0.11:80"), kept)
+	stop := knock(t, client, "10.96.0.10:80")
+	for _, bit := range []int{31, 0, 20} {
+		must(t, h.Close())
+		o.MasqueradeBit = bit
+		h = newHost(t, o)
 		apply(t, h, web, frontend("10.96.0.11:80"), kept)
-		stop := knock(t, client, "10.96.0.10:80")
-		for _, bit := range []int{31, 0, 20} {
-			must(t, h.Close())
-			o.MasqueradeBit = bit
-			h = newHost(t, o)
-			apply(t, h, web, frontend("10.96.0.11:80"), kept)
-			saved, form := l.Host().Exec("iptables-"+string(backend)+"-save"), "%#x/%#[1]x"
-			if backend == xtables.NFT {
-				saved, form = l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "0x%08x"
+		saved := l.Host().Exec("nft", "list", "table", "ip", "vipd-guard")
+		ours := guard.MarkBits(bit)
+		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // ours, and that the source stays
+			want := fmt.Sprintf("0x%08x", mark)
+			if !strings.Contains(saved, want) {
+				t.Errorf("bit %d: there is no %s in\n%s", bit, want, saved)
 			}
-			ours := guard.MarkBits(bit)
-			for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // ours, and that the source stays
-				want := fmt.Sprintf(form, mark)
-				if !strings.Contains(saved, want) {
-					t.Errorf("bit %d: there is no %s in\n%s", bit, want, saved)
-				}
-			}
-			for _, old := range []string{"0x4000/", "0x8000/", "0x10000/", "0x00004000", "0x00008000"} { // of bit 14
-				if strings.Contains(saved, old) {
-					t.Errorf("bit %d: %s is left in\n%s", bit, old, saved)
-				}
-			}
-			if n := strings.Count(saved, " -j VIPD-INPUT\n") + strings.Count(saved, " -j VIPD-POSTROUTING\n"); backend == xtables.Legacy && n != 2 {
-				t.Errorf("bit %d: %d jumps in\n%s", bit, n, saved)
-			}
-			checkAttempt(t, client, "10.96.0.11:80", open)
-			checkIntact(t, h)
 		}
-		stop()
-	})
+		for _, old := range []string{"0x00004000", "0x00008000"} { // of bit 14
+			if strings.Contains(saved, old) {
+				t.Errorf("bit %d: %s is left in\n%s", bit, old, saved)
+			}
+		}
+		checkAttempt(t, client, "10.96.0.11:80", open)
+		checkIntact(t, h)
+	}
+	stop()
 }
 
 // TestRenderIsWhatIsThere compares what is rendered with what the kernel was given.
 func TestRenderIsWhatIsThere(t *testing.T) {
-	t.Run("nft", func(t *testing.T) {
-		l, _ := network(t)
-		o := options(t, xtables.NFT)
-		o.Interface, o.Mode.Forward = "lo", true
-		h := newHost(t, o)
-		frontends := examples()
-		apply(t, h, frontends...)
-		listed := func() (words []string) { // elements have no order
-			out := l.Host().Exec("nft", "-s", "list", "table", "ip", "vipd-guard") + l.Host().Exec("nft", "-s", "list", "table", "ip6", "vipd-guard")
-			words = strings.FieldsFunc(out, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })
-			for i := range words {
-				words[i] = strings.TrimPrefix(strings.TrimSpace(words[i]), "elements = ")
-			}
-			slices.Sort(words)
-			return words
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface, o.Mode.Forward = "lo", true
+	h := newHost(t, o)
+	frontends := examples()
+	apply(t, h, frontends...)
+	listed := func() (words []string) { // elements have no order
+		out := l.Host().Exec("nft", "-s", "list", "table", "ip", "vipd-guard") + l.Host().Exec("nft", "-s", "list", "table", "ip6", "vipd-guard")
+		words = strings.FieldsFunc(out, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })
+		for i := range words {
+			words[i] = strings.TrimPrefix(strings.TrimSpace(words[i]), "elements = ")
 		}
-		there := listed()
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader("delete table ip vipd-guard\ndelete table ip6 vipd-guard\n" + guard.Render(o.Guard(), frontends, h.view.interfaces()))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("nft: %v\n%s", err, out)
-		}
-		if rendered := listed(); !slices.Equal(rendered, there) {
-			t.Errorf("rendered:\n%s\nthere:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
-		}
-	})
-	t.Run("legacy", func(t *testing.T) {
-		const backend = xtables.Legacy
-		network(t)
-		o := options(t, backend)
-		o.Interface, o.Mode.Forward = "lo", true
-		h := newHost(t, o)
-		frontends := examples()
-		apply(t, h, frontends...)
-		var got []string
-		for _, cmd := range []string{"ipset save", "iptables-" + string(backend) + "-save", "ip6tables-" + string(backend) + "-save"} {
-			words := strings.Fields(cmd)
-			out, err := exec.Command(words[0], words[1:]...).Output()
-			must(t, err)
-			for line := range strings.Lines(string(out)) {
-				line = strings.TrimSpace(line)
-				if name, rest, ok := strings.Cut(line, " hashsize "); ok { // the kernel's own affair
-					_, most, _ := strings.Cut(rest, "maxelem ")
-					line = name + " maxelem " + strings.Fields(most)[0]
-				}
-				if strings.HasPrefix(line, "create vipd") || strings.HasPrefix(line, "add vipd") || strings.HasPrefix(line, "-A ") {
-					got = append(got, line)
-				}
-			}
-		}
-		var want []string
-		for line := range strings.Lines(guard.Render(o.Guard(), frontends, h.view.interfaces())) {
-			line = strings.TrimSpace(line)
-			if base, ok := strings.CutPrefix(line, "-I "); ok {
-				line = "-A " + strings.Replace(base, " 1 ", " ", 1)
-			}
-			if line[0] == '-' || line[0] == 'a' || line[0] == 'c' {
-				want = append(want, line)
-			}
-		}
-		slices.Sort(got)
-		slices.Sort(want)
-		for _, line := range got {
-			if !slices.Contains(want, line) {
-				t.Errorf("only in the kernel: %s", line)
-			}
-		}
-		for _, line := range want {
-			if !slices.Contains(got, line) {
-				t.Errorf("only rendered: %s", line)
-			}
-		}
-		if len(got) != len(want) {
-			t.Errorf("%d lines in the kernel, %d rendered", len(got), len(want))
-		}
-	})
+		slices.Sort(words)
+		return words
+	}
+	there := listed()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader("delete table ip vipd-guard\ndelete table ip6 vipd-guard\n" + guard.Render(o.Guard(), frontends, h.view.interfaces()))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+	if rendered := listed(); !slices.Equal(rendered, there) {
+		t.Errorf("rendered:\n%s\nthere:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
+	}
 }

@@ -42,20 +42,17 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// elsewhere are the cases that make soak alone runs. With the nft backend they are about what rules and sets mean, whose
-// text is the same with both, and for which both ask the same matches of the kernel. How this backend writes, replaces
+// elsewhere are the cases that make soak alone runs. With the nft backend they are about the meaning of rules, whose text is
+// the same with both, and for which both need the same matches of the kernel. How this backend writes, replaces
 // and finds rules is shown by the cases that remain, and by the guard of nftables mode, which is damaged in all ways. With
-// the legacy backend it is what breaks the guard alone, which TestDrift of dataplane/host does too, and one address of several.
+// the legacy backend they are damages of the guard alone, which TestDrift of dataplane/host shows, and of one address of several.
 func elsewhere(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
-	if backend == xtables.Legacy {
-		skip["routed/port-reuse"] = "its guard in ipsets does not follow connections to dead endpoints"
-	}
 	if wait.Soaking() {
 		return skip
 	}
 	if backend == xtables.Legacy {
-		for _, damage := range []string{"chain-filter", "chain-mangle", "entries", "entry", "entry6", "address"} {
+		for _, damage := range []string{"guard-deleted", "guard-flushed", "guard-bypassed", "guard-emptied", "entry", "entry6", "address"} {
 			skip["damage/"+damage] = "make soak runs it: TestDrift of dataplane/host, and the other damages, show the same"
 		}
 		return skip
@@ -70,7 +67,7 @@ func elsewhere(backend xtables.Variant) map[string]string {
 		skip["layouts/"+layout] = why
 	}
 	for _, damage := range []string{
-		"entries", "sets", "addresses", "entry", "entry6", "address", "others-first", "guard-bypassed", "guard-emptied", "guard-flushed",
+		"sets", "addresses", "entry", "entry6", "address", "others-first", "guard-bypassed", "guard-emptied", "guard-flushed",
 	} {
 		skip["damage/"+damage] = why
 	}

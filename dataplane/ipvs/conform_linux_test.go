@@ -70,7 +70,7 @@ func elsewhere() map[string]string {
 	for _, name := range []string{
 		"arrival", "foreign", "policy-drop", "snat", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
 		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
-		"damage/chain-filter", "damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
+		"damage/chain-filter", "damage/rules", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
 		"routed/spread", "routed/hashes", "routed/source-ranges", "damage/addresses",
 	} {
 		skip[name] = "make soak runs it here: other modes show the same"
@@ -143,7 +143,7 @@ func scratches() map[string]func(t testing.TB) {
 // dataplane/host have all of that.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {
-		for _, name := range []string{"chain-nat", "chain-filter", "chain-mangle", "entries", "entry6", "jumps", "rules", "sets", "entry"} {
+		for _, name := range []string{"chain-nat", "chain-filter", "entry6", "jumps", "rules", "sets", "entry"} {
 			delete(damages, name)
 		}
 	}

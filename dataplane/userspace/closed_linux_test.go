@@ -14,7 +14,6 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -295,52 +294,30 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-func TestBackendOfIptables(t *testing.T) {
+// TestRemovesRedirectsOfEarlierVersions puts up the rules of iptables that an earlier version led clients by, in both variants: a
+// start removes them, and they no longer decide.
+func TestRemovesRedirectsOfEarlierVersions(t *testing.T) {
 	w := newTown(t)
 	w.serve()
-	lab.Need(t, "iptables-legacy", "ip6tables-legacy")
+	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft")
 	all := w.four(t, 80)
-	for _, b := range []Variant{xtables.Legacy, xtables.NFT, xtables.Legacy} { // each removes what the one before left
-		d := start(t, Options{Intercept: Redirect, Variant: b})
-		if _, err := d.Observe(t.Context()); err != nil {
-			t.Fatal(err)
+	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft"} {
+		w.Host().Exec(tool, "-t", "nat", "-N", "VIPD-US")
+		w.Host().Exec(tool, "-t", "nat", "-A", "VIPD-US", "-p", "tcp", "--dport", "80", "-j", "REDIRECT", "--to-ports", "9")
+		for _, base := range []string{"PREROUTING", "OUTPUT"} {
+			w.Host().Exec(tool, "-t", "nat", "-I", base, "1", "-j", "VIPD-US")
 		}
-		d.apply(all...)
-		wantServed(t, w, all...)
-		saved, ruleset := w.Host().Exec("iptables-legacy-save"), w.Host().Exec("nft", "list", "ruleset")
-		if legacy, native := strings.Contains(saved, "-A VIPD-US -d 10.96.0.1/32"), strings.Contains(ruleset, "vipd-redirect"); legacy != (b == xtables.Legacy) || native == legacy {
-			t.Errorf("asked for %s: there are rules of iptables: %v, and a table of nftables: %v", b, legacy, native)
-		}
-		if damage, err := d.Observe(t.Context()); err != nil || len(damage.Damage) > 0 {
-			t.Errorf("%s: got the damage %q, %v", b, damage.Damage, err)
-		}
-		damages := []string{"nft flush map ip vipd-redirect ports"}
-		if b == xtables.Legacy {
-			damages = legacyDamages()
-		}
-		w.wantMended(t, d, all, damages)
 	}
-}
-
-func TestTheTrialNeedsRedirects(t *testing.T) {
-	w := newTown(t)
-	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} { // as a kernel without the nat table
-		path := strings.TrimSpace(w.Host().Exec("sh", "-c", "command -v "+tool+"-restore"))
-		dir := t.TempDir()
-		for _, name := range []string{tool, tool + "-restore", tool + "-save"} {
-			script := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", strings.TrimSuffix(path, "-restore")+strings.TrimPrefix(name, tool))
-			if name == tool+"-restore" {
-				script = fmt.Sprintf("#!/bin/sh\nin=$(cat); case \"$in\" in *nat*) echo \"line 1: no table nat\" >&2; exit 1;; esac\necho \"$in\" | exec %s \"$@\"\n", path)
-			}
-			if err := os.WriteFile(dir+"/"+name, []byte(script), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	d := start(t, Options{Intercept: Redirect})
+	if _, err := d.Observe(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	d := start(t, Options{Intercept: Auto, Variant: xtables.Legacy})
-	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "no table nat") {
-		t.Errorf("got %q, want bind, because there is no nat table", d.Traits().Detail)
+	d.apply(all...)
+	wantServed(t, w, all...)
+	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft"} {
+		if saved := w.Host().Exec(tool + "-save"); strings.Contains(saved, "VIPD") {
+			t.Errorf("%s still has\n%s", tool, saved)
+		}
 	}
 }
 

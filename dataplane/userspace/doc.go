@@ -47,9 +47,8 @@
 //
 // # Redirect
 //
-// One table of nf_tables a family, vipd-redirect, has a map from frontends to ports (vipd/dataplane/guard, Redirects); on hosts
-// without nf_tables it is a chain of iptables with one rule a frontend, which suits hundreds. TCP frontends share a port; a
-// connection made straight to it is reset. Frontends without active backends lead to ports that are held and closed, or silent:
+// One table of nf_tables a family, vipd-redirect, has a map from frontends to ports (vipd/dataplane/guard, Redirects). TCP
+// frontends share a port; a connection made straight to it is reset. Frontends without active backends lead to ports that are held and closed, or silent:
 // without a redirect, any program of the host that listens on the port would get the clients. A UDP frontend has a port of its
 // own, and serves clients that find it as it serves those that come through the VIP. When the redirect of a UDP frontend comes
 // or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed: but for

@@ -1,30 +1,22 @@
 package userspace
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/xtables"
 )
-
-// probing bounds the trials of redirects.
-const probing = 30 * time.Second
 
 // newInterception returns what was asked for, and how it came to that in words.
 func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	want := o.Intercept
-	ctx, cancel := context.WithTimeout(context.Background(), probing)
-	defer cancel()
 	switch want {
 	case Bind:
 		return bind{}, "bind", nil
 	case Redirect, Auto, "":
-		r, err := newRedirect(ctx, d, cmp.Or(o.Variant, xtables.Auto))
+		r, err := newRedirect(d)
 		if err != nil && want == Redirect {
 			return nil, "", fmt.Errorf("intercepting by redirect: %w", err)
 		}

@@ -13,7 +13,6 @@ import (
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/xtables"
 )
 
 // redirect is the interception by netfilter (guard.Redirects): to one shared port for all TCP frontends of a family, and to a
@@ -53,7 +52,7 @@ type redirector interface {
 	Adopt()
 	Set(ctx context.Context, ports map[balancer.Key]uint16) error
 	Observe(ctx context.Context) (damage string, err error)
-	Intact(ctx context.Context) (string, error)
+	Intact() (string, error)
 	Close(ctx context.Context) error
 }
 
@@ -64,11 +63,11 @@ type closedPort struct {
 }
 
 // newRedirect finds out for which families redirects work. An error says why they do for none.
-func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*redirect, error) {
+func newRedirect(d *Dataplane) (*redirect, error) {
 	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
 	for _, family := range inet.Families() {
-		kernel, err := guard.NewRedirects(ctx, family, guard.Options{Variant: variant, Log: d.log})
+		kernel, err := guard.NewRedirects(family)
 		if err != nil {
 			reasons = errors.Join(reasons, err)
 			continue

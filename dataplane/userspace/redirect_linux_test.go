@@ -15,7 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/nft"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -323,35 +323,19 @@ func TestRedirectMendsDamage(t *testing.T) {
 func TestATrialLeavesRedirects(t *testing.T) {
 	w := newTown(t)
 	w.serve()
-	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
-		t.Run(string(variant), func(t *testing.T) {
-			d := start(t, Options{Intercept: Redirect, Variant: variant})
-			all := w.four(t, 80)
-			d.apply(all...)
-			trial, err := New(Options{Intercept: Redirect, Variant: variant})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := trial.Close(t.Context(), true); err != nil {
-				t.Error(err)
-			}
-			wantServed(t, w, all...)
-			if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
-				t.Errorf("Intact says %q, %v", reason, err)
-			}
-		})
+	d := start(t, Options{Intercept: Redirect})
+	all := w.four(t, 80)
+	d.apply(all...)
+	trial, err := New(Options{Intercept: Redirect})
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// legacyDamages break the rules of iptables-legacy.
-func legacyDamages() []string {
-	return []string{
-		"iptables-legacy -t nat -F",
-		"iptables-legacy -t nat -D OUTPUT -j VIPD-US",
-		"ip6tables-legacy -t nat -D PREROUTING -j VIPD-US",
-		"iptables-legacy -t nat -F VIPD-US",
-		"iptables-legacy -t nat -I VIPD-US 1 -j RETURN",
-		"iptables-legacy -t nat -R VIPD-US 2 -j RETURN",
+	if err := trial.Close(t.Context(), true); err != nil {
+		t.Error(err)
+	}
+	wantServed(t, w, all...)
+	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
+		t.Errorf("Intact says %q, %v", reason, err)
 	}
 }
 
@@ -443,11 +427,12 @@ func TestAutoFallsBackToBind(t *testing.T) {
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
 		t.Errorf("got %q, want redirect, which needs no program", d.Traits().Detail)
 	}
-	d := start(t, Options{Intercept: Auto, Variant: xtables.Legacy})
-	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "install iptables") {
+	claimTrials(t)
+	d := start(t, Options{Intercept: Auto})
+	if !strings.HasPrefix(d.Traits().Detail, "bind, because redirecting ipv4 by nf_tables: ") {
 		t.Errorf("got %q, want bind and why", d.Traits().Detail)
 	}
-	if _, err := New(Options{Intercept: Redirect, Variant: xtables.Legacy}); err == nil || !strings.Contains(err.Error(), "install iptables") {
+	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "operation not permitted") {
 		t.Errorf("got %v, want what is missing", err)
 	}
 	a := serveAt(t, "127.0.0.1:0", named("a"))
@@ -459,6 +444,28 @@ func TestAutoFallsBackToBind(t *testing.T) {
 	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect and bind") {
 		t.Errorf("got %v, want what is possible", err)
 	}
+}
+
+// claimTrials makes the trials of redirects fail until the test ends: their tables belong to another program.
+func claimTrials(t *testing.T) {
+	t.Helper()
+	conn, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var claim, free nft.Tx
+	for _, of := range []nft.Family{nft.IPv4, nft.IPv6} {
+		claim.ClaimTable(nft.Table{Family: of, Name: "vipd-redirect-trial"})
+		free.DeleteTable(nft.Table{Family: of, Name: "vipd-redirect-trial"})
+	}
+	if err := conn.Commit(&claim); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(conn.Commit(&free), conn.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestRedirectWhereLinksHaveNoAddresses but link-local ones, as with BGP unnumbered: these are what clients are redirected to.

@@ -142,7 +142,7 @@ func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 			continue
 		}
 		y.mu.Lock()
-		found, err := y.kernel.Intact(ctx)
+		found, err := y.kernel.Intact()
 		y.mu.Unlock()
 		if failed = errors.Join(failed, err); found != "" {
 			return found, failed

@@ -14,7 +14,6 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/dnat"
-	"vipd/dataplane/internal/xtables"
 )
 
 // Interception is how connections to a VIP reach the proxy.
@@ -30,9 +29,6 @@ const (
 	Bind Interception = "bind"
 )
 
-// Variant is where the redirect interception stands: legacy is iptables, the others are nf_tables where the kernel has it.
-type Variant = xtables.Variant
-
 // Rest is how long a backend that failed to take a connection is no one's first choice. After it, one new connection
 // tries it, and the others only once that one got through: a backend that swallows packets costs one client a second
 // one connect timeout, not every n-th client. Those that no other backend can take try it all the same.
@@ -43,8 +39,6 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept is how connections reach the proxy. Default Auto.
 	Intercept Interception
-	// Variant is where redirects stand. Default auto.
-	Variant Variant
 	// maxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.
 	maxDescriptors int

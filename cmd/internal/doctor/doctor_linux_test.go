@@ -89,9 +89,7 @@ func TestRealModes(t *testing.T) {
 	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
 	h = namespace(t)
-	if f := demand(t, h, "tools", Warning, "iptables is not installed"); !strings.Contains(f.Why, "on kernels without nf_tables there is no guard") {
-		t.Errorf("got %q, though nf_tables has the guard here", f.Why)
-	}
+	demand(t, h, "tools", Warning, "iptables is not installed")
 }
 
 // mode returns a real mode.

@@ -288,9 +288,9 @@ func TestFindings(t *testing.T) {
 			"firewall: problem: in FORWARD of iptables-nft, a rule of another program comes before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
 		{"a match is missing", func(m *made) {
-			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nconnmark\nstatistic\nbpf\n"
+			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nset\nstatistic\nbpf\n"
 		},
-			[]string{"kernel: warning: the kernel does not show the match xt_set"}},
+			[]string{"kernel: warning: the kernel does not show the match xt_connmark"}},
 		{"conntrack is near full", func(m *made) { m.files["/proc/sys/net/netfilter/nf_conntrack_count"] = "801" },
 			[]string{"kernel: warning: connection tracking has 801 of 1000 entries in use"}},
 		{"forwarding is off", func(m *made) {

@@ -51,15 +51,16 @@ type need struct {
 
 func needs() []need {
 	every := func(modes.Mode) bool { return true }
-	forwards := func(m modes.Mode) bool { return m.Forward }
+	only := func(name config.ModeName) func(modes.Mode) bool {
+		return func(m modes.Mode) bool { return m.Name == name }
+	}
 	return []need{
-		{"set", every, "without sets of addresses there are no source_ranges, and held addresses answer on every port"},
-		{"conntrack", every, "without it the guard can't tell new connections from others"},
-		{"connmark", forwards, "without it connections can't be told from those of others"},
-		{"statistic", func(m modes.Mode) bool { return m.Name == config.IPTablesMode }, "without it connections can't be spread over endpoints"},
-		{"addrtype", func(m modes.Mode) bool { return m.Name == config.IPVSMode },
-			"without it a policy DROP in OUTPUT holds for what virtual servers send on, too"},
-		{"bpf", forwards, "without it an endpoint can't reach itself through its own VIP"},
+		{"connmark", every, "without it a policy DROP of iptables also stops connections to services"},
+		{"conntrack", only(config.IPTablesMode), "without it iptables mode can't keep connections with their endpoints"},
+		{"set", only(config.IPTablesMode), "without sets of addresses iptables mode does not work"},
+		{"statistic", only(config.IPTablesMode), "without it connections can't be spread over endpoints"},
+		{"bpf", only(config.IPTablesMode), "without it the schedulers sh and mh choose at random"},
+		{"addrtype", only(config.IPVSMode), "without it a policy DROP in OUTPUT also stops what virtual servers forward"},
 	}
 }
 

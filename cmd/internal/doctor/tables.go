@@ -191,8 +191,7 @@ func checkTools(ctx context.Context, v *visit) {
 
 func (v *visit) noTables(program string) Finding {
 	f := warning(program+" is not installed",
-		"without it services do not work where a policy of iptables is DROP; on kernels without nf_tables there is no guard either "+
-			"(source_ranges, refused ports), and userspace mode listens on each VIP and port itself", "apt-get install iptables")
+		"without it services do not work where a policy of iptables is DROP", "apt-get install iptables")
 	if v.Config.Mode == config.IPTablesMode {
 		f.Level, f.Why = Problem, "the configuration asks for iptables mode"
 	}

@@ -40,7 +40,21 @@ type Mode struct {
 const TrialTime = 45 * time.Second
 
 // All returns the modes, the best first: auto takes the first that works.
-func All() []Mode { return []Mode{ipvsMode(), nftablesMode(), iptablesMode(), userspaceMode()} }
+func All() []Mode {
+	return []Mode{guarded(ipvsMode()), guarded(nftablesMode()), guarded(iptablesMode()), userspaceMode()}
+}
+
+// guarded is a mode that works only with the guard, which has to pass its own trial first.
+func guarded(m Mode) Mode {
+	trial := m.New
+	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+		if err := guard.Try(); err != nil {
+			return nil, err
+		}
+		return trial(ctx, c, log)
+	}
+	return m
+}
 
 // Find returns the mode of a name; false: this version does not have it.
 func Find(name config.ModeName) (Mode, bool) {
@@ -111,7 +125,7 @@ func userspaceMode() Mode {
 		Name: config.UserspaceMode,
 		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
 			return userspace.New(userspace.Options{
-				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept), Variant: userspace.Variant(c.IPTables.Backend),
+				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept),
 			})
 		},
 		Capabilities: userspace.Capabilities,

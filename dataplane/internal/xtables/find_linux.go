@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 
@@ -154,6 +155,11 @@ func (f *finder) unsupported(feature string, err error) error {
 		need = "needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, and write access to /run/xtables.lock: run as root"
 	}
 	return &UnsupportedError{Feature: feature, Need: need, Err: err}
+}
+
+// HasTable reports whether the table may have rules. To ask the legacy variant for a table loads it, which costs all packets.
+func (t *Tool) HasTable(table string) bool {
+	return t.variant == NFT || slices.Contains(legacyTables(t.family), table)
 }
 
 // legacyTables reads the loaded tables from the kernel, as the calling thread sees it.

@@ -15,9 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
-	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
-	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	testwait "vipd/test/wait"
 )
@@ -35,8 +33,8 @@ func nftables(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// TestNativePlansLoad: nft takes what is rendered, and reads its own listing of it back.
-func TestNativePlansLoad(t *testing.T) {
+// TestPlansLoad: nft takes what is rendered, and reads its own listing of it back.
+func TestPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
 	for _, m := range []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}} {
@@ -45,7 +43,7 @@ func TestNativePlansLoad(t *testing.T) {
 		for _, f := range inet.Families() {
 			w := modelled(Options{Mode: m, MasqueradeBit: 14}, f, frontends, []Interface{{"lo", 1}})
 			w.own(map[inet.Family]netip.Addr{inet.IPv4: addrOf("10.96.0.1"), inet.IPv6: addrOf("fd00:96::1")}[f], 1)
-			renderNative(&b, w)
+			w.render(&b)
 		}
 		nftables(t, b.String(), "-f", "-")
 		nftables(t, "flush ruleset\n"+nftables(t, "", "list", "ruleset"), "-f", "-")
@@ -53,23 +51,23 @@ func TestNativePlansLoad(t *testing.T) {
 	}
 }
 
-// nativeHistory is a guard in the kernel's nf_tables with what was asked of it.
-type nativeHistory struct {
+// history is a guard in the kernel's nf_tables with what was asked of it.
+type history struct {
 	*testing.T
 	r             *rand.Rand
 	conn          *nft.Conn
-	g             *native
+	g             *family
 	want, applied map[balancer.Key]*balancer.Frontend
 	held, owned   map[netip.Addr]bool
 }
 
 // restart makes another guard over what is there.
-func (h *nativeHistory) restart(m dataplane.Needs) {
-	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler), Tools: func(_ context.Context, f inet.Family) (Tool, error) {
-		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "nothing"}
-	}}
+func (h *history) restart(m dataplane.Needs) {
+	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler)}
 	w := newWanted(inet.IPv4, o)
-	h.g = newNative(w, h.conn, newAcceptor(w, o, h.conn), func(context.Context) error { return nil })
+	h.g = newFamily(w, newAcceptor(inet.IPv4, o))
+	h.g.table.Conn, h.g.accept.conn = h.conn, h.conn
+	h.g.accept.find = func(context.Context) (filterTool, error) { return nil, errors.New("there is no iptables here") }
 	for a := range h.held {
 		w.hold(a, 1)
 	}
@@ -84,13 +82,13 @@ func (h *nativeHistory) restart(m dataplane.Needs) {
 	}
 }
 
-// nativeModes are those that histories change between.
-func nativeModes() []dataplane.Needs {
+// someModes are those that histories change between.
+func someModes() []dataplane.Needs {
 	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}}
 }
 
 // specified is what each set shall hold, from scratch.
-func (h *nativeHistory) specified() map[string]entries {
+func (h *history) specified() map[string]entries {
 	all := map[string]entries{}
 	for _, s := range setDefs() {
 		collect := func(frontends map[balancer.Key]*balancer.Frontend) entries {
@@ -114,7 +112,7 @@ func (h *nativeHistory) specified() map[string]entries {
 		default:
 			both := collect(h.applied)
 			all[s.name] = collect(h.want)
-			maps.DeleteFunc(all[s.name], func(e ipset.Entry, _ bool) bool { return !both[e] })
+			maps.DeleteFunc(all[s.name], func(e entry, _ bool) bool { return !both[e] })
 		}
 	}
 	plain := all[frontendsSet]
@@ -123,7 +121,7 @@ func (h *nativeHistory) specified() map[string]entries {
 			delete(plain, e)
 		}
 	}
-	maps.DeleteFunc(all[clampsSet], func(e ipset.Entry, _ bool) bool { // the least counts
+	maps.DeleteFunc(all[clampsSet], func(e entry, _ bool) bool { // the least counts
 		for x := range all[clampsSet] {
 			if at(x) == at(e) && x.MSS < e.MSS {
 				return true
@@ -137,7 +135,7 @@ func (h *nativeHistory) specified() map[string]entries {
 	if !h.g.mode.LocalIn {
 		clear(all[quietSet])
 	}
-	maps.DeleteFunc(all[allowedSet], func(e ipset.Entry, _ bool) bool { // the kernel takes no network beside one that has it
+	maps.DeleteFunc(all[allowedSet], func(e entry, _ bool) bool { // the kernel takes no network beside one that has it
 		for wider := range all[allowedSet] {
 			if at(wider) == at(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
 				return true
@@ -149,7 +147,7 @@ func (h *nativeHistory) specified() map[string]entries {
 }
 
 // check compares the kernel with what is specified, and the rules with those of chains that are written afresh.
-func (h *nativeHistory) check(seed uint64, step int) {
+func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
 		if there, err := h.conn.HasTable(h.g.layout.table); there || err != nil {
@@ -185,7 +183,7 @@ func (h *nativeHistory) check(seed uint64, step int) {
 }
 
 // damage has somebody else change the table, and the guard has to notice.
-func (h *nativeHistory) damage(seed uint64, step int) {
+func (h *history) damage(seed uint64, step int) {
 	h.Helper()
 	if !h.g.ready {
 		return
@@ -204,9 +202,9 @@ func (h *nativeHistory) damage(seed uint64, step int) {
 	h.g.resync()
 }
 
-// TestNativeHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
+// TestHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
 // changes of the mode and damage by others.
-func TestNativeHistories(t *testing.T) {
+func TestHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
 	conn, err := nft.Open()
@@ -215,13 +213,13 @@ func TestNativeHistories(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	for seed := range uint64(testwait.Soak(8, 100)) {
-		h := &nativeHistory{
+		h := &history{
 			T: t, r: rand.New(rand.NewPCG(seed, 5)), conn: conn, want: map[balancer.Key]*balancer.Frontend{},
 			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{}, owned: map[netip.Addr]bool{},
 		}
 		h.restart(dataplane.Needs{})
 		for step := range 30 {
-			m := nativeModes()[h.r.IntN(4)]
+			m := someModes()[h.r.IntN(4)]
 			switch h.r.IntN(8) {
 			case 0:
 				h.restart(m)
@@ -263,7 +261,7 @@ func TestNativeHistories(t *testing.T) {
 				for place, near := range m.near {
 					for e := range near {
 						if m.count[e]+m.asked[e] == 0 && !m.have[e] {
-							t.Fatalf("seed %d step %d: set %s remembers %v at %v, which nothing wants and the kernel does not have", seed, step, m.name, e, place)
+							t.Fatalf("seed %d step %d: set %s remembers %v at %v, which nothing wants and the kernel does not have", seed, step, m.def.name, e, place)
 						}
 					}
 				}
@@ -271,99 +269,6 @@ func TestNativeHistories(t *testing.T) {
 		}
 		if err := h.g.leave(t.Context()); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// blindTool is iptables whose rules can't be listed for as long as blind is set.
-type blindTool struct {
-	*xtables.Tool
-	blind *bool
-}
-
-func (b blindTool) Prints(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.Print, error) {
-	if *b.blind {
-		return nil, errors.New("the rules changed while they were listed")
-	}
-	return b.Tool.Prints(ctx, table, prefix, chains)
-}
-
-// beside is a guard of one frontend on a host with filters of iptables.
-func beside(t *testing.T, blind *bool) *native {
-	t.Helper()
-	lab.Require(t)
-	lab.Need(t, "nft", "iptables-nft")
-	conn, err := nft.Open()
-	if err == nil {
-		err = conn.Listen()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { nftables(t, "", "flush", "ruleset"); _ = conn.Close() })
-	iptables(t, "-P", "FORWARD", "DROP")
-	o := Options{Mode: dataplane.Needs{Forward: true}, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler), Tools: func(ctx context.Context, f inet.Family) (Tool, error) {
-		tool, err := xtables.Find(ctx, f, xtables.NFT, slog.New(slog.DiscardHandler))
-		return blindTool{tool, blind}, err
-	}}
-	w := newWanted(inet.IPv4, o)
-	w.want(frontend("10.96.0.10:80"), 1, false)
-	w.want(frontend("10.96.0.10:80"), 1, true)
-	return newNative(w, conn, newAcceptor(w, o, conn), func(context.Context) error { return nil })
-}
-
-func iptables(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command("iptables-nft", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("iptables-nft %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-// TestAcceptsAgainWhatWasNotProved: rules that could not be looked at after they were written are written again.
-func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
-	blind := true
-	g := beside(t, &blind)
-	if err := g.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	iptables(t, "-F") // a firewall is loaded again
-	iptables(t, "-X")
-	blind = false
-	if err := g.finish(t.Context()); err != nil || !strings.Contains(iptables(t, "-S"), "-A VIPD-FORWARD -j ACCEPT") {
-		t.Errorf("%v\n%s", err, iptables(t, "-S"))
-	}
-}
-
-// TestDriftBesideABlindAcceptor: where iptables' filters can't be looked at, what is missing of the table is noticed.
-func TestDriftBesideABlindAcceptor(t *testing.T) {
-	blind := false
-	g := beside(t, &blind)
-	if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	blind = true
-	iptables(t, "-A", "INPUT", "-s", "192.0.2.1")
-	nftables(t, "delete table ip vipd-guard", "-f", "-")
-	if reason, err := g.intact(t.Context()); reason == "" || err == nil {
-		t.Errorf("got %q, %v; want what is missing, and the error", reason, err)
-	}
-}
-
-// TestFiltersWithoutIptables: that clients meet a policy DROP where there is no iptables to accept them is a problem in each mode.
-func TestFiltersWithoutIptables(t *testing.T) {
-	for _, m := range nativeModes() {
-		g := beside(t, new(bool))
-		g.mode = m
-		g.accept.tool = func(context.Context) (Tool, error) {
-			return nil, &xtables.UnsupportedError{Need: "iptables"}
-		}
-		if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		if all := g.problems(); len(all) != 1 || !strings.Contains(all[0].Text, "policy of FORWARD or INPUT is DROP") {
-			t.Errorf("%+v: got %v", m, all)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"errors"
 	"net/netip"
 
 	"vipd/balancer"
@@ -13,3 +14,6 @@ import (
 func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Object, allowed bool, err error) {
 	return nil, f.Allows(client), nil
 }
+
+// Try says that the guard needs Linux.
+func Try() error { return errors.New("it needs Linux") }

@@ -1,0 +1,119 @@
+package guard
+
+import (
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/dataplane/internal/inet"
+	"vipd/test/lab"
+)
+
+// putFormer gives the host all chains and ipsets of an earlier version's guard, in one variant of iptables and both families, and
+// a chain and a set of another program.
+func putFormer(t *testing.T, variant string) {
+	t.Helper()
+	for _, of := range inet.Families() {
+		var sets, rules strings.Builder
+		family := map[inet.Family]string{inet.IPv4: "inet", inet.IPv6: "inet6"}[of]
+		for _, name := range formerSets(of) {
+			fmt.Fprintf(&sets, "create %s hash:ip,port family %s\n", name, family)
+		}
+		fmt.Fprintf(&sets, "create other%s hash:ip family %s\n", of.Digit(), family)
+		for _, table := range append(formerTables(), formerRedirects()...) {
+			fmt.Fprintf(&rules, "*%s\n", table.name)
+			for _, c := range table.chains {
+				fmt.Fprintf(&rules, ":%s - [0:0]\n", c)
+			}
+			for i, c := range table.chains[1:] {
+				fmt.Fprintf(&rules, "-A %s -m set --match-set vipd-held%s dst,dst -j %s\n", table.chains[i], of.Digit(), c)
+			}
+			for _, base := range table.bases {
+				fmt.Fprintf(&rules, "-I %s 1 -m connmark --mark 0x8000/0x8000 -j %s\n", base, table.chains[0])
+			}
+			rules.WriteString("COMMIT\n")
+		}
+		rules.WriteString("*filter\n:OTHER - [0:0]\n-A INPUT -j OTHER\nCOMMIT\n")
+		feed(t, sets.String(), "ipset", "restore")
+		feed(t, rules.String(), of.Program()+"-"+variant+"-restore", "--noflush", "-w")
+	}
+}
+
+func feed(t *testing.T, input, program string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s\n%s", program, err, out, input)
+	}
+}
+
+// formerLeft is what there is of iptables' rules and ipsets.
+func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
+	t.Helper()
+	return l.Host().Exec("iptables-"+variant+"-save") + l.Host().Exec("ip6tables-"+variant+"-save") + l.Host().Exec("ipset", "list", "-n")
+}
+
+// TestFormerGuard removes what an earlier version left in each variant of iptables, by the guard that takes its place and by a
+// cleanup, and nothing of others. A dry run changes nothing, and says what the cleanup does.
+func TestFormerGuard(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy", "ipset", "nft")
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			l := lab.New(t)
+			putFormer(t, variant)
+			before := formerLeft(t, l, variant)
+			would, err := Cleanup(t.Context(), true)
+			if after := formerLeft(t, l, variant); err != nil || after != before {
+				t.Fatalf("a dry run: %v\n%s\nbefore:\n%s", err, after, before)
+			}
+			did, err := Cleanup(t.Context(), false)
+			if err != nil || !slices.Equal(did, would) || len(did) != 2*(len(formerTables())+len(formerSets(inet.IPv4))) {
+				t.Errorf("the cleanup did, with the error %v,\n%s\nand would have done\n%s", err, strings.Join(did, "\n"), strings.Join(would, "\n"))
+			}
+			if did, err := CleanupRedirects(t.Context(), false); err != nil || len(did) != 2 {
+				t.Errorf("redirects: %q, %v", did, err)
+			}
+			checkNoFormer(t, l, variant)
+			if did, err := Cleanup(t.Context(), false); err != nil || len(did) > 0 {
+				t.Errorf("a second cleanup did %q, %v", did, err)
+			}
+			removeOthers(l, variant)
+
+			putFormer(t, variant)
+			for _, of := range inet.Families() {
+				if err := removeFormer(t.Context(), of, slog.New(slog.DiscardHandler)); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := CleanupRedirects(t.Context(), false); err != nil {
+				t.Error(err)
+			}
+			checkNoFormer(t, l, variant)
+			removeOthers(l, variant)
+		})
+	}
+}
+
+// removeOthers removes what putFormer gave the host of another program.
+func removeOthers(l *lab.Lab, variant string) {
+	for _, line := range []string{"iptables-" + variant + " -F", "iptables-" + variant + " -X", "ip6tables-" + variant + " -F", "ip6tables-" + variant + " -X", "ipset destroy"} {
+		words := strings.Fields(line)
+		l.Host().Exec(words[0], words[1:]...)
+	}
+}
+
+func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
+	t.Helper()
+	left := formerLeft(t, l, variant)
+	if strings.Contains(left, "VIPD-") || strings.Contains(left, "vipd-") {
+		t.Errorf("it left\n%s", left)
+	}
+	if strings.Count(left, "-A INPUT -j OTHER") != 2 || !strings.Contains(left, "other4") || !strings.Contains(left, "other6") {
+		t.Errorf("another program's are missing in\n%s", left)
+	}
+}
