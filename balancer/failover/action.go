@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Action is something that is to be done. Actions are carried out in order.
+// Action is a step for the process to carry out. Actions are carried out in order.
 type Action interface{ action() }
 
-// Send sends a message to a peer: from each of this node's addresses, or from the one that On names.
+// Send sends a message to a peer, from each of this node's addresses or from one.
 type Send struct {
 	To      string
 	On      int // an index of Member.At; -1 means all
 	Message Message
 }
 
-// Write is a transaction in etcd. Its outcome is told to Node.Wrote.
+// Write is a transaction in etcd. [Node.Wrote] receives its outcome.
 type Write struct {
 	ID     int
 	If     []Condition
@@ -23,7 +23,7 @@ type Write struct {
 	Delete []Key
 }
 
-// Condition holds if the record was last changed at the revision; 0 means that there must be none.
+// Condition holds if the record was last changed at the revision; 0 means it must not exist.
 type Condition struct {
 	Key
 	Revision int64
@@ -35,43 +35,43 @@ type Put struct {
 	Text []byte
 }
 
-// CloseGate closes the gate, so that refreshes of the session before open it no more, and then takes all addresses of VIPs
-// away. Node.Closed is told when both are done; until then it is to be tried again.
+// CloseGate closes the gate, so earlier refreshes no longer open it, and then removes all addresses of VIPs. [Node.Closed] is called when
+// both are done; until then the process tries again.
 type CloseGate struct{}
 
-// OpenGate opens the gate; Node.Opened is told.
+// OpenGate opens the gate. [Node.Opened] receives the result.
 type OpenGate struct{}
 
 // Bind adds addresses to their devices and announces them.
 type Bind struct{ Addrs []netip.Addr }
 
-// Unbind takes addresses away. With an ID, Node.Unbound is told when they are.
+// Unbind removes addresses. If it has an ID, [Node.Unbound] is called when they are removed.
 type Unbind struct {
 	ID    int
 	Addrs []netip.Addr
 }
 
-// Probe asks whether hosts outside of the fleet have addresses that no node of the fleet has; the answer goes to Node.Probed.
+// Probe asks whether hosts outside the fleet have addresses that no node of the fleet has. [Node.Probed] receives the answers.
 type Probe struct{ Addrs []netip.Addr }
 
-// Register has this node registered as another run (Member.Boot): what the run before has voted counts no more.
+// Register registers this node as another run (Member.Boot): votes of the run before no longer count.
 type Register struct{ Boot ID }
 
 // Note is an event for people.
 type Note struct {
 	Kind Noted
 	Text string
-	// VIPs is how many addresses it is about, and Why a word for metrics.
+	// VIPs is the number of addresses concerned, and Why a word for metrics.
 	VIPs int
 	Why  string
-	// After is for how long VIPs that this node took had had no owner: since its last sign; 0 means they never had one.
+	// After is how long the VIPs that this node took had no owner, since their last owner's last sign; 0 means they never had one.
 	After time.Duration
 }
 
-// Noted is what a Note is about.
+// Noted is the subject of a Note.
 type Noted string
 
-// What notes are about.
+// The subjects of notes.
 const (
 	NoteTook    Noted = "took"
 	NoteGave    Noted = "gave"
@@ -81,7 +81,7 @@ const (
 	NoteGate    Noted = "gate"
 	NoteRefused Noted = "refused"
 	NoteRival   Noted = "rival"
-	// NoteFlapping is about a VIP that has moved so often that it stays for a while.
+	// NoteFlapping is a VIP that has moved so often that it stays for a while.
 	NoteFlapping Noted = "flapping"
 )
 
@@ -95,7 +95,7 @@ func (Probe) action()     {}
 func (Register) action()  {}
 func (Note) action()      {}
 
-// Outcome is what became of a Write.
+// Outcome is the result of a Write.
 type Outcome int
 
 // The outcomes.

@@ -5,11 +5,11 @@ import "slices"
 // MaxJurors is the maximum size of a jury: the holder and four others.
 const MaxJurors = 5
 
-// Confirming is how many members of a jury of n must confirm a session, its holder among them.
+// Confirming is how many members of a jury of n must confirm a session, including its holder.
 func Confirming(n int) int { return n/2 + 1 }
 
-// Revoking is how many members other than its holder must have voted a session dead: so many that too few are left to confirm
-// it. A holder that is alone is confirmed by etcd only, and needs no vote.
+// Revoking is how many members other than the holder must have voted a session dead, so too few are left to confirm it. A holder without
+// other jurors is confirmed by etcd only, and its session needs no vote.
 func Revoking(n int) int {
 	if n <= 1 {
 		return 0
@@ -17,8 +17,8 @@ func Revoking(n int) int {
 	return n - Confirming(n) + 1
 }
 
-// Deadline returns until when a session is confirmed by its jury of n members: sent are the sending times of the newest
-// heartbeats that the others have confirmed (0: none), asked that of the newest renewal in etcd.
+// Deadline returns until when a session is confirmed by its jury of n members. Sent are the sending times of the newest heartbeats that the
+// others have confirmed (0 means none), and asked is the sending time of the newest renewal in etcd.
 func (t Timing) Deadline(n int, sent []Time, asked Time) Time {
 	newest := asked
 	if need := Confirming(n) - 1; need > 0 && need <= len(sent) {
@@ -31,17 +31,17 @@ func (t Timing) Deadline(n int, sent []Time, asked Time) Time {
 	return newest.Add(t.Confirm)
 }
 
-// Juror is what a juror remembers of the session of one other node.
+// Juror is a juror's memory of the session of one other node.
 type Juror struct {
-	// Session is the one that it knows.
+	// Session is the session that it knows.
 	Session ID
 	// Answered is when it last confirmed a heartbeat of it, and Newest is the sending time of that heartbeat; 0 means never.
 	Answered, Newest Time
-	// Dead: it has voted the session dead, and never confirms it again.
+	// Dead reports whether it has voted the session dead. Then it never confirms it again.
 	Dead bool
 }
 
-// Meet makes the juror one of the session, if that is not the one that it knows.
+// Meet makes the juror a juror of the session, if it knows another.
 func (j *Juror) Meet(session ID) {
 	if j.Session != session {
 		*j = Juror{Session: session}
@@ -60,20 +60,20 @@ func (j *Juror) Confirm(now Time, session ID, sent Time) bool {
 	return true
 }
 
-// Silent says whether the juror has confirmed nothing of its session for the time of silence, nor begun itself within it: a
-// juror that has just started may have forgotten what it confirmed before.
+// Silent reports whether the juror has confirmed no heartbeat of its session for the time of silence, and has run as long: a juror that has
+// just started may have forgotten its earlier confirmations.
 func (j *Juror) Silent(now, started Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
 }
 
-// Vote says whether the juror finds its session dead; from then on it does not confirm it.
+// Vote reports whether the juror finds its session dead. From then on it does not confirm it.
 func (j *Juror) Vote(now, started Time, silence Timing) bool {
 	j.Dead = j.Silent(now, started, silence)
 	return j.Dead
 }
 
-// MayRevoke says whether a session may be buried with the votes of so many other members of a jury of n, by who has known the
-// session's present revision since known: a renewal in etcd would have changed that.
+// MayRevoke reports whether a session may be revoked with the votes of so many other members of a jury of n, by a node that has known the
+// session's present revision since known: a renewal in etcd would have changed the revision.
 func MayRevoke(now, known Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -2,8 +2,8 @@ package failover
 
 import "time"
 
-// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds: a clock that goes on while the host is suspended, and
-// that is never set. Times of two hosts are never compared.
+// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds. This clock continues while the host is suspended, and is never set. Times
+// of two hosts are never compared.
 type Time int64
 
 // Add returns the moment d later.
@@ -12,7 +12,7 @@ func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 // Since returns how long t is after u.
 func (t Time) Since(u Time) time.Duration { return time.Duration(t - u) }
 
-// Timing are the times of a session. All follow from Silence, which users set as ownership.detect.
+// Timing has the times of a session. All follow from Silence, which users set as ownership.detect.
 type Timing struct {
 	// Beat is the time between two heartbeats.
 	Beat time.Duration `json:"beat"`
@@ -24,11 +24,11 @@ type Timing struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// NewTiming returns the times for a silence. A test holds them to leaving no room for two owners, nor for none on a host that is well.
+// NewTiming returns the times for a silence. A test proves that they allow neither two owners nor a closed gate on a healthy host.
 func NewTiming(silence time.Duration) Timing {
 	return Timing{Beat: silence / 16, Confirm: silence * 5 / 8, Gate: silence * 5 / 16, Silence: silence}
 }
 
-// Passes says whether at now the gate may be opened or refreshed, and an address added behind it: whatever is done in time
-// has no effect after the deadline.
+// Passes reports whether the gate may be opened or refreshed at now, and an address added behind it: an action in time has no effect after
+// the deadline.
 func (t Timing) Passes(now, deadline Time) bool { return now < deadline.Add(-t.Gate) }

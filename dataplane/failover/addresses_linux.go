@@ -14,10 +14,10 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// Addresses puts owned VIPs on devices and takes them away. It is for one goroutine.
+// Addresses adds owned VIPs to devices and removes them. Only one goroutine may use it.
 type Addresses struct{ batches *rtnl.Batches }
 
-// NewAddresses opens what it needs. It changes nothing.
+// NewAddresses opens the netlink sockets. It changes nothing.
 func NewAddresses() (*Addresses, error) {
 	b, err := rtnl.Open()
 	if err != nil {
@@ -26,11 +26,11 @@ func NewAddresses() (*Addresses, error) {
 	return &Addresses{b}, nil
 }
 
-// Close closes what NewAddresses opened. Addresses stay.
+// Close closes the netlink sockets. Addresses stay.
 func (x *Addresses) Close() error { return x.batches.Close() }
 
-// Add puts VIPs on a device, whole and alone: IPv6 ones without duplicate detection, which would take a second. One that is
-// there already counts as added. It returns an error or nil for each, once the kernel takes packets for all that were added.
+// Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate detection, which would need a second. An existing address
+// counts as added. It returns an error or nil for each, once the kernel accepts packets for all added addresses.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -46,17 +46,17 @@ func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	return errs
 }
 
-// settling bounds the wait for the routes of IPv6 addresses, which the kernel adds a moment after them: until then the gate drops what
-// is said in their names, announcements too.
+// settling is the maximum wait for the routes of IPv6 addresses, which the kernel adds a moment after them. Until then the gate drops their
+// packets, including announcements.
 const settling = 500 * time.Millisecond
 
-// isLocal reports whether the kernel takes packets for an address. If it can't be asked, it is not waited for.
+// isLocal reports whether the kernel accepts packets for an address, or can't be asked.
 func isLocal(a netip.Addr) bool {
 	routes, err := netlink.RouteGet(a.AsSlice())
 	return err != nil && !errors.Is(err, unix.ENETUNREACH) || len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// Remove takes VIPs from a device; one that is not there counts as removed. It returns an error or nil for each.
+// Remove removes VIPs from a device. A missing address counts as removed. It returns an error or nil for each.
 func (x *Addresses) Remove(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -81,8 +81,8 @@ func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rt
 	return errs
 }
 
-// Strip takes the VIPs from every device, also those that another program added or an earlier process left. One that is there with a
-// network is the host's own, and stays; it is returned in own.
+// Strip removes the VIPs from every device, including addresses that another program added or an earlier process left. An address with a
+// network is the host's own: it stays, and is returned in own.
 func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -93,9 +93,9 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 		return nil, err
 	}
 	var all []error
-	for device, there := range held {
+	for device, addrs := range held {
 		var gone []netip.Addr
-		for _, p := range there {
+		for _, p := range addrs {
 			switch {
 			case !wanted[p.Addr()]:
 			case p.IsSingleIP():
@@ -110,8 +110,8 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	return own, errors.Join(all...)
 }
 
-// Held lists the addresses of this host with their networks, by the index of their device: in one answer of the kernel, as there may be many of
-// both. Its errors are the kernel's.
+// Held lists the addresses of this host with their networks, by the index of their device. The kernel returns all in one answer, because
+// there may be many of both. Its errors are the kernel's.
 func Held() (map[int][]netip.Prefix, error) {
 	const tries = 5 // of listings that a change interrupts
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -125,7 +125,7 @@ func Held() (map[int][]netip.Prefix, error) {
 	for _, one := range all {
 		network := one.IPNet
 		if one.Peer != nil {
-			network = one.Peer // that of one's own address is with it
+			network = one.Peer // which has the network of the own address
 		}
 		if a, ok := netip.AddrFromSlice(one.IP); ok {
 			ones, _ := network.Mask.Size()

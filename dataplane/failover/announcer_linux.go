@@ -13,19 +13,19 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// The pace of announcements in frames a second, of which an IPv4 address takes two. Switches throttle what comes faster.
+// The rates of announcements in frames a second. An IPv4 address needs two frames. Switches throttle higher rates.
 const (
 	firstRate  = 5000
 	repeatRate = 500
 )
 
-// repeats says how long after an address came it is announced again: a switch may have missed the first, or was still learning.
+// repeats are the delays after which an address is announced again: a switch may have missed the first announcement.
 func repeats() []time.Duration {
 	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
 }
 
-// Announcer tells the neighbours which addresses are here: at once, three times again within 2.2 s, and then every so often.
-// Its methods may be called by any goroutine.
+// Announcer announces addresses to the neighbours: at once, three times again within 2.2 s, and then at an interval. Any goroutine may
+// call its methods.
 type Announcer struct {
 	every time.Duration
 	send  func(device int, a netip.Addr, ask bool) error
@@ -36,12 +36,12 @@ type Announcer struct {
 
 	mu    sync.Mutex // guards the rest
 	first []*announcement
-	again []*announcement // what is due first comes first
-	of    map[netip.Addr]*announcement
+	again []*announcement // by due
+	all   map[netip.Addr]*announcement
 	sent  uint64
 }
 
-// announcement is an address, with what is to come of it.
+// announcement is an address and its next repeat.
 type announcement struct {
 	addr   netip.Addr
 	device int
@@ -51,33 +51,33 @@ type announcement struct {
 	over   bool
 }
 
-// NewAnnouncer returns an announcer that repeats each address every so often; 0 means not after 2.2 s.
+// NewAnnouncer returns an announcer that repeats each address at an interval; 0 means not after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
-	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), of: map[netip.Addr]*announcement{}}
+	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), all: map[netip.Addr]*announcement{}}
 }
 
-// Announce tells of addresses that have come to a device, in this order, before all repeats. One that is known begins anew.
+// Announce announces addresses that were added to a device, in this order, before all repeats. A known address starts again.
 func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	now := time.Now()
 	n.mu.Lock()
 	for _, a := range addrs {
 		n.forgetLocked(a)
 		next := &announcement{addr: a, device: device, began: now}
-		n.of[a] = next
+		n.all[a] = next
 		n.first = append(n.first, next)
 	}
 	n.mu.Unlock()
 	n.wake.Send()
 }
 
-// calm is how long after an address came the frames of others about it count for nothing: its last owner's may be on their way.
+// calm is how long other hosts' frames about a new address are ignored: its last owner's may still be under way.
 const calm = time.Second
 
-// Defend announces an address at once because another host says that it has it, at most once a second (RFC 5227, section 2.4). It
-// reports whether that is worth telling: the address is here, and has been for a while.
+// Defend announces an address at once because another host claims it, at most once a second (RFC 5227, section 2.4). It reports whether
+// the claim counts: the address is here, and has been for a while.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
-	x := n.of[a]
+	x := n.all[a]
 	n.mu.Unlock()
 	if x == nil || time.Since(x.began) < calm {
 		return false
@@ -96,9 +96,9 @@ func (n *Announcer) Forget(addrs []netip.Addr) {
 }
 
 func (n *Announcer) forgetLocked(a netip.Addr) {
-	if old := n.of[a]; old != nil {
-		old.over = true // it is left out when its turn comes
-		delete(n.of, a)
+	if old := n.all[a]; old != nil {
+		old.over = true // it is skipped when it is due
+		delete(n.all, a)
 	}
 }
 
@@ -106,10 +106,10 @@ func (n *Announcer) forgetLocked(a netip.Addr) {
 func (n *Announcer) All() []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Collect(maps.Keys(n.of))
+	return slices.Collect(maps.Keys(n.all))
 }
 
-// Sent is how many addresses were announced, each time counted.
+// Sent counts the announcements of addresses.
 func (n *Announcer) Sent() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,7 +156,7 @@ func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
 func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for a, x := range n.of {
+	for a, x := range n.all {
 		if x.device == device {
 			addrs = append(addrs, a)
 		}
@@ -165,7 +165,8 @@ func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	return addrs
 }
 
-// sendBy announces by the sender of the device, and asks whether another host has the address. One that fails is opened anew the next time: the device may be another.
+// sendBy announces an address with the sender of the device, and asks whether another host has it. A sender that fails is opened again the
+// next time, because the device may be another.
 func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
 	s := senders[device]
 	if s == nil {
@@ -186,23 +187,23 @@ func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) e
 	return err
 }
 
-// round announces what is due and may be sent by now, and returns how long to wait.
+// round sends the due announcements as the rates allow, and returns how long to wait.
 func (n *Announcer) round(first, again *pace) time.Duration {
 	for {
 		now := time.Now()
-		next, wait := n.take(now, first, again)
+		next, wait := n.next(now, first, again)
 		if next == nil {
 			return wait
 		}
-		// The first time the host that had it may still answer.
+		// The first times, the last owner may still answer.
 		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
 			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
 		}
 	}
 }
 
-// take returns the next address to announce, and puts it where its repeat is waited for; nil means none before wait has passed.
-func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
+// next returns the next address to announce, and schedules its repeat; nil means none is due before wait has passed.
+func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for len(n.first) > 0 && n.first[0].over {
@@ -240,16 +241,16 @@ func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement,
 	return next, 0
 }
 
-// pace bounds the frames of a second. What was not used for a while is not made up for beyond a burst.
+// pace limits the frames of a second. After an idle time it allows only a burst.
 type pace struct {
 	rate int
-	free time.Time // when the next frame may go
+	free time.Time // when the next frame may be sent
 }
 
-// burst is how long the pace may be behind: a timer is not exact, and several frames go at once then.
+// burst is how long the pace may be behind: a timer is not exact, so several frames are sent at once.
 const burst = 10 * time.Millisecond
 
-// wait returns how long the frames of an address have to wait; 0 means they count as sent.
+// wait returns how long the frames of an address must wait; 0 means they count as sent.
 func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
 	if wait := p.free.Sub(now); wait > 0 {
 		return max(wait, time.Millisecond)

@@ -2,15 +2,15 @@ package failover
 
 import "errors"
 
-// Cleanup takes away the gate that an owner has left, and the VIPs that one which was killed has left behind it. It returns what it did
-// in words, or, with dry, what it would do. No owner may run.
+// Cleanup removes the gate that an owner has left, and the VIPs that a killed owner has left. It returns a description of each step, which
+// dry only describes. No owner may run.
 func Cleanup(dry bool) (done []string, err error) {
 	g, err := NewGate(GateOptions{})
 	if err != nil {
-		return nil, nil //nolint:nilerr // without nf_tables there is none
+		return nil, nil //nolint:nilerr // without nf_tables no gate exists
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
-	if there, err := g.conn.HasTable(g.table); err != nil || !there {
+	if exists, err := g.conn.HasTable(g.table); err != nil || !exists {
 		return nil, nil //nolint:nilerr // a kernel without nf_tables has none
 	}
 	vips, err := g.listed()

@@ -23,35 +23,35 @@ const (
 	defaultTimeout = 250 * time.Millisecond
 )
 
-// beatPort is that of 127.0.0.1 to which refreshes are sent. Nobody listens there.
+// beatPort is the port of 127.0.0.1 to which refreshes are sent. No program listens there.
 const beatPort = 9899
 
-// GateOptions say what a Gate is made of. Empty fields have the defaults.
+// GateOptions configure a Gate. Empty fields have defaults.
 type GateOptions struct {
 	Table   string
 	Timeout time.Duration
 }
 
-// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on its table can't be changed by other
-// programs while this one runs, and "nft flush ruleset" leaves it alone; before, Intact finds what they did. Of its methods Refresh may be called by one goroutine
-// beside one that calls the others.
+// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on, other programs can't change its table while this
+// one runs, and "nft flush ruleset" skips it; before, Intact finds their changes. One goroutine may call Refresh while another calls the
+// other methods.
 type Gate struct {
 	o     GateOptions
 	table nft.Table
 	conn  *nft.Conn
-	// beat is the socket of refreshes, and to where they go.
+	// beat is the socket of refreshes, and to is their destination.
 	beat  int
 	to    *unix.SockaddrInet4
-	token atomic.Pointer[[8]byte] // of the table that stands: refreshes with another do nothing
+	token atomic.Pointer[[8]byte] // of the installed table: refreshes with another do nothing
 
-	// shared: this kernel can't keep other programs from changing the table.
+	// shared reports whether this kernel lets other programs change the table.
 	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
-	made    uint32 // the generation of nf_tables after which all was found as it should be; 0 means not looked at
+	made    uint32 // the generation of nf_tables at the last successful check; 0 means none
 }
 
-// NewGate opens what a gate needs. It changes nothing.
+// NewGate opens the sockets of a gate. It changes nothing.
 func NewGate(o GateOptions) (*Gate, error) {
 	o.Table, o.Timeout = cmp.Or(o.Table, defaultTable), cmp.Or(o.Timeout, defaultTimeout)
 	conn, err := nft.Open()
@@ -70,7 +70,7 @@ func NewGate(o GateOptions) (*Gate, error) {
 	return g, nil
 }
 
-// Close closes what NewGate opened. The table stays, and the gate closes within its timeout.
+// Close closes the sockets. The table stays, and the gate closes within its timeout.
 func (g *Gate) Close() error { return errors.Join(g.conn.Close(), unix.Close(g.beat)) }
 
 // The sets and chains of the gate's table.
@@ -80,7 +80,7 @@ const (
 )
 
 func aliveSet() *nft.Set {
-	// Of deletions that wait for the kernel's collector each takes a place: 4 were too few.
+	// Each deletion that waits for the kernel's collector occupies a place: 4 were too few.
 	return &nft.Set{Name: "alive", Key: nft.Mark, Timed: true, Dynamic: true, Size: 64}
 }
 
@@ -92,11 +92,11 @@ func vipSet(f nft.Family) *nft.Set {
 	return &nft.Set{Name: name, Key: nft.As{Family: f, Field: nft.Daddr}}
 }
 
-// alive is the one element of the set of that name.
+// alive is the only element of the set alive.
 func (g *Gate) alive() nft.Elem { return nft.Elem{Key: nft.Bytes{}.Number(0), Timeout: g.o.Timeout} }
 
-// Install puts the gate in front of everything on the devices, closed, for all VIPs that this host may ever own. It replaces
-// what is there, of an earlier process too: that one's refreshes do nothing any more.
+// Install installs a closed gate before all other rules of the devices, for all VIPs that this host may ever own. It replaces the gate of
+// an earlier process, whose refreshes then do nothing.
 func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	token := new([8]byte)
 	_, _ = rand.Read(token[:]) // it never fails
@@ -116,7 +116,7 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	return nil
 }
 
-// install is the transaction that makes the table anew.
+// install returns the transaction that replaces the table.
 func (g *Gate) install() *nft.Tx {
 	tx, x := &nft.Tx{}, g.table
 	tx.TouchTable(x)
@@ -144,7 +144,7 @@ func (g *Gate) install() *nft.Tx {
 		isOpen, nft.Update{Map: alive, Key: nft.Constant{}, Timeout: g.o.Timeout}, nft.Drop)
 
 	for _, device := range g.devices {
-		g.stand(tx, device)
+		g.addDevice(tx, device)
 	}
 	for _, s := range []*nft.Set{vips4, vips6} {
 		tx.Add(x, s, elements(slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare), s == vips4)...)
@@ -152,11 +152,11 @@ func (g *Gate) install() *nft.Tx {
 	return tx
 }
 
-// chainsOn are the names of the chains for what comes in and goes out by a device.
+// chainsOn are the names of the chains for incoming and outgoing frames of a device.
 func chainsOn(device string) (in, out string) { return "in-" + device, "out-" + device }
 
-// stand puts the gate on a device.
-func (g *Gate) stand(tx *nft.Tx, device string) {
+// addDevice adds the gate to a device.
+func (g *Gate) addDevice(tx *nft.Tx, device string) {
 	in, out := chainsOn(device)
 	tx.AddChain(g.table, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
 	gate(tx, g.table, in, nft.Daddr, 24, 135) // an ARP packet's target, neighbour solicitations
@@ -164,7 +164,7 @@ func (g *Gate) stand(tx *nft.Tx, device string) {
 	gate(tx, g.table, out, nft.Saddr, 14, 136) // an ARP packet's sender, neighbour advertisements
 }
 
-// Follow changes on which devices the gate stands, and leaves it open or closed. No VIP may be bound on one that it leaves.
+// Follow changes the devices of the gate, and leaves it open or closed. No VIP may be bound on a removed device.
 func (g *Gate) Follow(devices []string) error {
 	found, err := g.conn.Chains(g.table)
 	if err != nil {
@@ -176,7 +176,7 @@ func (g *Gate) Follow(devices []string) error {
 			continue
 		}
 		in, out := chainsOn(device)
-		for _, c := range found { // the kernel has removed those of a device that is gone
+		for _, c := range found { // the kernel has removed the chains of a missing device
 			if c.Name == in || c.Name == out {
 				tx.FlushChain(g.table, c.Name)
 				tx.DeleteChain(g.table, c.Name)
@@ -185,7 +185,7 @@ func (g *Gate) Follow(devices []string) error {
 	}
 	for _, device := range devices {
 		if !slices.Contains(g.devices, device) {
-			g.stand(&tx, device)
+			g.addDevice(&tx, device)
 		}
 	}
 	if err := g.conn.Commit(&tx); err != nil {
@@ -195,15 +195,15 @@ func (g *Gate) Follow(devices []string) error {
 	return nil
 }
 
-// hook is where frames of a device are met, before all other chains.
+// hook is where a chain sees the frames of a device, before all other chains.
 func hook(point nft.Point, device string) *nft.Hook {
 	const first = -500
 	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}
 }
 
-// gate leads the frames of VIPs in a chain to the gate: packets that have one in the field, ARP packets that have one at the
-// offset, and messages of NDP of the type about one. Packets of a VIP that is not here are dropped even while the gate is open: rules
-// of NAT stand on each host, and would take what a client still sends to the last owner.
+// gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the field, ARP packets with a VIP at the offset, and NDP
+// messages of the type about a VIP. Packets of a VIP that is not bound here are dropped even while the gate is open: every host has NAT
+// rules, which would translate packets that a client still sends to the last owner.
 func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
 	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
 	absent := nft.NotLocal{Source: field == nft.Saddr}
@@ -223,7 +223,7 @@ func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, nd
 	}
 }
 
-// elements are those of addresses of one family.
+// elements are the set elements of addresses of one family.
 func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	for _, a := range vips {
 		if a.Is4() == v4 {
@@ -233,7 +233,7 @@ func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	return all
 }
 
-// Cover changes for which VIPs the gate stands. A VIP that this host has, or may get, is among them.
+// Cover changes the VIPs of the gate. They include each VIP that is or may be bound here.
 func (g *Gate) Cover(vips []netip.Addr) error {
 	want := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -262,7 +262,7 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 	return nil
 }
 
-// Open opens the gate, for its timeout. No owned VIP may be bound then: who was stopped before it calls this may be late.
+// Open opens the gate for its timeout. No owned VIP may be bound then: a caller that was stopped may be late.
 func (g *Gate) Open() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())
@@ -273,14 +273,14 @@ func (g *Gate) Open() error {
 	return nil
 }
 
-// Refresh keeps an open gate open for its timeout from now on; a closed one stays closed. It takes no lock that changes of rules
-// hold, and returns within microseconds.
+// Refresh keeps an open gate open for its timeout from now on; a closed gate stays closed. It needs no lock that changes of rules hold, and
+// returns within microseconds.
 func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
-// Intact looks whether the gate stands as Install and Cover left it; the reason says what is missing. While no program changes
-// rules it costs one question.
+// Intact returns what is missing of the gate as Install and Cover left it; "" means nothing. While no program changes rules, it costs one
+// request.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()
 	if err != nil || now == g.made && g.made != 0 {
@@ -294,12 +294,12 @@ func (g *Gate) Intact() (reason string, err error) {
 	if err != nil {
 		return "", err
 	}
-	there := map[string]bool{}
+	exists := map[string]bool{}
 	for _, c := range chains {
-		there[c.Name] = true
+		exists[c.Name] = true
 	}
 	for _, device := range g.devices {
-		if in, out := chainsOn(device); !there[in] || !there[out] {
+		if in, out := chainsOn(device); !exists[in] || !exists[out] {
 			return fmt.Sprintf("the gate of owned VIPs is gone from %s", device), nil
 		}
 	}
@@ -311,14 +311,14 @@ func (g *Gate) Intact() (reason string, err error) {
 		}
 		vips += len(in)
 	}
-	if !there[gateChain] || !there[beatChain] || len(rules) != 3+12*len(g.devices) || vips != len(g.vips) {
+	if !exists[gateChain] || !exists[beatChain] || len(rules) != 3+12*len(g.devices) || vips != len(g.vips) {
 		return fmt.Sprintf("the table netdev %s was changed", g.o.Table), nil
 	}
 	g.made = now
 	return "", nil
 }
 
-// listed reads the VIPs of the table that stands, which an earlier process may have left.
+// listed returns the VIPs of the installed table, which an earlier process may have left.
 func (g *Gate) listed() (vips []netip.Addr, err error) {
 	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
 		all, err := g.conn.Elements(g.table, vipSet(f).Name)
@@ -334,7 +334,7 @@ func (g *Gate) listed() (vips []netip.Addr, err error) {
 	return vips, nil
 }
 
-// Remove takes the gate away.
+// Remove removes the gate.
 func (g *Gate) Remove() error {
 	var tx nft.Tx
 	tx.TouchTable(g.table)

@@ -15,8 +15,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Kernel is gate, addresses and announcements as one: what the process that owns VIPs asks of its host. All but Refresh and Run
-// are for one goroutine.
+// Kernel combines gate, addresses and announcements for the process that owns VIPs. One goroutine calls its methods, except Refresh, Run
+// and Probe.
 type Kernel struct {
 	o         KernelOptions
 	gate      *Gate
@@ -26,11 +26,11 @@ type Kernel struct {
 	left []netip.Addr
 
 	places atomic.Pointer[Places] // o.Places, for Probe and Run
-	moved  wake.Signal            // places are others
+	moved  wake.Signal            // places have changed
 	token  sync.Mutex             // of the gate: while it is exchanged nothing is refreshed
 }
 
-// NewKernel opens what it needs, and says why where this kernel can't fence VIPs. Nothing is changed before Close, which comes first.
+// NewKernel opens the sockets, and returns an error if this kernel can't fence VIPs. It changes nothing. Close must be called first.
 func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err := Trial(); err != nil {
 		return nil, err
@@ -48,18 +48,18 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 		return nil, errors.Join(err, g.Close(), x.Close())
 	}
 	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log), left: append(left, o.VIPs...), moved: wake.New()}
-	k.know(o.Places)
+	k.setPlaces(o.Places)
 	return k, nil
 }
 
-// know takes in where VIPs may be. What is given must not change.
-func (k *Kernel) know(p Places) {
+// setPlaces sets the places. They must not change afterwards.
+func (k *Kernel) setPlaces(p Places) {
 	k.o.Places = p
 	k.places.Store(&p)
 	k.moved.Send()
 }
 
-// Run announces what is bound, and listens for other hosts that say they have it, until ctx ends.
+// Run announces bound VIPs, and listens for other hosts that claim them, until ctx ends.
 func (k *Kernel) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.announcer.Run(ctx) })
@@ -91,13 +91,13 @@ func (k *Kernel) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// listener listens on an interface, for hosts that are to be within reach among others.
+// listener listens on an interface, also for the hosts that must be within reach.
 type listener struct {
 	stop  context.CancelFunc
 	hosts []netip.Addr
 }
 
-// hear listens on an interface for other hosts with VIPs, and for the hosts that are to answer there, until ctx ends.
+// hear listens on an interface for other hosts with VIPs, and for the hosts that must answer there, until ctx ends.
 func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -115,10 +115,10 @@ func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 	listening.Wait()
 }
 
-// reaching is the time between two questions to hosts that are to be within reach.
+// reaching is the time between two requests to hosts that must be within reach.
 const reaching = 100 * time.Millisecond
 
-// listen does something on an interface until ctx ends. Where it can't, for the interface is away, it tries again.
+// listen calls do with an interface until ctx ends. If it fails because the interface is away, it tries again.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -132,7 +132,7 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether another host has VIPs, which must not be here, and returns the MACs of those that do. Any goroutine may call it.
+// Probe asks whether other hosts have VIPs that are not bound here, and returns their MACs. Any goroutine may call it.
 func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex
@@ -141,13 +141,13 @@ func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]n
 	for name, vips := range byDevice(k.places.Load().Devices, vips) {
 		asking.Go(func() {
 			device, err := net.InterfaceByName(name)
-			var some map[netip.Addr]net.HardwareAddr
+			var answers map[netip.Addr]net.HardwareAddr
 			if err == nil {
-				some, err = Probe(ctx, device.Index, vips, probing)
+				answers, err = Probe(ctx, device.Index, vips, probing)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			maps.Copy(found, some)
+			maps.Copy(found, answers)
 			all = append(all, err)
 		})
 	}
@@ -155,24 +155,24 @@ func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]n
 	return found, errors.Join(all...)
 }
 
-// probing is how long hosts have to answer Probe. RFC 5227 would wait for seconds, for links that are slow.
+// probing is how long hosts have to answer Probe. RFC 5227 waits for seconds because of slow links.
 const probing = 300 * time.Millisecond
 
 func byDevice(devices map[netip.Addr]string, vips []netip.Addr) map[string][]netip.Addr {
-	of := map[string][]netip.Addr{}
+	grouped := map[string][]netip.Addr{}
 	for _, a := range vips {
-		of[devices[a]] = append(of[devices[a]], a)
+		grouped[devices[a]] = append(grouped[devices[a]], a)
 	}
-	return of
+	return grouped
 }
 
 func (k *Kernel) vips() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
 }
 
-// Close closes the gate so that no refresh opens it, by making it anew, and then removes every VIP, also one that another program added.
+// Close replaces the gate with a closed one, so no refresh opens it, and then removes every VIP, also VIPs that another program added.
 func (k *Kernel) Close() error {
-	if err := k.strip(k.left); err != nil { // first, as the next table does not list them
+	if err := k.strip(k.left); err != nil { // first, because the next table does not list them
 		return err
 	}
 	k.left = nil
@@ -190,11 +190,11 @@ func (k *Kernel) Close() error {
 	return err
 }
 
-// Cover changes the VIPs, and the interfaces where they may be. What is bound is among them. VIPs that come are removed from this host,
-// as the gate may be open and another host may own them. So are those that get another interface: they are Lost then, if they were bound.
+// Cover changes the VIPs, and the interfaces where they may be. Bound VIPs are among them. New VIPs are removed from this host because the
+// gate may be open and another host may own them. So are VIPs that change their interface: if they were bound, they are Lost then.
 func (k *Kernel) Cover(p Places) error {
 	before := k.o.Devices
-	k.know(p)
+	k.setPlaces(p)
 	if err := k.follow(); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (k *Kernel) Cover(p Places) error {
 	return k.gate.Cover(k.vips())
 }
 
-// follow has the gate stand on the interfaces that there are.
+// follow moves the gate to the existing interfaces.
 func (k *Kernel) follow() error {
 	present := k.present()
 	if slices.Equal(present, k.gate.devices) {
@@ -216,13 +216,13 @@ func (k *Kernel) follow() error {
 			away = append(away, a)
 		}
 	}
-	if err := k.strip(away); err != nil { // an interface that has another name now has them still
+	if err := k.strip(away); err != nil { // a renamed interface still has them
 		return err
 	}
 	return k.gate.Follow(present)
 }
 
-// present are the interfaces that there are.
+// present are the existing interfaces.
 func (k *Kernel) present() (names []string) {
 	for _, name := range k.o.Interfaces {
 		if _, err := net.InterfaceByName(name); err == nil {
@@ -235,17 +235,16 @@ func (k *Kernel) present() (names []string) {
 // Open opens the gate, for its timeout.
 func (k *Kernel) Open() error { return k.gate.Open() }
 
-// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits. What is lost of it closes the gate, which
-// is found by that.
+// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits. Lost refreshes close the gate.
 func (k *Kernel) Refresh() {
 	if k.token.TryLock() {
-		_ = k.gate.Refresh() // one that is lost is one of eight
+		_ = k.gate.Refresh() // the gate tolerates the loss of a few
 		k.token.Unlock()
 	}
 }
 
-// Intact looks whether the gate stands; the reason says what is missing. Where it does not, Close makes it anew. With an interface the
-// gate comes and goes.
+// Intact returns what is missing of the gate; "" means nothing. Close installs it again. The gate follows interfaces that appear and
+// disappear.
 func (k *Kernel) Intact() (reason string, err error) {
 	if err := k.follow(); err != nil {
 		return "", err
@@ -253,14 +252,14 @@ func (k *Kernel) Intact() (reason string, err error) {
 	return k.gate.Intact()
 }
 
-// Bind adds addresses, and announces them until they are unbound. There is none where the gate does not stand. It returns why, for
-// each that could not be added, which is announced no more.
+// Bind adds addresses, and announces them until they are unbound. It adds none to an interface without the gate. It returns an error for
+// each address that could not be added, which is no longer announced.
 func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	failed := map[netip.Addr]error{}
 	for name, vips := range byDevice(k.o.Devices, vips) {
 		device, err := net.InterfaceByName(name)
 		if err == nil && !slices.Contains(k.gate.devices, name) {
-			err = k.follow() // it has just come
+			err = k.follow() // it has just appeared
 		}
 		if err == nil && !slices.Contains(k.gate.devices, name) {
 			err = errors.New("the gate does not stand there")
@@ -271,21 +270,21 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 			}
 			continue
 		}
-		var there []netip.Addr
+		var added []netip.Addr
 		for i, err := range k.addresses.Add(device.Index, vips) {
 			if err == nil {
-				there = append(there, vips[i])
+				added = append(added, vips[i])
 			} else {
 				failed[vips[i]] = err
 			}
 		}
-		k.announcer.Announce(device.Index, there)
+		k.announcer.Announce(device.Index, added)
 	}
 	k.announcer.Forget(slices.Collect(maps.Keys(failed)))
 	return failed
 }
 
-// Unbind takes addresses away. Those of an interface that is gone are looked for on all others: it may have another name now.
+// Unbind removes addresses. If their interface is missing, it removes them from all others, because it may have another name now.
 func (k *Kernel) Unbind(vips []netip.Addr) error {
 	k.announcer.Forget(vips)
 	var all []error
@@ -299,7 +298,7 @@ func (k *Kernel) Unbind(vips []netip.Addr) error {
 	return errors.Join(all...)
 }
 
-// strip takes VIPs from every interface.
+// strip removes VIPs from every interface.
 func (k *Kernel) strip(vips []netip.Addr) error {
 	if len(vips) == 0 {
 		return nil
@@ -308,9 +307,9 @@ func (k *Kernel) strip(vips []netip.Addr) error {
 	return err
 }
 
-// End closes what NewKernel opened. A closed gate stays: rules of NAT for the VIPs stand on this host, and would take what a client
-// still sends here. Cleanup takes it away.
+// End closes the sockets. A closed gate stays: this host has NAT rules for the VIPs, which would translate packets that a client still
+// sends here. [Cleanup] removes it.
 func (k *Kernel) End() error { return errors.Join(k.gate.Close(), k.addresses.Close()) }
 
-// Announced is how many addresses were announced, each time counted.
+// Announced counts the announcements of addresses.
 func (k *Kernel) Announced() uint64 { return k.announcer.Sent() }

@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch tells Gone when addresses have left an interface, and the announcer when an interface has changed, until ctx ends. It begins with
-// both: what came before was not heard.
+// watch calls Gone when addresses have left an interface, and wakes the announcer when an interface has changed, until ctx ends. It starts
+// with both, because earlier events are lost.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -25,9 +25,9 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures does so until ctx ends, or something fails.
+// departures watches until ctx ends or the subscription fails.
 func (k *Kernel) departures(ctx context.Context) error {
-	const room = 1 << 20 // of what does not fit the kernel says so
+	const room = 1 << 20 // the kernel reports it if events do not fit
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
 	if err != nil {
 		return err
@@ -55,24 +55,24 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost are the VIPs that Bind has put on their interfaces, and that are not there any more: another program has taken them off, or the
-// kernel, for an interface that goes down loses its IPv6 addresses. Those that are added meanwhile it keeps.
+// Lost are the VIPs that Bind has added and that are missing from their interfaces: another program has removed them, or the kernel has,
+// because an interface that goes down loses its IPv6 addresses.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	held, err := Held()
 	if err != nil {
-		return nil // the next look tells
+		return nil // the next call reports them
 	}
 	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
 		link, err := net.InterfaceByName(name)
 		if err != nil {
-			continue // with which they have gone
+			continue // they have gone with it
 		}
-		there := map[netip.Addr]bool{}
+		present := map[netip.Addr]bool{}
 		for _, p := range held[link.Index] {
-			there[p.Addr()] = true
+			present[p.Addr()] = true
 		}
 		for _, a := range all {
-			if !there[a] {
+			if !present[a] {
 				vips = append(vips, a)
 			}
 		}

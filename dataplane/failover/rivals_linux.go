@@ -19,21 +19,21 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// Rivals calls tell for each frame in which another host on the device's link says that it has a VIP, until ctx ends. VIP
-// reports what is one; both are called by several goroutines, and must not block.
-func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell func(Rival)) error {
+// Rivals calls found for each frame in which another host on the device's link claims a VIP, until ctx ends. isVIP reports whether an
+// address is a VIP. Both are called by several goroutines, and must not block.
+func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
-		if !c.Asks && vip(c.Addr) {
-			tell(Rival{c.Addr, c.MAC})
+		if !c.Asks && isVIP(c.Addr) {
+			found(Rival{c.Addr, c.MAC})
 		}
 	})
 }
 
-// probes is how often Probe asks within its patience.
+// probes is how often Probe asks.
 const probes = 3
 
-// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of those that answer within a moment. A
-// device that also answers for addresses that nobody has is a proxy, and does not count.
+// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of the hosts that answer within a moment. A
+// device that also answers for addresses that no host has is a proxy, and does not count.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	const patience = 300 * time.Millisecond
 	d, err := net.InterfaceByName(device)
@@ -54,11 +54,11 @@ func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip
 	return found, err
 }
 
-// documentation is an address that nobody has (RFC 5737). It is reached as everything without a specific route is.
+// documentation is an address that no host has (RFC 5737). It is reached by the default route.
 var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
 
-// controlsFor returns addresses that probably nobody has: two in the neighbourhood of the first VIP of each family, and documentation.
-// A proxy may answer for a single network, or for what its default route leads to.
+// controlsFor returns addresses that probably no host has: two near the first VIP of each family, and documentation. A proxy may answer for
+// a single network, or for all addresses of its default route.
 func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
 		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
@@ -118,11 +118,11 @@ func Neighbours() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// manyVIPs is from how many VIPs on each is asked for once: more would flood the link.
+// manyVIPs is the number of VIPs from which each is requested only once: more requests would flood the link.
 const manyVIPs = 1000
 
-// Probe asks on the device's link who has the VIPs, three times within patience (RFC 5227, RFC 4862), and returns the MAC of
-// who answers. This host itself is not heard.
+// Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227, RFC 4862), and returns their MACs. This
+// host's own answers do not count.
 func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
 	for _, a := range vips {
@@ -138,7 +138,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	var failed error
 	var asking sync.WaitGroup
 	ready := func() {
-		failed = ask(sender, vips) // which opens the sockets here, where the caller is
+		failed = ask(sender, vips) // this opens the sockets in the caller's namespace
 		time.AfterFunc(patience, cancel)
 		if failed == nil {
 			every := patience / probes
@@ -169,7 +169,7 @@ func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	return nil
 }
 
-// Reach asks on the device's link for hosts again and again, and calls answered with each answer, until ctx ends.
+// Reach asks for hosts on the device's link at an interval, and calls answered for each answer, until ctx ends.
 func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
 	sender, err := neigh.Open(device)
 	if err != nil {
@@ -180,7 +180,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	var asking sync.WaitGroup
 	ready := func() {
 		asking.Go(func() {
-			defer cancel() // without questions there is nothing to hear
+			defer cancel() // without requests no host answers
 			failed = askAgain(ctx, sender, hosts, every)
 		})
 	}
@@ -194,7 +194,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	return errors.Join(err, failed, sender.Close())
 }
 
-// askAgain asks every so often until ctx ends.
+// askAgain asks at an interval until ctx ends.
 func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
 	again := time.NewTicker(every)
 	defer again.Stop()

@@ -37,7 +37,7 @@ func Routers() (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
-// isDefault reports whether a destination is everything.
+// isDefault reports whether a destination is the default route's.
 func isDefault(dst *net.IPNet) bool {
 	ones, _ := dst.Mask.Size()
 	return ones == 0 && dst.IP.IsUnspecified()
@@ -52,7 +52,7 @@ func FollowRouters(ctx context.Context, changed func()) {
 	}
 }
 
-// followRoutes does so until ctx ends, or something fails.
+// followRoutes follows until ctx ends or the subscription fails.
 func followRoutes(ctx context.Context, changed func()) error {
 	const room = 1 << 20 // the kernel reports it if events do not fit
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
@@ -61,25 +61,25 @@ func followRoutes(ctx context.Context, changed func()) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
-	for may := true; ; {
-		if may {
+	for notify := true; ; {
+		if notify {
 			changed()
 		}
-		may = false
+		notify = false
 		m, err := s.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			may = true
+			notify = true
 		case err != nil:
 			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
 		}
 		for m.Next() {
-			may = may || isDefaultRoute(m) || m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK
+			notify = notify || isDefaultRoute(m) || m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK
 		}
 	}
 }
 
-// isDefaultRoute reports whether a message is about a route to everything. A host may have a million others.
+// isDefaultRoute reports whether a message is about a default route. A host may have a million other routes.
 func isDefaultRoute(m nlsock.Messages) bool {
 	const size = 1 // the offset of the size of the destination in struct rtmsg
 	return (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && len(m.Body) > size && m.Body[size] == 0

@@ -6,14 +6,14 @@ import (
 	"syscall"
 )
 
-// Trial says why this kernel can't fence owned VIPs; nil means it can. It makes the gate on lo, closed and for no VIP, under a name
-// of its own, opens it, and takes it away.
+// Trial returns why this kernel can't fence owned VIPs; nil means it can. It installs a closed gate without VIPs on lo under another name,
+// opens it, and removes it.
 func Trial() error {
 	g, err := NewGate(GateOptions{Table: "vipd-owner-trial"})
 	if err != nil {
 		return explain(err)
 	}
-	defer func() { _ = g.Close() }() // what was tried says more
+	defer func() { _ = g.Close() }() // the trial's error matters more
 	err = g.Install([]string{"lo"}, nil)
 	if err == nil {
 		err = errors.Join(g.Open(), g.Remove())
@@ -21,7 +21,7 @@ func Trial() error {
 	return explain(err)
 }
 
-// explain says what a refusal of the kernel means.
+// explain adds the meaning of a kernel error.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):

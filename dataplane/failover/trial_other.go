@@ -9,13 +9,13 @@ import (
 	"net/netip"
 )
 
-// Trial says why this system can't fence owned VIPs.
+// Trial returns an error: this system can't fence owned VIPs.
 func Trial() error { return errors.New("only Linux can fence VIPs") }
 
 // Cleanup finds nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }
 
-// Elsewhere hears of nobody.
+// Elsewhere finds no host.
 func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	return nil, nil
 }

@@ -12,23 +12,23 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// absent are VIPs that could not be added to their devices. While this host owns one it is tried again; others that can take it get it.
+// absent are VIPs that could not be added to their devices. They are tried again while this host owns them, and move to hosts that can.
 type absent struct {
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards why
 	why map[netip.Addr]failure
 }
 
-// failure is why a VIP is absent. wanted: this host owns it.
+// failure is why a VIP is absent. wanted reports whether this host owns it.
 type failure struct {
 	err    error
 	wanted bool
 	last   time.Time
 }
 
-// forgiven is how long after the last attempt to add a VIP failed this host may take it again.
+// forgiven is how long after its last failed attempt this host may own a VIP again.
 const forgiven = time.Minute
 
-// bound takes in that VIPs are to be here, and which could not be added. It returns the reasons that are new.
+// bound processes an attempt to add VIPs and its errors. It returns the errors that are new.
 func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -51,7 +51,7 @@ func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 	return errors.Join(all...)
 }
 
-// unbound takes in that VIPs are to be here no more.
+// unbound processes that this host no longer owns VIPs.
 func (x *absent) unbound(vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -63,7 +63,7 @@ func (x *absent) unbound(vips []netip.Addr) {
 	}
 }
 
-// again are the VIPs that are to be tried again.
+// again are the VIPs to try again.
 func (x *absent) again() (vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -75,7 +75,7 @@ func (x *absent) again() (vips []netip.Addr) {
 	return vips
 }
 
-// reasons says why VIPs can't be here.
+// reasons are why VIPs can't be added here.
 func (x *absent) reasons() map[netip.Addr]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,10 +87,10 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// cannot are the VIPs that can't be served here, with the reason of each, and those of them that can't be added.
-func cannot(told *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
+// cannot returns the reason for each VIP that can't be served here, and the VIPs among them that can't be added.
+func cannot(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
-	for a, v := range told.VIPs {
+	for a, v := range report.VIPs {
 		why := absent[a]
 		if slices.Contains(own, a) {
 			why = "it is an address of this host itself"

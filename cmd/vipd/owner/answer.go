@@ -27,7 +27,7 @@ func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	_ = json.NewEncoder(w).Encode(s) // the client has gone
 }
 
-// describe adds how the core is.
+// describe adds the core's state to a status.
 func (c *core) describe(s *api.OwnerStatus) {
 	got := make(chan failover.Status, 1)
 	c.tell(func(now failover.Time) []failover.Action {
@@ -70,13 +70,13 @@ func (c *core) describe(s *api.OwnerStatus) {
 	}
 }
 
-// obstructed says what to do about a session of another machine.
+// obstructed describes what to do about a session of another machine.
 func obstructed(node string) string {
 	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s: if that one runs, give one of "+
 		"the two another name; if it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start it", node)
 }
 
-// peers says on which networks other nodes are heard: those that this host shares with them.
+// peers are the other nodes, on each network that this host shares with them.
 func (c *core) peers(heard map[string][]bool) (all []api.OwnerPeer) {
 	for _, node := range slices.Sorted(maps.Keys(heard)) {
 		for i, up := range heard[node] {

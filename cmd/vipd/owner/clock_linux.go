@@ -15,18 +15,18 @@ import (
 	"vipd/cmd/internal/netlock"
 )
 
-// now reads CLOCK_BOOTTIME: it goes on while the host is suspended, and is never set.
+// now reads CLOCK_BOOTTIME. It continues while the host is suspended, and is never set.
 func now() failover.Time {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it is there since Linux 2.6.39
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it exists since Linux 2.6.39
 	return failover.Time(t.Nano())
 }
 
-// Priority is that of the process among real-time ones (SCHED_RR).
+// Priority is the real-time priority of the process (SCHED_RR).
 const Priority = 5
 
-// Urgent gives the whole process real-time priority and locks its memory, as far as it may: it starts the program anew, as
-// threads take both from the one that starts them. Problems are what it may not.
+// Urgent gives the whole process real-time priority and locks its memory, if permitted. It starts the program again, because threads
+// inherit both from their creator. Problems are the refusals.
 func Urgent() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,7 +48,7 @@ func Urgent() (problems []error) {
 	return append(problems, fmt.Errorf("starting with real-time priority: %w", err))
 }
 
-// machine names this kernel and network namespace: a session of the same is one whose gate this process has closed.
+// machine names this kernel and network namespace. This process has closed the gate of any session with the same name.
 func machine() (string, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
@@ -65,7 +65,7 @@ func machine() (string, error) {
 	return fmt.Sprintf("%s/%s/%d", bytes.TrimSpace(id), bytes.TrimSpace(boot), namespace.Ino), nil
 }
 
-// peer is the process at the other end of a socket; 0 means that is not known.
+// peer is the process at the other end of a socket; 0 means unknown.
 func peer(c net.Conn) int {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
@@ -75,7 +75,7 @@ func peer(c net.Conn) int {
 	return pid
 }
 
-// frozen reports whether a signal has stopped a process: it does nothing then, while one that is only late would.
+// frozen reports whether a signal has stopped a process.
 func frozen(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, behind, _ := strings.Cut(string(text), ") ")

@@ -43,7 +43,7 @@ type core struct {
 	another chan struct{}
 }
 
-// tick is how often the loop looks what is due.
+// tick is the interval of the loop.
 const tick = 10 * time.Millisecond
 
 // newID returns an unused ID.
@@ -114,7 +114,7 @@ func (c *core) reported(err error) {
 
 func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
 
-// tell hands something to the loop.
+// tell queues an input for the loop.
 func (c *core) tell(f func(failover.Time) []failover.Action) {
 	select {
 	case c.inputs <- f:
@@ -122,7 +122,7 @@ func (c *core) tell(f func(failover.Time) []failover.Action) {
 	}
 }
 
-// change changes what others read of this node.
+// change changes this node's record.
 func (c *core) change(f func(*failover.Member)) {
 	for {
 		before := c.member.Load()
@@ -141,10 +141,10 @@ func (c *core) standby(on bool, by failover.Request) {
 	}
 }
 
-// farewell bounds how long giving everything away at the end may take.
+// farewell is the maximum time to give all VIPs away at the end.
 const farewell = 2 * time.Second
 
-// run owns until ctx ends, and then gives everything away.
+// run owns VIPs until ctx ends, and then gives all away.
 func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	c.ended, c.worker.done = background.Done(), background.Done()
@@ -180,7 +180,7 @@ func (c *core) heard(on int, m failover.Message) {
 	c.tell(func(now failover.Time) []failover.Action { return c.node.Heard(now, on, m) })
 }
 
-// loop is the only one who calls the node.
+// loop is the only caller of the node.
 func (c *core) loop(ctx, background context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -199,7 +199,7 @@ func (c *core) loop(ctx, background context.Context) {
 			c.handle(background, f)
 		case <-ticker.C:
 			at := now()
-			if late, yes := c.worker.gate.lapsed(at); yes {
+			if late, lapsed := c.worker.gate.lapsed(at); lapsed {
 				c.handle(background, func(now failover.Time) []failover.Action {
 					return c.node.Lapsed(now, failover.NotRefreshed, late)
 				})
@@ -215,7 +215,7 @@ func (c *core) loop(ctx, background context.Context) {
 	}
 }
 
-// handle has the node take something in, and carries out what follows.
+// handle passes an input to the node, and carries out the actions.
 func (c *core) handle(ctx context.Context, f func(failover.Time) []failover.Action) {
 	actions := f(now())
 	c.worker.gate.deadline.Store(int64(c.node.Deadline()))

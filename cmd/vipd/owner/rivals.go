@@ -15,10 +15,10 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// rivalKept is how long a host that has said it has a VIP of this one counts as a problem. It is asked every announce_every.
+// rivalKept is how long a host that has claimed a VIP of this host counts as a problem. It is asked every announce_every.
 const rivalKept = 5 * time.Minute
 
-// rivals are the other hosts that say they have VIPs which are here.
+// rivals are the other hosts that claim VIPs which are here.
 type rivals struct {
 	mu sync.Mutex // guards of
 	of map[netip.Addr]*api.OwnerRival
@@ -40,7 +40,7 @@ func (c *core) rival(claim onhost.Rival) {
 		text := rivalText(r)
 		c.rivals.mu.Unlock()
 		if !news || node != "" {
-			return nil // another of the fleet has it: this one was stopped, and has yet to hear so
+			return nil // another node has it: this host was stopped, and has yet to learn that
 		}
 		return []failover.Action{failover.Note{Kind: failover.NoteRival, Text: text, VIPs: 1}}
 	})
@@ -50,7 +50,7 @@ func rivalText(r *api.OwnerRival) string {
 	return fmt.Sprintf("another host answers for %s: %s, not of this fleet", r.VIP, r.MAC)
 }
 
-// list returns them in order, with the problems that those of late are.
+// list returns the rivals in order, and the problems of recent ones.
 func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +64,7 @@ func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	return all, problems
 }
 
-// probe finds out whether others have VIPs.
+// probe asks whether other hosts have VIPs.
 func (c *core) probe(ctx context.Context, vips []netip.Addr) {
 	found, err := c.worker.kernel.Probe(ctx, vips)
 	if err != nil {

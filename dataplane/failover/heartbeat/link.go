@@ -14,7 +14,7 @@ import (
 	"vipd/balancer/failover"
 )
 
-// Port is where nodes hear each other.
+// Port is the UDP port of heartbeats.
 const Port = 9898
 
 // Link has a socket on each of a node's addresses. One goroutine calls Send, Reach, Network and Change.
@@ -22,12 +22,12 @@ type Link struct {
 	at      []failover.Address
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
-	// intruded is when the last of the foreign came, in nanoseconds since 1970.
+	// intruded is when the last foreign datagram arrived, in nanoseconds since 1970.
 	intruded atomic.Int64
 
 	mu    sync.Mutex // guards what follows, while Run may look at it
 	conns []*net.UDPConn
-	// receive begins to receive by a socket; nil means that Run has not begun, or has ended.
+	// receive starts to receive by a socket; nil means that Run has not started, or has ended.
 	receive func(on int, c *net.UDPConn, at netip.Addr)
 }
 
@@ -40,7 +40,7 @@ func Listen(at []failover.Address) (*Link, error) {
 	return l, nil
 }
 
-// Change follows the node's addresses, of which none goes: each has its index.
+// Change follows the node's addresses. Addresses are never removed: each keeps its index.
 func (l *Link) Change(at []failover.Address) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *Link) Change(at []failover.Address) error {
 			return fmt.Errorf("opening UDP port %d for heartbeats: %w", Port, err)
 		}
 		if i < len(l.at) {
-			_ = l.conns[i].Close() // of an address that the device has no more
+			_ = l.conns[i].Close() // of an address that the device no longer has
 			l.at[i], l.conns[i] = a, c
 		} else {
 			l.at, l.conns = append(l.at, a), append(l.conns, c)
@@ -78,7 +78,7 @@ func (l *Link) Close() error {
 	return errors.Join(all...)
 }
 
-// SetKeys says what datagrams are signed with: the first, and those that are taken, too. Without any nothing is sent or taken.
+// SetKeys sets the keys that datagrams may be signed with; the first signs. Without keys, no datagram is sent or accepted.
 func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 
 // Foreign counts the datagrams that were signed with another key.
@@ -87,10 +87,10 @@ func (l *Link) Foreign() int64 { return l.foreign.Load() }
 // lately is how long a datagram with another key is a problem.
 const lately = time.Minute
 
-// Intruded says whether a datagram with another key came within the last minute.
+// Intruded reports whether a datagram with another key arrived within the last minute.
 func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
 
-// Run calls heard with each message and the index of the address that it came to, until ctx ends.
+// Run calls heard with each message and the index of the address that it arrived at, until ctx ends.
 func (l *Link) Run(ctx context.Context, heard func(on int, m failover.Message)) {
 	var all sync.WaitGroup
 	l.mu.Lock()
@@ -115,7 +115,7 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 		}
 		keys := l.keys.Load()
 		if err != nil || keys == nil {
-			continue // an error of a peer's port, told by ICMP
+			continue // an error of a peer's port, reported by ICMP
 		}
 		switch m, err := Decode(b[:n], at, *keys); {
 		case errors.Is(err, ErrKey):
@@ -127,8 +127,8 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 	}
 }
 
-// Send sends a message to a peer with these addresses, from one of this node's (an index) or from all (-1): each to the
-// address that shares its network, and the way to etcd to the other's.
+// Send sends a message to a peer with these addresses, from one of this node's addresses (an index) or from all (-1). Each sends to the
+// address that shares its network, and the way to etcd sends to the peer's.
 func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	keys := l.keys.Load()
 	if keys == nil || len(*keys) == 0 {
@@ -139,12 +139,12 @@ func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 			continue
 		}
 		for _, to := range l.Reach(i, peer) {
-			_, _ = l.conns[i].WriteToUDPAddrPort(Encode(m, to, (*keys)[0]), netip.AddrPortFrom(to, Port)) // silence tells
+			_, _ = l.conns[i].WriteToUDPAddrPort(Encode(m, to, (*keys)[0]), netip.AddrPortFrom(to, Port)) // the peer's silence shows a failure
 		}
 	}
 }
 
-// Network names the network of an address of this node, or the address where it has none: on the way to etcd.
+// Network names the network of an address of this node. The way to etcd has none: then it returns the address.
 func (l *Link) Network(i int) string {
 	a := l.at[i]
 	for _, n := range a.Networks {

@@ -10,10 +10,10 @@ import (
 	"vipd/balancer/failover"
 )
 
-// magic begins each datagram, with the version of what follows.
+// magic starts each datagram. It includes the version of the format.
 const magic = "vipd\x01"
 
-// ErrKey is the error of a datagram that was signed with another key: of another fleet, or of none.
+// ErrKey is the error of a datagram that was signed with another key.
 var ErrKey = errors.New("it is signed with another key")
 
 var (
@@ -24,7 +24,7 @@ var (
 // head follows magic, and is followed by the names.
 type head struct {
 	Kind failover.MessageKind
-	// Ready is 0, 1, or 2 where the sender is away: earlier versions know what is not 0.
+	// Ready is 0, 1, or 2 if the sender is away. To earlier versions, 1 and 2 are the same.
 	Ready         byte
 	Well          uint16
 	Boot, Session failover.ID
@@ -60,7 +60,7 @@ func sign(text, key []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Decode reads a datagram that was signed with one of the keys, and that arrived at an address.
+// Decode parses a datagram that was signed with one of the keys and that arrived at an address.
 func Decode(b []byte, at netip.Addr, keys [][]byte) (m failover.Message, err error) {
 	if len(b) < len(magic)+sha256.Size || string(b[:len(magic)]) != magic {
 		return m, errShort

@@ -13,13 +13,13 @@ import (
 	"vipd/dataplane/failover"
 )
 
-// LockFile is the name, in run_dir, of the file that a vipd owner has locked.
+// LockFile is the name of the file in run_dir that a running vipd owner locks.
 const LockFile = "owner.lock"
 
-// patience is how long a vipd owner has to give its VIPs away and end.
+// patience is how long a vipd owner may need to give its VIPs away and end.
 const patience = 10 * time.Second
 
-// Stop ends a vipd owner that runs, which gives its VIPs away before, and returns what it did in words, or, with dry, what it would do.
+// Stop ends a running vipd owner, which first gives its VIPs away. It returns a description of each step, which dry only describes.
 func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	path := filepath.Join(runDir, LockFile)
 	pid := lockfile.Holder(path)
@@ -47,10 +47,10 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	return done, nil
 }
 
-// Remove takes the gate and the VIPs away, and returns what it did in words, or, with dry, what it would do.
+// Remove removes the gate and the VIPs. It returns a description of each step, which dry only describes.
 func Remove(runDir string, dry bool) ([]string, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil // it can have left nothing that this process could remove
+		return nil, nil // this process could remove nothing
 	}
 	if pid := lockfile.Holder(filepath.Join(runDir, LockFile)); pid != 0 && !dry {
 		return nil, fmt.Errorf("vipd owner runs as process %d, and holds VIPs: systemctl stop vipd-owner", pid)

@@ -1,3 +1,3 @@
-// Package cleanup takes away what "vipd owner" has left on a host: its gate, which keeps a host that owns no VIP silent about all of
-// them, and VIPs behind it. It takes nothing away while one runs, and can stop that.
+// Package cleanup ends a "vipd owner" and removes what it has left on a host: its gate, which silences all VIPs, and VIPs behind it. It
+// removes nothing while an owner runs.
 package cleanup
