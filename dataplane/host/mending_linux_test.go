@@ -95,6 +95,7 @@ func TestRoutePending(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
 	ip(t, "link add away type veth peer name yonder")
+	t.Cleanup(func() { ip(t, "link del away") })
 	ip(t, "addr add 10.4.0.1/24 dev away")
 	ip(t, "link set client down")
 	o := options(t, xtables.NFT)

@@ -82,37 +82,81 @@ func (h *Host) rank(a netip.Addr) int {
 	return best
 }
 
-// readRoutes reads which of our routes are there, and removes those of addresses that we do not hold.
+// routesTo are the routes to one local address.
+type routesTo struct {
+	ours, spare []netlink.Route
+	// kernels reports whether the kernel's own route to the address exists.
+	kernels bool
+}
+
+// readRoutes reads the local routes. It removes ours to addresses that vipd does not hold, and completes those of the others.
 func (h *Host) readRoutes() error {
 	for _, r := range h.all {
 		r.source = netip.Addr{}
 	}
-	for _, r := range h.ourRoutes(routeProtocol) {
-		dst, ok := netip.AddrFromSlice(r.Dst.IP)
-		if !ok {
+	to := map[netip.Addr]*routesTo{}
+	for _, r := range h.localRoutes() {
+		dst, _ := netip.AddrFromSlice(r.Dst.IP)
+		at := to[dst.Unmap()]
+		if at == nil {
+			at = &routesTo{}
+			to[dst.Unmap()] = at
+		}
+		switch r.Protocol {
+		case routeProtocol:
+			at.ours = append(at.ours, r)
+		case spareProtocol:
+			at.spare = append(at.spare, r)
+		case unix.RTPROT_KERNEL:
+			at.kernels = true
+		}
+	}
+	var useless []netlink.Route
+	var incomplete []*address
+	for dst, at := range to {
+		source, rest := h.judge(dst, at)
+		useless = append(useless, rest...)
+		if !source.IsValid() {
 			continue
 		}
-		dst = dst.Unmap()
-		src, _ := netip.AddrFromSlice(r.Src) // invalid where the kernel has dropped the address
-		device := h.ledger.Addresses[dst]
-		if device != "" && h.view.link(device) == r.LinkIndex && src.IsValid() {
-			if record := h.at(dst); !record.source.IsValid() {
-				record.source = src.Unmap()
-				continue
-			}
+		r := h.at(dst)
+		r.source = source
+		switch {
+		case dst.Is4() && (at.kernels || len(at.spare) == 0):
+			incomplete = append(incomplete, r)
+		case dst.Is6() && at.kernels:
+			r.shadowed = true
+			h.reopen(r)
 		}
+	}
+	for _, r := range useless {
 		if err := h.dropRoute(r); err != nil {
 			return err
 		}
 	}
-	for _, r := range h.ourRoutes(spareProtocol) {
-		if dst, _ := netip.AddrFromSlice(r.Dst.IP); h.ledger.Addresses[dst.Unmap()] == "" {
-			if err := h.dropRoute(r); err != nil {
-				return err
-			}
-		}
+	if _, err := h.holder(); err == nil {
+		h.spare(incomplete)
 	}
 	return nil
+}
+
+// judge returns the source that our route to an address carries, and which of our routes are of no use.
+func (h *Host) judge(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
+	link := h.view.link(h.ledger.Addresses[dst]) // 0 if it is not ours
+	for _, r := range at.ours {
+		src, ok := netip.AddrFromSlice(r.Src) // none if the kernel has dropped the address
+		if link != 0 && r.LinkIndex == link && ok && !source.IsValid() {
+			source = src.Unmap()
+		} else {
+			useless = append(useless, r)
+		}
+	}
+	for _, r := range at.spare {
+		if link == 0 || r.LinkIndex != link {
+			useless = append(useless, r)
+		}
+	}
+	return source, useless
 }
 
 // dropRoute removes a route that is of no use, where it is there.
@@ -125,11 +169,16 @@ func (h *Host) dropRoute(r netlink.Route) error {
 
 // ourRoutes lists the local routes that bear one of our marks.
 func (h *Host) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
+	return slices.DeleteFunc(h.localRoutes(), func(r netlink.Route) bool { return r.Protocol != mark })
+}
+
+// localRoutes lists the host's routes to its own addresses, those to the same address in their order.
+func (h *Host) localRoutes() []netlink.Route {
 	var out []netlink.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: mark, Type: unix.RTN_LOCAL}
+		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
 		routes, err := again(func() ([]netlink.Route, error) {
-			return h.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TYPE)
+			return h.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 		})
 		if err != nil {
 			continue // a kernel without the family
@@ -163,9 +212,11 @@ func (h *Host) route(family int, some []*address) []error {
 	}
 	var put, drop []rtnl.Message
 	var routed, replaced []int // by their places among some
+	var fresh []*address
 	for i, r := range some {
 		if r.source != src {
 			put, routed = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, flags, r.addr, src, h.device.index, routeProtocol)), append(routed, i)
+			fresh = append(fresh, r)
 		}
 	}
 	for j, err := range h.batches.Do(put) {
@@ -185,7 +236,7 @@ func (h *Host) route(family int, some []*address) []error {
 		}
 	}
 	if family == 0 {
-		h.spare(some, routed)
+		h.spare(fresh)
 	}
 	for j, err := range h.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -195,14 +246,14 @@ func (h *Host) route(family int, some []*address) []error {
 	return errs
 }
 
-// spare puts a route without a source in the place of the kernel's own to some of these addresses.
-func (h *Host) spare(some []*address, which []int) {
+// spare puts a route without a source in the place of the kernel's own to these addresses.
+func (h *Host) spare(some []*address) {
 	var put, drop []rtnl.Message
-	for _, i := range which {
-		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, some[i].addr, netip.Addr{}, h.device.index, spareProtocol))
+	for _, r := range some {
+		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r.addr, netip.Addr{}, h.device.index, spareProtocol))
 	}
-	for j, err := range h.batches.Do(put) {
-		if a := some[which[j]].addr; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
+	for i, err := range h.batches.Do(put) {
+		if a := some[i].addr; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
 			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, h.device.index, unix.RTPROT_KERNEL))
 		}
 	}

@@ -1,0 +1,351 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+	testwait "vipd/test/wait"
+)
+
+// TestHistoryLaw changes what is wanted, what other programs do to addresses, routes and links, and what fails, at random.
+// After each history the addresses are as the last request demands, and the kernel's state is the state that a new Host makes.
+func TestHistoryLaw(t *testing.T) {
+	for seed := range uint64(testwait.Soak(10, 200)) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			y := newHistory(t, seed)
+			for range 25 {
+				y.steps[y.random.IntN(len(y.steps))]()
+				y.round()
+			}
+			y.heal()
+			y.checkFresh()
+		})
+	}
+}
+
+// history is a host under random changes.
+type history struct {
+	t       *testing.T
+	l       *lab.Lab
+	random  *rand.Rand
+	o       Options
+	h       *Host
+	want    balancer.Desired
+	foreign map[netip.Addr]bool
+	steps   []func()
+	log     []string
+}
+
+const historyDevice = "away"
+
+func newHistory(t *testing.T, seed uint64) *history {
+	l, _ := network(t)
+	y := &history{t: t, l: l, random: rand.New(rand.NewPCG(seed, 3)), o: options(t, xtables.NFT), foreign: map[netip.Addr]bool{}}
+	ip(t, "link add "+historyDevice+" type veth peer name yonder")
+	ip(t, "link set yonder up")
+	ip(t, "link set "+historyDevice+" up")
+	t.Cleanup(func() {
+		ip(t, "link del yonder")
+		if t.Failed() {
+			t.Logf("history:\n%s", strings.Join(y.log, "\n"))
+		}
+	})
+	y.o.Interface = historyDevice
+	y.h = newHost(t, y.o)
+	y.steps = []func(){
+		y.demand, y.demand, y.demand, y.takeAddress, y.takeRoute, y.bringAddress, y.dropAddress, y.pullLink, y.renumber,
+		y.loseEvents, y.failView, y.failLedger, y.cancel, y.restart, func() { y.h.Resync(true) },
+	}
+	return y
+}
+
+func (y *history) note(format string, args ...any) {
+	y.log = append(y.log, fmt.Sprintf(format, args...))
+}
+
+// vips are the addresses that services may be on.
+func (y *history) vips() []netip.Addr {
+	return []netip.Addr{
+		addrOf("10.96.0.1"), addrOf("10.96.0.2"), addrOf("10.96.0.3"), addrOf("10.96.0.4"),
+		addrOf("fd00:96::1"), addrOf("fd00:96::2"), addrOf("fd00:96::3"),
+	}
+}
+
+func (y *history) someVIP() netip.Addr { return y.vips()[y.random.IntN(len(y.vips()))] }
+
+// run runs ip, which may fail because a link is down or because the object is missing.
+func (y *history) run(args string) {
+	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+	y.note("ip %s: %v %s", args, err, strings.TrimSpace(string(out)))
+}
+
+// demand changes what is wanted of some VIPs.
+func (y *history) demand() {
+	for range 1 + y.random.IntN(3) {
+		a := y.someVIP()
+		f := frontend(netip.AddrPortFrom(a, 80).String())
+		y.want.Frontends, y.want.Addresses = y.want.Frontends.Delete(f.Key), y.want.Addresses.Delete(a)
+		y.want.Standings = y.want.Standings.Delete(a)
+		kind := []string{"removed", "plain", "plain", "serving", "withdrawn", "owned"}[y.random.IntN(6)]
+		y.note("want %s %s", a, kind)
+		if kind == "removed" {
+			continue
+		}
+		y.want.Addresses = y.want.Addresses.Set(a, 1)
+		switch kind {
+		case "serving":
+			y.want.Standings = y.want.Standings.Set(a, balancer.Serving)
+		case "owned":
+			y.want.Standings = y.want.Standings.Set(a, balancer.Owned)
+		case "withdrawn":
+			y.want.Standings = y.want.Standings.Set(a, balancer.Withdrawn)
+			f.Backends = nil
+		}
+		y.want.Frontends = y.want.Frontends.Set(f.Key, f)
+	}
+}
+
+func (y *history) takeAddress() {
+	y.run(fmt.Sprintf("addr del %s dev %s", single(y.someVIP()), historyDevice))
+}
+
+func (y *history) takeRoute() {
+	y.run(fmt.Sprintf("route del local %s table local proto %d", y.someVIP(), []int{routeProtocol, spareProtocol}[y.random.IntN(2)]))
+}
+
+// bringAddress gives the host a VIP in another way.
+func (y *history) bringAddress() {
+	a := y.someVIP()
+	y.run(fmt.Sprintf("addr add %s dev client nodad", single(a)))
+	y.foreign[a] = true
+}
+
+func (y *history) dropAddress() {
+	a := y.someVIP()
+	y.run(fmt.Sprintf("addr del %s dev client", single(a)))
+	delete(y.foreign, a)
+}
+
+func (y *history) pullLink() {
+	y.run("link set " + []string{historyDevice, "yonder"}[y.random.IntN(2)] + " " + []string{"down", "up"}[y.random.IntN(2)])
+}
+
+// renumber changes the node's own addresses.
+func (y *history) renumber() {
+	a := []string{"10.1.0.1/24", "10.1.0.9/24", "fd01::1/64", "fd01::9/64"}[y.random.IntN(4)]
+	nodad := ""
+	if strings.Contains(a, ":") {
+		nodad = " nodad"
+	}
+	y.run(fmt.Sprintf("addr %s %s dev client", []string{"add", "del"}[y.random.IntN(2)], a+nodad))
+}
+
+// loseEvents makes the Host read everything again, as after more events than the kernel has room for.
+func (y *history) loseEvents() {
+	y.note("lost events")
+	y.h.events.Drain()
+	y.h.stale, y.h.lost = true, true
+}
+
+// failView makes a round in which nothing can be read.
+func (y *history) failView() {
+	y.note("no view")
+	y.h.readView = func(*netlink.Handle) (view, error) { return view{}, errors.New("no memory") }
+	y.h.stale = true
+	y.round()
+	y.h.readView = readView
+}
+
+// failLedger makes a round in which the ledger can't be written.
+func (y *history) failLedger() {
+	y.note("no ledger")
+	path := y.h.ledger.path
+	y.h.ledger.path = "/proc/nowhere/host.json"
+	y.demand()
+	y.round()
+	y.h.ledger.path = path
+}
+
+// cancel makes a round that ends before it has begun, and none of which is finished.
+func (y *history) cancel() {
+	y.note("canceled")
+	y.demand()
+	ctx, stop := context.WithCancel(y.t.Context())
+	stop()
+	_ = y.h.Prepare(ctx, y.want) // an error, mostly
+}
+
+// restart ends the Host, and starts another.
+func (y *history) restart() {
+	y.note("restart")
+	must(y.t, y.h.Close())
+	h, err := New(y.o)
+	must(y.t, err)
+	y.t.Cleanup(func() { _ = h.Close() }) // it may be closed
+	y.h = h
+}
+
+// round is the engine's: it looks, prepares, applies some of what is wanted, and finishes. Each step may fail.
+func (y *history) round() {
+	ctx := y.t.Context()
+	reason, err := y.h.Intact(ctx)
+	if y.note("  intact: %q %v", reason, err); reason != "" {
+		y.h.Resync(true)
+	}
+	if err := y.h.Prepare(ctx, y.want); err != nil {
+		y.note("  prepare: %v", err)
+		return
+	}
+	applied := y.want.Frontends
+	for _, f := range y.want.Frontends.All() {
+		if y.random.IntN(4) == 0 { // the dataplane could not apply it
+			applied = applied.Delete(f.Key)
+			if old, ok := y.h.applied.Get(f.Key); ok {
+				applied = applied.Set(f.Key, old)
+			}
+		}
+	}
+	if err := y.h.Finish(ctx, applied); err != nil {
+		y.note("  finish: %v", err)
+	}
+}
+
+// settle makes rounds until nothing is left to do. The kernel reports IPv6 addresses a moment after they were added.
+func (y *history) settle(h *Host) {
+	y.t.Helper()
+	lab.Eventually(y.t, deadlineIn, "nothing left to do", func() error {
+		reason, err := h.Intact(y.t.Context())
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			h.Resync(true)
+		}
+		if err := h.Prepare(y.t.Context(), y.want); err != nil {
+			return err
+		}
+		if err := h.Finish(y.t.Context(), y.want.Frontends); err != nil {
+			return err
+		}
+		if reason, err = h.Intact(y.t.Context()); reason != "" || err != nil {
+			return fmt.Errorf("reason %q, %w", reason, err)
+		}
+		if some := h.leftover(func(*address) bool { return true }); len(some) > 0 {
+			return fmt.Errorf("left to do: %+v", *some[0])
+		}
+		return y.compare(h)
+	})
+}
+
+// heal brings back links and the node's addresses, and makes rounds until nothing is left to do.
+func (y *history) heal() {
+	y.note("heal")
+	for _, args := range []string{
+		"link set yonder up", "link set " + historyDevice + " up", "addr add 10.1.0.1/24 dev client", "addr add fd01::1/64 dev client nodad",
+	} {
+		y.run(args)
+	}
+	y.settle(y.h)
+}
+
+// compare compares who holds the VIPs with what is wanted.
+func (y *history) compare(h *Host) error {
+	want, on := map[string]string{}, []string(nil)
+	for a := range y.want.Addresses.Keys() {
+		s := y.want.Standings.At(a)
+		switch {
+		case y.foreign[a]:
+			want[a.String()] = onHost
+		case s == balancer.Owned || s == balancer.Withdrawn:
+			want[a.String()] = nowhere
+		default:
+			want[a.String()] = historyDevice
+			on = append(on, single(a).String())
+		}
+	}
+	slices.Sort(on)
+	if got := where(h); !maps.Equal(got, want) {
+		return fmt.Errorf("who holds the VIPs = %v, want %v", got, want)
+	}
+	if got := onDevice(y.t, historyDevice); !slices.Equal(got, on) {
+		return fmt.Errorf("addresses of %s = %q, want %q", historyDevice, got, on)
+	}
+	if p := h.Problems(); len(p) != 0 {
+		return fmt.Errorf("problems: %v", p)
+	}
+	return nil
+}
+
+// checkFresh compares the kernel's state with the state that a new Host makes after everything was removed.
+func (y *history) checkFresh() {
+	y.t.Helper()
+	y.h.Resync(true) // as the engine does every minute: a source that was chosen earlier is chosen again
+	y.settle(y.h)
+	got := y.state()
+	must(y.t, y.h.Close())
+	_, err := Cleanup(y.t.Context(), y.o, false)
+	must(y.t, err)
+	h := newHost(y.t, y.o)
+	y.settle(h)
+	want := y.state()
+	for _, line := range got {
+		if !slices.Contains(want, line) {
+			y.t.Errorf("the history left: %s", line)
+		}
+	}
+	for _, line := range want {
+		if !slices.Contains(got, line) {
+			y.t.Errorf("the history lacks: %s", line)
+		}
+	}
+	if y.t.Failed() {
+		return
+	}
+	y.want = balancer.Desired{}
+	y.settle(h)
+	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...); len(routes) > 0 {
+		y.t.Errorf("routes are left: %v", routes)
+	}
+}
+
+// state is what the kernel has of addresses, local routes and rules. Routes to the same address are one line, in their order.
+func (y *history) state() []string {
+	var all []string
+	for line := range strings.Lines(y.l.Host().Exec("ip", "-o", "addr")) {
+		_, line, _ = strings.Cut(line, " ")                      // without the index
+		if own := strings.Contains(line, " inet6 fe80:"); !own { // the kernel's own flags change with time
+			all = append(all, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	routes := map[string]string{}
+	for _, family := range []string{"-4", "-6"} {
+		for line := range strings.Lines(y.l.Host().Exec("ip", family, "route", "show", "table", "local")) {
+			if fields := strings.Fields(line); !strings.HasPrefix(fields[1], "fe80:") {
+				routes[fields[1]] += strings.Join(fields, " ") + "; "
+			}
+		}
+	}
+	all = append(all, slices.Collect(maps.Values(routes))...)
+	// The elements of a set come in any order.
+	elements := strings.NewReplacer(",", "\n", "{", "{\n", "}", "\n}")
+	for line := range strings.Lines(elements.Replace(y.l.Host().Exec("nft", "-s", "list", "ruleset"))) {
+		if line = strings.TrimSpace(line); line != "" {
+			all = append(all, line)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
