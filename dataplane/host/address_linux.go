@@ -92,6 +92,13 @@ func (s *addresses) mark(r *address) {
 	s.open[r.addr] = r
 }
 
+// markAll notes that all addresses have to be compared again with what is wanted.
+func (s *addresses) markAll() {
+	for _, r := range s.all {
+		s.mark(r)
+	}
+}
+
 // tryAgain notes that the last attempt to change an address failed.
 func (s *addresses) tryAgain(r *address) {
 	r.failed = true

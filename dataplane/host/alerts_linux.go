@@ -58,9 +58,9 @@ func (a alerts) close() (err error) {
 }
 
 // Alerts implements dataplane.Host.
-func (h *Host) Alerts(ctx context.Context, tell func()) {
+func (k *kernel) Alerts(ctx context.Context, tell func()) {
 	var readers sync.WaitGroup
-	for _, s := range h.alerts {
+	for _, s := range k.alerts {
 		_ = s.SetReadDeadline(time.Time{}) // the engine before may have ended
 		stop := context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })
 		readers.Go(func() {

@@ -23,7 +23,7 @@ func TestAlerts(t *testing.T) {
 	}
 	go func() {
 		defer close(ended)
-		(&Host{kernel: kernel{alerts: all}}).Alerts(ctx, func() { told <- struct{}{} })
+		(&kernel{alerts: all}).Alerts(ctx, func() { told <- struct{}{} })
 	}()
 	for _, change := range []func(){
 		func() { must(t, exec.Command("iptables-nft", "-N", "FOREIGN").Run()) },

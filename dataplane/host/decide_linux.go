@@ -96,12 +96,12 @@ func (r *address) decide(at place, s *site) (Held, step) {
 }
 
 // place returns where an address is.
-func (h *Host) place(a netip.Addr) place {
-	p := place{on: h.ledger.Addresses[a], leaving: len(h.ledger.Leaving[a]) > 0}
-	p.there = p.on != "" && h.view.has(a, h.view.link(p.on))
-	places := len(h.view.addrs[a])
-	for _, device := range h.ledger.devices(a) {
-		if h.view.has(a, h.view.link(device)) {
+func (st *state) place(a netip.Addr) place {
+	p := place{on: st.ledger.Addresses[a], leaving: len(st.ledger.Leaving[a]) > 0}
+	p.there = p.on != "" && st.view.has(a, st.view.link(p.on))
+	places := len(st.view.addrs[a])
+	for _, device := range st.ledger.devices(a) {
+		if st.view.has(a, st.view.link(device)) {
 			places--
 		}
 	}
@@ -110,17 +110,7 @@ func (h *Host) place(a netip.Addr) place {
 }
 
 // site returns what the decisions about addresses depend on now.
-func (h *Host) site() *site {
-	d, _ := h.holder() // the error is part of the device
-	return &site{bind: h.opts.Bind, gateways: h.gateways, device: d, applied: h.applied}
-}
-
-// decideOnDevice decides with the device made and up, if the address is to be on it.
-func (h *Host) decideOnDevice(r *address) (Held, step) {
-	held, next := r.decide(h.place(r.addr), h.site())
-	if next != release && next != wait && held.Where != onHost && h.device.kind == madeDevice && !h.device.ready {
-		h.makeDevice()
-		return r.decide(h.place(r.addr), h.site())
-	}
-	return held, next
+func (st *state) site() *site {
+	d, _ := st.holder() // the error is part of the device
+	return &site{bind: st.opts.Bind, gateways: st.gateways, device: d, applied: st.applied}
 }

@@ -3,10 +3,8 @@ package host
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"strings"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 )
@@ -40,15 +38,15 @@ type holder struct {
 }
 
 // holder returns the device that holds VIPs, or will: it makes none.
-func (h *Host) holder() (holder, error) {
-	if h.device == (holder{}) {
-		h.device = h.findDevice(h.opts.Interface)
+func (st *state) holder() (holder, error) {
+	if st.device == (holder{}) {
+		st.device = st.findDevice(st.opts.Interface)
 	}
-	return h.device, h.device.err
+	return st.device, st.device.err
 }
 
-func (h *Host) findDevice(name string) holder {
-	link, err := h.nl.LinkByName(name)
+func (st *state) findDevice(name string) holder {
+	link, err := st.nl.LinkByName(name)
 	var absent netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &absent) && strings.HasPrefix(name, "vipd"):
@@ -60,7 +58,7 @@ func (h *Host) findDevice(name string) holder {
 	}
 	d := holder{name: name, index: link.Attrs().Index, kind: realDevice}
 	switch {
-	case h.madeByUs(link):
+	case st.madeByUs(link):
 		d.kind = madeDevice
 	case link.Attrs().Flags&net.FlagLoopback != 0:
 		d.kind = loopbackDevice
@@ -71,89 +69,26 @@ func (h *Host) findDevice(name string) holder {
 }
 
 // madeByUs reports whether vipd made the device, according to the ledger or the mark on it.
-func (h *Host) madeByUs(link netlink.Link) bool {
+func (st *state) madeByUs(link netlink.Link) bool {
 	name := link.Attrs().Name
-	return link.Type() == h.newLink(name).Type() && (h.ledger.Links[name] || link.Attrs().Alias == deviceAlias)
-}
-
-// makeDevice makes the device of ours where it is absent, and brings it up. Where the kernel has no dummies lo takes its place.
-func (h *Host) makeDevice() {
-	d := &h.device
-	if d.absent {
-		h.ledger.setLink(d.name)
-		if err := h.ledger.save(); err != nil {
-			h.ledger.dropLink(d.name)
-			denied := errors.Is(err, fs.ErrPermission)
-			if denied {
-				err = fmt.Errorf("%s (%w)", needPrivilege, err)
-			}
-			*d = holder{passes: !denied, err: err}
-			return
-		}
-		err := h.nl.LinkAdd(h.newLink(d.name))
-		if err != nil && !errors.Is(err, syscall.EEXIST) {
-			h.withoutDevice(err)
-			return
-		}
-		h.log.Debug("made a device", "device", d.name)
-	}
-	*d = h.upDevice(d.name)
-}
-
-// withoutDevice finds the next best after the device could not be made for the reason err.
-func (h *Host) withoutDevice(err error) {
-	name := h.device.name
-	h.ledger.dropLink(name)
-	switch {
-	case errors.Is(err, syscall.EOPNOTSUPP):
-		h.device = h.findDevice("lo")
-		h.device.note = "this kernel has no dummy devices"
-	case errors.Is(err, fs.ErrPermission):
-		h.device = holder{err: errors.New(needPrivilege)}
-	default:
-		h.device = holder{passes: true, err: fmt.Errorf("making device %s: %w", name, err)}
-	}
-}
-
-// upDevice marks the made device and brings it up.
-func (h *Host) upDevice(name string) holder {
-	link, err := h.nl.LinkByName(name)
-	if err == nil && link.Attrs().Alias != deviceAlias {
-		err = h.nl.LinkSetAlias(link, deviceAlias)
-	}
-	if err == nil && link.Attrs().Flags&net.FlagUp == 0 {
-		err = h.nl.LinkSetUp(link)
-	}
-	switch {
-	case err != nil && errors.Is(err, fs.ErrPermission):
-		return holder{err: errors.New(needPrivilege)}
-	case err != nil:
-		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
-	}
-	// What we did ourselves is no news.
-	full := h.full
-	h.catchUp()
-	h.full, h.downed = full, false
-	index := link.Attrs().Index
-	h.view.devices[index], h.relinked = device{name: name, up: true}, true
-	return holder{name: name, index: index, kind: madeDevice, ready: true}
+	return link.Type() == st.newLink(name).Type() && (st.ledger.Links[name] || link.Attrs().Alias == deviceAlias)
 }
 
 // removeDevices removes the devices that vipd made.
-func (h *Host) removeDevices() error {
+func (st *state) removeDevices() error {
 	var all []error
-	for name := range h.ledger.Links {
-		link, err := h.nl.LinkByName(name)
+	for name := range st.ledger.Links {
+		link, err := st.nl.LinkByName(name)
 		var absent netlink.LinkNotFoundError
-		if err == nil && h.madeByUs(link) {
-			err = h.nl.LinkDel(link)
+		if err == nil && st.madeByUs(link) {
+			err = st.nl.LinkDel(link)
 		}
 		if err != nil && !errors.As(err, &absent) {
 			all = append(all, fmt.Errorf("removing device %s: %w", name, err))
 			continue
 		}
-		h.ledger.dropLink(name)
-		h.device = holder{}
+		st.ledger.dropLink(name)
+		st.device = holder{}
 	}
 	return errors.Join(all...)
 }

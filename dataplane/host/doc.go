@@ -19,6 +19,16 @@
 // next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in
 // it until it is removed, with every device that it may be on. It holds for one boot.
 //
+// A Host has these parts. All of them share a state: one record for each address, what is known of the kernel, and the ledger.
+//
+//	observer    keeps what is known up to date by the kernel's events, and makes the device for VIPs
+//	mover       adds addresses and removes them
+//	routes      gives VIPs their local routes
+//	announcer   announces VIPs to the neighbors
+//	tuning      keeps sysctls
+//
+// The decision about an address is a function of its record, its place, and the device: see address.decide.
+//
 // The package does not forward traffic, and knows of modes only what dataplane.Needs says: those whose traffic the kernel forwards
 // get ip_forward, masquerading and one-arm rules, and virtual servers their sysctls. Where the host lacks privilege or a kernel
 // feature it says so in Problems, and does the rest.

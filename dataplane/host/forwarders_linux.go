@@ -45,14 +45,14 @@ func sets(file, name, value string) bool {
 
 // neededByOthers says why a sysctl that vipd has set should stay as it is, or "". A program that finds it set already,
 // such as Docker, does not set it again, and so leaves no trace but what it forwards for.
-func (h *Host) neededByOthers(name, value string) string {
+func (k *kernel) neededByOthers(name, value string) string {
 	if file := setIn(sysctlFiles(), name, value); file != "" {
 		return file + " sets it"
 	}
 	if name != forward4 {
 		return ""
 	}
-	links, err := again(h.nl.LinkList)
+	links, err := again(k.nl.LinkList)
 	if err != nil {
 		return fmt.Sprintf("whether others need it is unknown: listing links: %v", err)
 	}

@@ -4,83 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
-	"vipd/dataplane/guard"
-	"vipd/dataplane/internal/rtnl"
-	"vipd/dataplane/internal/runfile"
 )
 
 // Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses, FollowAddresses and Alerts may be
 // called by any goroutine at any time; the others by one at a time.
 type Host struct {
-	opts Options
-	log  *slog.Logger
-	kernel
-	guard  *guard.Guard
-	ledger *ledger
-	known
-	device holder
-	demand
-	addresses
-	routes
-	tuning
+	*state
+	*routes
+	*announcer
+	*tuning
+	*observer
+	*mover
 
-	// unheard is the reason why the neighbors have not been told of all addresses.
-	unheard string
-	// mode is what SetMode said last.
-	mode atomic.Pointer[dataplane.Needs]
 	// busy gets the errors of the addresses that are being added while the mode writes its rules; nil means that none are.
 	busy chan error
-	// mended is what others had changed and was mended, for Mended.
-	mended []string
 	// inherited: the ledger of an earlier process had addresses when this one began.
 	inherited bool
 	public    atomic.Pointer[public]
-}
-
-// kernel is by what a Host reads and changes the kernel.
-type kernel struct {
-	nl     *netlink.Handle
-	sys    sysctls
-	events *events
-	alerts alerts
-	// batches is for addresses and routes, which are many.
-	batches *rtnl.Batches
-	// newLink describes the device to make.
-	newLink func(name string) netlink.Link
-	// readView reads everything that the view is made of.
-	readView func(*netlink.Handle) (view, error)
-}
-
-// known is what is known of the host's devices and addresses.
-type known struct {
-	view view
-	// full: nothing is known of the kernel; the next look reads everything.
-	full bool
-	// stale: events were lost, so the view has to be read again.
-	stale bool
-	// downed: the device that holds the VIPs went down since the last look.
-	downed bool
-	// relinked: devices may have changed since the guards heard of them.
-	relinked bool
-	// gateways are by which the host reached the world when addresses were added last: none of these is.
-	gateways []netip.Addr
-}
-
-// demand is what the engine asked for: want with the last Prepare, applied with the last Finish.
-type demand struct {
-	want    balancer.Desired
-	applied snap.Map[balancer.Key, *balancer.Frontend]
 }
 
 var (
@@ -97,41 +46,16 @@ type public struct {
 // New opens what a Host needs of the kernel; it changes nothing. What an earlier process left according to the ledger
 // is taken over.
 func New(o Options) (*Host, error) {
-	o = o.withDefaults()
-	h := &Host{
-		opts: o, log: o.Log,
-		kernel: kernel{sys: procSysctls{}, readView: readView, newLink: func(name string) netlink.Link {
-			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
-		}},
-		known:     known{full: true, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}},
-		addresses: newAddresses(),
-	}
-	if err := h.readLedger(); err != nil {
-		h.log.Warn("not all of the ledger can be used: addresses on devices of others that it does not name count as the host's own", "err", err)
-	}
-	var system unix.Utsname
-	err := unix.Uname(&system)
+	st, err := newState(o.withDefaults())
 	if err != nil {
-		return nil, fmt.Errorf("asking for the kernel's version: %w", err)
-	}
-	h.release = unix.ByteSliceToString(system.Release[:])
-	if h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return nil, fmt.Errorf("opening a route socket: %w", err)
-	}
-	if h.batches, err = rtnl.Open(); err != nil {
-		h.nl.Close()
 		return nil, err
 	}
-	if h.events, err = openEvents(); err != nil {
-		h.nl.Close()
-		return nil, errors.Join(err, h.batches.Close())
+	h := assemble(st)
+	var system unix.Utsname
+	if err := unix.Uname(&system); err != nil {
+		return nil, errors.Join(fmt.Errorf("asking for the kernel's version: %w", err), st.closeSockets())
 	}
-	if h.alerts, err = openAlerts(); err != nil {
-		h.nl.Close()
-		return nil, errors.Join(err, h.batches.Close(), h.events.Close())
-	}
-	h.SetMode(o.Mode)
-	h.guard = guard.New(o.Guard())
+	h.release = unix.ByteSliceToString(system.Release[:])
 	for a := range h.ledger.Addresses {
 		h.showOurs(a, true)
 		h.guard.Hold(a, 1)
@@ -141,10 +65,14 @@ func New(o Options) (*Host, error) {
 	return h, nil
 }
 
-func (h *Host) readLedger() (err error) {
-	boot, namespace, untold := runfile.Stamp()
-	h.ledger, err = loadLedger(h.opts.RunDir, boot, namespace)
-	return errors.Join(err, untold)
+// assemble makes a Host of parts that share a state.
+func assemble(st *state) *Host {
+	rs, an := &routes{state: st}, &announcer{state: st}
+	ob := &observer{state: st, routes: rs, announcer: an}
+	return &Host{
+		state: st, routes: rs, announcer: an, observer: ob,
+		tuning: &tuning{state: st}, mover: &mover{state: st, routes: rs, observer: ob},
+	}
 }
 
 // Inherited reports whether an earlier process has left addresses that were still held when this one began.
@@ -154,8 +82,7 @@ func (h *Host) Inherited() bool { return h.inherited }
 func (h *Host) Close() error {
 	failed := h.await()
 	h.guard.Close()
-	h.nl.Close()
-	return errors.Join(failed, h.events.Close(), h.batches.Close(), h.alerts.close())
+	return errors.Join(failed, h.closeSockets())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
@@ -170,12 +97,21 @@ func (h *Host) Release(ctx context.Context) error {
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
 
-// familyOf returns 0 for IPv4 and 1 for IPv6.
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return 0
+// SetMode says what the mode in use does; the next Prepare obeys. It may be called by any goroutine.
+func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
+
+// obey gives the guards what they depend on besides frontends: whether packets are forwarded, and between which
+// interfaces.
+func (h *Host) obey() {
+	mode := *h.mode.Load()
+	if h.guard.SetMode(mode) {
+		h.relinked = true
 	}
-	return 1
+	if !h.relinked {
+		return
+	}
+	h.guard.Connect(h.view.interfaces())
+	h.relinked = false
 }
 
 // Prepare makes restrictions and addresses of what is wanted. Where the mode forwards, many addresses may still be on
@@ -250,18 +186,6 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 	all = append(all, h.clear(), h.ledger.save())
 	h.publish()
 	return errors.Join(all...)
-}
-
-// setSilent makes an address silent that is about to be added, or ends that.
-func (h *Host) setSilent(r *address, silent bool) {
-	if r.silent == silent {
-		return
-	}
-	by := 1
-	if r.silent = silent; !silent {
-		by = -1
-	}
-	h.guard.Silence(r.addr, by)
 }
 
 // count keeps the number of applied frontends on a VIP. It returns the VIP's record.

@@ -5,9 +5,9 @@ import "net/netip"
 // InLedger returns the addresses that the ledger in runDir names as added by vipd, with their devices. They need not be
 // there any more. Without a ledger there are none; one that can't be read, as without root, is an error.
 func InLedger(runDir string) (map[netip.Addr]string, error) {
-	h := &Host{opts: Options{RunDir: runDir}}
-	if err := h.readLedger(); err != nil {
+	l, err := readLedger(runDir)
+	if err != nil {
 		return nil, err
 	}
-	return h.ledger.Addresses, nil
+	return l.Addresses, nil
 }

@@ -11,15 +11,15 @@ import (
 // TestInLedger reads what a Host of this boot and namespace has written, and says so where it can't.
 func TestInLedger(t *testing.T) {
 	dir := t.TempDir()
-	h := &Host{opts: Options{RunDir: dir}}
-	if err := h.readLedger(); err != nil {
+	l, err := readLedger(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[netip.Addr]string{netip.MustParseAddr("10.96.0.10"): "lo", netip.MustParseAddr("fd00:96::10"): "vipd0"}
 	for a, device := range want {
-		h.ledger.setAddress(a, device)
+		l.setAddress(a, device)
 	}
-	if err := h.ledger.save(); err != nil {
+	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := InLedger(dir); err != nil || !maps.Equal(got, want) {

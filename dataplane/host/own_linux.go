@@ -41,10 +41,10 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.A
 
 // Gateways returns the gateways by which the host reaches these addresses now. One that it reaches in another way, or not at
 // all, has none.
-func (h *Host) Gateways(to []netip.Addr) []netip.Addr {
+func (k *kernel) Gateways(to []netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range to {
-		routes, err := h.nl.RouteGet(a.AsSlice())
+		routes, err := k.nl.RouteGet(a.AsSlice())
 		if err != nil {
 			continue // there is no route
 		}
@@ -62,10 +62,10 @@ func (h *Host) Gateways(to []netip.Addr) []netip.Addr {
 }
 
 // Sources returns the addresses from which the host sends to these addresses now. It leaves out what it can't reach.
-func (h *Host) Sources(to []netip.Addr) []netip.Addr {
+func (k *kernel) Sources(to []netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range to {
-		routes, err := h.nl.RouteGet(a.AsSlice())
+		routes, err := k.nl.RouteGet(a.AsSlice())
 		if err != nil || len(routes) == 0 {
 			continue // there is no route
 		}

@@ -1,26 +1,23 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
-	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/rtnl"
 )
 
-// routes are how connections from this host to held VIPs leave.
+// routes are the local routes by which connections from this host to held VIPs leave.
 type routes struct {
+	*state
 	// source are the node's own addresses, IPv4 and IPv6, that they leave with.
 	source [2]netip.Addr
 	// lost: a route of ours was, or may have been, removed since they were looked at, perhaps by others.
@@ -47,32 +44,32 @@ func world() [2]netip.Addr {
 // anySource finds the node's own address that connections to VIPs of a family should leave with: the one that it speaks
 // to the world with, else, without a default route, the first that it has. One that is a service's VIP as well is the
 // last choice. It is invalid where the node has none.
-func (h *Host) anySource(family int) netip.Addr {
-	own := h.view.own(func(a netip.Addr) bool {
-		r := h.all[a]
-		return familyOf(a) != family || h.ledger.Addresses[a] != "" || r != nil && r.standing == balancer.Owned
+func (rs *routes) anySource(family int) netip.Addr {
+	own := rs.view.own(func(a netip.Addr) bool {
+		r := rs.all[a]
+		return familyOf(a) != family || rs.ledger.Addresses[a] != "" || r != nil && r.standing == balancer.Owned
 	})
-	private := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { r := h.all[a]; return r != nil && r.needed() })
+	private := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { r := rs.all[a]; return r != nil && r.needed() })
 	if len(private) > 0 {
 		own = private
 	}
 	if len(own) == 0 {
 		return netip.Addr{}
 	}
-	routes, err := h.nl.RouteGet(net.IP(world()[family].AsSlice()))
+	routes, err := rs.nl.RouteGet(net.IP(world()[family].AsSlice()))
 	if err == nil && len(routes) > 0 {
 		if a, ok := netip.AddrFromSlice(routes[0].Src); ok && slices.Contains(own, a.Unmap()) {
 			return a.Unmap()
 		}
 	}
-	return slices.MinFunc(own, func(a, b netip.Addr) int { return h.rank(a) - h.rank(b) })
+	return slices.MinFunc(own, func(a, b netip.Addr) int { return rs.rank(a) - rs.rank(b) })
 }
 
 // rank orders addresses as sources: those that the kernel avoids come last, then by device, oldest first.
-func (h *Host) rank(a netip.Addr) int {
+func (rs *routes) rank(a netip.Addr) int {
 	const last = 1 << 30
 	best := 2 * last
-	for _, p := range h.view.addrs[a] {
+	for _, p := range rs.view.addrs[a] {
 		rank := min(p.link, last-1)
 		if p.deprecated() {
 			rank += last
@@ -80,116 +77,6 @@ func (h *Host) rank(a netip.Addr) int {
 		best = min(best, rank)
 	}
 	return best
-}
-
-// routesTo are the routes to one local address.
-type routesTo struct {
-	ours, spare []netlink.Route
-	// kernels reports whether the kernel's own route to the address exists.
-	kernels bool
-}
-
-// readRoutes reads the local routes. It removes ours to addresses that vipd does not hold, and completes those of the others.
-func (h *Host) readRoutes() error {
-	for _, r := range h.all {
-		r.source = netip.Addr{}
-	}
-	to := map[netip.Addr]*routesTo{}
-	for _, r := range h.localRoutes() {
-		dst, _ := netip.AddrFromSlice(r.Dst.IP)
-		at := to[dst.Unmap()]
-		if at == nil {
-			at = &routesTo{}
-			to[dst.Unmap()] = at
-		}
-		switch r.Protocol {
-		case routeProtocol:
-			at.ours = append(at.ours, r)
-		case spareProtocol:
-			at.spare = append(at.spare, r)
-		case unix.RTPROT_KERNEL:
-			at.kernels = true
-		}
-	}
-	var useless []netlink.Route
-	var incomplete []*address
-	for dst, at := range to {
-		source, rest := h.judge(dst, at)
-		useless = append(useless, rest...)
-		if !source.IsValid() {
-			continue
-		}
-		r := h.at(dst)
-		r.source = source
-		switch {
-		case dst.Is4() && (at.kernels || len(at.spare) == 0):
-			incomplete = append(incomplete, r)
-		case dst.Is6() && at.kernels:
-			r.shadowed = true
-			h.reopen(r)
-		}
-	}
-	for _, r := range useless {
-		if err := h.dropRoute(r); err != nil {
-			return err
-		}
-	}
-	if _, err := h.holder(); err == nil {
-		h.spare(incomplete)
-	}
-	return nil
-}
-
-// judge returns the source that our route to an address carries, and which of our routes are of no use.
-func (h *Host) judge(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
-	link := h.view.link(h.ledger.Addresses[dst]) // 0 if it is not ours
-	for _, r := range at.ours {
-		src, ok := netip.AddrFromSlice(r.Src) // none if the kernel has dropped the address
-		if link != 0 && r.LinkIndex == link && ok && !source.IsValid() {
-			source = src.Unmap()
-		} else {
-			useless = append(useless, r)
-		}
-	}
-	for _, r := range at.spare {
-		if link == 0 || r.LinkIndex != link {
-			useless = append(useless, r)
-		}
-	}
-	return source, useless
-}
-
-// dropRoute removes a route that is of no use, where it is there.
-func (h *Host) dropRoute(r netlink.Route) error {
-	if err := h.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("removing the route to %s: %w", r.Dst.IP, err)
-	}
-	return nil
-}
-
-// ourRoutes lists the local routes that bear one of our marks.
-func (h *Host) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
-	return slices.DeleteFunc(h.localRoutes(), func(r netlink.Route) bool { return r.Protocol != mark })
-}
-
-// localRoutes lists the host's routes to its own addresses, those to the same address in their order.
-func (h *Host) localRoutes() []netlink.Route {
-	var out []netlink.Route
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-		routes, err := again(func() ([]netlink.Route, error) {
-			return h.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-		})
-		if err != nil {
-			continue // a kernel without the family
-		}
-		for _, r := range routes {
-			if r.Dst != nil {
-				out = append(out, r)
-			}
-		}
-	}
-	return out
 }
 
 // route makes connections from this host to held addresses of a family leave with the node's own address. It returns an
@@ -200,8 +87,8 @@ func (h *Host) localRoutes() []netlink.Route {
 // comes: this was half of the time that ten thousand addresses take.
 // For IPv6 the kernel's own has a metric that others can't have, so it goes once ours is there, see unshadow; should
 // the node's address go, the kernel keeps our route without it.
-func (h *Host) route(family int, some []*address) []error {
-	src := h.source[family]
+func (rs *routes) route(family int, some []*address) []error {
+	src := rs.source[family]
 	errs := make([]error, len(some))
 	if !src.IsValid() {
 		return errs
@@ -215,11 +102,11 @@ func (h *Host) route(family int, some []*address) []error {
 	var fresh []*address
 	for i, r := range some {
 		if r.source != src {
-			put, routed = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, flags, r.addr, src, h.device.index, routeProtocol)), append(routed, i)
+			put, routed = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, flags, r.addr, src, rs.device.index, routeProtocol)), append(routed, i)
 			fresh = append(fresh, r)
 		}
 	}
-	for j, err := range h.batches.Do(put) {
+	for j, err := range rs.batches.Do(put) {
 		i := routed[j]
 		r := some[i]
 		if err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -230,15 +117,15 @@ func (h *Host) route(family int, some []*address) []error {
 		r.source = src
 		if family == 1 {
 			r.shadowed = true
-			h.reopen(r)
+			rs.reopen(r)
 		} else if old.IsValid() {
-			drop, replaced = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, r.addr, old, h.device.index, routeProtocol)), append(replaced, i)
+			drop, replaced = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, r.addr, old, rs.device.index, routeProtocol)), append(replaced, i)
 		}
 	}
 	if family == 0 {
-		h.spare(fresh)
+		rs.spare(fresh)
 	}
-	for j, err := range h.batches.Do(drop) {
+	for j, err := range rs.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs[replaced[j]] = fmt.Errorf("removing the old route to %s: %w", some[replaced[j]].addr, err)
 		}
@@ -247,77 +134,21 @@ func (h *Host) route(family int, some []*address) []error {
 }
 
 // spare puts a route without a source in the place of the kernel's own to these addresses.
-func (h *Host) spare(some []*address) {
+func (rs *routes) spare(some []*address) {
 	var put, drop []rtnl.Message
 	for _, r := range some {
-		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r.addr, netip.Addr{}, h.device.index, spareProtocol))
+		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r.addr, netip.Addr{}, rs.device.index, spareProtocol))
 	}
-	for i, err := range h.batches.Do(put) {
+	for i, err := range rs.batches.Do(put) {
 		if a := some[i].addr; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
-			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, h.device.index, unix.RTPROT_KERNEL))
+			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, rs.device.index, unix.RTPROT_KERNEL))
 		}
 	}
-	h.batches.Do(drop) // one that is gone already, or stays, does no harm
-}
-
-// unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
-// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there. If the event of a
-// fresh address is late, as on a busy host, its route is left for when it comes, see Intact.
-func (h *Host) unshadow(ctx context.Context, fresh []*address) error {
-	shadowed := func(r *address) bool { return r.shadowed }
-	if len(h.leftover(shadowed)) == 0 {
-		return nil
-	}
-	const patience, pause = time.Second, 2 * time.Millisecond
-	arriving := func(r *address) bool { return r.arriving }
-	for deadline := time.Now().Add(patience); !h.stale && slices.ContainsFunc(fresh, arriving) && time.Now().Before(deadline) && wake.Sleep(ctx, pause); {
-		h.catchUp()
-	}
-	return h.dropShadows(h.leftover(shadowed))
-}
-
-// dropArrived removes the kernel's routes of those addresses that have come after unshadow. Where their device is gone, so are they.
-func (h *Host) dropArrived() error {
-	come := h.leftover(func(r *address) bool { return r.shadowed && !r.arriving })
-	if len(come) == 0 {
-		return nil
-	}
-	if d, err := h.holder(); err != nil || d.index == 0 {
-		for _, r := range come {
-			r.shadowed = false
-		}
-		return nil //nolint:nilerr // status has it, and what comes to the device is shadowed anew
-	}
-	return h.dropShadows(come)
-}
-
-// dropShadows removes the kernel's routes to shadowed addresses. Those that are still arriving remain shadowed.
-func (h *Host) dropShadows(shadowed []*address) error {
-	if len(shadowed) == 0 {
-		return nil
-	}
-	// The event comes first, then the route, both under the lock that this request has to take.
-	if _, err := h.nl.LinkByIndex(h.device.index); err != nil {
-		return fmt.Errorf("looking at device %s: %w", h.device.name, err)
-	}
-	var drop []rtnl.Message
-	for _, r := range shadowed {
-		drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, r.addr, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
-	}
-	var all []error
-	for i, err := range h.batches.Do(drop) {
-		if err != nil && !errors.Is(err, syscall.ESRCH) {
-			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", shadowed[i].addr, err))
-		}
-	}
-	for _, r := range shadowed {
-		r.shadowed = r.arriving
-	}
-	return errors.Join(all...)
+	rs.batches.Do(drop) // one that is gone already, or stays, does no harm
 }
 
 // unroute removes our route to an address.
-func (h *Host) unroute(record *address) error {
+func (rs *routes) unroute(record *address) error {
 	a := record.addr
 	if !record.source.IsValid() {
 		return nil
@@ -327,10 +158,77 @@ func (h *Host) unroute(record *address) error {
 		r.Scope = unix.RT_SCOPE_HOST
 	}
 	for _, r.Protocol = range []netlink.RouteProtocol{routeProtocol, spareProtocol} {
-		if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := rs.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("removing the route to %s: %w", a, err)
 		}
 	}
 	record.source = netip.Addr{}
 	return nil
+}
+
+// notYet is why a route is missing that was not tried yet.
+const notYet = "it was not tried yet"
+
+// rerouteAll gives held addresses their routes: those that have none yet, and all where the source has changed.
+func (rs *routes) rerouteAll() error {
+	if _, err := rs.holder(); err != nil {
+		return nil // there is nothing that routes could lead to, which is a problem of every VIP already
+	}
+	var all []error
+	rs.asleep = false
+	for family := range rs.source {
+		if !rs.holds(family) {
+			continue
+		}
+		if rs.sourceLost(family) {
+			rs.source[family], rs.renumbered[family] = rs.anySource(family), false
+			for a := range rs.ledger.Addresses {
+				if r := rs.at(a); familyOf(a) == family && r.held.Where == rs.device.name && r.unrouted == "" {
+					r.unrouted = notYet
+					rs.reopen(r)
+				}
+			}
+		}
+		all = append(all, rs.reroute(family, rs.leftover(func(r *address) bool {
+			return r.unrouted != "" && familyOf(r.addr) == family && r.held.Where == rs.device.name
+		})))
+	}
+	return errors.Join(all...)
+}
+
+// sourceLost reports whether a family's source is none of the node's addresses any more, or none was found before those
+// changed.
+func (rs *routes) sourceLost(family int) bool {
+	s := rs.source[family]
+	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]
+}
+
+// reroute gives addresses of a family their routes, or notes why they have none. That the device is down is no error: it
+// will come up.
+func (rs *routes) reroute(family int, some []*address) error {
+	if !rs.view.devices[rs.device.index].up {
+		for _, r := range some {
+			rs.asleep = true
+			rs.unroutable(r, "device "+rs.device.name+" is down")
+		}
+		return nil
+	}
+	var all []error
+	for i, err := range rs.route(family, some) {
+		r := some[i]
+		if err != nil {
+			rs.unroutable(r, err.Error())
+			all = append(all, err)
+			continue
+		}
+		r.unrouted = ""
+		rs.show(r, Held{Addr: r.addr, Where: rs.device.name, Note: rs.device.note})
+	}
+	return errors.Join(all...)
+}
+
+// unroutable notes why an address has no route.
+func (rs *routes) unroutable(r *address, reason string) {
+	r.unrouted = reason
+	rs.show(r, Held{Addr: r.addr, Where: rs.device.name, Note: "its route is pending: " + reason})
 }

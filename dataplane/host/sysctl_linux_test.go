@@ -51,8 +51,9 @@ func TestVirtualServerSysctls(t *testing.T) {
 			must(t, err)
 			s := memorySysctls{maps.Clone(c.before), false}
 			asked := 0
-			h := &Host{kernel: kernel{sys: s}, ledger: l, tuning: tuning{release: c.release}, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
-			h.SetMode(c.mode)
+			st := &state{kernel: kernel{sys: s}, ledger: l, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
+			st.mode.Store(&c.mode)
+			h := &tuning{state: st, release: c.release}
 			must(t, h.virtualServers(c.roams))
 			if !maps.Equal(s.values, c.during) {
 				t.Errorf("got %v, want %v", s.values, c.during)
@@ -95,12 +96,13 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			must(t, err)
 			s := memorySysctls{map[string]string{"net.ipv4.vs.conntrack": "0"}, false}
 			foreign, spent := true, time.Duration(0)
-			h := &Host{kernel: kernel{sys: s}, ledger: l, tuning: tuning{release: "6.1.0"}, opts: Options{ManageSysctls: true, ForeignServers: func() bool {
+			st := &state{kernel: kernel{sys: s}, ledger: l, opts: Options{ManageSysctls: true, ForeignServers: func() bool {
 				time.Sleep(took)
 				spent += took
 				return foreign
 			}}}
-			h.SetMode(dataplane.Needs{Forward: true, LocalIn: true})
+			st.mode.Store(&dataplane.Needs{Forward: true, LocalIn: true})
+			h := &tuning{state: st, release: "6.1.0"}
 			look := func() {
 				must(t, h.virtualServers(false))
 				time.Sleep(time.Second)

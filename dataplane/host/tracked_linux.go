@@ -11,7 +11,7 @@ import (
 
 // Tracked returns those of the VIPs to which conntrack knows a connection of TCP or SCTP that was answered and has not ended. It reads
 // the whole table.
-func (h *Host) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
+func (k *kernel) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
 	conn, err := conntrack.Open()
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/guard"
 )
 
 // local is one place of a local address.
@@ -121,4 +124,22 @@ func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out
+}
+
+// deprecated reports whether the kernel avoids the address as a source.
+func (p local) deprecated() bool {
+	return p.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
+}
+
+// interfaces returns the devices that packets are forwarded between, sorted by name: all but loopback ones, and those that
+// belong to a bridge, a bond or a VRF, which forwards in their stead.
+func (v *view) interfaces() []guard.Interface {
+	var all []guard.Interface
+	for i, d := range v.devices {
+		if !d.loopback && d.master == 0 {
+			all = append(all, guard.Interface{Name: d.name, Index: i})
+		}
+	}
+	slices.SortFunc(all, func(a, b guard.Interface) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
