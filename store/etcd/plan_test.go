@@ -1,0 +1,112 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// planOf plans services with an address each, or their removal if the address is "".
+func planOf(vips map[balancer.Name]string) *etcd.Plan {
+	var changes []etcd.Change
+	for name, vip := range vips {
+		c := etcd.Change{Name: name}
+		if vip != "" {
+			c.Fields = map[string]any{"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(80)}}}
+		}
+		changes = append(changes, c)
+	}
+	return etcd.NewPlan(changes)
+}
+
+// outcomes are the steps of a plan in their order.
+func outcomes(p *etcd.Plan) (text string) {
+	for _, s := range p.Steps {
+		text += fmt.Sprintf("%s %s %v\n", s.Name, s.Outcome, s.Err)
+	}
+	return text
+}
+
+// TestPlan reads and judges a plan against services in etcd, and writes it. An address moves from a removed service to a new one.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	_, _, kit := single(t, etcdkit.Options{})
+	w := newWriter(t, kit.config)
+	first := planOf(map[balancer.Name]string{"gone": "10.0.0.1", "same": "10.0.0.2", "moved": "10.0.0.3"})
+	if err := errors.Join(first.Read(t.Context(), w), first.Judge(t.Context()), first.Write(t.Context())); err != nil || len(first.Problems) > 0 {
+		t.Fatal(err, first.Problems)
+	}
+	p := planOf(map[balancer.Name]string{"gone": "", "same": "10.0.0.2", "moved": "10.0.0.4", "new": "10.0.0.1"})
+	if err := errors.Join(p.Read(t.Context(), w), p.Judge(t.Context()), p.Write(t.Context())); err != nil || len(p.Problems) > 0 {
+		t.Fatal(err, p.Problems)
+	}
+	if got, want := outcomes(p), "moved updated <nil>\nnew created <nil>\nsame unchanged <nil>\ngone removed <nil>\n"; got != want {
+		t.Errorf("outcomes =\n%swant\n%s", got, want)
+	}
+	last := p.Steps[3].Revision
+	for _, s := range p.Steps {
+		if s.Revision == 0 || s.Revision > last {
+			t.Errorf("revision of %s = %d, want 1 to %d", s.Name, s.Revision, last)
+		}
+	}
+}
+
+// TestPlanJudges plans a claim of another service and an address of a pool that does not exist. Both are errors of the services.
+func TestPlanJudges(t *testing.T) {
+	t.Parallel()
+	_, _, kit := single(t, etcdkit.Options{})
+	w := newWriter(t, kit.config)
+	first := planOf(map[balancer.Name]string{"web": "10.0.0.1"})
+	if err := errors.Join(first.Read(t.Context(), w), first.Judge(t.Context()), first.Write(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	p := planOf(map[balancer.Name]string{"rival": "10.0.0.1", "poor": "auto:green"})
+	if err := errors.Join(p.Read(t.Context(), w), p.Judge(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	want := map[balancer.Name]string{
+		"rival": fmt.Sprintf("service rival: ports[0].port: 10.0.0.1:80/tcp is claimed by service web (%s, revision %d): choose another address or port",
+			kit.config.Prefix+"/services/web", first.Steps[0].Revision),
+		"poor": `service poor: vips: there is no pool green: "vipctl pool set green CIDR..." makes it`,
+	}
+	for _, problem := range p.Problems {
+		if got := problem.String(); got != want[problem.Service] || problem.Severity != balancer.SeverityError {
+			t.Errorf("problem = %q, want %q", got, want[problem.Service])
+		}
+		delete(want, problem.Service)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing problems: %v", want)
+	}
+}
+
+// TestPlanOvertaken lets another writer change a service, and claim an address, between the judgement and the writing of a plan. Both
+// changes have an error, the third is written, and a change that the other writer made as well is no error.
+func TestPlanOvertaken(t *testing.T) {
+	t.Parallel()
+	_, _, kit := single(t, etcdkit.Options{})
+	w, other := newWriter(t, kit.config), newWriter(t, kit.config)
+	p := planOf(map[balancer.Name]string{"changed": "10.0.0.1", "claimed": "10.0.0.2", "free": "10.0.0.3", "agreed": "10.0.0.4"})
+	if err := errors.Join(p.Read(t.Context(), w), p.Judge(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	faster := planOf(map[balancer.Name]string{"changed": "10.0.0.9", "thief": "10.0.0.2", "agreed": "10.0.0.4"})
+	if err := errors.Join(faster.Read(t.Context(), other), faster.Write(t.Context()), p.Write(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range p.Steps {
+		var conflict *etcd.ConflictError
+		var contested *etcd.ContestedError
+		is := map[balancer.Name]bool{
+			"changed": errors.As(s.Err, &conflict), "claimed": errors.As(s.Err, &contested), "free": s.Err == nil && s.Outcome == etcd.Created,
+			"agreed": s.Err == nil && s.Outcome == etcd.Unchanged,
+		}
+		if !is[s.Name] {
+			t.Errorf("%s is %s with the error %v", s.Name, s.Outcome, s.Err)
+		}
+	}
+}
