@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,5 +96,23 @@ func TestDocsCommands(t *testing.T) {
 	}
 	if checked < 15 {
 		t.Errorf("found %d command lines", checked)
+	}
+}
+
+// TestFlagsAgreeAmongVerbs compares the flags of all verbs. A name takes a value for each of them or for none; where it has two
+// meanings that everybody knows, the verb is found first.
+func TestFlagsAgreeAmongVerbs(t *testing.T) {
+	takes := map[string]bool{}
+	differ := []string{"f"} // a file, as for kubectl apply, and to follow, as for tail
+	for _, v := range verbs() {
+		for _, f := range v.Flags {
+			_, isBool := f.(*cli.BoolFlag)
+			for _, name := range f.Names() {
+				if before, known := takes[name]; known && before == isBool && !slices.Contains(differ, name) {
+					t.Errorf("flag %s takes a value with %s only", name, v.Name)
+				}
+				takes[name] = !isBool
+			}
+		}
 	}
 }

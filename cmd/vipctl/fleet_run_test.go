@@ -207,14 +207,7 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 		then()
 		return e.finish(false)
 	}
-	line, err := cli.Parse(t.Context(), []*cli.Verb{v}, append([]string{"apply"}, f.flags...))
-	if err == nil {
-		err = line.Run(t.Context(), w, nil)
-	}
-	if err != nil && !errors.Is(err, cli.ErrReported) {
-		fmt.Fprintln(&errs, err)
-		code = cli.ExitFailed
-	}
+	code = cli.Run(t.Context(), w, []*cli.Verb{v}, append([]string{"apply"}, f.flags...))
 	return code, out.String(), errs.String()
 }
 

@@ -20,7 +20,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
 	"vipd/test/program"
@@ -115,7 +114,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	got := 0
 	err = ts.Exec(args[1], args[2:]...)
-	for try := 1; try < 5 && len(args) > 2 && args[2] == cli.CompleteName && ts.ReadFile("stdout") == ""; try++ { // the daemon may have been late
+	for try := 1; try < 5 && len(args) > 2 && args[2] == "__complete" && ts.ReadFile("stdout") == ""; try++ { // the daemon may have been late
 		err = ts.Exec(args[1], args[2:]...)
 	}
 	if err != nil {

@@ -80,7 +80,10 @@ func TestSystemErrorsHaveAWayOut(t *testing.T) {
 			place, fmt.Errorf("doing it: %w", place), errors.Join(place, errors.New("more")), &os.LinkError{Op: "rename", Old: "/the/place", New: "x", Err: e},
 			&net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/the/place"}, Err: os.NewSyscallError("connect", e)},
 		} {
-			s.wayOut(t, "an error", e, func() { cli.Report(t.Context(), s.World, err) })
+			s.wayOut(t, "an error", e, func() {
+				fails := &cli.Verb{Name: "fail", Run: func(*cli.Call) error { return err }}
+				cli.Run(t.Context(), s.World, []*cli.Verb{fails}, []string{"fail"})
+			})
 		}
 		for _, line := range lines {
 			s.Stdout = failing{place}

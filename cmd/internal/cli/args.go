@@ -14,8 +14,8 @@ import (
 	"vipd/cmd/internal/lookup"
 )
 
-// CommandLine is a parsed command line. Flags stand anywhere among the arguments.
-type CommandLine struct {
+// commandLine is a parsed command line. Flags stand anywhere among the arguments.
+type commandLine struct {
 	Verb *Verb // nil means that only help is wanted
 	// Flags have the values of the verb's flags, also from the environment.
 	Flags *urfave.Context
@@ -26,9 +26,9 @@ type CommandLine struct {
 	SocketWins bool
 }
 
-// Parse finds the verb, the flags and the arguments of a command line.
-func Parse(ctx context.Context, verbs []*Verb, typed []string) (*CommandLine, error) {
-	line, v := &CommandLine{}, verbIn(verbs, typed)
+// parse finds the verb, the flags and the arguments of a command line.
+func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, error) {
+	line, v := &commandLine{}, verbIn(verbs, typed)
 	args, used, marked := scan(typed, takenBy(verbs, v))
 	used = slices.DeleteFunc(used, func(f usedFlag) bool {
 		line.Help = line.Help || f.isHelp()
@@ -110,9 +110,9 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 func valueFlags(verbs []*Verb) map[string]bool {
 	takes := map[string]bool{"version": false}
 	for _, v := range verbs {
-		for _, f := range v.AllFlags() {
+		for _, f := range v.allFlags() {
 			for _, name := range f.Names() {
-				takes[name] = takes[name] || TakesValue(f)
+				takes[name] = takes[name] || takesValue(f)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 		if _, known := flags[f.name]; !known {
 			// No other flag resembles a single letter.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
-			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, Mapped(long, Dashed)), lists))
+			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, Mapped(long, dashed)), lists))
 		}
 		if f := used[len(used)-1]; f.lacks {
 			return WrongUse("flag %s needs a value", f.text)
@@ -169,12 +169,12 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 }
 
 // setFlags sets the values of the verb's flags.
-func (l *CommandLine) setFlags(ctx context.Context, used []usedFlag) error {
+func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
 	v := l.Verb
 	app := &urfave.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // names of files may have commas
 	app.Setup()
 	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
-	all, flags := v.AllFlags(), map[string]urfave.Flag{}
+	all, flags := v.allFlags(), map[string]urfave.Flag{}
 	for _, f := range all {
 		if err := f.Apply(set); err != nil { // a value of the environment
 			return WrongUse("\"vipctl %s\": %v", v.Name, err)
@@ -202,14 +202,14 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	case f == nil && (u.name == "o" || u.name == "output"):
 		return WrongUse("\"vipctl %s\" has one form of output and takes no -o", v.Name)
 	case f == nil:
-		names := Mapped(v.AllFlags(), func(f urfave.Flag) string { return "--" + f.Names()[0] })
+		names := Mapped(v.allFlags(), func(f urfave.Flag) string { return "--" + f.Names()[0] })
 		return WrongUse("\"vipctl %s\" has no flag %s%s", v.Name, u.text, lookup.Meant("--"+u.name, names))
 	}
 	value := u.value
-	if !TakesValue(f) && !u.hasValue {
+	if !takesValue(f) && !u.hasValue {
 		value = "true"
 	}
-	if !TakesValue(f) && value != "true" && value != "false" {
+	if !takesValue(f) && value != "true" && value != "false" {
 		return WrongUse("flag %s takes no value", u.text)
 	}
 	if set.Set(f.Names()[0], value) == nil {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -8,9 +8,28 @@ import (
 	"strings"
 	"testing"
 
-	"vipd/cmd/internal/cli"
 	"vipd/test/wait"
 )
+
+// testVerbs are verbs whose flags and arguments are of all kinds.
+func testVerbs() []*Verb {
+	forms := []string{FormTable, FormJSON}
+	return []*Verb{
+		{Name: "status", Formats: forms, Flags: []Flag{&BoolFlag{Name: "watch", Aliases: []string{"w"}}}},
+		{Name: "get", Formats: forms, Fleet: true, MaxArgs: 2},
+		{Name: "drain", Formats: forms, MaxArgs: 2, Flags: []Flag{
+			&StringFlag{Name: "node"}, &BoolFlag{Name: "wait"}, &DurationFlag{Name: "timeout"}, &StringFlag{Name: "reason"},
+		}},
+		{Name: "weight", MaxArgs: 3},
+		{Name: "check", MaxArgs: 1},
+		{Name: "events", Formats: forms, Flags: []Flag{
+			&BoolFlag{Name: "follow", Aliases: []string{"f"}}, &IntFlag{Name: "lines", Aliases: []string{"n"}}, &StringFlag{Name: "kind"},
+		}},
+		{Name: "apply", Fleet: true, Flags: []Flag{&StringSliceFlag{Name: "file", Aliases: []string{"f"}}}},
+		{Name: "register", Fleet: true, Wraps: true, MaxArgs: -1, Flags: []Flag{&DurationFlag{Name: "ttl"}}},
+		{Name: "version"}, CompleteVerb(),
+	}
+}
 
 func TestParse(t *testing.T) {
 	for _, test := range []struct{ typed, want string }{
@@ -58,8 +77,8 @@ func TestParse(t *testing.T) {
 		{"", `no command is given; "vipctl --help" lists them`},
 	} {
 		t.Run(test.typed, func(t *testing.T) {
-			line, err := cli.Parse(t.Context(), verbs(), strings.Fields(test.typed))
-			var usage *cli.UsageError
+			line, err := parse(t.Context(), testVerbs(), strings.Fields(test.typed))
+			var usage *usageError
 			switch {
 			case errors.As(err, &usage):
 				if err.Error() != test.want {
@@ -75,7 +94,7 @@ func TestParse(t *testing.T) {
 }
 
 // parsed is a command line with the flags that are set, by their first names and in front of the arguments.
-func parsed(l *cli.CommandLine) string {
+func parsed(l *commandLine) string {
 	words := []string{"vipctl"}
 	if l.Verb != nil {
 		words = append(words, l.Verb.Name)
@@ -83,10 +102,10 @@ func parsed(l *cli.CommandLine) string {
 	if l.Help {
 		return strings.Join(append(words, "--help"), " ")
 	}
-	for _, f := range l.Verb.AllFlags() {
+	for _, f := range l.Verb.allFlags() {
 		if name := f.Names()[0]; l.Flags.IsSet(name) {
 			value := l.Flags.Value(name)
-			if _, several := f.(*cli.StringSliceFlag); several {
+			if _, several := f.(*StringSliceFlag); several {
 				value = l.Flags.StringSlice(name)
 			}
 			words = append(words, fmt.Sprintf("--%s=%v", name, value))
@@ -107,7 +126,7 @@ func TestParseInAnyOrder(t *testing.T) {
 			line = slices.Insert(line, r.IntN(len(line)+1), flags[i])
 		}
 		typed := slices.Concat(line...)
-		got, err := cli.Parse(t.Context(), verbs(), typed)
+		got, err := parse(t.Context(), testVerbs(), typed)
 		if err != nil {
 			t.Fatalf("%q: %v", typed, err)
 		}
@@ -123,8 +142,8 @@ func FuzzParse(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		_, err := cli.Parse(t.Context(), verbs(), strings.Split(line, "\x00"))
-		var usage *cli.UsageError
+		_, err := parse(t.Context(), testVerbs(), strings.Split(line, "\x00"))
+		var usage *usageError
 		if err != nil && !errors.As(err, &usage) {
 			t.Errorf("%q: got %v, want a usage error", line, err)
 		}
@@ -132,22 +151,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: the error has several lines: %q", line, err)
 		}
 	})
-}
-
-// A flag should mean the same for all verbs. Where it has two meanings that everybody knows, parse finds the verb first.
-func TestFlagsAgreeAmongVerbs(t *testing.T) {
-	takes := map[string]bool{}
-	differ := []string{"f"} // a file, as for kubectl apply, and to follow, as for tail
-	for _, v := range verbs() {
-		for _, f := range v.AllFlags() {
-			for _, name := range f.Names() {
-				if before, known := takes[name]; known && before != cli.TakesValue(f) && !slices.Contains(differ, name) {
-					t.Errorf("flag %s takes a value with %s only", cli.Dashed(name), v.Name)
-				}
-				takes[name] = cli.TakesValue(f)
-			}
-		}
-	}
 }
 
 // TestSocketWins: a socket on the command line counts, and not an etcd in the environment; an etcd beside it does.
@@ -158,7 +161,7 @@ func TestSocketWins(t *testing.T) {
 		"get services":                           false,
 		"get services --socket /s --etcd http:/": false,
 	} {
-		if a, err := cli.Parse(t.Context(), verbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
+		if a, err := parse(t.Context(), testVerbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
 			t.Errorf("%s: got %+v, %v", line, a, err)
 		}
 	}

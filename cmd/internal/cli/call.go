@@ -17,17 +17,18 @@ import (
 	"vipd/store/etcd"
 )
 
-// World is what this process was given.
+// World is the environment of a process: its streams, its clock and its privileges.
 type World struct {
+	// The streams and the clock of the process.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
-	// root: this process may do what takes root, as far as there is such a thing on this system.
+	// Root reports whether this process may do what needs root. It is true on systems other than Linux.
 	Root bool
-	// OutTerminal and errTerminal: the stream is a terminal; color: stdout may have colours.
+	// OutTerminal and ErrTerminal report whether the stream is a terminal, and Color whether stdout may have colours.
 	OutTerminal, ErrTerminal, Color bool
-	// Width is how many columns the terminal has that stdout is; 0 means it is none.
+	// Width is the number of columns of the terminal at stdout; 0 means that stdout is not a terminal.
 	Width int
 }
 
@@ -35,21 +36,24 @@ type World struct {
 type Call struct {
 	context.Context
 	*Printer
+	// Flags are the values of the verb's flags.
 	Flags *urfave.Context
-	// Args are the arguments behind the verb.
+	// Args are the arguments after the verb.
 	Args []string
+	// Verb is the verb that runs.
 	Verb *Verb
 	// verbs are all verbs of the program.
 	verbs []*Verb
-	// Daemon and writer are the connections to the daemon of this host, and to etcd, once they are asked anything; members are etcd's URLs.
+	// Daemon is the connection to the daemon of this host, and Writer the one to etcd. They are nil until [Call.Client] and
+	// [Call.Etcd] are called first. Members are etcd's URLs.
 	Daemon  *api.Client
 	Writer  *etcd.Writer
 	Members []string
-	// SocketWins over an etcd in the environment.
+	// socketWins reports whether a socket of the command line overrides an etcd in the environment.
 	socketWins bool
 }
 
-func newCall(ctx context.Context, w World, all []*Verb, l *CommandLine) *Call {
+func newCall(ctx context.Context, w World, all []*Verb, l *commandLine) *Call {
 	c := &Call{Context: ctx, verbs: all, Printer: &Printer{World: w}, Flags: l.Flags, Args: l.Args, Verb: l.Verb, socketWins: l.SocketWins}
 	c.FleetWide = c.NamesEtcd()
 	return c
@@ -77,7 +81,7 @@ func (c *Call) close() {
 	}
 }
 
-// Argument is the nth argument; "" where there are fewer.
+// Argument returns argument n, or "" if there are fewer.
 func (c *Call) Argument(n int) string {
 	if n < len(c.Args) {
 		return c.Args[n]
@@ -112,7 +116,7 @@ func AskEtcd[T any](c *Call, question func(*etcd.Writer, context.Context) (T, er
 	return answer, err
 }
 
-// Mapped returns what to makes of each of all.
+// Mapped returns the result of a function for each element of a list.
 func Mapped[T, R any](all []T, to func(T) R) []R {
 	out := make([]R, len(all))
 	for i, t := range all {
@@ -121,8 +125,8 @@ func Mapped[T, R any](all []T, to func(T) R) []R {
 	return out
 }
 
-// Traced runs the verb inside a span, where the config says who takes it. TRACEPARENT is what that goes on from, as pipelines set it;
-// without a receiver it is passed on as it is.
+// traced runs the verb inside a span if the config names a receiver. The span continues TRACEPARENT, as pipelines set it; without a
+// receiver TRACEPARENT is passed on as it is.
 func (c *Call) traced() error {
 	var said struct {
 		Tracing config.Tracing `toml:"tracing"`

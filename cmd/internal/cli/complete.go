@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// CompleteName is the verb that the scripts call, with the words up to the cursor, the last one unfinished.
-const CompleteName = "__complete"
+// completeName is the verb that the scripts call with the words up to the cursor.
+const completeName = "__complete"
 
 // Where nothing is offered, the shells fall back to file names.
 const bashCompletion = `# bash completion of vipctl
@@ -64,9 +64,10 @@ complete -c vipctl -n __vipctl_has_offers -f
 complete -c vipctl -a '(__vipctl_offered)'
 `
 
+// CompleteVerb returns the verb that the scripts of completion call.
 func CompleteVerb() *Verb {
 	return &Verb{
-		Name: CompleteName, Brief: "list what may stand at the end of a command line", Hidden: true, MaxArgs: -1, Fleet: true,
+		Name: completeName, Brief: "list what may stand at the end of a command line", Hidden: true, MaxArgs: -1, Fleet: true,
 		About: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", Example: "vipctl __complete get \"\"",
 		Run: runComplete,
 	}
@@ -139,9 +140,9 @@ func placeFlags() []string {
 func offerFlags(v *Verb) []string {
 	v = cmp.Or(v, &Verb{})
 	out := []string{"--help"}
-	for _, f := range v.AllFlags() {
+	for _, f := range v.allFlags() {
 		for _, name := range f.Names() {
-			out = append(out, Dashed(name))
+			out = append(out, dashed(name))
 		}
 	}
 	return out

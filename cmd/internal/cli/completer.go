@@ -1,7 +1,6 @@
 package cli
 
-// Completer lists what may stand at the end of the arguments given so far. Where the daemon or etcd does not answer, it
-// lists nothing.
+// Completer lists the possible next arguments after those given so far. If the daemon or etcd does not answer, it lists nothing.
 type Completer func(c *Call, before []string) []string
 
 // InTurn completes the first argument by the first completer, the second by the second, and so on.
@@ -14,6 +13,7 @@ func InTurn(all ...Completer) Completer {
 	}
 }
 
+// OneOf completes an argument by a list of words.
 func OneOf(words ...string) Completer {
 	return func(*Call, []string) []string { return words }
 }

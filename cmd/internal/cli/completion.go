@@ -1,5 +1,6 @@
 package cli
 
+// CompletionVerb returns the verb that prints the scripts of completion.
 func CompletionVerb() *Verb {
 	shells := []string{"bash", "zsh", "fish"}
 	return &Verb{

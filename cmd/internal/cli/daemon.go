@@ -15,8 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Client returns the client of the daemon that the flags name. A config that can't be read does not hide a
-// daemon that runs: where the file exists, client takes the socket that its readable lines name, or else the default.
+// Client returns the client of the daemon that the flags name. A config that can't be read does not hide a running daemon: if the
+// file exists, Client uses the socket that its readable lines name, or else the default.
 func (c *Call) Client() (*api.Client, error) {
 	if c.Daemon == nil {
 		socket, err := c.Socket()
@@ -88,7 +88,7 @@ type socketConfig struct {
 	} `toml:"api"`
 }
 
-// Socket finds the daemon's socket: the flag, the environment, the config, or the default.
+// Socket returns the path of the daemon's socket, from the flag, the environment, the config, or the default.
 func (c *Call) Socket() (string, error) {
 	if s := c.Flags.String("socket"); s != "" {
 		return s, nil
@@ -126,7 +126,7 @@ func (c *Call) socketDespiteMistakes() string {
 	return c.socketFrom(&conf)
 }
 
-// SamePlace compares paths by what they lead to, or, where that is not there any more, by their text.
+// SamePlace reports whether two paths lead to the same file, or, if one is missing, whether they are equal.
 func SamePlace(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)

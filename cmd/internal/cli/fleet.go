@@ -26,8 +26,7 @@ func fleetFlags() []urfave.Flag {
 	}
 }
 
-// Etcd returns what reads and writes the etcd store, which the flags, the environment or the config name. It connects
-// when it is first used.
+// Etcd returns the client of the etcd store that the flags, the environment or the config name. It connects when it is used first.
 func (c *Call) Etcd() (*etcd.Writer, error) {
 	if c.Writer == nil {
 		conf, err := c.EtcdConfig()
@@ -42,12 +41,11 @@ func (c *Call) Etcd() (*etcd.Writer, error) {
 	return c.Writer, nil
 }
 
-// NamesEtcd reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask the
-// daemon read and write etcd; a socket on the command line wins over an etcd in the environment.
+// NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that usually ask the daemon use etcd. A
+// socket on the command line overrides an etcd in the environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
-// StoresInEtcd reports whether services come from etcd: because one is named, or because the config says so. A config that
-// can't be read says nothing.
+// StoresInEtcd reports whether services are in etcd, because an etcd is named or the config says so.
 func (c *Call) StoresInEtcd() bool {
 	if c.NamesEtcd() {
 		return true
@@ -69,7 +67,7 @@ type fleetConfig struct {
 	Etcd config.Etcd `toml:"etcd"`
 }
 
-// config reads the config. Paths in it are relative to its folder.
+// fleetConfig reads the part of the config about etcd. Paths in it are relative to its folder.
 func (c *Call) fleetConfig() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
 	if err := readPart(c.Flags.String("config"), &said); err != nil {
@@ -81,6 +79,7 @@ func (c *Call) fleetConfig() (fleetConfig, error) {
 	return said, nil
 }
 
+// EtcdConfig returns how etcd is reached. Flags override the config.
 func (c *Call) EtcdConfig() (etcd.Config, error) {
 	file := c.Flags.String("config")
 	said, err := c.fleetConfig()

@@ -59,7 +59,7 @@ func (v *Verb) help() string {
 		}
 	}
 	fmt.Fprintf(&b, "\nExample:\n  %s\n\nFlags:\n", v.Example)
-	for _, f := range v.AllFlags() {
+	for _, f := range v.allFlags() {
 		writeFlag(&b, f)
 	}
 	return b.String()
@@ -72,7 +72,7 @@ func writeFlag(b *strings.Builder, f urfave.Flag) {
 	if !ok {
 		return
 	}
-	names := Mapped(f.Names(), Dashed)
+	names := Mapped(f.Names(), dashed)
 	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
 	left, usage := strings.Join(names, ", "), doc.GetUsage()
 	if before, rest, ok := strings.Cut(usage, "`"); ok {
@@ -83,7 +83,7 @@ func writeFlag(b *strings.Builder, f urfave.Flag) {
 	if n, is := f.(*urfave.IntFlag); is && n.DefaultText != "" {
 		value = n.DefaultText
 	}
-	if TakesValue(f) && value != "" && value != "0s" {
+	if takesValue(f) && value != "" && value != "0s" {
 		usage += "; default: " + strings.Trim(value, `"`)
 	}
 	lines := table.Wrap(usage, helpWidth-indent-2)
@@ -97,7 +97,7 @@ func writeFlag(b *strings.Builder, f urfave.Flag) {
 	}
 }
 
-func Dashed(name string) string {
+func dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
 	}

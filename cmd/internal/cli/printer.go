@@ -23,14 +23,14 @@ const (
 	FormName  = "name"
 )
 
-// Printer writes what a verb has to say, in the form that was asked for.
+// Printer writes the output of a verb in the requested form.
 type Printer struct {
 	World
-	// Format is the form of the output, one of the verb's.
+	// Format is the form of the output, one of the verb's formats.
 	Format string
-	// fleetWide: services and endpoints are shown as etcd has them, without what only a host knows.
+	// FleetWide reports whether services and endpoints are shown as etcd has them, without what only a host knows.
 	FleetWide bool
-	// Remake makes the output of JSON; nil means JSON itself.
+	// Remake turns JSON into the output; nil means that JSON is the output.
 	Remake func(*yaml.Node) (string, error)
 }
 
@@ -42,7 +42,7 @@ func (p *Printer) Print(text string) error {
 	return nil
 }
 
-// Show writes v as JSON where that is asked for, or else the text.
+// Show writes v if the form is JSON, or else the text.
 func (p *Printer) Show(v any, text func() string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(v)
@@ -50,7 +50,7 @@ func (p *Printer) Show(v any, text func() string) error {
 	return p.Print(text())
 }
 
-// PrintTable writes a table in the form asked for, or, where it has no rows, the sentence to stderr.
+// PrintTable writes a table, or, if it has no rows, the sentence to stderr.
 func (p *Printer) PrintTable(t *table.Table, empty string) error {
 	if t.Len() == 0 {
 		p.Say("%s", empty)
@@ -59,12 +59,12 @@ func (p *Printer) PrintTable(t *table.Table, empty string) error {
 	return p.Print(t.Text(p.Form()))
 }
 
-// Form is how tables are printed.
+// Form returns the form of tables.
 func (p *Printer) Form() table.Form {
 	return table.Form{Wide: p.Format == FormWide, Color: p.Color, Width: p.Room(0)}
 }
 
-// PrintRows writes rows as JSON where that is asked for, or else as a table.
+// PrintRows writes rows if the form is JSON, or else the table.
 func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(rows)
@@ -72,8 +72,7 @@ func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	return p.PrintTable(t, empty)
 }
 
-// Room is how wide a table may be that is moved in by so much; 0 means as wide as it is. Only a user at a terminal can ask for
-// more.
+// Room returns the maximum width of an indented table; 0 means no limit.
 func (p *Printer) Room(in int) int {
 	if p.Width == 0 || p.Format == FormWide {
 		return 0
@@ -81,7 +80,7 @@ func (p *Printer) Room(in int) int {
 	return p.Width - in
 }
 
-// PrintJSON writes v as the API gives it, indented, or what is made of that.
+// PrintJSON writes v as indented JSON, or in a form that is made of it.
 func (p *Printer) PrintJSON(v any) error {
 	text, err := p.Encode(v, "  ")
 	if err != nil {
@@ -90,7 +89,7 @@ func (p *Printer) PrintJSON(v any) error {
 	return p.Print(text)
 }
 
-// Encode is v as JSON, or what is made of that.
+// Encode returns v as JSON, or in a form that is made of it.
 func (p *Printer) Encode(v any, indent string) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -109,7 +108,7 @@ func (p *Printer) Encode(v any, indent string) (string, error) {
 	return p.Remake(doc.Content[0])
 }
 
-// Paint colours text where colours are wanted.
+// Paint colours a text if stdout may have colours.
 func (p *Printer) Paint(text string, s table.Style) string {
 	if !p.Color {
 		return text
@@ -117,20 +116,20 @@ func (p *Printer) Paint(text string, s table.Style) string {
 	return table.Paint(text, s)
 }
 
-// Say writes a sentence to stderr where there is nothing to print.
+// Say writes a sentence to stderr in place of output.
 func (p *Printer) Say(format string, args ...any) { fmt.Fprintf(p.Stderr, format+"\n", args...) }
 
-// Note writes a message to stderr, beside the output.
+// Note writes a message to stderr, next to the output.
 func (p *Printer) Note(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "vipctl: %s\n", table.Line(OneLine(fmt.Sprintf(format, args...))))
 }
 
-// Hint says what a user may not expect of a verb that succeeds.
+// Hint writes a note to stderr about an unexpected effect of a verb that succeeds.
 func (p *Printer) Hint(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "note: %s\n", table.Line(fmt.Sprintf(format, args...)))
 }
 
-// List returns s, or an empty list where it is nil: JSON shows [] then, not null.
+// List returns s, or an empty list if s is nil, because JSON shows a nil list as null.
 func List[T any](s []T) []T {
 	if s == nil {
 		return []T{}

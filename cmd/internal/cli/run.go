@@ -14,10 +14,10 @@ import (
 	"github.com/charmbracelet/x/term"
 )
 
-// usualColumns is how many columns a terminal has that does not tell.
+// usualColumns is the width of a terminal that does not report it.
 const usualColumns = 80
 
-// ThisProcess is the world that this process was given.
+// ThisProcess returns the world of this process.
 func ThisProcess() World {
 	outTerminal, errTerminal := Terminal(os.Stdout), Terminal(os.Stderr)
 	color := outTerminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -26,7 +26,7 @@ func ThisProcess() World {
 	}
 	width := 0
 	if outTerminal {
-		columns, _, _ := term.GetSize(os.Stdout.Fd()) // 0 where it does not tell
+		columns, _, _ := term.GetSize(os.Stdout.Fd()) // 0 if it is unknown
 		width = cmp.Or(columns, usualColumns)
 	}
 	return World{
@@ -36,6 +36,7 @@ func ThisProcess() World {
 	}
 }
 
+// Terminal reports whether a file is a terminal.
 func Terminal(f *os.File) bool { return term.IsTerminal(f.Fd()) }
 
 // The exit codes.
@@ -46,13 +47,14 @@ const (
 	ExitDifferences = 3
 )
 
-// Run executes one command line of these verbs, prints what went wrong in one line, and returns the exit code.
+// Run executes a command line of these verbs, prints an error in one line, and returns the exit code.
 func Run(ctx context.Context, w World, verbs []*Verb, args []string) int {
-	return Report(ctx, w, execute(ctx, w, verbs, args))
+	return report(ctx, w, execute(ctx, w, verbs, args))
 }
 
-func Report(ctx context.Context, w World, err error) int {
-	var usage *UsageError
+// report prints an error in one line, and returns the exit code.
+func report(ctx context.Context, w World, err error) int {
+	var usage *usageError
 	var exit *ExitError
 	switch {
 	case err == nil:
@@ -70,26 +72,27 @@ func Report(ctx context.Context, w World, err error) int {
 	return ExitFailed
 }
 
-// ExitError ends a verb that has said all that there is to say.
+// ExitError ends a verb with an exit code. Nothing more is printed.
 type ExitError struct{ Code int }
 
-// ErrDifferences ends a diff that found some, and errReported a verb that failed.
+// ErrDifferences ends a diff that found differences, and ErrReported ends a verb that has printed why it failed.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 
 // Error names the code.
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// UsageError is wrong use: the command line, not the world, is at fault.
-type UsageError struct{ text string }
+// usageError is a mistake in the command line.
+type usageError struct{ text string }
 
 // Error returns the sentence.
-func (e *UsageError) Error() string { return OneLine(e.text) }
+func (e *usageError) Error() string { return OneLine(e.text) }
 
+// WrongUse returns an error about a mistake in the command line.
 func WrongUse(format string, args ...any) error {
-	return &UsageError{fmt.Sprintf(format, args...)}
+	return &usageError{fmt.Sprintf(format, args...)}
 }
 
-// OneLine puts the lines of an error behind one another, each once: errors are one line each, for scripts and logs.
+// OneLine joins the lines of an error, for scripts and logs. Equal lines in a row are written once.
 func OneLine(text string) string {
 	return strings.Join(slices.Compact(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })), "; ")
 }

@@ -11,39 +11,42 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Verb is one command: what its help says, what it takes, and what it does.
+// Verb is a command: its help, its arguments and flags, and its function.
 type Verb struct {
+	// Name is the word that selects the verb.
 	Name string
-	// Args are the arguments, as help writes them; brief is the line in the list of commands.
+	// Args are the arguments as help writes them, and Brief is the line in the list of commands.
 	Args, Brief string
-	// About says more, in whole paragraphs; example is one command line.
+	// About is the text of the help, in paragraphs, and Example is one command line.
 	About, Example string
-	Flags          []urfave.Flag
-	// Formats are the values of -o, the default first; none: the verb has no -o.
+	// Flags are the flags that other verbs do not have.
+	Flags []Flag
+	// Formats are the values of -o, the default first. A verb without formats has no -o.
 	Formats []string
-	// MinArgs and most bound the number of arguments; most -1: no bound. Verbs whose arguments depend on flags check
-	// those themselves.
+	// MinArgs and MaxArgs limit the number of arguments; a MaxArgs of -1 means no limit. Verbs whose arguments depend on flags check
+	// them in Run.
 	MinArgs, MaxArgs int
-	// Complete lists what may stand at the end of the arguments given so far.
+	// Complete completes an argument; nil means that nothing is offered.
 	Complete Completer
-	// Fleet verbs may talk to etcd, and have the flags for it.
+	// Fleet reports whether the verb may use etcd, and has the flags for it.
 	Fleet bool
-	// Traced verbs begin the trace of the change that they make.
+	// Traced reports whether the verb starts the trace of the change that it makes.
 	Traced bool
-	// Hidden verbs are for scripts, and get what follows as it stands.
+	// Hidden reports whether the verb is for scripts: help leaves it out, and its words are not parsed as flags.
 	Hidden bool
-	// wraps: the arguments may end in "--" and a command, and "--" is left among them.
+	// Wraps reports whether the arguments may end in "--" and a command. Args keeps the "--".
 	Wraps bool
-	// SpellOut rewrites the arguments of a verb whose first one is a kind of thing, which may be abbreviated, and joined with a
-	// name: svc/web. Nil leaves them.
+	// SpellOut rewrites the arguments of a verb whose first argument is a kind of object: svc/web becomes services and web. If nil,
+	// they stay.
 	SpellOut func(args []string) []string
-	// Values complete what follows flags, by the flags' names.
+	// Values complete the values of flags, by the name of the flag.
 	Values map[string]Completer
-	Run    func(c *Call) error
+	// Run carries out the verb.
+	Run func(c *Call) error
 }
 
-// AllFlags are the verb's own and those that all have.
-func (v *Verb) AllFlags() []urfave.Flag {
+// allFlags returns the verb's own flags and those that all verbs have.
+func (v *Verb) allFlags() []Flag {
 	flags := slices.Clone(v.Flags)
 	if len(v.Formats) > 0 {
 		flags = append(flags, &urfave.StringFlag{
@@ -60,19 +63,20 @@ func (v *Verb) AllFlags() []urfave.Flag {
 	)
 }
 
-// TakesValue reports whether f is followed by a value.
-func TakesValue(f urfave.Flag) bool {
+// takesValue reports whether f is followed by a value.
+func takesValue(f urfave.Flag) bool {
 	_, isBool := f.(*urfave.BoolFlag)
 	return !isBool
 }
 
+// Usage returns the verb and its arguments as a command line.
 func (v *Verb) Usage() string { return strings.TrimSpace("vipctl " + v.Name + " " + v.Args) }
 
 func execute(ctx context.Context, w World, all []*Verb, typed []string) error {
-	if len(typed) > 0 && typed[0] == CompleteName {
-		typed = append([]string{CompleteName, "--"}, typed[1:]...) // they are not parsed
+	if len(typed) > 0 && typed[0] == completeName {
+		typed = append([]string{completeName, "--"}, typed[1:]...) // they are not parsed
 	}
-	line, err := Parse(ctx, all, typed)
+	line, err := parse(ctx, all, typed)
 	switch {
 	case err != nil:
 		return err
@@ -85,7 +89,7 @@ func execute(ctx context.Context, w World, all []*Verb, typed []string) error {
 }
 
 // Run runs the verb of a command line.
-func (l *CommandLine) Run(ctx context.Context, w World, all []*Verb) error {
+func (l *commandLine) Run(ctx context.Context, w World, all []*Verb) error {
 	c := newCall(ctx, w, all, l)
 	if err := c.prepare(); err != nil {
 		return err
@@ -107,7 +111,7 @@ func (v *Verb) counted(args []string) error {
 	return nil
 }
 
-// Choice returns value if it is one of possible, and else says which are.
+// Choice returns a value if it is possible, or else an error that lists the possible values.
 func Choice(what, value string, possible []string) (string, error) {
 	if slices.Contains(possible, value) {
 		return value, nil
