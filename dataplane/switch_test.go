@@ -14,7 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 	"vipd/test/wait"
 )
 

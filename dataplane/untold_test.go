@@ -10,7 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 )
 
 // asking is a dataplane that asks, at its first Observe, to be told everything.

@@ -3,7 +3,7 @@ package guard
 import (
 	"net/netip"
 
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 )
 
 // The kit of guard and host.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"vipd/balancer"
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 )
 
 // The kit of guard and host.

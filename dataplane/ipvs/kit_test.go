@@ -18,11 +18,12 @@ import (
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/ipvsnl"
+	"vipd/dataplane/internal/ipvsnl/ipvsnltest"
 )
 
 // kernel is a Fake whose answers can be lost.
 type kernel struct {
-	*ipvsnl.Fake
+	*ipvsnltest.Fake
 	// lose says of an op whether it is done, and whether its answer comes; nil means always.
 	lose func(ipvsnl.Op) (done, answered bool)
 	// before is asked ahead of each op that is done.
@@ -39,7 +40,7 @@ type kernel struct {
 	unloaded bool
 }
 
-func newKernel() *kernel { return &kernel{Fake: ipvsnl.NewFake()} }
+func newKernel() *kernel { return &kernel{Fake: ipvsnltest.NewFake()} }
 
 // Do implements ipvsnl.Conn.
 func (k *kernel) Do(ctx context.Context, ops []ipvsnl.Op) []error {

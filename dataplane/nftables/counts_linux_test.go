@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )

@@ -15,9 +15,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/fake"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/nft"
+	"vipd/test/fake"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )

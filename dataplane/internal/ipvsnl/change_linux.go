@@ -20,7 +20,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 	errs := make([]error, len(ops))
 	possible := make([]int, 0, len(ops))
 	for i := range ops {
-		if errs[i] = ops[i].invalid(); errs[i] == nil {
+		if errs[i] = ops[i].Invalid(); errs[i] == nil {
 			possible = append(possible, i)
 		}
 	}
@@ -38,7 +38,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 		for j, i := range part {
 			switch {
 			case refusals != nil && refusals[j] != nil:
-				errs[i] = ops[i].refused(refusals[j])
+				errs[i] = ops[i].Refused(refusals[j])
 			case err != nil:
 				errs[i] = fmt.Errorf("%s: %w", ops[i], err)
 			}

@@ -139,7 +139,7 @@ type Timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }
 
-func (t Timeouts) invalid() error {
+func (t Timeouts) Invalid() error {
 	for _, d := range []time.Duration{t.TCP, t.TCPFin, t.UDP} {
 		if d < 0 || d > maxIdle || d%time.Second != 0 {
 			return fmt.Errorf("setting IPVS timeouts: %s is not 0 to %s in whole seconds", d, maxIdle)

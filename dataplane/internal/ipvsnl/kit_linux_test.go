@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer"
 	"vipd/test/lab"
 )
 
@@ -80,4 +81,40 @@ func took(f func()) time.Duration {
 	start := time.Now()
 	f()
 	return time.Since(start)
+}
+
+// seen is all that can be seen.
+type seen struct {
+	Services     []ServiceState
+	Single       []ServiceState
+	Destinations map[balancer.Key][]DestinationState
+	Table        map[balancer.Key]Entry
+	Services4    int
+}
+
+func look(t *testing.T, c Conn) (s seen) {
+	t.Helper()
+	var err error
+	if s.Services, err = c.Services(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sortedServices(s.Services)
+	s.Destinations = map[balancer.Key][]DestinationState{}
+	for _, v := range s.Services {
+		single, err := c.Service(t.Context(), v.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Single = append(s.Single, single)
+		if s.Destinations[v.Key], err = c.Destinations(t.Context(), v.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Table, err = c.Table(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Services4, err = c.Services4(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

@@ -1,6 +1,7 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,41 +13,43 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/ipvsnl"
+	"vipd/dataplane/internal/ipvsnl/ipvsnltest"
 )
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 // randomOp is of few virtual servers and destinations, so that ops meet, and of everything that a field can be, right
 // and wrong.
-func randomOp(r *rand.Rand) Op {
-	s := Service{
+func randomOp(r *rand.Rand) ipvsnl.Op {
+	s := ipvsnl.Service{
 		Key: balancer.Key{
 			Addr: netip.MustParseAddr(pick(r, "10.96.0.1", "10.96.0.2", "fd96::1", "fd96::2")),
 			Port: pick[uint16](r, 80, 81), Proto: pick(r, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
 		},
-		Scheduler: pick(r, append(kernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),
-		Flags:     Flags(r.IntN(64)),
-		Timeout:   pick(r, 0, time.Second, 3*time.Hour, MaxTimeout, MaxTimeout+time.Second, -time.Second, time.Millisecond),
+		Scheduler: pick(r, append(ipvsnltest.KernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),
+		Flags:     ipvsnl.Flags(r.IntN(64)),
+		Timeout:   pick(r, 0, time.Second, 3*time.Hour, ipvsnl.MaxTimeout, ipvsnl.MaxTimeout+time.Second, -time.Second, time.Millisecond),
 	}
-	d := Destination{
+	d := ipvsnl.Destination{
 		Addr: netip.AddrPortFrom(netip.MustParseAddr(pick(r,
 			"10.2.0.1", "10.2.0.2", "10.2.0.3", "fd02::1", "fd02::2", "fd02::3",
 			"0.0.0.0", "0.0.0.1", "169.254.0.1", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "::1", "ff02::1", "fe80::1", "::ffff:10.2.0.1")),
 			pick[uint16](r, 8080, 8081)),
-		Forward: pick(r, balancer.NATForward, balancer.NATForward, balancer.DRForward, balancer.TunnelForward, LocalForward, BypassForward, ""),
+		Forward: pick(r, balancer.NATForward, balancer.NATForward, balancer.DRForward, balancer.TunnelForward, ipvsnl.LocalForward, ipvsnl.BypassForward, ""),
 		Weight:  pick(r, 0, 1, 1, 100, 65535, 65536, math.MaxInt32, -1),
 		Upper:   pick[uint32](r, 0, 0, 10, math.MaxInt32, math.MaxInt32+1), Lower: pick[uint32](r, 0, 0, 0, 5, 11),
 	}
-	verb := pick(r, AddService, AddService, EditService, DeleteService, AddDestination, AddDestination, AddDestination, AddDestination, EditDestination, DeleteDestination, 4)
-	return Op{verb, s, d}
+	verb := pick(r, ipvsnl.AddService, ipvsnl.AddService, ipvsnl.EditService, ipvsnl.DeleteService, ipvsnl.AddDestination, ipvsnl.AddDestination, ipvsnl.AddDestination, ipvsnl.AddDestination, ipvsnl.EditDestination, ipvsnl.DeleteDestination, 4)
+	return ipvsnl.Op{verb, s, d}
 }
 
 // TestIPVSHistories drives the kernel and the fake through the same random changes: each refuses what the other refuses,
 // for the same reason, and both show the same afterwards, whichever way one looks.
 func TestIPVSHistories(t *testing.T) {
-	k := kernel(t)
+	k := ipvsnl.NewKernel(t)
 	schedulers := []string{}
-	for _, name := range append(kernelSchedulers, "nosuch") {
+	for _, name := range append(ipvsnltest.KernelSchedulers, "nosuch") {
 		has, err := k.HasScheduler(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
@@ -60,14 +63,14 @@ func TestIPVSHistories(t *testing.T) {
 	}
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			if err := empty(t.Context(), k); err != nil {
+			if err := ipvsnl.Empty(t.Context(), k); err != nil {
 				t.Fatal(err)
 			}
 			r := rand.New(rand.NewPCG(seed, 0))
-			f := NewFake()
+			f := ipvsnltest.NewFake()
 			f.Schedulers = schedulers
 			for range 20 {
-				ops := make([]Op, 1+r.IntN(60))
+				ops := make([]ipvsnl.Op, 1+r.IntN(60))
 				for i := range ops {
 					ops[i] = randomOp(r)
 				}
@@ -80,7 +83,7 @@ func TestIPVSHistories(t *testing.T) {
 						t.Fatalf("%+v %+v\nkernel %v\nfake   %v", ops[i].Service, ops[i].Destination, real[i], fake[i])
 					}
 				}
-				if diff := cmp.Diff(look(t, f), look(t, k), addresses); diff != "" {
+				if diff := cmp.Diff(ipvsnl.Look(t, f), ipvsnl.Look(t, k), ipvsnl.Addresses); diff != "" {
 					t.Fatalf("fake -, kernel +:\n%s", diff)
 				}
 			}
@@ -88,38 +91,31 @@ func TestIPVSHistories(t *testing.T) {
 	}
 }
 
-// seen is all that can be seen.
-type seen struct {
-	Services     []ServiceState
-	Single       []ServiceState
-	Destinations map[balancer.Key][]DestinationState
-	Table        map[balancer.Key]Entry
-	Services4    int
-}
-
-func look(t *testing.T, c Conn) (s seen) {
-	t.Helper()
-	var err error
-	if s.Services, err = c.Services(t.Context()); err != nil {
+// TestIPVSTimeouts sets some, and leaves others as they are.
+func TestIPVSTimeouts(t *testing.T) {
+	k := ipvsnl.NewKernel(t)
+	old, err := k.Timeouts(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	sortedServices(s.Services)
-	s.Destinations = map[balancer.Key][]DestinationState{}
-	for _, v := range s.Services {
-		single, err := c.Service(t.Context(), v.Key)
-		if err != nil {
-			t.Fatal(err)
+	t.Cleanup(func() {
+		if err := k.SetTimeouts(context.Background(), old); err != nil {
+			t.Error(err)
 		}
-		s.Single = append(s.Single, single)
-		if s.Destinations[v.Key], err = c.Destinations(t.Context(), v.Key); err != nil {
-			t.Fatal(err)
+	})
+	f := ipvsnltest.NewFake()
+	for _, set := range []ipvsnl.Timeouts{
+		{TCP: time.Hour, TCPFin: 30 * time.Second, UDP: 10 * time.Second}, {UDP: 20 * time.Second}, {}, {TCP: ipvsnl.MaxIdle + time.Second},
+		{TCPFin: time.Millisecond}, {UDP: -time.Second}, {TCP: ipvsnl.MaxIdle},
+	} {
+		real, fake := k.SetTimeouts(t.Context(), set), f.SetTimeouts(t.Context(), set)
+		if fmt.Sprint(real) != fmt.Sprint(fake) {
+			t.Errorf("setting %+v: kernel %v, fake %v", set, real, fake)
+		}
+		got, err := k.Timeouts(t.Context())
+		want, fakeErr := f.Timeouts(t.Context())
+		if got != want || err != nil || fakeErr != nil {
+			t.Errorf("after setting %+v: kernel %+v, %v; fake %+v, %v", set, got, err, want, fakeErr)
 		}
 	}
-	if s.Table, err = c.Table(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if s.Services4, err = c.Services4(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return s
 }

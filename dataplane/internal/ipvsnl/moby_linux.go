@@ -20,7 +20,7 @@ func (k *Kernel) Timeouts(ctx context.Context) (Timeouts, error) {
 
 // SetTimeouts implements Conn.
 func (k *Kernel) SetTimeouts(ctx context.Context, t Timeouts) error {
-	if err := t.invalid(); err != nil {
+	if err := t.Invalid(); err != nil {
 		return err
 	}
 	_, err := withHandle(ctx, k, func(h *ipvs.Handle) (struct{}, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -176,4 +177,28 @@ func TestMalformed(t *testing.T) {
 		t.Fatalf("got %v, want %v", errs, nlsock.ErrMalformed)
 	}
 	do(t, k, fleet(1, 0)...)
+}
+
+// refuses wants everything to be refused because c is closed.
+func refuses(t *testing.T, c Conn) {
+	t.Helper()
+	ctx := t.Context()
+	_, service := c.Service(ctx, key("10.96.0.1:80"))
+	_, services := c.Services(ctx)
+	_, destinations := c.Destinations(ctx, key("10.96.0.1:80"))
+	_, table := c.Table(ctx)
+	_, count := c.Services4(ctx)
+	_, timeouts := c.Timeouts(ctx)
+	_, scheduler := c.HasScheduler(ctx, "wrr")
+	var connections error
+	for _, connections = range c.Connections(ctx) {
+	}
+	for i, err := range []error{
+		errors.Join(c.Do(ctx, fleet(1, 0))...), service, services, destinations, table, count, timeouts,
+		c.SetTimeouts(ctx, Timeouts{TCP: time.Second}), scheduler, connections,
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("call %d: got %v, want %v", i, err, os.ErrClosed)
+		}
+	}
 }

@@ -69,8 +69,8 @@ var (
 	ErrUnsupported = errors.New("IPVS can't be used here")
 )
 
-// refused turns the kernel's number for why an op was not done into an error of this package.
-func (o Op) refused(errno error) error {
+// Refused turns the kernel's number for why an op was not done into an error of this package.
+func (o Op) Refused(errno error) error {
 	if errno == nil {
 		return nil
 	}
@@ -101,8 +101,8 @@ func none(doing string, key balancer.Key) error {
 	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
 }
 
-// invalid returns why an op can't even be put into a message; nil means it can. The kernel does not get to see it then.
-func (o Op) invalid() error {
+// Invalid returns why an op can't even be put into a message; nil means it can. The kernel does not get to see it then.
+func (o Op) Invalid() error {
 	s, d := &o.Service, &o.Destination
 	var err error
 	switch {

@@ -18,7 +18,7 @@ const rereads = 3
 // Service implements Conn.
 func (k *Kernel) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
 	const doing = "reading virtual server"
-	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).invalid(); err != nil {
+	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
 		return ServiceState{}, none(doing, key) // there can't be one
 	}
 	v, err := ask(ctx, k, func(s *socket) {
@@ -48,7 +48,7 @@ func (k *Kernel) Services(ctx context.Context) ([]ServiceState, error) {
 // Destinations implements Conn.
 func (k *Kernel) Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error) {
 	const doing = "reading destinations of virtual server"
-	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).invalid(); err != nil {
+	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
 		return nil, none(doing, key)
 	}
 	family := familyOf(key.Addr)

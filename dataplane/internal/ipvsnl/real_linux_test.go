@@ -190,35 +190,6 @@ func TestIPVSServices4(t *testing.T) {
 	}
 }
 
-// TestIPVSTimeouts sets some, and leaves others as they are.
-func TestIPVSTimeouts(t *testing.T) {
-	k := kernel(t)
-	old, err := k.Timeouts(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := k.SetTimeouts(context.Background(), old); err != nil {
-			t.Error(err)
-		}
-	})
-	f := NewFake()
-	for _, set := range []Timeouts{
-		{TCP: time.Hour, TCPFin: 30 * time.Second, UDP: 10 * time.Second}, {UDP: 20 * time.Second}, {}, {TCP: maxIdle + time.Second},
-		{TCPFin: time.Millisecond}, {UDP: -time.Second}, {TCP: maxIdle},
-	} {
-		real, fake := k.SetTimeouts(t.Context(), set), f.SetTimeouts(t.Context(), set)
-		if fmt.Sprint(real) != fmt.Sprint(fake) {
-			t.Errorf("setting %+v: kernel %v, fake %v", set, real, fake)
-		}
-		got, err := k.Timeouts(t.Context())
-		want, fakeErr := f.Timeouts(t.Context())
-		if got != want || err != nil || fakeErr != nil {
-			t.Errorf("after setting %+v: kernel %+v, %v; fake %+v, %v", set, got, err, want, fakeErr)
-		}
-	}
-}
-
 // TestIPVSHasScheduler leaves nothing behind. A kernel without IPv6 can't be asked without making a virtual server: that says it.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)

@@ -174,7 +174,7 @@ func randomTable(r *rand.Rand) map[balancer.Key]Entry {
 	for range r.IntN(50) {
 		six := r.IntN(2) == 0
 		at := randomAddrPort(r, six)
-		e := Entry{Scheduler: oneOf(r, kernelSchedulers)}
+		e := Entry{Scheduler: oneOf(r, []string{"rr", "wrr", "wlc", "sh", "mh", "nq"})}
 		for range r.IntN(4) * r.IntN(60) {
 			e.Destinations = append(e.Destinations, TableDestination{
 				randomAddrPort(r, six), oneOf(r, methods[:4]), r.IntN(1 << r.IntN(32)), r.Uint32(), r.Uint32(),

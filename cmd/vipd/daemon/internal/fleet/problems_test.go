@@ -19,7 +19,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"

@@ -21,7 +21,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/dataplane"
-	"vipd/dataplane/fake"
+	"vipd/test/fake"
 	"vipd/store"
 	"vipd/store/statedir"
 )

@@ -1,4 +1,4 @@
-package ipvsnl
+package ipvsnltest
 
 import (
 	"context"
@@ -13,68 +13,69 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Fake is a Conn without a kernel, for tests. It refuses what the kernel refuses: both are driven through the same
+// Fake is an ipvsnl.Conn without a kernel. It refuses what the kernel refuses: both are driven through the same
 // histories by a test. Its methods may be called from several goroutines; its fields are to be set before.
 type Fake struct {
 	// Schedulers are those that there are; nil means all of IPVS.
 	Schedulers []string
 	// Fault, if set, is asked ahead of each change; the change is not made where it returns an error. It must not call
 	// the Fake.
-	Fault func(Op) error
+	Fault func(ipvsnl.Op) error
 
 	mu          sync.Mutex
 	closed      bool
 	services    map[balancer.Key]*fakeService
-	ops         []Op
-	timeouts    Timeouts
-	connections []Connection
+	ops         []ipvsnl.Op
+	timeouts    ipvsnl.Timeouts
+	connections []ipvsnl.Connection
 }
 
 type fakeService struct {
-	ServiceState
-	destinations []DestinationState // the latest first, as in the kernel
+	ipvsnl.ServiceState
+	destinations []ipvsnl.DestinationState // the latest first, as in the kernel
 }
 
-// kernelSchedulers are the schedulers of Linux 6.
-var kernelSchedulers = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"}
+// KernelSchedulers are the schedulers of Linux 6.
+var KernelSchedulers = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"}
 
-var _ Conn = (*Fake)(nil)
+var _ ipvsnl.Conn = (*Fake)(nil)
 
 // NewFake returns one without virtual servers, with the kernel's timeouts.
 func NewFake() *Fake {
 	return &Fake{
 		services: map[balancer.Key]*fakeService{},
-		timeouts: Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute},
+		timeouts: ipvsnl.Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute},
 	}
 }
 
 // Ops returns the changes that were asked for so far, refused ones too.
-func (f *Fake) Ops() []Op {
+func (f *Fake) Ops() []ipvsnl.Op {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.ops)
 }
 
 // SetDestination lets change edit what the Fake says of a destination: its connections and counters, as traffic would.
-func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*DestinationState)) error {
+func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*ipvsnl.DestinationState)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.services[key]
 	if s == nil {
-		return none("reading virtual server", key)
+		return fmt.Errorf("reading virtual server %s: %w", key, ipvsnl.ErrNoService)
 	}
 	i := s.find(at)
 	if i < 0 {
-		return ErrNoDestination
+		return ipvsnl.ErrNoDestination
 	}
 	change(&s.destinations[i])
 	return nil
 }
 
 // SetConnections replaces the table of connections.
-func (f *Fake) SetConnections(all []Connection) {
+func (f *Fake) SetConnections(all []ipvsnl.Connection) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connections = slices.Clone(all)
@@ -101,7 +102,7 @@ func (f *Fake) usable(ctx context.Context) error {
 }
 
 // Do implements Conn.
-func (f *Fake) Do(ctx context.Context, ops []Op) []error {
+func (f *Fake) Do(ctx context.Context, ops []ipvsnl.Op) []error {
 	errs := make([]error, len(ops))
 	failed := false
 	for i, op := range ops {
@@ -117,9 +118,9 @@ func (f *Fake) Do(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-func (f *Fake) doLocked(op Op) error {
+func (f *Fake) doLocked(op ipvsnl.Op) error {
 	f.ops = append(f.ops, op)
-	if err := op.invalid(); err != nil {
+	if err := op.Invalid(); err != nil {
 		return err
 	}
 	if f.Fault != nil {
@@ -127,26 +128,26 @@ func (f *Fake) doLocked(op Op) error {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}
-	return op.refused(f.changeLocked(op))
+	return op.Refused(f.changeLocked(op))
 }
 
 // changeLocked makes the kernel's checks in the kernel's order.
-func (f *Fake) changeLocked(op Op) error {
+func (f *Fake) changeLocked(op ipvsnl.Op) error {
 	s := f.services[op.Service.Key]
 	switch {
-	case s == nil && op.Verb != AddService:
+	case s == nil && op.Verb != ipvsnl.AddService:
 		return syscall.ESRCH
-	case s != nil && op.Verb == AddService:
+	case s != nil && op.Verb == ipvsnl.AddService:
 		return syscall.EEXIST
-	case op.Verb <= EditService && !f.has(op.Service.Scheduler):
+	case op.Verb <= ipvsnl.EditService && !f.has(op.Service.Scheduler):
 		return syscall.ENOENT
 	}
 	switch op.Verb {
-	case AddService:
-		f.services[op.Service.Key] = &fakeService{ServiceState: ServiceState{Service: op.Service.kept()}}
-	case EditService:
-		s.Service = op.Service.kept()
-	case DeleteService:
+	case ipvsnl.AddService:
+		f.services[op.Service.Key] = &fakeService{ServiceState: ipvsnl.ServiceState{Service: kept(op.Service)}}
+	case ipvsnl.EditService:
+		s.Service = kept(op.Service)
+	case ipvsnl.DeleteService:
 		delete(f.services, op.Service.Key)
 	default:
 		return s.change(op)
@@ -154,20 +155,23 @@ func (f *Fake) changeLocked(op Op) error {
 	return nil
 }
 
-// kept is what the kernel keeps of a virtual server.
-func (s Service) kept() Service {
+// hashed is the flag with which the kernel marks a virtual server of its table.
+const hashed ipvsnl.Flags = 1 << 1
+
+// kept returns what the kernel keeps of a virtual server.
+func kept(s ipvsnl.Service) ipvsnl.Service {
 	s.Flags &^= hashed
 	return s
 }
 
 func (s *fakeService) find(at netip.AddrPort) int {
-	return slices.IndexFunc(s.destinations, func(d DestinationState) bool { return d.Addr == at })
+	return slices.IndexFunc(s.destinations, func(d ipvsnl.DestinationState) bool { return d.Addr == at })
 }
 
-func (s *fakeService) change(op Op) error {
+func (s *fakeService) change(op ipvsnl.Op) error {
 	d := op.Destination
 	i := s.find(d.Addr)
-	if op.Verb == DeleteDestination {
+	if op.Verb == ipvsnl.DeleteDestination {
 		if i < 0 {
 			return syscall.ENOENT
 		}
@@ -177,18 +181,18 @@ func (s *fakeService) change(op Op) error {
 	switch {
 	case d.Addr.Addr().Is4() != s.Key.Addr.Is4() && d.Forward != balancer.TunnelForward:
 		return syscall.EINVAL
-	case op.Verb == AddDestination && i >= 0:
+	case op.Verb == ipvsnl.AddDestination && i >= 0:
 		return syscall.EEXIST
-	case op.Verb == EditDestination && i < 0:
+	case op.Verb == ipvsnl.EditDestination && i < 0:
 		return syscall.ENOENT
-	case op.Verb == AddDestination && !reachable(d.Addr.Addr()):
+	case op.Verb == ipvsnl.AddDestination && !reachable(d.Addr.Addr()):
 		return syscall.EINVAL
 	}
-	if op.Verb == EditDestination {
+	if op.Verb == ipvsnl.EditDestination {
 		s.destinations[i].Destination = d
 		return nil
 	}
-	s.destinations = slices.Insert(s.destinations, 0, DestinationState{Destination: d})
+	s.destinations = slices.Insert(s.destinations, 0, ipvsnl.DestinationState{Destination: d})
 	return nil
 }
 
@@ -201,25 +205,25 @@ func reachable(a netip.Addr) bool {
 }
 
 // Service implements Conn.
-func (f *Fake) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
+func (f *Fake) Service(ctx context.Context, key balancer.Key) (ipvsnl.ServiceState, error) {
 	if err := f.usable(ctx); err != nil {
-		return ServiceState{}, err
+		return ipvsnl.ServiceState{}, err
 	}
 	defer f.mu.Unlock()
 	s := f.services[key]
 	if s == nil {
-		return ServiceState{}, none("reading virtual server", key)
+		return ipvsnl.ServiceState{}, fmt.Errorf("reading virtual server %s: %w", key, ipvsnl.ErrNoService)
 	}
 	return s.ServiceState, nil
 }
 
 // Services implements Conn.
-func (f *Fake) Services(ctx context.Context) ([]ServiceState, error) {
+func (f *Fake) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	if err := f.usable(ctx); err != nil {
 		return nil, err
 	}
 	defer f.mu.Unlock()
-	var all []ServiceState
+	var all []ipvsnl.ServiceState
 	for s := range maps.Values(f.services) {
 		all = append(all, s.ServiceState)
 	}
@@ -227,32 +231,32 @@ func (f *Fake) Services(ctx context.Context) ([]ServiceState, error) {
 }
 
 // Destinations implements Conn.
-func (f *Fake) Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error) {
+func (f *Fake) Destinations(ctx context.Context, key balancer.Key) ([]ipvsnl.DestinationState, error) {
 	if err := f.usable(ctx); err != nil {
 		return nil, err
 	}
 	defer f.mu.Unlock()
 	s := f.services[key]
 	if s == nil {
-		return nil, none("reading destinations of virtual server", key)
+		return nil, fmt.Errorf("reading destinations of virtual server %s: %w", key, ipvsnl.ErrNoService)
 	}
 	return slices.Clone(s.destinations), nil
 }
 
 // Table implements Conn.
-func (f *Fake) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
+func (f *Fake) Table(ctx context.Context) (map[balancer.Key]ipvsnl.Entry, error) {
 	if err := f.usable(ctx); err != nil {
 		return nil, err
 	}
 	defer f.mu.Unlock()
-	table := make(map[balancer.Key]Entry, len(f.services))
+	table := make(map[balancer.Key]ipvsnl.Entry, len(f.services))
 	for key, s := range f.services {
-		e := Entry{Scheduler: s.Scheduler}
+		e := ipvsnl.Entry{Scheduler: s.Scheduler}
 		for _, d := range s.destinations {
-			if d.Forward == BypassForward {
+			if d.Forward == ipvsnl.BypassForward {
 				d.Forward = balancer.NATForward
 			}
-			e.Destinations = append(e.Destinations, TableDestination{d.Addr, d.Forward, d.Weight, d.Active, d.Inactive})
+			e.Destinations = append(e.Destinations, ipvsnl.TableDestination{Addr: d.Addr, Forward: d.Forward, Weight: d.Weight, Active: d.Active, Inactive: d.Inactive})
 		}
 		table[key] = e
 	}
@@ -274,17 +278,17 @@ func (f *Fake) Services4(ctx context.Context) (n int, err error) {
 }
 
 // Timeouts implements Conn.
-func (f *Fake) Timeouts(ctx context.Context) (Timeouts, error) {
+func (f *Fake) Timeouts(ctx context.Context) (ipvsnl.Timeouts, error) {
 	if err := f.usable(ctx); err != nil {
-		return Timeouts{}, err
+		return ipvsnl.Timeouts{}, err
 	}
 	defer f.mu.Unlock()
 	return f.timeouts, nil
 }
 
 // SetTimeouts implements Conn.
-func (f *Fake) SetTimeouts(ctx context.Context, t Timeouts) error {
-	if err := t.invalid(); err != nil {
+func (f *Fake) SetTimeouts(ctx context.Context, t ipvsnl.Timeouts) error {
+	if err := t.Invalid(); err != nil {
 		return err
 	}
 	if err := f.usable(ctx); err != nil {
@@ -302,10 +306,10 @@ func (f *Fake) SetTimeouts(ctx context.Context, t Timeouts) error {
 }
 
 // Connections implements Conn.
-func (f *Fake) Connections(ctx context.Context) iter.Seq2[Connection, error] {
-	return func(yield func(Connection, error) bool) {
+func (f *Fake) Connections(ctx context.Context) iter.Seq2[ipvsnl.Connection, error] {
+	return func(yield func(ipvsnl.Connection, error) bool) {
 		if err := f.usable(ctx); err != nil {
-			yield(Connection{}, err)
+			yield(ipvsnl.Connection{}, err)
 			return
 		}
 		all := f.connections
@@ -329,7 +333,7 @@ func (f *Fake) HasScheduler(ctx context.Context, name string) (bool, error) {
 
 func (f *Fake) has(scheduler string) bool {
 	if f.Schedulers == nil {
-		return slices.Contains(kernelSchedulers, scheduler)
+		return slices.Contains(KernelSchedulers, scheduler)
 	}
 	return slices.Contains(f.Schedulers, scheduler)
 }
