@@ -10,10 +10,10 @@ import (
 )
 
 // Compiler compiles one state after the other, with work only for what changed between them, and remembers what one state has
-// to say in the next. The zero value is ready; its first Next is a full Compile. It is used by one goroutine.
+// to say in the next. The zero value is ready; its first Next compiles everything. It is used by one goroutine.
 //
 // Goals, and how each is met:
-//  1. The same answer as Compile with the same memory: both share compileService, winner and remembered; a law test holds them equal.
+//  1. The same answer as the specification with the same memory: a law test compares Compiler with Compile (specification_test.go).
 //  2. Work for a change grows with the change: Diff of each input names the dirty services, an index those that name a changed
 //     address, their old and new claims name the dirty keys, and only the claimants of those keys have their problems made again.
 //  3. What comes out equal keeps its pointer, so that later comparisons find no difference.
@@ -73,7 +73,7 @@ func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip
 	return open
 }
 
-// compile returns what Compile(env, in) returns.
+// compile compiles what differs from the inputs before.
 func (c *Compiler) compile(env Env, in Inputs) Desired {
 	w := work{map[Name]bool{}, map[Key]bool{}, map[netip.Addr]bool{}, map[Name]bool{}, map[netip.Addr]bool{}}
 	if c.units == nil {

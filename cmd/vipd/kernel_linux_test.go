@@ -130,7 +130,7 @@ func (g *gateway) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	g.api = api.NewClient(d.Socket())
+	g.api = api.NewClient(filepath.Join(filepath.Dir(g.file), "run", "d.sock"))
 	g.stop = func() {
 		g.stop = func() {}
 		g.api.Close()

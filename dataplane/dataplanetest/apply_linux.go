@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -23,7 +24,7 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	for _, s := range services {
 		in.Services = in.Services.Set(s.Name, s)
 	}
-	return balancer.Compile(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in)
+	return new(balancer.Compiler).Next(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in, time.Now())
 }
 
 // carry makes want what is there, by one batch for each of the groups of changes.

@@ -5,7 +5,7 @@
 // connection, lost packets, a port that accepts connections and stays silent, an answer that is truncated or never ends, a certificate
 // that has expired or belongs to another name.
 //
-//	p := probe.New(health.Subject{Proto: balancer.TCP, Health: &balancer.Health{Type: balancer.HTTPHealth, ...}})
+//	p := newProbe(health.Subject{Proto: balancer.TCP, Health: &balancer.Health{Type: balancer.HTTPHealth, ...}}, system)
 //	result := p.Check(ctx, netip.MustParseAddrPort("192.168.1.11:8080"))     // "answered 200 OK"
 //	result, exchange := p.Exchange(ctx, at)                                   // with a transcript
 //

@@ -26,9 +26,7 @@ type Probe struct {
 	files  *files // nil means no TLS
 }
 
-// New returns the probe for a subject, whose address it ignores. The definition must be valid and must not change.
-func New(s health.Subject) *Probe { return newProbe(s, &systemStore{}) }
-
+// newProbe returns the probe for a subject, whose address it ignores. The definition must be valid and must not change.
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}

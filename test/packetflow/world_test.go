@@ -3,6 +3,7 @@ package packetflow
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 )
@@ -102,5 +103,5 @@ func ownAddresses() []netip.Addr {
 func (s section) compile(c balancer.Capabilities) balancer.Desired {
 	own := ownAddresses()
 	env := balancer.Env{Node: "n1", Local: own, NodePortAddresses: own, Capabilities: c}
-	return balancer.Compile(env, balancer.Inputs{Services: s.services})
+	return new(balancer.Compiler).Next(env, balancer.Inputs{Services: s.services}, time.Now())
 }

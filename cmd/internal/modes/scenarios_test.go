@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -43,7 +44,7 @@ func TestScenarios(t *testing.T) {
 			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}
 			for _, m := range modes.All() {
 				env := balancer.Env{Node: "n1", Zone: "z1", Capabilities: m.Capabilities(), Local: own, NodePortAddresses: own}
-				d := balancer.Compile(env, balancer.Inputs{Services: loaded.Snapshot.Services})
+				d := new(balancer.Compiler).Next(env, balancer.Inputs{Services: loaded.Snapshot.Services}, time.Now())
 				compare(t, filepath.Join(dir, string(m.Name)+".frontends.want"), write(d, dir))
 				var frontends []*balancer.Frontend
 				for _, f := range d.Frontends.All() {

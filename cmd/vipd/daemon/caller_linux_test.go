@@ -114,17 +114,17 @@ func TestCallersThatMayChange(t *testing.T) {
 	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nchange_group = \"games\"\n", 1))
 	n.start()
 	t.Cleanup(func() { n.stop() })
-	info, err := os.Stat(n.daemon.Socket())
+	info, err := os.Stat(n.socket())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if mode := info.Mode().Perm(); mode != 0o660 {
 		t.Errorf("the socket's mode = %o, want 660", mode)
 	}
-	if err := os.Chmod(n.daemon.Socket(), 0o666); err != nil {
+	if err := os.Chmod(n.socket(), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	reader := clientAs(t, n.daemon.Socket(), nobody)
+	reader := clientAs(t, n.socket(), nobody)
 	if _, err := reader.Status(t.Context()); err != nil {
 		t.Errorf("reading as nobody: %v", err)
 	}
@@ -135,10 +135,10 @@ func TestCallersThatMayChange(t *testing.T) {
 	if _, err := reader.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.0.0.1", Draining: &draining}); err == nil || !strings.Contains(err.Error(), "only root") {
 		t.Errorf("drain as nobody = %v, want it refused", err)
 	}
-	if _, err := clientAs(t, n.daemon.Socket(), nobody, games).Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
+	if _, err := clientAs(t, n.socket(), nobody, games).Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
 		t.Errorf("reload as an operator: %v", err)
 	}
-	if _, err := clientAs(t, n.daemon.Socket(), 0).Reload(t.Context(), "alice"); err != nil {
+	if _, err := clientAs(t, n.socket(), 0).Reload(t.Context(), "alice"); err != nil {
 		t.Errorf("reload as root: %v", err)
 	}
 	story := n.story(events.Reload)

@@ -239,9 +239,6 @@ func (d *Daemon) closeFiles() {
 // lateTime is for accepting what waits already.
 const lateTime = 20 * time.Millisecond
 
-// Socket returns the path of the API's socket.
-func (d *Daemon) Socket() string { return d.config.API.Socket }
-
 // Web returns the address of metrics and health; nil means turned off.
 func (d *Daemon) Web() net.Addr {
 	if d.web == nil {

@@ -89,6 +89,8 @@ func startNode(t *testing.T, services string) *node {
 
 func (n *node) file() string { return filepath.Join(n.dir, "vipd.toml") }
 
+func (n *node) socket() string { return filepath.Join(n.dir, "run/vipd.sock") }
+
 func (n *node) write(services string) {
 	n.t.Helper()
 	program.Save(n.t, n.file(), header+services)
@@ -133,7 +135,7 @@ func (n *node) launch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	n.daemon, n.client = d, api.NewClient(d.Socket())
+	n.daemon, n.client = d, api.NewClient(n.socket())
 	n.stop = func() {
 		n.stop = func() {}
 		n.client.Close()

@@ -21,10 +21,11 @@ func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 // randomOp is of few virtual servers and destinations, so that ops meet, and of everything that a field can be, right
 // and wrong.
+// Tests before this one have virtual servers at other addresses: the kernel remembers connections of deleted destinations.
 func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
-			Addr: netip.MustParseAddr(pick(r, "10.96.0.1", "10.96.0.2", "fd96::1", "fd96::2")),
+			Addr: netip.MustParseAddr(pick(r, "10.97.0.1", "10.97.0.2", "fd96::1", "fd96::2")),
 			Port: pick[uint16](r, 80, 81), Proto: pick(r, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
 		},
 		Scheduler: pick(r, append(ipvsnltest.KernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),

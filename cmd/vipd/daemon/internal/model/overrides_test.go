@@ -65,7 +65,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		now := in
 		now.Overrides = o.over(in.Overrides, in.Overrides)
 		var words []string
-		for _, f := range balancer.Compile(balancer.Env{Capabilities: userspace.Capabilities()}, now).Frontends.All() {
+		for _, f := range new(balancer.Compiler).Next(balancer.Env{Capabilities: userspace.Capabilities()}, now, time.Now()).Frontends.All() {
 			for _, b := range f.Backends {
 				words = append(words, fmt.Sprintf("%d:%s/%d", b.Addr.Port(), b.State, b.Weight))
 			}
@@ -86,7 +86,7 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	now := in
 	now.Overrides = local.over(in.Overrides, in.Overrides)
 	userspace, _ := modes.Find(config.UserspaceMode)
-	for _, f := range balancer.Compile(balancer.Env{Capabilities: userspace.Capabilities()}, now).Frontends.All() {
+	for _, f := range new(balancer.Compiler).Next(balancer.Env{Capabilities: userspace.Capabilities()}, now, time.Now()).Frontends.All() {
 		if b := f.Backends[0]; b.Addr.Port() != 9001 || b.State != balancer.Draining {
 			t.Errorf("%s is %s with weight %d, and should drain", b.Addr, b.State, b.Weight)
 		}

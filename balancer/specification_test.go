@@ -1,0 +1,48 @@
+package balancer
+
+import "slices"
+
+// Compile is the specification of Compiler: it returns the same answer, from nothing but its arguments, and compiles everything.
+func Compile(env Env, in Inputs) Desired {
+	var out Desired
+	for a := range in.Leaving.Keys() {
+		out.Addresses = out.Addresses.Set(a, 0)
+	}
+	units := map[Name]*unit{}
+	claimants := map[Key][]*Service{}
+	for name, s := range in.Services.All() {
+		u := compileService(&env, s, &in)
+		units[name] = u
+		for _, f := range u.claims {
+			claimants[f.Key] = append(claimants[f.Key], s)
+		}
+	}
+	for key, all := range claimants {
+		if len(all) > 1 {
+			out.Contested = out.Contested.Set(key, winner(key, all, &in).Name)
+		}
+	}
+	for name := range in.Services.Keys() {
+		u := units[name]
+		problems := slices.Clone(u.problems)
+		for _, f := range u.claims {
+			if w := winner(f.Key, claimants[f.Key], &in); w != u.service {
+				problems = append(problems, u.lost(f, w))
+				continue
+			}
+			out.Frontends = out.Frontends.Set(f.Key, remembered(f, &in))
+			if !f.NodePort {
+				out.Addresses = out.Addresses.Set(f.Addr, out.Addresses.At(f.Addr)+1)
+			}
+		}
+		if len(problems) > 0 {
+			out.Problems = out.Problems.Set(name, &problems)
+		}
+	}
+	for a := range out.Addresses.Keys() {
+		if now := standingOf(a, &env, &in, &out); now != "" {
+			out.Standings = out.Standings.Set(a, now)
+		}
+	}
+	return out
+}
