@@ -198,18 +198,6 @@ type Host interface {
 	Ready(c Change, enforced bool) error
 }
 
-// NoHost is a Host that does nothing.
-type NoHost struct{}
-
-func (NoHost) Prepare(context.Context, balancer.Desired) error                          { return nil }
-func (NoHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
-func (NoHost) Intact(context.Context) (string, error)                                   { return "", nil }
-func (NoHost) Resync(bool)                                                              {}
-func (NoHost) Problems() []balancer.Problem                                             { return nil }
-func (NoHost) Mended() []string                                                         { return nil }
-func (NoHost) Alerts(context.Context, func())                                           {}
-func (NoHost) Ready(Change, bool) error                                                 { return nil }
-
 // FrontendCount is what was counted at one frontend.
 type FrontendCount struct {
 	Service balancer.Name

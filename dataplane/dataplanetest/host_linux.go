@@ -7,6 +7,7 @@ import (
 
 	"vipd/dataplane"
 	"vipd/dataplane/host"
+	"vipd/test/fake"
 )
 
 // bareHost is a host on which every VIP is local, until the test ends, for dataplanes that end connections themselves.
@@ -21,7 +22,7 @@ func bareHost(t testing.TB) dataplane.Host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.WriteFile(any6, []byte("0"), 0) })
-	return dataplane.NoHost{}
+	return fake.NoHost{}
 }
 
 // GuardedHost is the host as vipd keeps it with these options, until the test ends.

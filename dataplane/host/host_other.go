@@ -19,7 +19,6 @@ import (
 // Host implements dataplane.Host on systems where vipd must not change the host: it adds no address, writes no rule, and
 // reports which VIPs are not local. Its methods may be called by any goroutine.
 type Host struct {
-	dataplane.NoHost
 	seen atomic.Pointer[seen]
 }
 
@@ -70,6 +69,24 @@ func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	h.seen.Store(p)
 	return nil
 }
+
+// Finish does nothing: there is nothing to open and to remove.
+func (h *Host) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
+
+// Intact reports that nothing is missing.
+func (h *Host) Intact(context.Context) (string, error) { return "", nil }
+
+// Resync does nothing.
+func (h *Host) Resync(bool) {}
+
+// Mended returns nothing.
+func (h *Host) Mended() []string { return nil }
+
+// Alerts does nothing.
+func (h *Host) Alerts(context.Context, func()) {}
+
+// Ready reports that every change can be applied.
+func (h *Host) Ready(dataplane.Change, bool) error { return nil }
 
 // SetMode does nothing.
 func (h *Host) SetMode(dataplane.Needs) {}

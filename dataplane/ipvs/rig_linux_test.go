@@ -16,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/ipvsnl"
+	"vipd/test/fake"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -93,7 +94,7 @@ func (r *rig) open() {
 	}
 	r.d = d
 	r.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: d, Host: dataplane.NoHost{}, Log: slog.New(slog.NewTextHandler(r.Output(), nil)), MinInterval: time.Millisecond,
+		Dataplane: d, Host: fake.NoHost{}, Log: slog.New(slog.NewTextHandler(r.Output(), nil)), MinInterval: time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -13,7 +13,7 @@ import (
 
 // Host holds addresses in a Kernel. It is strict about its order: an address must outlive the frontends on it.
 type Host struct {
-	dataplane.NoHost
+	NoHost
 	kernel *Kernel
 	want   map[netip.Addr]bool
 }

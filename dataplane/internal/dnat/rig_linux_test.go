@@ -15,6 +15,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/test/fake"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -227,7 +228,7 @@ type driven struct {
 // drive runs an engine with these frontends, until stop or the end of the test.
 func (r *rig) drive(frontends ...*balancer.Frontend) *driven {
 	r.Helper()
-	e := &driven{rig: r, engine: dataplane.NewEngine(dataplane.Options{Dataplane: r, Host: dataplane.NoHost{}, Log: slog.New(slog.DiscardHandler)})}
+	e := &driven{rig: r, engine: dataplane.NewEngine(dataplane.Options{Dataplane: r, Host: fake.NoHost{}, Log: slog.New(slog.DiscardHandler)})}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- e.engine.Run(ctx) }()

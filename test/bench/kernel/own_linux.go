@@ -19,6 +19,7 @@ import (
 	"vipd/dataplane/iptables"
 	"vipd/dataplane/ipvs"
 	"vipd/dataplane/nftables"
+	"vipd/test/fake"
 )
 
 // own is iptables, nftables or ipvs mode as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
@@ -78,7 +79,7 @@ func (o *own) start(probe time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", o.spec.Layout, err)
 	}
-	o.dataplane, o.host = &clocked{Dataplane: d}, dataplane.NoHost{}
+	o.dataplane, o.host = &clocked{Dataplane: d}, fake.NoHost{}
 	if o.spec.Layout != natLayout && o.spec.Layout != mapsLayout {
 		if o.host, err = hostside.New(options); err != nil {
 			return fmt.Errorf("starting the host's side: %w", err)

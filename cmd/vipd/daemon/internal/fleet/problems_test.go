@@ -19,9 +19,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
-	"vipd/test/fake"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/fake"
 	"vipd/test/wait"
 )
 

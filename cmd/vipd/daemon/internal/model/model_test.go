@@ -21,9 +21,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/dataplane"
-	"vipd/test/fake"
 	"vipd/store"
 	"vipd/store/statedir"
+	"vipd/test/fake"
 )
 
 // options make a model of what is in stateDir, without a host.
@@ -42,7 +42,7 @@ func options(t *testing.T, path string) model.Options {
 	carrier := fake.New(fake.NewKernel())
 	return model.Options{
 		Published: published, Configuration: liveconfig.New("", "", config.Default(), published.Kick), StateDir: stateDir,
-		Events: history, Carrier: carrier, Engine: dataplane.NewEngine(dataplane.Options{Dataplane: carrier, Host: dataplane.NoHost{}, Log: slog.New(slog.DiscardHandler)}),
+		Events: history, Carrier: carrier, Engine: dataplane.NewEngine(dataplane.Options{Dataplane: carrier, Host: fake.NoHost{}, Log: slog.New(slog.DiscardHandler)}),
 		Checks: found, Outliers: outlier.New(outlier.Options{Events: history, Kick: published.Kick}),
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return nil, nil, nil }, Reserved: func() []balancer.Reserved { return nil },
 		Awaiting: func(*model.State, time.Time) {}, Compiled: func(_, _ *model.State, _ time.Time) {},

@@ -16,12 +16,13 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
+	"vipd/test/fake"
 )
 
 // refusing is a dataplane, and the host around it, that can't be written to before it works.
 type refusing struct {
 	dataplane.Base
-	dataplane.NoHost
+	fake.NoHost
 	works atomic.Bool
 }
 
