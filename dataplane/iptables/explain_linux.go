@@ -65,7 +65,7 @@ func (y *family) stuck(f *balancer.Frontend, client netip.Addr, slots map[netip.
 	if f.AffinityTimeout <= 0 {
 		return nil
 	}
-	entry := ipset.Entry{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Net: netip.PrefixFrom(client, client.BitLen())}
+	entry := ipset.Entry{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Second: client}
 	for _, w := range waysOf(f) {
 		set := stickySet(slots[w.addr], inet.Of(f.Addr))
 		in, err := y.sets.Has(set, entry)

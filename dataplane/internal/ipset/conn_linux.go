@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
-	"vipd/dataplane/internal/inet"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"vipd/balancer/lib/wake"
+	"vipd/dataplane/internal/inet"
 )
 
 // Conn talks to the ipsets of the network namespace that it was opened in. It is safe for several goroutines.
@@ -34,58 +37,33 @@ func (c *Conn) Close() {
 	}
 }
 
-// Create makes an empty set, or leaves one of that name, kind and family as it is. Where there is another of that name,
-// or one of CreateTimed, it returns ErrDifferent.
-func (c *Conn) Create(set string, kind Kind, family inet.Family) error {
-	return c.create(set, kind, family, false, number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
-}
-
-// CreateTimed is Create for a set whose entries may be added for a time only, as rules do it with --timeout.
+// CreateTimed makes an empty set whose entries may be added for a time only, as rules do it with --timeout, or leaves one of that
+// name, kind and family as it is. If another set has the name, it returns ErrDifferent.
 func (c *Conn) CreateTimed(set string, kind Kind, family inet.Family) error {
-	return c.create(set, kind, family, true, number(nl.IPSET_ATTR_MAXELEM, MaxEntries), number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
-}
-
-// CreatePassing is Create for a set to which rules add entries, each for the same time. What else there is to say of it
-// is not compared.
-func (c *Conn) CreatePassing(set string, kind Kind, family inet.Family, p Passing) error {
-	return c.create(set, kind, family, true, number(nl.IPSET_ATTR_MAXELEM, p.Max), number(nl.IPSET_ATTR_TIMEOUT, p.Seconds),
-		number(nl.IPSET_ATTR_HASHSIZE, p.Buckets), number(nl.IPSET_ATTR_CADT_FLAGS, nl.IPSET_FLAG_WITH_FORCEADD))
-}
-
-func (c *Conn) create(set string, kind Kind, family inet.Family, timed bool, attributes ...*nl.RtAttr) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
 	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
-	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision(kind))))
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)))
 	af := uint8(unix.AF_INET)
 	if family == inet.IPv6 {
 		af = unix.AF_INET6
 	}
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
 	data := nested(nl.IPSET_ATTR_DATA)
-	for _, a := range attributes {
-		data.AddChild(a)
-	}
+	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
+	data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
 	req.AddData(data)
 	_, err := execute(req)
 	if errors.Is(err, syscall.EEXIST) {
-		if h, headerErr := c.Header(set); headerErr == nil && h.Kind == kind && h.Family == family && h.Timed == timed {
+		if h, headerErr := c.Header(set); headerErr == nil && h.Kind == kind && h.Family == family && h.Timed {
 			return nil
 		}
 	}
 	return wrap("creating", set, err)
 }
 
-// revision returns the oldest revision of the kind that every kernel since 3.x has and that does what is needed here.
-func revision(kind Kind) uint8 {
-	switch kind {
-	case HashIPPortNet:
-		return 2
-	case HashNetIface:
-		return 5 // of kernel 3.14, the first that makes room for new entries by taking out others
-	}
-	return 1
-}
+// revision is the oldest of hash:ip,port,ip that every kernel since 3.x has.
+const revision = 1
 
 // Destroy removes a set. One that is absent is no error; one that rules refer to is ErrInUse.
 func (c *Conn) Destroy(set string) error {
@@ -96,23 +74,29 @@ func (c *Conn) Destroy(set string) error {
 	return wrap("destroying", set, err)
 }
 
-// Add puts entries into a set. Those that are there already are no error.
-func (c *Conn) Add(set string, entries []Entry) error {
-	return wrap("adding to", set, c.change(nl.IPSET_CMD_ADD, set, entries))
-}
-
 // Delete takes entries out of a set. Those that are not there are no error.
 func (c *Conn) Delete(set string, entries []Entry) error {
-	return wrap("deleting from", set, c.change(nl.IPSET_CMD_DEL, set, entries))
+	return wrap("deleting from", set, c.delete(set, entries))
 }
 
-// DestroySoon is Destroy for a set that rules have just ceased to look at: the kernel frees rules of the nft backend a
-// moment after they are gone.
-func (c *Conn) DestroySoon(ctx context.Context, set string) error { return Soon(ctx, c.Destroy, set) }
+// DestroySoon is Destroy for a set that rules have just ceased to use: the kernel frees rules of the nft backend a
+// moment after they are deleted. It waits for two seconds at most.
+func (c *Conn) DestroySoon(ctx context.Context, set string) error {
+	const patience, pause = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(patience); ; {
+		err := c.Destroy(set)
+		if !errors.Is(err, ErrInUse) || time.Now().After(deadline) {
+			return err
+		}
+		if !wake.Sleep(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+}
 
-func (c *Conn) change(command int, set string, entries []Entry) error {
+func (c *Conn) delete(set string, entries []Entry) error {
 	for part := range slices.Chunk(entries, batch) {
-		req := c.message(command, set)
+		req := c.message(nl.IPSET_CMD_DEL, set)
 		req.AddData(number(nl.IPSET_ATTR_LINENO, 0))
 		all := nested(nl.IPSET_ATTR_ADT)
 		for i := range part {

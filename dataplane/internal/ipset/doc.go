@@ -1,11 +1,10 @@
-// Package ipset changes the kernel's ipsets by netlink: many entries a message, so that what a change costs is what it
-// changes. It knows the kinds of sets that vipd uses and their entries, keeps no state, and touches only sets that its
-// caller names.
+// Package ipset makes and reads the kernel's ipsets by netlink, many entries a message. It knows the kind of sets that iptables
+// mode uses, keeps no state, and touches only sets that its caller names.
 //
 //	conn, err := ipset.Open()
 //	defer conn.Close()
-//	err = conn.Create("vipd-served4", ipset.HashIPPort, inet.IPv4)
-//	err = conn.Add("vipd-served4", []ipset.Entry{{Addr: vip, Proto: ipset.TCP, Port: 80}})
+//	err = conn.CreateTimed("vipd-sticky4-0", ipset.HashIPPortIP, inet.IPv4)
+//	err = conn.Delete("vipd-sticky4-0", []ipset.Entry{{Addr: vip, Proto: ipset.TCP, Port: 80, Second: client}})
 //
-// Adding what is there and deleting what is not are no errors: the kernel is told what shall be.
+// Rules add the entries. Deleting an absent entry is not an error.
 package ipset

@@ -2,41 +2,19 @@ package ipset
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"net/netip"
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/lib/wake"
 	"vipd/dataplane/internal/inet"
 )
 
 // Kind is a kind of set, by the kernel's name for it.
 type Kind string
 
-// The kinds in use.
-const (
-	// HashIP holds addresses.
-	HashIP Kind = "hash:ip"
-	// HashIPPort holds addresses with protocol and port.
-	HashIPPort Kind = "hash:ip,port"
-	// HashIPPortIP holds addresses with protocol, port and a second address.
-	HashIPPortIP Kind = "hash:ip,port,ip"
-	// HashIPPortNet holds addresses with protocol, port and a network.
-	HashIPPortNet Kind = "hash:ip,port,net"
-	// HashNetIface holds networks with the name of an interface.
-	HashNetIface Kind = "hash:net,iface"
-)
-
-// Passing says how much a set holds to which rules add by themselves: the kernel makes no more room for such entries, so
-// that its hash is made for all of them from the start.
-type Passing struct {
-	// Seconds is how long an entry stays.
-	Seconds uint32
-	// Buckets is the size of the hash, and Max the most entries: then new ones take the places of others.
-	Buckets, Max uint32
-}
+// HashIPPortIP holds addresses with protocol, port and a second address.
+const HashIPPortIP Kind = "hash:ip,port,ip"
 
 // MaxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
 const MaxEntries = 1 << 22
@@ -54,17 +32,13 @@ const (
 // ProtocolOf returns the number of a protocol of services.
 func ProtocolOf(p balancer.Protocol) Protocol { return Protocol(p.Number()) }
 
-// Entry is a member of a set. Fields that the set's kind does not have are zero.
+// Entry is a member of a set.
 type Entry struct {
 	Addr  netip.Addr
 	Proto Protocol
 	Port  uint16
-	// Net is the network, or the second address as a network of one. Its length is at least 1: ipsets can't hold /0.
-	Net netip.Prefix
-	// MSS is what maps of nf_tables have for the place; ipsets have none.
-	MSS uint16
-	// To is the endpoint that sets of nf_tables have besides the place; ipsets have none.
-	To netip.AddrPort
+	// Second is the second address.
+	Second netip.Addr
 }
 
 // Member is an entry that is in a set.
@@ -74,12 +48,9 @@ type Member struct {
 	Left time.Duration
 }
 
-// Compare orders entries by address, protocol, port, network, MSS and endpoint.
+// Compare orders entries by address, protocol, port and second address.
 func (e Entry) Compare(o Entry) int {
-	return cmp.Or(
-		e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port),
-		e.Net.Addr().Compare(o.Net.Addr()), cmp.Compare(e.Net.Bits(), o.Net.Bits()), cmp.Compare(e.MSS, o.MSS), e.To.Compare(o.To),
-	)
+	return cmp.Or(e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port), e.Second.Compare(o.Second))
 }
 
 // Header is what a set says of itself.
@@ -101,19 +72,5 @@ var (
 	// ErrInUse: rules refer to the set.
 	ErrInUse = errors.New("the set is in use by a rule")
 	// ErrUnsupported: the kernel has no ipsets, or not of this kind.
-	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_netiface xt_set")
+	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ipportip xt_set")
 )
-
-// Soon calls destroy for a set until that is not in use any more, for two seconds at most.
-func Soon(ctx context.Context, destroy func(set string) error, set string) error {
-	const patience, pause = 2 * time.Second, 5 * time.Millisecond
-	for deadline := time.Now().Add(patience); ; {
-		err := destroy(set)
-		if !errors.Is(err, ErrInUse) || time.Now().After(deadline) {
-			return err
-		}
-		if !wake.Sleep(ctx, pause) {
-			return ctx.Err()
-		}
-	}
-}

@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
+
 	"vipd/dataplane/internal/inet"
 )
 
@@ -22,6 +24,21 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
+// add puts entries into a set, as rules do.
+func add(t *testing.T, set string, entries map[Entry]bool) {
+	t.Helper()
+	var lines strings.Builder
+	for e := range entries {
+		protocol := map[Protocol]string{TCP: "tcp", UDP: "udp", SCTP: "sctp"}[e.Proto]
+		fmt.Fprintf(&lines, "add -exist %s %s,%s:%d,%s\n", set, e.Addr, protocol, e.Port, e.Second)
+	}
+	cmd := exec.Command("ipset", "restore")
+	cmd.Stdin = strings.NewReader(lines.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ipset restore: %v\n%s", err, out)
+	}
+}
+
 func randomAddr(r *rand.Rand, family inet.Family) netip.Addr {
 	if family == inet.IPv4 {
 		return netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + r.IntN(30))})
@@ -29,70 +46,61 @@ func randomAddr(r *rand.Rand, family inet.Family) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(1 + r.IntN(30))})
 }
 
-func randomEntry(r *rand.Rand, kind Kind, family inet.Family) Entry {
-	e := Entry{Addr: randomAddr(r, family)}
-	if kind == HashIP {
-		return e
-	}
-	e.Proto, e.Port = []Protocol{TCP, UDP, SCTP}[r.IntN(3)], uint16(1+r.IntN(4))
-	bits := e.Addr.BitLen()
-	switch kind {
-	case HashIPPortIP:
-		e.Net = netip.PrefixFrom(randomAddr(r, family), bits)
-	case HashIPPortNet:
-		e.Net, _ = randomAddr(r, family).Prefix(bits - r.IntN(6)*r.IntN(5))
-	}
-	return e
+func randomEntry(r *rand.Rand, family inet.Family) Entry {
+	return Entry{Addr: randomAddr(r, family), Proto: []Protocol{TCP, UDP, SCTP}[r.IntN(3)], Port: uint16(1 + r.IntN(4)), Second: randomAddr(r, family)}
 }
 
-// TestHistories compares sets of every kind and both families with a map, over random adds and deletes.
+// TestHistories compares sets of both families with a map, over random entries that rules add and this package deletes.
 func TestHistories(t *testing.T) {
 	empty(t)
 	c := open(t)
-	for _, kind := range []Kind{HashIP, HashIPPort, HashIPPortIP, HashIPPortNet} {
-		for _, family := range []inet.Family{inet.IPv4, inet.IPv6} {
-			t.Run(fmt.Sprintf("%s %s", kind, family), func(t *testing.T) {
-				if err := c.Create("vipd-test", kind, family); errors.Is(err, ErrUnsupported) {
-					t.Skip(err)
-				} else if err != nil {
+	for _, family := range []inet.Family{inet.IPv4, inet.IPv6} {
+		t.Run(string(family), func(t *testing.T) {
+			if err := c.CreateTimed("vipd-test", HashIPPortIP, family); errors.Is(err, ErrUnsupported) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			r := rand.New(rand.NewPCG(7, uint64(len(family))))
+			model := map[Entry]bool{}
+			for range 40 {
+				added, deleted := map[Entry]bool{}, map[Entry]bool{}
+				for range r.IntN(30) {
+					added[randomEntry(r, family)] = true
+				}
+				for range r.IntN(20) {
+					deleted[randomEntry(r, family)] = true
+				}
+				maps.Copy(model, added)
+				for e := range deleted {
+					delete(model, e)
+				}
+				add(t, "vipd-test", added)
+				if err := c.Delete("vipd-test", slices.Collect(maps.Keys(deleted))); err != nil {
 					t.Fatal(err)
 				}
-				r := rand.New(rand.NewPCG(7, uint64(len(kind))))
-				model := map[Entry]bool{}
-				for range 40 {
-					add, del := map[Entry]bool{}, map[Entry]bool{}
-					for range r.IntN(30) {
-						add[randomEntry(r, kind, family)] = true
-					}
-					for range r.IntN(20) {
-						del[randomEntry(r, kind, family)] = true
-					}
-					maps.Copy(model, add)
-					for e := range del {
-						delete(model, e)
-					}
-					if err := errors.Join(c.Add("vipd-test", slices.Collect(maps.Keys(add))), c.Delete("vipd-test", slices.Collect(maps.Keys(del)))); err != nil {
-						t.Fatal(err)
-					}
-					check(t, c, "vipd-test", kind, family, model)
+				check(t, c, "vipd-test", family, model)
+				e := randomEntry(r, family)
+				if has, err := c.Has("vipd-test", e); err != nil || has != model[e] {
+					t.Fatalf("Has(%v) = %t, %v, want %t", e, has, err, model[e])
 				}
-				if err := errors.Join(c.Destroy("vipd-test"), c.Destroy("vipd-test")); err != nil {
-					t.Fatal(err)
-				}
-			})
-		}
+			}
+			if err := errors.Join(c.Destroy("vipd-test"), c.Destroy("vipd-test")); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
-func check(t *testing.T, c *Conn, set string, kind Kind, family inet.Family, want map[Entry]bool) {
+func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Entry]bool) {
 	t.Helper()
 	got, err := c.List(set)
 	if err != nil {
 		t.Fatal(err)
 	}
 	header, err := c.Header(set)
-	if err != nil || header != (Header{Kind: kind, Family: family, Elements: len(want)}) {
-		t.Fatalf("header %+v, %v; want %s with %d entries", header, err, kind, len(want))
+	if err != nil || header != (Header{Kind: HashIPPortIP, Family: family, Timed: true, Elements: len(want)}) {
+		t.Fatalf("header %+v, %v; want %d entries", header, err, len(want))
 	}
 	slices.SortFunc(got, Entry.Compare)
 	wanted := slices.SortedFunc(maps.Keys(want), Entry.Compare)
@@ -105,88 +113,52 @@ func check(t *testing.T, c *Conn, set string, kind Kind, family inet.Family, wan
 func TestManyEntries(t *testing.T) {
 	empty(t)
 	c := open(t)
-	if err := c.Create("vipd-test", HashIPPort, inet.IPv6); err != nil {
+	if err := c.CreateTimed("vipd-test", HashIPPortIP, inet.IPv6); err != nil {
 		t.Fatal(err)
 	}
 	want := map[Entry]bool{}
 	for i := range 70_000 {
-		want[Entry{Addr: netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}), Proto: TCP, Port: uint16(1 + i>>16)}] = true
+		a := netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)})
+		want[Entry{Addr: a, Proto: TCP, Port: uint16(1 + i>>16), Second: a}] = true
 	}
-	if err := c.Add("vipd-test", slices.Collect(maps.Keys(want))); err != nil {
+	add(t, "vipd-test", want)
+	check(t, c, "vipd-test", inet.IPv6, want)
+	if err := c.Delete("vipd-test", slices.Collect(maps.Keys(want))); err != nil {
 		t.Fatal(err)
 	}
-	check(t, c, "vipd-test", HashIPPort, inet.IPv6, want)
-}
-
-// TestPassing fills a set for passing entries beyond its bound: nearly all that come later take the places of others.
-func TestPassing(t *testing.T) {
-	empty(t)
-	if _, err := exec.LookPath("ipset"); err != nil {
-		t.Skip("needs ipset: apt-get install ipset")
-	}
-	c := open(t)
-	p := Passing{Seconds: 600, Buckets: 64, Max: 256}
-	for _, family := range []inet.Family{inet.IPv4, inet.IPv6} {
-		set := "vipd-" + string(family)
-		for range 2 { // the second finds it
-			if err := c.CreatePassing(set, HashNetIface, family, p); errors.Is(err, ErrUnsupported) {
-				t.Skip(err)
-			} else if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := c.Create(set, HashIP, family); !errors.Is(err, ErrDifferent) {
-			t.Errorf("one of another kind: got %v, want %v", err, ErrDifferent)
-		}
-		last := 0
-		for i := range 1000 {
-			a := randomAddr(rand.New(rand.NewPCG(uint64(i), 1)), family).AsSlice()
-			a[1], a[2] = byte(i), byte(i>>8)
-			addr, _ := netip.AddrFromSlice(a)
-			if exec.Command("ipset", "add", set, addr.String()+",eth0").Run() == nil && i >= 500 {
-				last++
-			}
-		}
-		h, err := c.Header(set)
-		if err != nil || h.Kind != HashNetIface || h.Family != family || !h.Timed || h.Elements > 256 || h.Elements < 128 {
-			t.Errorf("after 1000: %+v, %v", h, err)
-		}
-		if last < 400 {
-			t.Errorf("of 500 after it was full, %d found a place", last)
-		}
-	}
+	check(t, c, "vipd-test", inet.IPv6, nil)
 }
 
 func TestErrors(t *testing.T) {
 	empty(t)
 	c := open(t)
-	if err := c.Create("vipd-test", HashIP, inet.IPv4); err != nil {
+	if err := c.CreateTimed("vipd-timed", HashIPPortIP, inet.IPv4); err != nil {
 		t.Fatal(err)
+	}
+	for set, kind := range map[string]string{"vipd-plain": "hash:ip,port,ip", "vipd-test": "hash:ip"} {
+		if out, err := exec.Command("ipset", "create", set, kind).CombinedOutput(); err != nil {
+			t.Fatalf("ipset create: %v: %s", err, out)
+		}
 	}
 	if out, err := exec.Command("iptables", "-A", "INPUT", "-m", "set", "--match-set", "vipd-test", "dst", "-j", "DROP").CombinedOutput(); err != nil {
 		t.Skipf("iptables does not work here: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("iptables", "-F", "INPUT").Run() })
-	if err := c.CreateTimed("vipd-timed", HashIP, inet.IPv4); err != nil {
-		t.Fatal(err)
-	}
 	_, listErr := c.List("vipd-none")
 	_, headerErr := c.Header("vipd-none")
 	for _, e := range []struct {
 		name      string
 		got, want error
 	}{
-		{"again", c.Create("vipd-test", HashIP, inet.IPv4), nil},
-		{"another kind", c.Create("vipd-test", HashIPPort, inet.IPv4), ErrDifferent},
-		{"another family", c.Create("vipd-test", HashIP, inet.IPv6), ErrDifferent},
-		{"timed again", c.CreateTimed("vipd-timed", HashIP, inet.IPv4), nil},
-		{"one that is not timed", c.CreateTimed("vipd-test", HashIP, inet.IPv4), ErrDifferent},
-		{"one that is timed", c.Create("vipd-timed", HashIP, inet.IPv4), ErrDifferent},
+		{"again", c.CreateTimed("vipd-timed", HashIPPortIP, inet.IPv4), nil},
+		{"another kind", c.CreateTimed("vipd-test", HashIPPortIP, inet.IPv4), ErrDifferent},
+		{"another family", c.CreateTimed("vipd-timed", HashIPPortIP, inet.IPv6), ErrDifferent},
+		{"one that is not timed", c.CreateTimed("vipd-plain", HashIPPortIP, inet.IPv4), ErrDifferent},
 		{"in use", c.Destroy("vipd-test"), ErrInUse},
 		{"list absent", listErr, ErrNotFound},
 		{"header absent", headerErr, ErrNotFound},
-		{"add to absent", c.Add("vipd-none", []Entry{{Addr: netip.MustParseAddr("10.0.0.1")}}), ErrNotFound},
-		{"no such kind", c.Create("vipd-other", "hash:nonsense", inet.IPv4), ErrUnsupported},
+		{"delete from absent", c.Delete("vipd-none", []Entry{randomEntry(rand.New(rand.NewPCG(1, 1)), inet.IPv4)}), ErrNotFound},
+		{"no such kind", c.CreateTimed("vipd-other", "hash:nonsense", inet.IPv4), ErrUnsupported},
 	} {
 		if !errors.Is(e.got, e.want) {
 			t.Errorf("%s: got %v, want %v", e.name, e.got, e.want)

@@ -51,11 +51,8 @@ func (e *Entry) data() *nl.RtAttr {
 		d.AddRtAttr(nl.IPSET_ATTR_PROTO, []byte{byte(e.Proto)})
 		d.AddRtAttr(nl.IPSET_ATTR_PORT|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint16(nil, e.Port))
 	}
-	if e.Net.IsValid() {
-		address(d, nl.IPSET_ATTR_IP2, e.Net.Addr())
-		if !e.Net.IsSingleIP() {
-			d.AddRtAttr(nl.IPSET_ATTR_CIDR2, []byte{byte(e.Net.Bits())})
-		}
+	if e.Second.IsValid() {
+		address(d, nl.IPSET_ATTR_IP2, e.Second)
 	}
 	return d
 }
@@ -113,16 +110,12 @@ func (l *listing) readHeader(kind int, value []byte) {
 
 func (l *listing) readEntry(data []byte) Member {
 	var e Member
-	var second netip.Addr
-	bits := -1
 	attributes(data, func(kind int, value []byte) {
 		switch kind {
 		case nl.IPSET_ATTR_IP:
 			e.Addr = readAddress(value)
 		case nl.IPSET_ATTR_IP2:
-			second = readAddress(value)
-		case nl.IPSET_ATTR_CIDR2:
-			bits = int(value[0])
+			e.Second = readAddress(value)
 		case nl.IPSET_ATTR_PROTO:
 			e.Proto = Protocol(value[0])
 		case nl.IPSET_ATTR_PORT:
@@ -131,12 +124,6 @@ func (l *listing) readEntry(data []byte) Member {
 			e.Left = time.Duration(binary.BigEndian.Uint32(value)) * time.Second
 		}
 	})
-	if second.IsValid() {
-		if bits < 0 {
-			bits = second.BitLen()
-		}
-		e.Net = netip.PrefixFrom(second, bits)
-	}
 	return e
 }
 
