@@ -104,7 +104,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	g.write(strings.Replace(settings("iptables", "legacy"), "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
 	s := g.status()
-	if s.Mode.InUse != "userspace" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "iptables: nf_tables can't hold vipd's rules of ipv4 here") {
+	if s.Mode.InUse != "userspace" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "not iptables, ipvs, nftables: nf_tables can't hold vipd's rules of ipv4 here") {
 		t.Errorf("the mode is %+v; want userspace, and why", s.Mode)
 	}
 	if !strings.HasPrefix(s.Mode.Detail, "bind, because ") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"vipd/cmd/internal/config"
@@ -46,7 +47,7 @@ type Choice struct {
 // Make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
 // its dataplane, another one with a new dataplane.
 func (c Choice) Make(ctx context.Context) (*Chosen, error) {
-	var reasons []string
+	var no refusals
 	conf := c.Configuration.Current()
 	wanted := conf.Mode
 	for _, name := range order(c.Modes, wanted) {
@@ -55,7 +56,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
+			no.add(name, err)
 			if wanted != config.AutoMode && conf.StrictMode {
 				return nil, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another: %w", name, err)
 			}
@@ -66,8 +67,8 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 			out.left, out.ended = c.use.left, c.use.ended
 		}
 		switch {
-		case len(reasons) > 0:
-			out.Reason = "not " + strings.Join(reasons, "; not ")
+		case len(no) > 0:
+			out.Reason = "not " + no.join("; not ")
 		case wanted == config.AutoMode:
 			out.Reason = "the best that works here"
 		default:
@@ -81,7 +82,35 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 		}
 		return out, nil
 	}
-	return nil, errors.New("no mode is usable here: " + strings.Join(reasons, "; "))
+	return nil, errors.New("no mode is usable here: " + no.join("; "))
+}
+
+// refusals are why modes are not usable, in the order in which they were tried.
+type refusals []refusal
+
+// refusal is a reason, and the modes that it is the reason of.
+type refusal struct {
+	modes  []string
+	reason string
+}
+
+// add notes why a mode is not usable.
+func (r *refusals) add(name config.ModeName, err error) {
+	i := slices.IndexFunc(*r, func(one refusal) bool { return one.reason == err.Error() })
+	if i < 0 {
+		i = len(*r)
+		*r = append(*r, refusal{reason: err.Error()})
+	}
+	(*r)[i].modes = append((*r)[i].modes, string(name))
+}
+
+// join writes all reasons with the modes that share them.
+func (r refusals) join(between string) string {
+	all := make([]string, len(r))
+	for i, one := range r {
+		all[i] = strings.Join(one.modes, ", ") + ": " + one.reason
+	}
+	return strings.Join(all, between)
 }
 
 // try proves that a mode works.
