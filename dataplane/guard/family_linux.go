@@ -147,7 +147,7 @@ func (y *family) finish(ctx context.Context) error {
 
 // giveUp removes what an earlier version has left, once all that serves is applied without it.
 func (y *family) giveUp(ctx context.Context) error {
-	if !y.carried() || y.looked {
+	if y.looked || !y.carried() {
 		return nil
 	}
 	err := removeFormer(ctx, y.family, y.log)

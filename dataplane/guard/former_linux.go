@@ -69,6 +69,10 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	}
 	c := cleaner{ctx: ctx}
 	c.tables(of, formerTables())
+	if c.done == nil && c.errs == nil && len(xtables.Existing(ctx, of)) == 0 {
+		log.Warn("the guard of an earlier version stays, because iptables is not installed: apt-get install iptables", "family", of)
+		return nil // its rules keep its ipsets
+	}
 	c.sets(sets, found)
 	if err := errors.Join(c.errs...); err != nil {
 		return fmt.Errorf("removing the guard of an earlier version: %w", err)

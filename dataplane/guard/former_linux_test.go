@@ -1,8 +1,10 @@
 package guard
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -116,4 +118,25 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 	if strings.Count(left, "-A INPUT -j OTHER") != 2 || !strings.Contains(left, "other4") || !strings.Contains(left, "other6") {
 		t.Errorf("another program's are missing in\n%s", left)
 	}
+}
+
+// TestFormerGuardWithoutIptables: without the programs of iptables the rules stay, and addresses do not wait for that.
+func TestFormerGuardWithoutIptables(t *testing.T) {
+	l := lab.New(t)
+	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "ipset")
+	putFormer(t, "legacy")
+	before := formerLeft(t, l, "legacy")
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", t.TempDir())
+	err := removeFormer(t.Context(), inet.IPv4, slog.New(slog.DiscardHandler))
+	t.Setenv("PATH", path)
+	if after := formerLeft(t, l, "legacy"); err != nil || after != before {
+		t.Errorf("got %v, and\n%s\nbefore:\n%s", err, after, before)
+	}
+	for _, clean := range []func(context.Context, bool) ([]string, error){Cleanup, CleanupRedirects} {
+		if _, err := clean(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+	}
+	removeOthers(l, "legacy")
 }
