@@ -84,9 +84,13 @@ func Try() error {
 	return nil
 }
 
-// unusable names what can't be used, and the reason.
+// unusable names what can't be used, the reason, and what helps.
 func unusable(of inet.Family, reason error) error {
-	return fmt.Errorf("nf_tables can't hold vipd's rules of %s here: %w", of, reason)
+	need := "they need the nf_tables of Linux 5.9"
+	if errors.Is(reason, fs.ErrPermission) {
+		need = "that takes CAP_NET_ADMIN: run as root"
+	}
+	return fmt.Errorf("nf_tables can't hold vipd's rules of %s here: %w: %s", of, reason, need)
 }
 
 // open connects to nf_tables, and proves by a trial that it works.

@@ -296,7 +296,7 @@ func TestWithoutTables(t *testing.T) {
 		apply(t, h, plain, tight)
 		checkWhere(t, h, "10.96.0.12", "lo")
 		text := fmt.Sprint(h.Problems())
-		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd does it itself", "nf_tables can't hold vipd's rules of ipv4 here"} {
+		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd does it itself", "nf_tables can't hold vipd's rules of ipv4 here", "CAP_NET_ADMIN: run as root"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("there is no %q in the problems: %s", want, text)
 			}
