@@ -48,7 +48,8 @@ func runApply(c *cli.Call) error {
 	if err := g.sufficient(places, prune); err != nil {
 		return err
 	}
-	e := newEdit(c, g.changes(c.Flags.Bool("allow-unknown")), g.problems)
+	e := newEdit(c, g.changes(), g.problems)
+	e.plan.AllowUnknown = c.Flags.Bool("allow-unknown")
 	if slices.ContainsFunc(e.plan.Problems, isError) {
 		return e.refuse()
 	}

@@ -269,7 +269,7 @@ func diffFleet(c *cli.Call, places []string) error {
 	if err != nil {
 		return err
 	}
-	e, prune := newEdit(c, g.changes(true), g.problems), c.Flags.Bool("prune")
+	e, prune := newEdit(c, g.changes(), g.problems), c.Flags.Bool("prune")
 	bad := map[balancer.Name]bool{}
 	for _, p := range e.plan.Problems {
 		if !isError(p) {

@@ -200,7 +200,7 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 		if err != nil {
 			return err
 		}
-		e := newEdit(c, g.changes(false), g.problems)
+		e := newEdit(c, g.changes(), g.problems)
 		if err := errors.Join(e.read(), e.wantVIPs(g, false), e.judge()); err != nil {
 			return err
 		}

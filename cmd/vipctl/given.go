@@ -301,10 +301,10 @@ func (g *given) problem(at balancer.Origin, service balancer.Name, field, text s
 }
 
 // changes are what makes the services in etcd what the files say.
-func (g *given) changes(allowUnknown bool) (all []etcd.Change) {
+func (g *given) changes() (all []etcd.Change) {
 	for _, name := range slices.Sorted(maps.Keys(g.services)) {
 		s := g.services[name]
-		all = append(all, etcd.Change{Name: name, Fields: s.fields, Where: s.where, AllowUnknown: allowUnknown})
+		all = append(all, etcd.Change{Name: name, Fields: s.fields, Where: s.where})
 	}
 	return all
 }

@@ -20,7 +20,7 @@ func FuzzGiven(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		g := &given{services: map[balancer.Name]*written{}}
 		g.add("x", text)
-		p := etcd.NewPlan(g.changes(true))
+		p := etcd.NewPlan(g.changes())
 		g.problems = append(g.problems, p.Problems...)
 		wrong := slices.ContainsFunc(g.problems, isError)
 		for _, s := range p.Steps {

@@ -261,7 +261,8 @@ func runRollback(c *cli.Call) error {
 	if old.Fields == nil {
 		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
 	}
-	e := newEdit(c, []etcd.Change{{Name: name, Fields: old.Fields, Rollback: old.N, AllowUnknown: true}}, nil)
+	e := newEdit(c, []etcd.Change{{Name: name, Fields: old.Fields, Rollback: old.N}}, nil)
+	e.plan.AllowUnknown = true
 	if err := e.read(); err != nil {
 		return err
 	}

@@ -32,6 +32,8 @@ type Plan struct {
 	Steps []*Step
 	// Problems are what is wrong with the changes. A plan with an error among them must not be written.
 	Problems []balancer.Problem
+	// AllowUnknown allows fields that this version does not know. Otherwise Judge makes them errors, unless etcd has them already.
+	AllowUnknown bool
 
 	w *Writer
 	// stored are the services when they were read last, given the addresses of pools that each holds, sorted, and revision is that
@@ -190,17 +192,16 @@ func (s *Step) allowed() Change {
 }
 
 // judgeUnknown decides about a field that this version does not know. If etcd has the field already, a newer version has written
-// it, and it is kept. Others are mistakes, unless the change allows them.
+// it, and it is kept. Others are mistakes, unless the plan allows them.
 func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	var has []balancer.Problem
 	if s := p.stored[problem.Service]; s != nil {
 		_, has = balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
 	}
-	allowed := slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.Name == problem.Service && s.AllowUnknown })
 	switch {
 	case slices.ContainsFunc(has, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(problem.Field) }):
 		problem.Text += "; it is kept, because the service has it in etcd already"
-	case allowed:
+	case p.AllowUnknown:
 		problem.Text += "; it is written as it is"
 	default:
 		problem.Severity = balancer.SeverityError
