@@ -63,10 +63,10 @@ func runCleanup(c *cli.Call) error {
 	if !c.Root {
 		return errors.New("what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup")
 	}
-	if err := folder.Check(conf.RunDir); err != nil {
+	if err := folder.CheckFiles(conf.RunDir); err != nil {
 		return fmt.Errorf("run_dir: %w", err)
 	}
-	if err := folder.Check(conf.StateDir); err != nil {
+	if err := folder.CheckFiles(conf.StateDir); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
 	lock, err := netlock.Take(netlock.Holder{})

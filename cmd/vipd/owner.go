@@ -100,10 +100,10 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 			return o, "", fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
 		}
 	}
-	if err := folder.Check(c.RunDir); err != nil {
+	if err := folder.CheckFiles(c.RunDir); err != nil {
 		return o, "", fmt.Errorf("run_dir: %w", err)
 	}
-	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
+	if err := folder.Make(c.RunDir, func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil {
 		return o, "", fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)
 	}
 	w := c.Ownership

@@ -263,11 +263,17 @@ func TestSystemAuthority(t *testing.T) {
 		{"another authority", other.file("ca.pem"), file, health.Failed},
 		{"added to the file", ca.file("ca.pem"), file, health.Passed},
 		{"replaced in the file", other.file("ca.pem"), file, health.Failed},
+		{"a large file", ca.file("ca.pem"), file, health.Passed},
+		{"replaced in the large file", other.file("ca.pem"), file, health.Failed},
 		{"added to the folder", ca.file("ca.pem"), folder + "/ca.pem", health.Passed},
+		{"replaced in the folder", other.file("ca.pem"), folder + "/ca.pem", health.Failed},
 	} {
 		text, err := os.ReadFile(c.from)
 		if err == nil {
 			text = append(text, strings.Repeat("\n", len(c.name))...) // another size: clocks of file systems are coarse
+			if strings.Contains(c.name, "large") {
+				text = append([]byte(strings.Repeat("# a comment\n", 100_000)), text...) // 1.2 MB
+			}
 			err = os.WriteFile(c.to, text, 0o600)
 		}
 		if err != nil {

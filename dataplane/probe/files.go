@@ -103,7 +103,7 @@ func (f *files) readCertificates(h *balancer.Health, known *certificates) (*cert
 		return known, nil
 	}
 	if h.CAFile != "" {
-		text, err := readText(h.CAFile)
+		text, err := readText(h.CAFile, maxFile)
 		if err != nil {
 			return nil, localf("reading ca_file: %w", err)
 		}
@@ -123,20 +123,20 @@ func (f *files) readCertificates(h *balancer.Health, known *certificates) (*cert
 }
 
 func readPair(certFile, keyFile string) (tls.Certificate, error) {
-	cert, err := readText(certFile)
+	cert, err := readText(certFile, maxFile)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	key, err := readText(keyFile)
+	key, err := readText(keyFile, maxFile)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
 	return tls.X509KeyPair(cert, key)
 }
 
-// readText reads a regular file of at most maxFile bytes. It does not even open anything else, because opening it may block forever or
+// readText reads a regular file of at most limit bytes. It does not even open anything else, because opening it may block forever or
 // have an effect.
-func readText(name string) ([]byte, error) {
+func readText(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -155,12 +155,12 @@ func readText(name string) ([]byte, error) {
 	if !info.Mode().IsRegular() { // it was replaced since
 		return nil, localf("%s is not a regular file", name)
 	}
-	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	text, err := io.ReadAll(io.LimitReader(file, limit+1))
 	switch {
 	case err != nil:
 		return nil, err
-	case len(text) > maxFile:
-		return nil, localf("%s has more than %d bytes", name, maxFile)
+	case int64(len(text)) > limit:
+		return nil, localf("%s has more than %d bytes", name, limit)
 	}
 	return text, nil
 }

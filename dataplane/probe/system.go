@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,6 +23,9 @@ type systemStore struct {
 
 // storePause is the minimum time between two looks whether the store has changed.
 const storePause = time.Second
+
+// maxStoreFile is the maximum size of a file of the store, in bytes. Bundles of whole organizations have some MiB.
+const maxStoreFile = 64 << 20
 
 // storePlaces returns the files and folders that crypto/x509 reads on Linux. Only the first readable file counts.
 func storePlaces() (files, folders []string) {
@@ -49,7 +53,7 @@ func (s *systemStore) authorities() *x509.CertPool {
 	}
 	files, folders := storePlaces()
 	stamps := map[string]stamp{}
-	for _, name := range append(files, folders...) {
+	for _, name := range storeFiles(files, folders) {
 		if info, err := os.Stat(name); err == nil {
 			stamps[name] = stamp{info.Size(), info.ModTime()}
 		}
@@ -61,24 +65,33 @@ func (s *systemStore) authorities() *x509.CertPool {
 	return s.pool
 }
 
-// readStore reads the first readable file and all files of the folders. It returns nil if none holds a certificate.
-func readStore(files, folders []string) *x509.CertPool {
-	pool, found := x509.NewCertPool(), false
-	for _, name := range files {
-		if text, err := readText(name); err == nil {
-			found = pool.AppendCertsFromPEM(text)
-			break
-		}
-	}
+// storeFiles returns the files of the store: those of the list, then those in the folders.
+func storeFiles(files, folders []string) []string {
+	all := slices.Clone(files)
 	for _, folder := range folders {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			continue
 		}
 		for _, e := range entries {
-			if text, err := readText(filepath.Join(folder, e.Name())); err == nil && pool.AppendCertsFromPEM(text) {
-				found = true
-			}
+			all = append(all, filepath.Join(folder, e.Name()))
+		}
+	}
+	return all
+}
+
+// readStore reads the first readable file and all files of the folders. It returns nil if none holds a certificate.
+func readStore(files, folders []string) *x509.CertPool {
+	pool, found := x509.NewCertPool(), false
+	for _, name := range files {
+		if text, err := readText(name, maxStoreFile); err == nil {
+			found = pool.AppendCertsFromPEM(text)
+			break
+		}
+	}
+	for _, name := range storeFiles(nil, folders) {
+		if text, err := readText(name, maxStoreFile); err == nil && pool.AppendCertsFromPEM(text) {
+			found = true
 		}
 	}
 	if !found {

@@ -42,16 +42,7 @@ func New(path string, changed func()) *Dir {
 	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
 }
 
-// Make makes the folder, unless it is there. That the disk does not answer is no error: what is read next says so.
-func (d *Dir) Make() error {
-	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, os.MkdirAll(d.path, 0o755) })
-	if errors.Is(err, errSilent) {
-		return nil
-	}
-	return err
-}
-
-// Check returns what check says of the folder. A disk that does not answer is not an error: what is read next reports it.
+// Check returns what check reports of the folder, which it may also make. A disk that does not answer is not an error: what is read next reports it.
 func (d *Dir) Check(check func(path string) error) error {
 	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, check(d.path) })
 	if errors.Is(err, errSilent) {

@@ -23,15 +23,53 @@ func Check(path string) error {
 	if err != nil {
 		return fmt.Errorf("finding the folder %s: %w", path, err)
 	}
-	trusted := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
-	if info, err := os.Stat("/"); err == nil { // in a user namespace, root of the host may have no number of its own
-		trusted[ownerOf(info)] = true
+	above := trusted
+	if info, err := os.Stat("/"); err == nil {
+		// In a user namespace, root of the host has no number of its own. It may share the number of nobody, who runs checks, so it
+		// is trusted with the folders above only.
+		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
-	return check(abs, trusted, maxLinks)
+	return check(abs, above, maxLinks)
 }
 
-// check follows path from the root folder on.
-func check(path string, trusted map[uint32]bool, links int) error {
+// CheckFiles returns an error if [Check] does, or if a file in the folder at path belongs to another user: it was there before the folder
+// was changed to belong to root, and vipd would believe it.
+func CheckFiles(path string) error {
+	if err := Check(path); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil // its user reports it
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || e.IsDir() || trusted(ownerOf(info)) { // vipd uses no folders there
+			continue
+		}
+		name := filepath.Join(path, e.Name())
+		return fmt.Errorf("%s belongs to user %d, who could have put it there for vipd to read: remove it, or name another folder", name, ownerOf(info))
+	}
+	return nil
+}
+
+// Make checks the folder at path, makes it with mkdir unless it exists, and checks it again with its files: another user may have
+// made it between the two.
+func Make(path string, mkdir func(path string) error) error {
+	if err := Check(path); err != nil {
+		return err
+	}
+	if err := mkdir(path); err != nil {
+		return err
+	}
+	return CheckFiles(path)
+}
+
+// trusted reports whether a user may own vipd's folders: root and the user of this process.
+func trusted(user uint32) bool { return user == 0 || user == uint32(os.Geteuid()) }
+
+// check follows path from the root folder on. Above reports whether a user may own the folders above, and the links.
+func check(path string, above func(user uint32) bool, links int) error {
 	at := string(filepath.Separator)
 	parts := strings.Split(strings.Trim(filepath.Clean(path), at), at)
 	for i, part := range append([]string{""}, parts...) {
@@ -42,8 +80,8 @@ func check(path string, trusted map[uint32]bool, links int) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("looking who can write to %s: %w", at, err)
-		case !trusted[ownerOf(info)]:
-			return fmt.Errorf("%s belongs to user %d, who could change vipd's files there: chown root %s, or name another folder", at, ownerOf(info), at)
+		case i == len(parts) && !trusted(ownerOf(info)) && at != string(filepath.Separator), !above(ownerOf(info)):
+			return fmt.Errorf("%s belongs to user %d, who could change vipd's files there: name another folder, or remove its files and chown root %s", at, ownerOf(info), at)
 		case info.Mode()&fs.ModeSymlink != 0:
 			target, err := os.Readlink(at)
 			if err != nil || links == 0 {
@@ -52,7 +90,7 @@ func check(path string, trusted map[uint32]bool, links int) error {
 			if !filepath.IsAbs(target) {
 				target = filepath.Join(filepath.Dir(at), target)
 			}
-			return check(filepath.Join(append([]string{target}, parts[i:]...)...), trusted, links-1)
+			return check(filepath.Join(append([]string{target}, parts[i:]...)...), above, links-1)
 		case othersWrite(info) && (i == len(parts) || info.Mode()&fs.ModeSticky == 0):
 			return fmt.Errorf("other users can write to %s, and could change vipd's files there: chmod go-w %s, or name another folder", at, at)
 		}

@@ -49,6 +49,14 @@ func TestCheck(t *testing.T) {
 			}
 			return dir + "/link"
 		}},
+		{name: "a stranger's file", chown: true, want: "DIR/host.json belongs to user 54321", make: func(t *testing.T, dir string) string {
+			return planted(t, dir, "host.json", stranger)
+		}},
+		{name: "a stranger's folder inside", chown: true, make: func(t *testing.T, dir string) string { // vipd uses none
+			chown(t, made(t, dir+"/there"), stranger, 0)
+			return dir
+		}},
+		{name: "our file", make: func(t *testing.T, dir string) string { return planted(t, dir, "host.json", os.Geteuid()) }},
 		{name: "a loop", want: "following the link DIR/loop", make: func(t *testing.T, dir string) string { link(t, "loop", dir+"/loop"); return dir + "/loop" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -59,12 +67,66 @@ func TestCheck(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = Check(c.make(t, dir))
+			err = CheckFiles(c.make(t, dir))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(c.want, "DIR", dir))) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
 	}
+}
+
+// TestMake makes a folder that another user makes first, between the check and the making: the folder must be refused.
+func TestMake(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give files to another user")
+	}
+	const stranger = 54321
+	for name, c := range map[string]struct {
+		mkdir func(path string) error
+		want  string
+	}{
+		"ours":       {func(path string) error { return os.Mkdir(path, 0o755) }, ""},
+		"foreign":    {func(path string) error { chown(t, made(t, path), stranger, 0); return nil }, "/vipd belongs to user 54321"},
+		"with files": {func(path string) error { planted(t, made(t, path), "host.json", stranger); return nil }, "/vipd/host.json belongs to user 54321"},
+	} {
+		err := Make(t.TempDir()+"/vipd", c.mkdir)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestCheckInNamespace checks folders of the user to whom "/" belongs, which is root of the host if it has no number in this user namespace. That
+// user may own the folders above, but not the folder itself.
+func TestCheckInNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give files to another user")
+	}
+	const overflow = 65534
+	above := func(user uint32) bool { return trusted(user) || user == overflow }
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := made(t, dir+"/vipd")
+	chown(t, dir, overflow, 0)
+	if err := check(inside, above, maxLinks); err != nil {
+		t.Errorf("above: %v", err)
+	}
+	chown(t, inside, overflow, 0)
+	if err := check(inside, above, maxLinks); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
+		t.Errorf("the folder itself: %v", err)
+	}
+}
+
+// planted makes a file of a user in dir, and returns dir.
+func planted(t *testing.T, dir, name string, user int) string {
+	t.Helper()
+	if err := os.WriteFile(dir+"/"+name, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	chown(t, dir+"/"+name, user, 0)
+	return dir
 }
 
 func made(t *testing.T, path string) string {

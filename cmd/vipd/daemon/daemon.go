@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -130,8 +131,11 @@ func New(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := folder.Check(c.RunDir); err != nil {
+	if err := folder.CheckFiles(c.RunDir); err != nil {
 		return nil, configError{fmt.Errorf("run_dir: %w", err)}
+	}
+	if err := folder.Check(filepath.Dir(c.API.Socket)); err != nil {
+		return nil, configError{fmt.Errorf("api.socket: %w", err)}
 	}
 	c.Mode = cmp.Or(o.Mode, c.Mode)
 	if c.Node == "" {
@@ -168,7 +172,7 @@ func New(o Options) (*Daemon, error) {
 
 // openFiles takes the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
-	if err := makeFolder(d.config.RunDir); err != nil {
+	if err := folder.Make(d.config.RunDir, makeFolder); err != nil {
 		return folderError(err)
 	}
 	d.lock, err = lockfile.Take(lockfile.Path(d.config.RunDir))

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"vipd/cmd/vipd/daemon"
+	"vipd/test/program"
 )
 
 // TestRefusesForeignFolders starts vipd with folders that another user could change: it refuses, and names the setting and the folder.
@@ -30,5 +31,23 @@ func TestRefusesForeignFolders(t *testing.T) {
 		if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), name+"_dir: other users can write to "+path) {
 			t.Errorf("%s_dir: %v", name, err)
 		}
+	}
+}
+
+// TestRefusesForeignSocketFolder starts vipd with api.socket in a folder that all users may write: it refuses, and names the setting.
+func TestRefusesForeignSocketFolder(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
+	n.log = slog.DiscardHandler
+	path := filepath.Join(n.dir, "shared")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	program.Save(t, n.file(), strings.Replace(header, `"run/vipd.sock"`, `"shared/vipd.sock"`, 1)+web)
+	_, err := n.make(false)
+	if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), "api.socket: other users can write to "+path) {
+		t.Errorf("got %v", err)
 	}
 }

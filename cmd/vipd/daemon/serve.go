@@ -14,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/lockfile"
 	"vipd/store/etcd"
 )
@@ -72,8 +73,12 @@ func makeFolder(path string) error {
 // listenSocket opens the API's socket. One that is there and answers belongs to another vipd, of another run_dir; one
 // that does not is left over from a dead one.
 func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
-	if err := makeFolder(filepath.Dir(path)); err != nil {
+	dir := filepath.Dir(path)
+	if err := makeFolder(dir); err != nil {
 		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
+	}
+	if err := folder.Check(dir); err != nil { // another user may have made it just now
+		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {
 		return nil, fmt.Errorf("api.socket %s is in the way: it is no socket; remove it or choose another path", path)

@@ -24,7 +24,7 @@ func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err er
 		return c, nil, nil
 	}
 	dir := statedir.New(stateDir(file, &c), func() {})
-	if err := dir.Check(folder.Check); err != nil {
+	if err := dir.Check(folder.CheckFiles); err != nil {
 		return c, nil, configError{errors.Join(mistake, fmt.Errorf("state_dir: %w", err))}
 	}
 	if kept := tomlfile.KeptSettings(dir, file); kept != nil {
