@@ -53,6 +53,14 @@ type keptTable struct {
 	Service balancer.Name  `json:"service,omitempty"`
 	VIP     string         `json:"vip,omitempty"`
 	Fields  map[string]any `json:"fields"`
+	// Line is where the table was in the file, and Lines are those of its fields.
+	Line  int                 `json:"line,omitempty"`
+	Lines balancer.FieldLines `json:"lines,omitempty"`
+}
+
+// origin is where the table was.
+func (t *keptTable) origin() balancer.Origin {
+	return balancer.Origin{File: t.File, Line: t.Line, Fields: t.Lines}
 }
 
 func encodeKept(w *bufio.Writer, s *goodState) error {
@@ -66,12 +74,14 @@ func encodeKept(w *bufio.Writer, s *goodState) error {
 		return err
 	}
 	for name, service := range s.snapshot.Services.All() {
-		if err := lines.Encode(keptTable{File: service.Origin.File, Service: name, Fields: balancer.EncodeService(service)}); err != nil {
+		o := service.Origin
+		if err := lines.Encode(keptTable{File: o.File, Service: name, Fields: balancer.EncodeService(service), Line: o.Line, Lines: o.Fields}); err != nil {
 			return err
 		}
 	}
 	for addr, vip := range s.snapshot.VIPs.All() {
-		if err := lines.Encode(keptTable{File: vip.Origin.File, VIP: addr.String(), Fields: balancer.EncodeVIP(vip)}); err != nil {
+		o := vip.Origin
+		if err := lines.Encode(keptTable{File: o.File, VIP: addr.String(), Fields: balancer.EncodeVIP(vip), Line: o.Line, Lines: o.Fields}); err != nil {
 			return err
 		}
 	}
@@ -152,15 +162,17 @@ func (t *keptTable) define(files map[string]*contents) {
 		c = &contents{path: t.File, kept: true, services: map[balancer.Name]definition[balancer.Service]{}, vips: map[netip.Addr]definition[balancer.VIP]{}}
 		files[t.File] = c
 	}
-	at := balancer.Origin{File: t.File}
-	where := func(string) balancer.Origin { return at }
+	at := t.origin()
+	where := at.At
 	if t.VIP != "" {
 		if vip, _ := balancer.DecodeVIP(t.VIP, t.Fields, where, balancer.SeverityWarning); vip != nil {
+			vip.Origin = at
 			c.vips[vip.Addr] = definition[balancer.VIP]{value: vip, origin: at}
 		}
 		return
 	}
 	if service, _ := balancer.DecodeService(t.Service, t.Fields, nil, where, balancer.SeverityWarning); service != nil {
+		service.Origin = at
 		c.services[t.Service] = definition[balancer.Service]{value: service, origin: at}
 	}
 }

@@ -115,9 +115,7 @@ func (l *loader) problems() []balancer.Problem {
 	if l.placeErr != nil {
 		problems = append(problems, l.placeProblem())
 	}
-	if p := l.vanishedProblem(); p != nil {
-		problems = append(problems, *p)
-	}
+	problems = l.blame(problems)
 	slices.SortStableFunc(problems, l.compareProblems)
 	return problems
 }

@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
+	"vipd/store/statedir"
 )
 
 // mainFile is what the loader knows of the daemon's own file.
@@ -63,10 +64,22 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 	if !what.forced && l.recent(t) {
 		return old.unchanged(false)
 	}
-	return old.seen(t, l.round).broken(l.path, nil, []balancer.Problem{{
-		Severity: balancer.SeverityError, Origin: balancer.Origin{File: l.path},
+	return old.seen(t, l.round).broken(l.path, nil, []balancer.Problem{emptiedProblem(l.path)})
+}
+
+func emptiedProblem(path string) balancer.Problem {
+	return balancer.Problem{
+		Severity: balancer.SeverityError, Origin: balancer.Origin{File: path},
 		Text: "is empty, so what it said before stays in use; if it is meant to be empty: vipctl reload --allow-empty",
-	}})
+	}
+}
+
+// Emptied returns the problem of a main file that is empty although a Source has kept in dir that it was not: a reload rejects such a file.
+func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
+	if len(main.tree) > 0 || KeptSettings(dir, main.file) == nil {
+		return nil
+	}
+	return []balancer.Problem{emptiedProblem(main.file)}
 }
 
 // readPlace reads [store].path, relative to the main file's folder. A path that is no text is reported by the reader of

@@ -44,8 +44,9 @@ func (l *loader) mayHide(p *balancer.Problem) bool {
 	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
 }
 
-// vanishedProblem is the problem of the tables that no file defines any more; nil means there are none.
-func (l *loader) vanishedProblem() *balancer.Problem {
+// blame adds the tables that no file defines any more to the problem that may hide them, which it appends unless it is in problems:
+// mistakes of the settings are others' to report.
+func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(l.merge.services.held)) {
 		names = append(names, string(name))
@@ -55,15 +56,20 @@ func (l *loader) vanishedProblem() *balancer.Problem {
 	}
 	cause := l.hider()
 	if len(names) == 0 || cause == nil {
-		return nil
+		return problems
 	}
 	const shown = 5
 	if more := len(names) - shown; more > 0 {
 		names = append(names[:shown], fmt.Sprintf("%d more", more))
 	}
-	return &balancer.Problem{Severity: balancer.SeverityWarning, Origin: cause.Origin.At(""), Text: fmt.Sprintf(
-		"this error may hide definitions (%s), which stay in use until it is fixed or vipctl reload --prune removes them",
-		strings.Join(names, ", "))}
+	blamed := *cause
+	blamed.Text += fmt.Sprintf("; this error may hide definitions (%s), which stay in use until it is fixed or vipctl reload --prune removes them",
+		strings.Join(names, ", "))
+	if i := slices.Index(problems, *cause); i >= 0 {
+		problems[i] = blamed
+		return problems
+	}
+	return append(problems, blamed)
 }
 
 // retained returns the services that stay in their last good state because of an error, and those of them that no file defines any more.

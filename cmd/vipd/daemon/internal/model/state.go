@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +35,22 @@ type State struct {
 	Unable  int
 	// Fell is what went down from being up.
 	Fell snap.Map[balancer.Target, bool]
+}
+
+// Reported returns the problems of the configuration, of the store and of what is kept on disk, each once: a file that can't be read is a
+// problem of the configuration and of the store, which may add what follows from it.
+func (s *State) Reported() []balancer.Problem {
+	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // JSON writes it as []
+	for _, p := range s.Problems {
+		if !slices.ContainsFunc(all, func(q balancer.Problem) bool {
+			text := q.Text
+			q.Text = p.Text
+			return q == p && strings.HasPrefix(text, p.Text)
+		}) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // Place is where what users name is searched: among all services, with what is said of them by hand on this node.

@@ -167,6 +167,11 @@ func (v *View) Pending() int {
 	return n
 }
 
+// Settled reports whether what is compiled is applied, but for the frontends in backoff.
+func (v *View) Settled() bool {
+	return v.Pending() == 0 && v.Sync.Applied.Store == v.State.Desired.Revision.Store
+}
+
 // Addresses are the VIPs and who holds them.
 func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
@@ -216,12 +221,7 @@ func (v *View) place() string {
 // host, and the frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State
-	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // JSON writes it as []
-	for _, p := range s.Problems {                              // a file that can't be read at all is the store's problem too: once is enough
-		if !slices.Contains(all, p) {
-			all = append(all, p)
-		}
-	}
+	all := s.Reported()
 	if v.Mode.Fallback {
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: v.from.ConfigFile}, Field: "mode",

@@ -104,7 +104,7 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	if !last.Complete {
 		r.tellStillDown(s, now)
 	}
-	written := written(s)
+	written := s.Reported()
 	all := slices.Concat(written, s.Lacking)
 	for _, of := range s.Desired.Problems.All() {
 		all = append(all, *of...)
@@ -132,18 +132,6 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	r.tellWithdrawn(last, s, now)
 }
 
-// written are the problems of what was written. A file that can't be read is one of the configuration and of the services,
-// and counts once.
-func written(s *model.State) []balancer.Problem {
-	all := slices.Clone(s.Problems)
-	for _, p := range s.Snapshot.Problems {
-		if !slices.Contains(all, p) {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
 // tellFiles records that files were read again, or can't be.
 func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
 	was, is := &last.Snapshot, &s.Snapshot
@@ -154,7 +142,7 @@ func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
 		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
 	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
-		r.o.Events.Record(reload("a file has changed", last, s, written(s), nil))
+		r.o.Events.Record(reload("a file has changed", last, s, s.Reported(), nil))
 	}
 }
 
