@@ -139,6 +139,8 @@ type Service struct {
 	// Frontends are the keys that this service has, and their state.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
+	// Refused reports whether no definition of the service was ever accepted, for a reason in Problems. It has nothing but its name then.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // CheckRules say how the endpoints of a service are checked, with the defaults of what it does not say.
@@ -280,6 +282,8 @@ type Reload struct {
 	Revision int64              `json:"revision"`
 	Services int                `json:"services"`
 	Problems []balancer.Problem `json:"problems"`
+	// Unapplied reports whether Revision was not in the dataplane yet when vipd stopped waiting for it.
+	Unapplied bool `json:"unapplied,omitempty"`
 	ReloadChanges
 }
 

@@ -150,7 +150,7 @@ func (d *Daemon) newMetrics() *metrics.Metrics {
 func (d *Daemon) api() http.Handler {
 	return apiserver.Handler(apiserver.Options{
 		Views: &d.views, ChangeGroup: d.config.API.ChangeGroup, Events: d.events, Log: d.Log,
-		Reload: d.Reload, Settle: d.settle, Examined: d.examined, Silence: d.unanswered.Of,
+		Reload: d.Reload, Settle: func(ctx context.Context) { d.settle(ctx) }, Examined: d.examined, Silence: d.unanswered.Of,
 	})
 }
 
@@ -313,7 +313,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), web.Exposure(d.Web(), d.ConfigFile))
+	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), web.Exposure(d.Web(), d.ConfigFile))
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vipd/balancer/health"
@@ -79,9 +80,11 @@ type Daemon struct {
 	config config.Config
 	// mistake is why vipd starts with the last good configuration instead of the file; nil means that it does not.
 	mistake error
-	lock    *os.File
-	opened  []io.Closer // what closeFiles closes, the last first
-	spare   descriptors
+	// misled reports whether the file could not be used since then.
+	misled atomic.Bool
+	lock   *os.File
+	opened []io.Closer // what closeFiles closes, the last first
+	spare  descriptors
 	// filesLost: the last look did not find vipd's files; it belongs to the watch.
 	filesLost bool
 	host      *host.Host
@@ -144,6 +147,7 @@ func New(o Options) (*Daemon, error) {
 		}
 	}
 	d := &Daemon{Options: o, config: c, mistake: mistake, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
+	d.misled.Store(mistake != nil)
 	if d.spare, err = spareDescriptors(); err != nil {
 		return nil, err
 	}
@@ -353,6 +357,9 @@ func (d *Daemon) publish(s store.Snapshot) {
 	d.metrics.StorePublished()
 	if d.configuration.Follow(s.Settings) && d.fleet != nil {
 		d.fleet.Source().SetDefaults(d.configuration.Current().Defaults)
+	}
+	if d.misled.Load() && d.usable(&s) {
+		d.misled.Store(false)
 	}
 	d.reloaded.start(s.Services)
 	d.model.Publish(s)

@@ -18,7 +18,8 @@ import (
 func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error) {
 	done := d.transitions.Reloads(d.model.State(), by)
 	traced := d.tracing.Reload(ctx)
-	problems, err := d.reload(ctx, how)
+	applied, err := d.reload(ctx, how)
+	problems := d.views.Look().Problems()
 	traced(err)
 	s := d.model.State()
 	done(s, problems, err)
@@ -27,23 +28,24 @@ func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (ap
 		return api.Reload{}, err
 	}
 	return api.Reload{
-		Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems, ReloadChanges: d.reloaded.next(&s.Snapshot),
+		Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems, Unapplied: !applied,
+		ReloadChanges: d.reloaded.next(&s.Snapshot),
 	}, nil
 }
 
-func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) ([]balancer.Problem, error) {
+// reload reads everything again, and reports whether that is applied.
+func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool, err error) {
 	d.notify.reloading()
 	defer d.notify.reloaded()
 	if _, err := d.files.ReloadAs(ctx, how); err != nil {
-		return nil, err
+		return false, err
 	}
 	if err := d.model.Update(ctx, nil); err != nil {
-		return nil, err
+		return false, err
 	}
 	d.modeSwitch.Reload(ctx)
 	d.engine.Resync()
-	d.settle(ctx)
-	return d.views.Look().Problems(), nil
+	return d.settle(ctx), nil
 }
 
 // reloaded are the services that the last reload showed. vipd follows files by itself, so what an operator has just saved is often applied
@@ -76,18 +78,18 @@ func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 // in status.
 const settleTime = 5 * time.Second
 
-// settle waits until what is compiled is applied, but for frontends in backoff.
-func (d *Daemon) settle(ctx context.Context) {
+// settle waits until what is compiled is applied, but for frontends in backoff, and reports whether it is.
+func (d *Daemon) settle(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	for {
 		changed := d.engine.Changed()
-		if d.views.Look().Pending() == 0 {
-			return
+		if d.views.Look().Settled() {
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-changed:
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
+	"vipd/store"
 	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
@@ -67,6 +69,27 @@ func isEmpty(file string) bool {
 	}
 	doc, _ := tomlfile.Parse(file, text)
 	return doc != nil && len(doc.Tree()) == 0
+}
+
+// usable reports whether the configuration file no longer has what kept vipd from starting with it, and s is from such a file.
+func (d *Daemon) usable(s *store.Snapshot) bool {
+	_, problems, err := config.Load(d.ConfigFile)
+	if err != nil || config.Unusable(problems) != nil {
+		return false
+	}
+	stays := s.Services.Len() > 0 || s.Settings != nil && len(s.Settings.Tree()) > 0
+	return !isEmpty(d.ConfigFile) || !stays
+}
+
+// startProblems says that vipd has started with the last good configuration, until the file can be used.
+func (d *Daemon) startProblems() []balancer.Problem {
+	if !d.misled.Load() {
+		return nil
+	}
+	return []balancer.Problem{{
+		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: d.ConfigFile},
+		Text: "vipd started with the last good configuration because this file can't be used; fix it, and restart vipd if status asks for it",
+	}}
 }
 
 // ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until it is mended,

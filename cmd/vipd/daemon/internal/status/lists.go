@@ -12,14 +12,14 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 )
 
-// Services lists the services, with all that is known of each.
+// Services lists the services, with all that is known of each, and those that were never accepted.
 func (v *View) Services() []api.Service {
 	frontends := map[balancer.Name][]api.Frontend{}
 	for _, f := range v.Frontends() {
 		frontends[f.Service] = append(frontends[f.Service], f)
 	}
 	problems := map[balancer.Name][]balancer.Problem{}
-	for _, p := range v.Problems() {
+	for _, p := range slices.Concat(v.Problems(), v.retained()) {
 		problems[p.Service] = append(problems[p.Service], p)
 	}
 	all := []api.Service{}
@@ -36,6 +36,45 @@ func (v *View) Services() []api.Service {
 			}
 		}
 		all = append(all, out)
+	}
+	for name := range problems {
+		if why := problems[name]; v.refused(name, why) {
+			all = append(all, api.Service{
+				Name: name, Origin: why[0].Origin, Definition: map[string]any{}, VIPs: []string{}, Ports: []api.Port{}, Endpoints: []api.Endpoint{},
+				Frontends: []api.Frontend{}, Problems: why, Refused: true,
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b api.Service) int { return a.Name.Compare(b.Name) })
+	return all
+}
+
+// refused reports whether a service with these problems was never accepted.
+func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
+	return name != "" && !v.State.Snapshot.Services.Has(name) && slices.ContainsFunc(problems, isError)
+}
+
+func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
+
+// retained returns a problem for each service that stays in its last good state because of an error outside its definition.
+func (v *View) retained() (all []balancer.Problem) {
+	reported := v.State.Reported()
+	for _, name := range v.State.Snapshot.Retained {
+		s := v.State.Snapshot.Services.At(name)
+		if s == nil || slices.ContainsFunc(reported, func(p balancer.Problem) bool { return p.Service == name && isError(p) }) {
+			continue
+		}
+		outside := func(p balancer.Problem) bool { return isError(p) && p.Service == "" }
+		i := slices.IndexFunc(reported, func(p balancer.Problem) bool { return outside(p) && p.Origin.File == s.Origin.File })
+		if i < 0 { // its file may have been removed
+			i = slices.IndexFunc(reported, isError)
+		}
+		p := balancer.Problem{Severity: balancer.SeverityError, Origin: s.Origin.At(""), Service: name, Text: "stays in its last good state because of an error"}
+		if i >= 0 {
+			p.Origin = reported[i].Origin
+			p.Text += ": " + reported[i].Text
+		}
+		all = append(all, p)
 	}
 	return all
 }
