@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -169,9 +170,10 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	n.choose(a, f)
 	n.wayBack(a, f, from)
 	n.objects(a)
-	n.existing(ctx, a, q.Port)
+	unread := n.existing(ctx, a, q.Port)
 	n.silent(a)
 	n.foreign(a)
+	a.list(unread)
 	n.conclude(a, f)
 	return *a, nil
 }
@@ -249,38 +251,54 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 // unanswered is the state of TCP connections in conntrack to which the endpoint has said nothing.
 const unanswered = "syn-sent"
 
-// existing lists connections of the client that there are, without those that have ended and are only remembered. All else is explained
-// without them, too: reading a large table may take longer than there is time.
-func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) {
+// errMore says that the client has more connections than are listed.
+var errMore = errors.New("there are more")
+
+// existing finds connections of the client that there are, without those that have ended and are only remembered. All else is explained
+// without them if they can't be read: reading a large table may take longer than there is time.
+func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	ctx, cancel := context.WithTimeout(ctx, readingTime)
 	defer cancel()
-	enough := errors.New("enough")
 	q := dataplane.ConnectionQuery{Frontend: a.To, Client: netip.AddrPortFrom(a.Client, port)}
-	err := n.Connections.Connections(ctx, q, func(c *dataplane.Connection) error {
+	return n.Connections.Connections(ctx, q, func(c *dataplane.Connection) error {
 		if c.State == "time-wait" || c.State == "close" {
 			return nil
 		}
 		if len(a.Existing) == mostExisting {
-			return enough
+			return errMore
 		}
 		a.Existing = append(a.Existing, *c)
 		return nil
 	})
+}
+
+// list adds a step for each connection of the client. Before these, it says once for each endpoint that leaves some without an answer what
+// helps. Unread is why there may be others.
+func (a *Answer) list(unread error) {
+	waiting := map[netip.AddrPort]int{}
 	for _, c := range a.Existing {
 		if c.State == unanswered {
-			a.step("existing", false, "%s has no answer from %s (%s): if its checks pass, its answers do not come back through this node: "+
-				"it needs a route to the client by this node, or the service snat = \"always\"", c.Client, c.Backend, c.State)
+			waiting[c.Backend]++
+		}
+	}
+	for _, backend := range slices.SortedFunc(maps.Keys(waiting), netip.AddrPort.Compare) {
+		a.step("existing", false, "%s has not answered %d of the connections below: if its checks pass, its answers do not come back through this node: "+
+			"it needs a route to the client by this node, or the service snat = \"always\"", backend, waiting[backend])
+	}
+	for _, c := range a.Existing {
+		if c.State == unanswered {
+			a.step("existing", false, "%s has no answer from %s (%s)", c.Client, c.Backend, c.State)
 			continue
 		}
 		a.step("existing", false, "%s goes on to %s (%s)", c.Client, c.Backend, c.State)
 	}
 	switch {
-	case errors.Is(err, enough):
+	case errors.Is(unread, errMore):
 		a.step("existing", false, "and more")
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(unread, context.DeadlineExceeded):
 		a.step("existing", false, "the list of connections did not come to its end in time: there may be others")
-	case err != nil:
-		a.step("existing", false, "connections can't be read: %v", err)
+	case unread != nil:
+		a.step("existing", false, "connections can't be read: %v", unread)
 	}
 }
 

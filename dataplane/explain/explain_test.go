@@ -24,23 +24,34 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 	return ctx.Err()
 }
 
-// TestConnectionWithoutAnAnswer: a client that waits for an endpoint's first answer does not "go on"; one that has just begun is not wrong.
+// TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer. What helps comes first, once, and none of
+// them is wrong: it may have just begun.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
-	n.existing(t.Context(), &a, 0)
-	if len(a.Steps) != 1 || a.Steps[0].Wrong || !strings.Contains(a.Steps[0].Text, "10.1.0.2:4000 has no answer from 10.0.0.1:8080") {
-		t.Errorf("%+v", a.Steps)
+	a.list(n.existing(t.Context(), &a, 0))
+	if len(a.Steps) != 3 || !strings.Contains(a.Steps[0].Text, "10.0.0.1:8080 has not answered 2 ") || !strings.Contains(a.Steps[0].Text, `snat = "always"`) {
+		t.Fatalf("the steps = %+v; want what helps, and two connections", a.Steps)
+	}
+	for _, s := range a.Steps {
+		if s.Wrong || strings.Count(s.Text, "snat") > 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	if want := "10.1.0.2:4001 has no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
+		t.Errorf("the last step = %q, want %q", a.Steps[2].Text, want)
 	}
 }
 
-// waiting is one connection to which the endpoint has said nothing.
+// waiting is two connections to which the endpoint has said nothing.
 type waiting struct{}
 
 func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
-	return visit(&dataplane.Connection{
-		Client: netip.MustParseAddrPort("10.1.0.2:4000"), Backend: netip.MustParseAddrPort("10.0.0.1:8080"), State: unanswered,
-	})
+	client, backend := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddrPort("10.0.0.1:8080")
+	return errors.Join(
+		visit(&dataplane.Connection{Client: netip.AddrPortFrom(client, 4000), Backend: backend, State: unanswered}),
+		visit(&dataplane.Connection{Client: netip.AddrPortFrom(client, 4001), Backend: backend, State: unanswered}),
+	)
 }
 
 // TestConnectionsThatCannotBeRead: what is known is told, with why there is no more.
@@ -49,7 +60,7 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var a Answer
 			n := Inputs{Connections: reading{err}}
-			n.existing(t.Context(), &a, 0)
+			a.list(n.existing(t.Context(), &a, 0))
 			if len(a.Existing) != 1 || len(a.Steps) != 2 || !strings.Contains(a.Steps[1].Text, want) || a.Steps[1].Wrong {
 				t.Errorf("%+v, want one connection, and %q", a, want)
 			}
@@ -133,7 +144,9 @@ func TestSilentEndpoint(t *testing.T) {
 			a.Endpoints = append([]Endpoint{{Address: at, State: balancer.Active, Weight: 1, Part: 0.5}}, c.others...)
 			if c.waits {
 				n.Connections = waiting{}
-				n.existing(t.Context(), &a, 0)
+				if err := n.existing(t.Context(), &a, 0); err != nil {
+					t.Fatal(err)
+				}
 			}
 			n.silent(&a)
 			n.conclude(&a, &balancer.Frontend{Backends: []balancer.Backend{{Addr: at, State: balancer.Active, Weight: 1}}})
