@@ -264,7 +264,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case sockerr.Is(err, syscall.EINVAL):
 		return fmt.Errorf("no vipd answers at %s: the path is too long for a socket; name vipd's with --socket", c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("you may not use vipd's socket %s: use sudo, or join the group that owns it", c.socket)
+		return fmt.Errorf("you may not use vipd's socket %s: %s", c.socket, permit(c.socket))
 	}
 	if asked := (*url.Error)(nil); errors.As(err, &asked) {
 		err = asked.Err // without the URL, which is none to users
@@ -273,6 +273,14 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		err = op.Err
 	}
 	return fmt.Errorf("asking vipd at %s: %v; it may be restarting: try again, or name its socket with --socket", c.socket, err)
+}
+
+// permit says what a user without permission can do. The group root is not for users.
+func permit(socket string) string {
+	if group := groupOf(socket); group != "" {
+		return "use sudo, or join its group " + group + " and log in again"
+	}
+	return "use sudo, or create the group vipd, join it, and restart vipd"
 }
 
 // errSilent is what a daemon that takes a question and does not answer comes to.

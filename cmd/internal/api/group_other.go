@@ -1,0 +1,6 @@
+//go:build !unix
+
+package api
+
+// groupOf returns "": files have no group here.
+func groupOf(string) string { return "" }
