@@ -13,6 +13,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
+	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
 
@@ -45,7 +46,7 @@ func definitionsOf(place string, read tomlfile.Result) *definitions {
 	if read.Main != nil {
 		var more []balancer.Problem
 		d.config, more = config.Decode(read.Main)
-		d.problems = append(d.problems, more...)
+		d.problems = slices.Concat(d.problems, more, tomlfile.Emptied(read.Main, statedir.New(d.config.StateDir, func() {})))
 		if isConfig(read.Main) {
 			d.problems = append(d.problems, d.config.Unheld(read.Snapshot.VIPs, read.Snapshot.Pools)...)
 		}

@@ -54,7 +54,7 @@ func runDescribe(c *cli.Call) error {
 	if c.FleetWide {
 		return describeFleet(c, name)
 	}
-	services, err := cli.AskDaemon(c, (*api.Client).Services)
+	services, err := cli.AskDaemon(c, accepted)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func diffFile(c *cli.Call, file string) error {
 	for _, name := range slices.Sorted(maps.Keys(bad)) {
 		c.Note("not compared: %s", bad[name])
 	}
-	running, err := cli.AskDaemon(c, (*api.Client).Services)
+	running, err := cli.AskDaemon(c, accepted)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -174,7 +175,7 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 			return c.Print(idLines(some, k.id))
 		case cli.FormTOML:
 			services, _ := any(some).([]api.Service)
-			return c.Print(servicesTOML(services))
+			return c.Print(servicesTOML(slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused })))
 		}
 		none := cmp.Or(k.none, "there are no "+k.name+"s")
 		switch {
@@ -224,11 +225,17 @@ func isKnown(c *cli.Call, name string) error {
 
 // isService returns an error that names what is near, unless the daemon has the service.
 func isService(c *cli.Call, name string) error {
-	services, err := cli.AskDaemon(c, (*api.Client).Services)
+	services, err := cli.AskDaemon(c, accepted)
 	if err != nil || slices.ContainsFunc(services, func(s api.Service) bool { return string(s.Name) == name }) {
 		return err
 	}
 	return notServed(c, name, services)
+}
+
+// accepted asks for the services without those that were never accepted.
+func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
+	services, err := d.Services(ctx)
+	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err
 }
 
 // isFrontend is isService for what names frontends: it may be a key.
@@ -294,6 +301,9 @@ func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
 			connections += port.Connections
 		}
 		up := api.UseOf(s.Endpoints).Text("/")
+		if s.Refused {
+			up = ""
+		}
 		scheduler, set := s.Definition["scheduler"]
 		if !set {
 			scheduler = balancer.WeightedRoundRobin

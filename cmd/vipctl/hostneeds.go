@@ -17,6 +17,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/sockets"
 	"vipd/dataplane/probe/command"
 	"vipd/store/etcd"
@@ -27,6 +28,9 @@ func (d *definitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
 	if d.main != nil {
 		d.warnOf("", needsOfConfig(&d.config), d.main.Where)
+		if isConfig(d.main) {
+			d.warnOf("", []need{{"run_dir", lacksTrust(d.config.RunDir)}, {"state_dir", lacksTrust(d.config.StateDir)}}, d.main.Where)
+		}
 	}
 	d.checkListeners(frontends, local)
 	whose := map[netip.Addr]balancer.Name{}
@@ -44,6 +48,14 @@ func (d *definitions) checkHost(frontends []*balancer.Frontend) {
 			d.warnOf(name, []need{{"access_log", lacksLogFolder(*s.AccessLog)}}, s.Origin.At)
 		}
 	}
+}
+
+// lacksTrust says why vipd does not start with the folder at path; "" if it does.
+func lacksTrust(path string) string {
+	if err := folder.Check(path); err != nil {
+		return "vipd does not start here: " + err.Error()
+	}
+	return ""
 }
 
 // warnOf adds a warning for each need that this host lacks, but for fields that are refused anyway.

@@ -200,6 +200,12 @@ func changes(d *fakeDaemon) map[string]func() {
 				Kept: []balancer.Name{"gone", "web"}, Vanished: []balancer.Name{"gone"},
 			}
 		},
+		"keptreload": func() { // after "changes"
+			d.reload.ReloadChanges = api.ReloadChanges{Kept: []balancer.Name{"web"}}
+		},
+		"latereload": func() {
+			d.reload = api.Reload{Revision: 13, Services: 2, Problems: []balancer.Problem{}, Unapplied: true}
+		},
 		"nearestreload": func() {
 			d.reload.Problems = []balancer.Problem{
 				{Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}, Service: "web", Field: "scheduler", Text: "this mode has no lc; it takes random, the nearest"},
@@ -213,9 +219,11 @@ func changes(d *fakeDaemon) map[string]func() {
 			d.status.Health = api.HealthCount{Checked: 9, Down: 6, Unknown: 1, Panic: []balancer.Name{"web", "api"}}
 		},
 		"newmistake": func() {
-			d.status.Problems = append(d.status.Problems, balancer.Problem{
+			p := balancer.Problem{
 				Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 17}, Service: "web2", Field: "vips", Text: "is missing",
-			})
+			}
+			d.status.Problems = append(d.status.Problems, p)
+			d.services = append(d.services, api.Service{Name: "web2", Origin: p.Origin, Problems: []balancer.Problem{p}, Refused: true})
 		},
 		"silent": func() { d.services[1].Endpoints[1].Unanswered = 31 },
 		"secret": func() {

@@ -13,7 +13,7 @@ import (
 
 // serviceNames are those of the daemon, fleetNames those in etcd.
 func serviceNames(c *cli.Call, _ []string) []string {
-	services, _ := cli.AskDaemon(c, (*api.Client).Services)
+	services, _ := cli.AskDaemon(c, accepted)
 	return namesOf(services)
 }
 

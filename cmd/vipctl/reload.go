@@ -49,8 +49,8 @@ func runReload(c *cli.Call) error {
 		return err
 	}
 	err = c.Show(r, func() string {
-		return problemLines(c.Printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s\n",
-			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), prunable(r.Vanished))
+		return problemLines(c.Printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s%s\n",
+			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), pruned(c, &r.ReloadChanges), late(&r))
 	})
 	return cmp.Or(err, reported(r.Problems))
 }
@@ -69,12 +69,29 @@ func changeLines(c *api.ReloadChanges) string {
 	return lines.String()
 }
 
-// prunable says which services a reload with --prune would remove.
-func prunable(names []balancer.Name) string {
-	if len(names) == 0 {
+// pruned says which services a reload with --prune would remove, or which this one could not.
+func pruned(c *cli.Call, r *api.ReloadChanges) string {
+	switch {
+	case len(r.Vanished) > 0:
+		return "; vipctl reload --prune would remove " + nameList(r.Vanished)
+	case !c.Flags.Bool("prune") || len(r.Kept) == 0:
+		return ""
+	case len(r.Removed) == 0:
+		return "; nothing was pruned: the file of " + nameList(r.Kept) + " can't be read, or has an error in the definition: fix the file"
+	}
+	return "; not pruned: the file of " + nameList(r.Kept) + " can't be read, or has an error in the definition: fix the file"
+}
+
+func nameList(names []balancer.Name) string {
+	return strings.Join(cli.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
+}
+
+// late says that vipd stopped waiting before what was read is applied.
+func late(r *api.Reload) string {
+	if !r.Unapplied {
 		return ""
 	}
-	return fmt.Sprintf("; vipctl reload --prune would remove %s", strings.Join(cli.Mapped(names, func(n balancer.Name) string { return string(n) }), ", "))
+	return "; it is not applied yet: vipctl status shows how far it is"
 }
 
 func problemLines(p *cli.Printer, problems []balancer.Problem) string {
