@@ -56,7 +56,7 @@ func runCheck(c *cli.Call) error {
 }
 
 // readChecked is readDefinitions, and takes standard input too.
-func readChecked(c *cli.Call, place string) (*definitions, error) {
+func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
 	}
@@ -69,7 +69,7 @@ func readChecked(c *cli.Call, place string) (*definitions, error) {
 
 // checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds
 // what health checks would lack on this host.
-func (d *definitions) checkFor(mode config.ModeName) {
+func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))
 	for i := range d.problems {
@@ -84,7 +84,7 @@ func (d *definitions) checkFor(mode config.ModeName) {
 
 // checkOverlaps adds what services that have another mistake claim of what others claim: as those are not compiled, that would
 // show only when the mistake is mended.
-func (d *definitions) checkOverlaps() {
+func (d *localDefinitions) checkOverlaps() {
 	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
 	documents := map[string]*tomlfile.Document{d.place: d.main}
 	wrong, where := map[balancer.Name]*balancer.Service{}, map[balancer.Name]balancer.Locator{}

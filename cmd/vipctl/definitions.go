@@ -17,8 +17,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// definitions is what a file or folder holds.
-type definitions struct {
+// localDefinitions is what a file or folder holds.
+type localDefinitions struct {
 	// place is the file or folder.
 	place string
 	// main is the file, if it is one and can be parsed.
@@ -33,7 +33,7 @@ type definitions struct {
 
 // readDefinitions reads a daemon's config with the services in it and where its [store].path leads, a services file, or
 // a folder of those. An error means that there is nothing to read.
-func readDefinitions(place string) (*definitions, error) {
+func readDefinitions(place string) (*localDefinitions, error) {
 	if _, err := os.Stat(place); err != nil {
 		return nil, unreadable(place, err)
 	}
@@ -41,8 +41,8 @@ func readDefinitions(place string) (*definitions, error) {
 }
 
 // definitionsOf is what was read of a place.
-func definitionsOf(place string, read tomlfile.Result) *definitions {
-	d := &definitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
+func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
+	d := &localDefinitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
 	if read.Main != nil {
 		var more []balancer.Problem
 		d.config, more = config.Decode(read.Main)
@@ -67,7 +67,7 @@ func isConfig(doc *tomlfile.Document) bool {
 }
 
 // sortProblems orders them by place, and leaves each standing once: two readers may have found the same.
-func (d *definitions) sortProblems() {
+func (d *localDefinitions) sortProblems() {
 	slices.SortStableFunc(d.problems, func(a, b balancer.Problem) int {
 		return cmp.Or(
 			cmp.Compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line),
@@ -79,7 +79,7 @@ func (d *definitions) sortProblems() {
 
 // compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends. That a service
 // has no endpoints is not wrong in a file: others may register.
-func (d *definitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
+func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
 		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, Capabilities: can,
@@ -105,7 +105,7 @@ func (d *definitions) compile(node string, can balancer.Capabilities) []*balance
 
 // localAddresses are the host's own addresses. VIPs that a vipd here holds are not among them: those on its device, or on lo,
 // which takes the place of one that the kernel can't make.
-func (d *definitions) localAddresses() (local []netip.Addr) {
+func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	vips := map[netip.Addr]bool{}
 	for _, s := range d.services.All() {
 		for _, v := range s.VIPs {
@@ -128,7 +128,7 @@ func (d *definitions) localAddresses() (local []netip.Addr) {
 
 // covers reports whether the definitions of file belong to what was read: a service from there that is missing now was
 // removed.
-func (d *definitions) covers(file string) bool {
+func (d *localDefinitions) covers(file string) bool {
 	places := []string{d.place}
 	if d.config.Store.Path != "" {
 		places = append(places, d.config.Store.Path)

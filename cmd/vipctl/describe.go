@@ -322,7 +322,7 @@ func describeVIP(c *cli.Call, name string) error {
 		v.Confirmed = s.Confirmed
 	}
 	const most = 10
-	v.Last, err = cli.AskEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]failover.Owner, error) {
+	v.Last, err = cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]failover.Owner, error) {
 		return w.LastOwners(ctx, v.VIP, most)
 	})
 	if err != nil {

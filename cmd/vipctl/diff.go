@@ -151,7 +151,7 @@ func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, be
 
 // unusable returns a problem for each service with an error: the daemon would leave it as it runs. An error that is no
 // service's own leaves open which services there are, and nothing can be compared.
-func (d *definitions) unusable() (map[balancer.Name]balancer.Problem, error) {
+func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error) {
 	bad := map[balancer.Name]balancer.Problem{}
 	for _, p := range d.problems {
 		switch {
@@ -166,7 +166,7 @@ func (d *definitions) unusable() (map[balancer.Name]balancer.Problem, error) {
 }
 
 // compare lists what would change if d was read, in order of the services' names; those in bad are left out.
-func compare(running []api.Service, d *definitions, bad map[balancer.Name]balancer.Problem) ([]serviceDiff, error) {
+func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]balancer.Problem) ([]serviceDiff, error) {
 	differences := []serviceDiff{}
 	runs := map[balancer.Name]bool{}
 	for name := range bad {

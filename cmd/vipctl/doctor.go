@@ -156,7 +156,7 @@ func levelStyle(l doctor.Level) table.Style {
 
 // etcdMembers are the URLs of each member of etcd.
 func etcdMembers(ctx context.Context, config etcd.Config) ([][]string, error) {
-	w, err := etcd.NewWriter(config)
+	w, err := etcd.NewStore(config)
 	if err != nil {
 		return nil, err
 	}

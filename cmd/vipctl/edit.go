@@ -69,7 +69,7 @@ func newEdit(c *cli.Call, changes []etcd.Change, problems []balancer.Problem) *e
 func (e *edit) read() error {
 	w, err := e.Etcd()
 	if err == nil {
-		err = e.plan.Read(e, w)
+		err = e.plan.Read(e, w.Writer)
 	}
 	return err
 }

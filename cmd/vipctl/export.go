@@ -77,7 +77,7 @@ func exportServices(c *cli.Call, all []*etcd.Stored) (texts []string, tables map
 }
 
 // exportVIPs returns the settings of addresses as texts, and by address.
-func exportVIPs(c *cli.Call, w *etcd.Writer) (texts []string, tables map[string]any, err error) {
+func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
 	if etcd.Forbidden(err) {
 		c.Note("not exported: settings of addresses: %v", err)

@@ -174,7 +174,7 @@ func TestHistoryLaw(t *testing.T) {
 }
 
 // expect compares what the verbs say of a service with the model.
-func (f *fleet) expect(t *testing.T, at, name string, now map[string]any, texts []map[string]any) {
+func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, texts []map[string]any) {
 	t.Helper()
 	var exported struct{ Services map[string]map[string]any }
 	if err := json.Unmarshal([]byte(f.do(cli.ExitDone, "export", "-o", "json")), &exported); err != nil {

@@ -26,16 +26,16 @@ import (
 )
 
 // fleet runs command lines in this process, against a real etcd.
-type fleet struct {
+type testFleet struct {
 	t       *testing.T
 	cluster *etcdkit.Cluster
 	// flags are added to each line.
 	flags []string
 }
 
-func newFleet(t *testing.T, o etcdkit.Options) *fleet {
+func newFleet(t *testing.T, o etcdkit.Options) *testFleet {
 	t.Helper()
-	f := &fleet{t: t, cluster: etcdkit.Start(t, o)}
+	f := &testFleet{t: t, cluster: etcdkit.Start(t, o)}
 	empty := filepath.Join(t.TempDir(), "vipd.toml")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func newFleet(t *testing.T, o etcdkit.Options) *fleet {
 }
 
 // run runs one line as operator.
-func (f *fleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
+func (f *testFleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	w := cli.World{
 		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err, Now: time.Now,
@@ -56,7 +56,7 @@ func (f *fleet) run(ctx context.Context, operator string, line ...string) (code 
 }
 
 // process runs one line in a process of its own. TestMain has put vipctl on the PATH.
-func (f *fleet) process(operator string, line ...string) (code int, stdout, stderr string) {
+func (f *testFleet) process(operator string, line ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	cmd := exec.Command("vipctl", append(append([]string{}, line...), f.flags...)...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -73,7 +73,7 @@ func (f *fleet) process(operator string, line ...string) (code int, stdout, stde
 }
 
 // do runs one line, demands its exit code, and returns what it printed.
-func (f *fleet) do(want int, line ...string) string {
+func (f *testFleet) do(want int, line ...string) string {
 	f.t.Helper()
 	code, stdout, stderr := f.run(f.t.Context(), "ana", line...)
 	if code == cli.ExitFailed && want == cli.ExitDone && strings.Contains(stderr, "request timed out; ") { // etcd waited for the disk: do as it says
@@ -85,9 +85,9 @@ func (f *fleet) do(want int, line ...string) string {
 	return stdout
 }
 
-func (f *fleet) writer(t *testing.T) *etcd.Writer {
+func (f *testFleet) writer(t *testing.T) *etcd.Store {
 	t.Helper()
-	w, err := etcd.NewWriter(etcd.Config{Endpoints: f.cluster.Endpoints(), Prefix: "/vipd"})
+	w, err := etcd.NewStore(etcd.Config{Endpoints: f.cluster.Endpoints(), Prefix: "/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func (f *fleet) writer(t *testing.T) *etcd.Writer {
 	return w
 }
 
-func (f *fleet) etcdRevision(t *testing.T) int64 {
+func (f *testFleet) etcdRevision(t *testing.T) int64 {
 	t.Helper()
 	answer, err := f.cluster.Client().Get(t.Context(), "/")
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *fleet) etcdRevision(t *testing.T) int64 {
 }
 
 // file writes a services file.
-func (f *fleet) file(text string) string {
+func (f *testFleet) file(text string) string {
 	f.t.Helper()
 	file := filepath.Join(f.t.TempDir(), "services.toml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -190,7 +190,7 @@ func mustInt(t *testing.T, v any) int {
 }
 
 // newEditFor begins an edit as a verb does, so that somebody else can be faster.
-func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
+func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	w := cli.World{Stdout: &out, Stderr: &errs, Now: time.Now, Getenv: func(string) string { return "ana" }}
@@ -243,7 +243,7 @@ func TestOvertaken(t *testing.T) {
 const oneHolder = "[vips.\"10.96.0.10\"]\nhold = \"one\"\n"
 
 // policies demands a number of addresses that have settings in etcd.
-func (f *fleet) policies(t *testing.T, want int64) {
+func (f *testFleet) policies(t *testing.T, want int64) {
 	t.Helper()
 	answer, err := f.cluster.Client().Get(t.Context(), "/vipd/ownership/policy/", clientv3.WithPrefix())
 	if err != nil {
@@ -324,7 +324,7 @@ func TestParallelClaims(t *testing.T) {
 }
 
 // written are the names of all services in etcd.
-func (f *fleet) written(t *testing.T) []balancer.Name {
+func (f *testFleet) written(t *testing.T) []balancer.Name {
 	t.Helper()
 	names, err := f.writer(t).Names(t.Context())
 	if err != nil {
@@ -476,7 +476,7 @@ func TestFleetWatch(t *testing.T) {
 }
 
 // apply gives the service web another port, as somebody else does.
-func (f *fleet) apply(t *testing.T, w *etcd.Writer, port int) {
+func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), etcd.Change{Name: balancer.Name("web"), Fields: fields, Base: etcd.Any}); err != nil {
 		t.Error(err)

@@ -78,7 +78,7 @@ func fleetEndpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, 
 	return out
 }
 
-func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) {
+func readEtcd(w *etcd.Store, ctx context.Context) (store.Snapshot, error) {
 	s, err := w.Read(ctx, nil)
 	if err != nil {
 		err = fmt.Errorf("reading etcd: %w", err)

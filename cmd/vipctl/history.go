@@ -46,7 +46,7 @@ func rollbackVerb() *cli.Verb {
 
 // textNumbers are those of a service's history.
 func textNumbers(c *cli.Call, before []string) []string {
-	entries, _ := cli.AskEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]etcd.Entry, error) {
+	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]etcd.Entry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
 	})
 	return cli.Mapped(entries, func(e etcd.Entry) string { return strconv.Itoa(e.N) })

@@ -24,7 +24,7 @@ import (
 )
 
 // checkHost adds warnings for what does not fit this host. The definitions may be for another one.
-func (d *definitions) checkHost(frontends []*balancer.Frontend) {
+func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
 	if d.main != nil {
 		d.warnOf("", needsOfConfig(&d.config), d.main.Where)
@@ -59,7 +59,7 @@ func lacksTrust(path string) string {
 }
 
 // warnOf adds a warning for each need that this host lacks, but for fields that are refused anyway.
-func (d *definitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
+func (d *localDefinitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
 	for _, n := range needs {
 		refused := func(p balancer.Problem) bool { return p.Service == service && p.Field == n.field }
 		if n.lacks != "" && !slices.ContainsFunc(d.problems, refused) {
@@ -68,12 +68,12 @@ func (d *definitions) warnOf(service balancer.Name, needs []need, at func(field 
 	}
 }
 
-func (d *definitions) warn(at balancer.Origin, service balancer.Name, field, text string) {
+func (d *localDefinitions) warn(at balancer.Origin, service balancer.Name, field, text string) {
 	d.problems = append(d.problems, balancer.Problem{Severity: balancer.SeverityWarning, Service: service, Origin: at, Field: field, Text: text})
 }
 
 // checkListeners looks for frontends at the host's own addresses where a program of the host listens already.
-func (d *definitions) checkListeners(frontends []*balancer.Frontend, local []netip.Addr) {
+func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local []netip.Addr) {
 	frontends = slices.DeleteFunc(slices.Clone(frontends), func(f *balancer.Frontend) bool { return !slices.Contains(local, f.Key.Addr) })
 	if len(frontends) == 0 {
 		return
@@ -100,7 +100,7 @@ func (d *definitions) checkListeners(frontends []*balancer.Frontend, local []net
 }
 
 // checkEndpoints looks for endpoints on other hosts whose address is a VIP, of the service that whose has for it.
-func (d *definitions) checkEndpoints(s *balancer.Service, whose map[netip.Addr]balancer.Name, local []netip.Addr) {
+func (d *localDefinitions) checkEndpoints(s *balancer.Service, whose map[netip.Addr]balancer.Name, local []netip.Addr) {
 	for i, e := range s.Endpoints {
 		if of, is := whose[e.Address]; is && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
 			the := "the service"

@@ -18,7 +18,7 @@ func serviceNames(c *cli.Call, _ []string) []string {
 }
 
 func fleetNames(c *cli.Call, _ []string) []string {
-	names, _ := cli.AskEtcd(c, (*etcd.Writer).Names)
+	names, _ := cli.AskEtcd(c, (*etcd.Store).Names)
 	return cli.Mapped(names, func(n balancer.Name) string { return string(n) })
 }
 

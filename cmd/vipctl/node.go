@@ -148,7 +148,7 @@ func zone(c *cli.Call) (string, error) {
 
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
 func noteUnknownNode(c *cli.Call, name string) {
-	nodes, err := cli.AskEtcd(c, (*etcd.Writer).Statuses)
+	nodes, err := cli.AskEtcd(c, (*etcd.Store).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
 	here := cli.Mapped(nodes, func(n etcd.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {

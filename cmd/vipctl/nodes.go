@@ -39,7 +39,7 @@ func nodes() *kind[nodeView] {
 }
 
 // nodeViews returns all nodes, and how far each is behind.
-func nodeViews(w *etcd.Writer, ctx context.Context) ([]nodeView, error) {
+func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	nodes, newest, err := w.Nodes(ctx)
 	return cli.Mapped(nodes, func(n etcd.Node) nodeView {
 		v := nodeView{Node: n.Name, Here: n.Live != nil, Live: n.Live, Config: n.Config, Status: n.Status, Problems: n.Problems}
@@ -175,6 +175,6 @@ func configText(conf *etcd.NodeConfig) string {
 }
 
 func nodeNames(c *cli.Call, _ []string) []string {
-	all, _ := cli.AskEtcd(c, (*etcd.Writer).Statuses) // no answer, no names
+	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // no answer, no names
 	return cli.Mapped(all, func(n etcd.Node) string { return n.Name })
 }

@@ -27,7 +27,7 @@ func poolVerb() *cli.Verb {
 }
 
 func poolNames(c *cli.Call, _ []string) []string {
-	all, _ := cli.AskEtcd(c, (*etcd.Writer).Pools) // no answer, no names
+	all, _ := cli.AskEtcd(c, (*etcd.Store).Pools) // no answer, no names
 	return cli.Mapped(all, func(p etcd.Pool) string { return p.Name })
 }
 

@@ -27,7 +27,7 @@ type stage struct {
 	*etcdkit.Cluster
 	t      *testing.T
 	config etcd.Config
-	writer *etcd.Writer
+	writer *etcd.Store
 	// file is a config that says nothing.
 	file string
 }
@@ -40,7 +40,7 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	f := &stage{Cluster: c, t: t, file: file, config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}}
-	w, err := etcd.NewWriter(f.config)
+	w, err := etcd.NewStore(f.config)
 	if err != nil {
 		t.Fatal(err)
 	}

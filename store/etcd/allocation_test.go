@@ -180,14 +180,14 @@ func TestAllocationHistories(t *testing.T) {
 type allocations struct {
 	*rand.Rand
 	*place
-	writers []*etcd.Writer
+	writers []*etcd.Store
 	asks    map[string][]string // the pools that each service asks for
 	pools   map[string][]netip.Prefix
 	had     map[string]string
 	last    int64
 }
 
-func (h *allocations) writer() *etcd.Writer { return h.writers[h.IntN(len(h.writers))] }
+func (h *allocations) writer() *etcd.Store { return h.writers[h.IntN(len(h.writers))] }
 
 func (h *allocations) step() {
 	h.t.Helper()

@@ -3,9 +3,7 @@ package etcd
 import (
 	"context"
 	"net/netip"
-	"strings"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
@@ -37,7 +35,7 @@ type held struct {
 // readHeld reads who holds which address.
 func (w *Writer) readHeld(ctx context.Context) (*book, error) {
 	b := &book{held: map[netip.Addr]held{}, of: map[balancer.Name][]netip.Addr{}}
-	err := w.readFolder(ctx, vipFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
+	err := w.client.readFolder(ctx, vipFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
 		s, err := parseVIP(address)
 		if err != nil {
 			return
@@ -55,7 +53,7 @@ func (w *Writer) readHeld(ctx context.Context) (*book, error) {
 func (w *Writer) readRest(ctx context.Context, b *book) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
-	err := w.readFolder(ctx, poolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
+	err := w.client.readFolder(ctx, poolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
 		if balancer.Name(name).Valid() { // others can't be asked for
 			pools[name] = decodePool(name, kv.Value, kv.ModRevision)
 		}
@@ -63,7 +61,7 @@ func (w *Writer) readRest(ctx context.Context, b *book) error {
 	if err != nil {
 		return err
 	}
-	err = w.readFolder(ctx, serviceFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
+	err = w.client.readFolder(ctx, serviceFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
 		texts[balancer.Name(name)] = claims(kv.Value)
 	})
 	if err != nil {
@@ -74,18 +72,6 @@ func (w *Writer) readRest(ctx context.Context, b *book) error {
 		b.claim(name, vips)
 	}
 	return nil
-}
-
-// readFolder reads a folder, all at one revision.
-func (w *Writer) readFolder(ctx context.Context, name string, revision *int64, each func(string, *mvccpb.KeyValue)) error {
-	limit := usualTiming().pageKeys
-	all := folder(w.keys.prefix + name)
-	return readScope(ctx, w.get, all, &limit, revision, func(answer *etcdserverpb.RangeResponse) error {
-		for _, kv := range answer.Kvs {
-			each(strings.TrimPrefix(string(kv.Key), all.key), kv)
-		}
-		return nil
-	})
 }
 
 // claims are the addresses that the text of a service names.

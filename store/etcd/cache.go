@@ -57,7 +57,7 @@ func (w *watching) load() {
 }
 
 func (w *watching) restore(head cacheHead, keys []cachedKey) {
-	now := w.timing.now()
+	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
 	for _, k := range keys {
 		if !slices.ContainsFunc(w.scopes, func(s scope) bool { return s.holds(k.Key) }) {

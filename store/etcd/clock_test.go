@@ -31,13 +31,12 @@ func TestClockJump(t *testing.T) {
 			p.put("/overrides/web/10.0.0.3", `{"weight":5}`)
 			ids := leased(t, p, 2)
 			var lost atomic.Pointer[error]
+			ahead := &atomic.Int64{}
 			source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Connection: func(_ int64, err error) {
 				if err != nil {
 					lost.Store(&err)
 				}
-			}})
-			source.Silence(wait.Bound(0)) // shorter than the jump, and longer than a busy machine stands still
-			ahead := source.WallClock()
+			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // shorter than the jump, and longer than a busy machine stands still
 			f := follow(t, source)
 			f.wait("the first state", connected)
 			for _, id := range ids { // both vanish together, and are kept
@@ -61,8 +60,8 @@ func TestClockJump(t *testing.T) {
 				t.Errorf("the jump looked like an outage: %v", *err)
 			}
 			f.reaches(p.put("/services/web", web))
-			second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
-			ahead = second.WallClock()
+			ahead = &atomic.Int64{}
+			second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(wallClock(ahead))})
 			f = follow(t, second)
 			f.wait("the first state", connected)
 			ahead.Store(hours * 3600)

@@ -27,7 +27,7 @@ type Definitions struct {
 
 // Definitions reads all services.
 func (w *Writer) Definitions(ctx context.Context) (d Definitions, err error) {
-	err = w.readFolder(ctx, serviceFolder, &d.Revision, func(name string, kv *mvccpb.KeyValue) {
+	err = w.client.readFolder(ctx, serviceFolder, &d.Revision, func(name string, kv *mvccpb.KeyValue) {
 		if balancer.Name(name).Valid() {
 			d.Services = append(d.Services, stored(kv, balancer.Name(name)))
 		}
@@ -36,7 +36,7 @@ func (w *Writer) Definitions(ctx context.Context) (d Definitions, err error) {
 		return Definitions{}, err
 	}
 	d.Held = map[netip.Addr]balancer.Name{}
-	err = w.readFolder(ctx, vipFolder, &d.Revision, func(address string, kv *mvccpb.KeyValue) {
+	err = w.client.readFolder(ctx, vipFolder, &d.Revision, func(address string, kv *mvccpb.KeyValue) {
 		if s, err := parseVIP(address); err == nil {
 			d.Held[s.vip] = balancer.Name(kv.Value)
 		}
@@ -49,11 +49,11 @@ func (w *Writer) Definitions(ctx context.Context) (d Definitions, err error) {
 
 // Names returns the names of all services, sorted.
 func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
-	limit, revision := usualTiming().pageKeys, int64(0)
+	limit, revision := UsualTiming().PageKeys, int64(0)
 	all := folder(w.keys.prefix + serviceFolder)
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 		request.KeysOnly = true
-		return w.get(ctx, request)
+		return w.client.get(ctx, request)
 	}
 	err = readScope(ctx, ask, all, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
 		for _, kv := range answer.Kvs {
@@ -128,7 +128,7 @@ type StoredPolicy struct {
 // Policies returns the settings of all addresses, by address. Keys that name no address are left out.
 func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) {
 	var revision int64
-	err = w.readFolder(ctx, policyFolder, &revision, func(address string, kv *mvccpb.KeyValue) {
+	err = w.client.readFolder(ctx, policyFolder, &revision, func(address string, kv *mvccpb.KeyValue) {
 		s, err := parseVIP(address)
 		if err != nil {
 			return
@@ -172,5 +172,5 @@ func (w *Writer) SetPolicy(ctx context.Context, addr netip.Addr, fields map[stri
 			return Result{}, err
 		}
 	}
-	return w.edit(ctx, w.keys.Policy(addr), func([]byte) (edited, error) { return edited{text: text}, nil })
+	return w.client.edit(ctx, w.keys.Policy(addr), func([]byte) (edited, error) { return edited{text: text}, nil })
 }

@@ -174,15 +174,6 @@ func (s *state) answer(news leaseNews) {
 	}
 }
 
-// leaseAnswer is what is known of a lease.
-type leaseAnswer int
-
-const (
-	leaseUnknown leaseAnswer = iota
-	leaseLives
-	leaseEnded
-)
-
 // question asks about the leases of endpoints that are kept, unless some are being asked for.
 func (w *watching) question(ctx context.Context) {
 	if !w.connected || w.asking {
@@ -194,7 +185,13 @@ func (w *watching) question(ctx context.Context) {
 	}
 	w.asking = true
 	w.running.Go(func() {
-		w.link.askLeases(ctx, leases)
+		ids := make([]int64, len(leases))
+		for i := range leases {
+			ids[i] = leases[i].lease
+		}
+		for i, answer := range w.link.askLeases(ctx, ids) {
+			leases[i].leaseAnswer = answer
+		}
 		w.answers <- leases // there is room: one is asked at a time
 	})
 }

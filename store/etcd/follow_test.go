@@ -165,11 +165,13 @@ func connected(s store.Snapshot) bool { return s.Connected }
 // newSource returns a source with short times.
 func newSource(t testing.TB, o etcd.Options) *etcd.Source {
 	t.Helper()
+	if o.Timing == nil {
+		o.Timing = hastened()
+	}
 	s, err := etcd.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Hasten()
 	return s
 }
 

@@ -63,7 +63,7 @@ type posted struct {
 }
 
 // healthKey reads a key below health/. The target is the zero value for the key of the node itself.
-func (k Keys) healthKey(key string) (quorum.Ballot, error) {
+func healthKey(k Keys, key string) (quorum.Ballot, error) {
 	node, rest, _ := strings.Cut(strings.TrimPrefix(key, k.prefix+healthFolder), "/")
 	if err := CheckNode(node); err != nil {
 		return quorum.Ballot{}, err
@@ -84,10 +84,10 @@ func (k Keys) healthKey(key string) (quorum.Ballot, error) {
 }
 
 // readHealth reads a key below health/ and its value.
-func (k Keys) readHealth(key string, value []byte) (posted, error) {
+func readHealth(k Keys, key string, value []byte) (posted, error) {
 	p := posted{}
 	var err error
-	if p.ballot, err = k.healthKey(key); err != nil {
+	if p.ballot, err = healthKey(k, key); err != nil {
 		return p, err
 	}
 	if len(value) > maxEntryText {

@@ -87,11 +87,11 @@ func (r *reader) tell(also func(quorum.Board)) {
 
 func readBoard(t *testing.T, o etcd.BoardOptions) *reader {
 	t.Helper()
+	o.Timing = hastened()
 	b, err := etcd.NewHealthBoard(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Hasten()
 	r := &reader{t: t}
 	r.stop = inBackground(t, func(ctx context.Context) { b.Watch(ctx, r.publish) })
 	return r

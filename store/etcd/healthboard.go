@@ -21,14 +21,22 @@ type BoardOptions struct {
 	Log *slog.Logger
 	// Patience is how long etcd may be away before that is published. Default 2s.
 	Patience time.Duration
+	// Timing has the intervals of the connection. If nil, they are the usual ones.
+	Timing *Timing
 }
+
+const (
+	boardPatience = 2 * time.Second
+	// boardQuiet is how long nothing may come before what came is published.
+	boardQuiet = 10 * time.Millisecond
+)
 
 // HealthBoard follows what the nodes of a fleet have found (PREFIX/health/), on its own connection: those who do
 // without it don't pay for it.
 type HealthBoard struct {
 	options BoardOptions
 	keys    Keys
-	timing  timing
+	timing  Timing
 }
 
 // NewHealthBoard returns one that connects when Watch runs. The error is one of the options.
@@ -37,9 +45,11 @@ func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Patience = cmp.Or(o.Patience, defaultPatience)
+	o.Patience = cmp.Or(o.Patience, boardPatience)
+	usual := UsualTiming()
+	o.Timing = cmp.Or(o.Timing, &usual)
 	keys, err := NewKeys(o.Prefix)
-	return &HealthBoard{o, keys, usualTiming()}, err
+	return &HealthBoard{o, keys, *o.Timing}, err
 }
 
 // Watch publishes what is on the board, now and after changes, until ctx ends, each time with the error that keeps it
@@ -52,7 +62,7 @@ func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, erro
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { l.run(ctx) })
-	w := boarding{HealthBoard: h, publish: publish, lost: h.timing.now()}
+	w := boarding{HealthBoard: h, publish: publish, lost: h.timing.Now()}
 	w.loop(ctx, messages)
 }
 
@@ -90,20 +100,20 @@ func (w *boarding) loop(ctx context.Context, messages <-chan message) {
 func (w *boarding) due() time.Duration {
 	due := time.Hour
 	if !w.lost.IsZero() {
-		due = min(due, w.options.Patience-w.timing.now().Sub(w.lost))
+		due = min(due, w.options.Patience-w.timing.Now().Sub(w.lost))
 	}
 	if !w.changed.IsZero() {
-		due = min(due, quiet-w.timing.now().Sub(w.changed))
+		due = min(due, boardQuiet-w.timing.Now().Sub(w.changed))
 	}
 	return max(due, 0)
 }
 
 // tell publishes what is due.
 func (w *boarding) tell() {
-	now := w.timing.now()
+	now := w.timing.Now()
 	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
 	unread := !w.board.Connected && !w.lost.IsZero() // for the first time, and there is patience left
-	if !away && (unread || w.changed.IsZero() || now.Sub(w.changed) < quiet) {
+	if !away && (unread || w.changed.IsZero() || now.Sub(w.changed) < boardQuiet) {
 		return
 	}
 	if away {
@@ -115,7 +125,7 @@ func (w *boarding) tell() {
 
 func (w *boarding) take(m message) {
 	if reads := m.begin || m.page != nil || m.end; reads && !w.lost.IsZero() {
-		w.lost = w.timing.now() // etcd answers: a large board takes longer than the patience with one that is away
+		w.lost = w.timing.Now() // etcd answers: a large board takes longer than the patience with one that is away
 	}
 	switch {
 	case m.begin:
@@ -145,7 +155,7 @@ func (w *boarding) take(m message) {
 		w.err = m.away
 		switch {
 		case w.board.Connected && w.lost.IsZero():
-			w.lost = w.timing.now()
+			w.lost = w.timing.Now()
 		case w.lost.IsZero() && other: // that it is away is told already
 			w.noted()
 		}
@@ -155,13 +165,13 @@ func (w *boarding) take(m message) {
 // noted says that there is something to publish.
 func (w *boarding) noted() {
 	if w.changed.IsZero() {
-		w.changed = w.timing.now()
+		w.changed = w.timing.Now()
 	}
 }
 
 // put takes in a key. What can't be read is as if it were not there.
 func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
-	p, err := w.keys.readHealth(string(kv.Key), kv.Value)
+	p, err := readHealth(w.keys, string(kv.Key), kv.Value)
 	switch {
 	case err != nil:
 		w.options.Log.Debug("a key of the fleet's health checks can't be read", "key", string(kv.Key), "err", err)
@@ -175,7 +185,7 @@ func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 
 // erase takes from b what a key is about: a vote, or a node.
 func (w *boarding) erase(b *quorum.Board, key string) {
-	switch of, err := w.keys.healthKey(key); {
+	switch of, err := healthKey(w.keys, key); {
 	case err != nil:
 	case of.Target == (balancer.Target{}):
 		b.Nodes = b.Nodes.Delete(of.Node)

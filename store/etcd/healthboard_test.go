@@ -15,8 +15,8 @@ import (
 func TestBoardIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan bool, 16)
-		h := &HealthBoard{options: BoardOptions{Patience: defaultPatience}, timing: usualTiming()}
-		w := boarding{HealthBoard: h, publish: func(b quorum.Board, _ error) { told <- b.Connected }, lost: h.timing.now()}
+		h := &HealthBoard{options: BoardOptions{Patience: boardPatience}, timing: UsualTiming()}
+		w := boarding{HealthBoard: h, publish: func(b quorum.Board, _ error) { told <- b.Connected }, lost: h.timing.Now()}
 		ctx, cancel := context.WithCancel(t.Context())
 		messages, done := make(chan message), make(chan struct{})
 		go func() { defer close(done); w.loop(ctx, messages) }()
@@ -28,7 +28,7 @@ func TestBoardIsRead(t *testing.T) {
 		if len(told) > 0 {
 			t.Errorf("while the board was read it was told, connected: %t", <-told)
 		}
-		time.Sleep(2 * defaultPatience)
+		time.Sleep(2 * boardPatience)
 		if synctest.Wait(); len(told) != 1 || <-told {
 			t.Error("that no page comes any more is not told")
 		}

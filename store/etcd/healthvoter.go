@@ -55,15 +55,15 @@ const (
 
 // HealthVoter returns one that has not done anything yet. The node's votes are gone ttl after the end of a daemon that
 // could not say so, rounded up to seconds.
-func (w *Writer) HealthVoter(node string, live quorum.Checker, ttl time.Duration) (*HealthVoter, error) {
+func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Duration) (*HealthVoter, error) {
 	if err := CheckNode(node); err != nil {
 		return nil, err
 	}
-	lease, err := w.newLease(w.keys.HealthLive(node), ttl)
+	lease, err := r.client.newLease(r.keys.HealthLive(node), ttl)
 	if err != nil {
 		return nil, err
 	}
-	lease.what = w.keys.healthOf(node)
+	lease.what = r.keys.healthOf(node)
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
@@ -161,7 +161,7 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 // is never seen to be gone, nor with votes without a voter.
 func (v *HealthVoter) succeed(ctx context.Context, first []*etcdserverpb.RequestOp) (*foreign, error) {
 	key := v.lease.key
-	own := v.lease.writer.keys.healthOf(v.node)
+	own := v.lease.client.keys.healthOf(v.node)
 	all := append(slices.Clone(first), removeRange(own, key), removeRange(key+"\x00", clientv3.GetPrefixRangeEnd(own)))
 	return v.lease.attempt(ctx, []*etcdserverpb.Compare{under(key, v.Former)}, all)
 }
@@ -195,7 +195,7 @@ func (v *HealthVoter) compare() {
 func (v *HealthVoter) lot(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
 	lot = map[balancer.Target]*quorum.Vote{}
 	for t, c := range snap.Diff(v.written, votes) {
-		key := v.lease.writer.keys.Health(v.node, t)
+		key := v.lease.client.keys.Health(v.node, t)
 		if c.HasNew {
 			text, err := encodeVote(c.New)
 			if err != nil {

@@ -9,9 +9,6 @@ import (
 	"vipd/balancer"
 )
 
-// MaxAllocated is how many addresses of pools a service may have.
-const MaxAllocated = 32
-
 // holding is an address that a service holds.
 type holding struct {
 	of      balancer.Name

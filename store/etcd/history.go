@@ -49,7 +49,7 @@ type entryText struct {
 // History returns the last texts of a service, the oldest first. Entries that can't be read are left out.
 func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, error) {
 	var out []Entry
-	err := w.readFolder(ctx, historyFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
+	err := w.client.readFolder(ctx, historyFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 || n > math.MaxInt32 { // another program's: there would be no next one
 			return
@@ -73,7 +73,7 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	at := map[string]int64{}
 	for _, name := range services {
 		of := folder(w.keys.historyOf(balancer.Name(name)))
-		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
+		answer, err := w.client.get(ctx, &etcdserverpb.RangeRequest{
 			Key: []byte(of.key), RangeEnd: []byte(of.end), MinModRevision: after + 1, MaxModRevision: until,
 		})
 		if err != nil {

@@ -76,8 +76,8 @@ func TestHostileKeys(t *testing.T) {
 	p := &place{t: t, config: config}
 	p.client = c.Client()
 	p.put("/services/web", web)
-	source := newSource(t, etcd.Options{Config: config})
-	source.Silence(wait.Patience) // after a silent attempt, the folders' own keys are in full readings alone
+	// After a silent attempt, the folders' own keys are in full readings alone.
+	source := newSource(t, etcd.Options{Config: config, Timing: hastened(silence(wait.Patience))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
 	for key, hostile := range hostileKeys() {

@@ -55,8 +55,8 @@ func (s *members) inspectOne(ctx context.Context, endpoint string, used *member)
 
 // inspect reports which members have failed, soon and then as often as rights are checked.
 func (s *stream) inspect(ctx context.Context) {
-	for pause := s.timing.ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.knock {
-		if problems := s.members.inspect(ctx, s.timing.call); ctx.Err() == nil {
+	for pause := s.timing.Ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.Knock {
+		if problems := s.members.inspect(ctx, s.timing.Call); ctx.Err() == nil {
 			s.tell(ctx, message{members: problems})
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/balancer/failover"
 )
 
 // Keys are the names under one prefix.
@@ -27,17 +28,18 @@ func NewKeys(prefix string) (Keys, error) {
 
 // The folders below the prefix.
 const (
-	serviceFolder  = "/services/"
-	endpointFolder = "/endpoints/"
-	overrideFolder = "/overrides/"
-	vipFolder      = "/vips/"
-	poolFolder     = "/pools/"
-	nodeFolder     = "/nodes/"
-	historyFolder  = "/history/"
-	healthFolder   = "/health/"
-	hostFolder     = "/hosts/"
-	claimFolder    = "/claims/"
-	policyFolder   = ownershipFolder + "policy/"
+	serviceFolder   = "/services/"
+	endpointFolder  = "/endpoints/"
+	overrideFolder  = "/overrides/"
+	vipFolder       = "/vips/"
+	poolFolder      = "/pools/"
+	nodeFolder      = "/nodes/"
+	historyFolder   = "/history/"
+	healthFolder    = "/health/"
+	hostFolder      = "/hosts/"
+	claimFolder     = "/claims/"
+	ownershipFolder = "/ownership/"
+	policyFolder    = ownershipFolder + "policy/"
 )
 
 // The keys of a node, in its folder.
@@ -93,6 +95,14 @@ func (k Keys) healthOf(node string) string { return k.prefix + healthFolder + no
 func (k Keys) Health(node string, t balancer.Target) string {
 	return k.healthOf(node) + string(t.Service) + "/" + t.Address()
 }
+
+// Ownership returns the key of a record of who owns which VIP.
+func (k Keys) Ownership(of failover.Key) string {
+	return k.prefix + ownershipFolder + string(of.Kind) + "/" + of.Name
+}
+
+// secrets returns the key of the keys of heartbeats.
+func (k Keys) secrets() string { return k.prefix + ownershipFolder + "key" }
 
 // endpointsOf and overridesOf are the folders of one service, historyOf too.
 func (k Keys) endpointsOf(name balancer.Name) string {

@@ -20,7 +20,7 @@ const MinTTL = 2 * time.Second
 // lease keeps keys in etcd for as long as their owner runs. Who holds the first of them holds all. It belongs to one
 // goroutine.
 type lease struct {
-	writer *Writer
+	client *Client
 	// key is the first of the keys, and what names all of them.
 	key, what string
 	ttl       time.Duration
@@ -38,16 +38,16 @@ type lease struct {
 	met   time.Time
 }
 
-func (w *Writer) newLease(key string, ttl time.Duration) (*lease, error) {
+func (c *Client) newLease(key string, ttl time.Duration) (*lease, error) {
 	if ttl < MinTTL {
 		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
 	}
-	return &lease{writer: w, key: key, what: key, ttl: ttl}, nil
+	return &lease{client: c, key: key, what: key, ttl: ttl}, nil
 }
 
 // granted returns a lease that etcd has granted.
-func (w *Writer) granted(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
-	l, err := w.newLease(key, ttl)
+func (c *Client) granted(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
+	l, err := c.newLease(key, ttl)
 	if err == nil {
 		l.id, err = l.grant(ctx)
 	}
@@ -179,7 +179,7 @@ func (l *lease) renew(ctx context.Context) error {
 func (l *lease) do(ctx context.Context, operation func(context.Context, etcdserverpb.LeaseClient) error) error {
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	return l.writer.do(ctx, l.key, l.writer.members.write, func(ctx context.Context, m *member) error {
+	return l.client.do(ctx, l.key, l.client.members.write, func(ctx context.Context, m *member) error {
 		return operation(ctx, etcdserverpb.NewLeaseClient(m.conn()))
 	})
 }
@@ -267,7 +267,7 @@ func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare,
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	answer, err := l.writer.transact(ctx, l.what, request)
+	answer, err := l.client.transact(ctx, l.what, request)
 	if err == nil && answer.Succeeded && len(ops) > 0 {
 		l.revision = answer.Header.Revision
 	}

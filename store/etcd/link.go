@@ -23,7 +23,7 @@ type link struct {
 	config  Config
 	keys    Keys
 	log     *slog.Logger
-	timing  timing
+	timing  Timing
 	out     chan<- message
 	members *members
 	// inspects reports whether the members that are not in use are inspected.
@@ -61,39 +61,43 @@ func total(scopes []followed) (n int64) {
 	return n
 }
 
-// timing are the times that tests shorten.
-type timing struct {
-	// now is the clock. What passes is told by its monotonic part, lest a jump of the wall clock look like an outage.
-	now func() time.Time
-	// errorPause is the time between two errors that are published during one absence, if they differ.
-	errorPause time.Duration
-	// ask is the time between questions how far etcd is; silence is how long a stream may be behind the answers before it is given up.
-	ask, silence time.Duration
-	// call bounds one question, page the reading of one page.
-	call, page time.Duration
-	// jitter bounds the wait before the first new attempt; later ones wait twice as long each time, up to slowest.
-	jitter, slowest time.Duration
-	// reread is the time between full readings, without any reason but caution; knock that between questions whether
+// refillTime is how long no service may come until what another history has counts.
+const refillTime = 30 * time.Second
+
+// Timing has the intervals of a connection. Tests shorten them.
+type Timing struct {
+	// Now is the clock. What passes is told by its monotonic part, lest a jump of the wall clock look like an outage.
+	Now func() time.Time
+	// ErrorPause is the time between two errors that are published during one absence, if they differ.
+	ErrorPause time.Duration
+	// Ask is the time between questions how far etcd is; Silence is how long a stream may be behind the answers before it is given up.
+	Ask, Silence time.Duration
+	// Call bounds one question; Page bounds the reading of one page.
+	Call, Page time.Duration
+	// Jitter bounds the wait before the first new attempt; later ones wait twice as long each time, up to Slowest.
+	Jitter, Slowest time.Duration
+	// Reread is the time between full readings, without any reason but caution; Knock that between questions whether
 	// what may not be read may be read by now.
-	reread, knock time.Duration
-	// proxyReread is the time between full readings behind a proxy, with few keys.
-	proxyReread time.Duration
-	// refill is how long no service may come until what another history has counts, at most longestRefill after the first.
-	refill, longestRefill time.Duration
-	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
-	pageKeys int64
-	// mostKeys bounds all keys together.
-	mostKeys int64
+	Reread, Knock time.Duration
+	// ProxyReread is the time between full readings behind a proxy, with few keys.
+	ProxyReread time.Duration
+	// Refill is how long no service may come until what another history has counts, at most longestRefill after the first.
+	Refill, LongestRefill time.Duration
+	// PageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
+	PageKeys int64
+	// MostKeys bounds all keys together.
+	MostKeys int64
 }
 
-func usualTiming() timing {
-	return timing{
-		now: time.Now, ask: 5 * time.Second, silence: 9 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 5 * time.Second, errorPause: 2 * time.Second, reread: time.Hour, knock: time.Minute, proxyReread: 2 * time.Minute, refill: refillTime, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: maxKeys,
+// UsualTiming returns the intervals that programs use.
+func UsualTiming() Timing {
+	return Timing{
+		Now: time.Now, Ask: 5 * time.Second, Silence: 9 * time.Second, Call: 5 * time.Second, Page: 30 * time.Second,
+		Jitter: 500 * time.Millisecond, Slowest: 5 * time.Second, ErrorPause: 2 * time.Second, Reread: time.Hour, Knock: time.Minute, ProxyReread: 2 * time.Minute, Refill: refillTime, LongestRefill: 10 * time.Minute, PageKeys: 5000, MostKeys: maxKeys,
 	}
 }
 
-func newLink(c Config, keys Keys, scopes []scope, t timing, log *slog.Logger, out chan<- message) *link {
+func newLink(c Config, keys Keys, scopes []scope, t Timing, log *slog.Logger, out chan<- message) *link {
 	l := &link{config: c, members: newMembers(c, keys), keys: keys, log: log, timing: t, out: out}
 	for _, s := range scopes {
 		l.scopes = append(l.scopes, followed{scope: s})
@@ -152,8 +156,8 @@ func (l *link) run(ctx context.Context) {
 }
 
 // pause is how long to wait after so many failures. It differs from host to host, lest all come back at once.
-func (t timing) pause(failures int) time.Duration {
-	most := min(t.jitter<<min(failures, 10), t.slowest)
+func (t Timing) pause(failures int) time.Duration {
+	most := min(t.Jitter<<min(failures, 10), t.Slowest)
 	least := most / 2
 	if failures == 0 {
 		least = 0
@@ -207,7 +211,7 @@ func (l *link) verify(ctx context.Context) error {
 	}
 	at := max(l.revision, l.known())
 	another := false
-	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
+	answer, err := l.get(ctx, l.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
 	switch {
 	case is(err, rpctypes.ErrFutureRev):
 		another = true
@@ -241,8 +245,8 @@ func (l *link) known() int64 {
 
 // readAll reads everything at one revision.
 func (l *link) readAll(ctx context.Context) error {
-	began := l.timing.now()
-	r := reading{link: l, limit: l.timing.pageKeys}
+	began := l.timing.Now()
+	r := reading{link: l, limit: l.timing.PageKeys}
 	var denied []scope
 	for i := range l.scopes {
 		s := &l.scopes[i]
@@ -257,8 +261,8 @@ func (l *link) readAll(ctx context.Context) error {
 	}
 	l.full, l.revision, l.cluster = false, r.revision, r.cluster
 	l.marker, l.marked = r.marker, r.marked
-	l.reread = began.Add(l.timing.reread*4/5 + rand.N(l.timing.reread*2/5+1))
-	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.now().Sub(began))
+	l.reread = began.Add(l.timing.Reread*4/5 + rand.N(l.timing.Reread*2/5+1))
+	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.Now().Sub(began))
 	if !l.tell(ctx, message{end: true, revision: r.revision, denied: denied, cluster: r.cluster, another: l.another}) {
 		return ctx.Err()
 	}
@@ -281,7 +285,7 @@ type reading struct {
 func (r *reading) scope(ctx context.Context, s scope) error {
 	first := true
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-		answer, err := r.get(ctx, r.timing.page, request)
+		answer, err := r.get(ctx, r.timing.Page, request)
 		return answer, plain(err)
 	}
 	return readScope(ctx, ask, s, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
@@ -292,7 +296,7 @@ func (r *reading) scope(ctx context.Context, s scope) error {
 			}
 		}
 		if first {
-			if r.total += answer.Count; r.total > r.timing.mostKeys {
+			if r.total += answer.Count; r.total > r.timing.MostKeys {
 				return r.tooMany(r.total)
 			}
 		}
@@ -308,7 +312,7 @@ func (r *reading) scope(ctx context.Context, s scope) error {
 }
 
 func (l *link) tooMany(n int64) error {
-	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.prefix, l.timing.mostKeys)
+	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.prefix, l.timing.MostKeys)
 }
 
 // mark keeps the key that changed last, among those that may be read for sure.
@@ -320,25 +324,35 @@ func (r *reading) mark(kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// askLeases asks which of the leases live, and writes that into them. If etcd does not answer, the rest stays unknown.
-func (l *link) askLeases(ctx context.Context, all []leaseNews) {
-	known := map[int64]leaseAnswer{}
-	for i := range all {
-		answer, asked := known[all[i].lease]
+// leaseAnswer is what is known of a lease.
+type leaseAnswer int
+
+const (
+	leaseUnknown leaseAnswer = iota
+	leaseLives
+	leaseEnded
+)
+
+// askLeases asks which of the leases live, in their order. If etcd does not answer, the rest is unknown.
+func (l *link) askLeases(ctx context.Context, ids []int64) []leaseAnswer {
+	answers, known := make([]leaseAnswer, len(ids)), map[int64]leaseAnswer{}
+	for i, id := range ids {
+		answer, asked := known[id]
 		if !asked {
 			var err error
-			if answer, err = l.lease(ctx, all[i].lease); err != nil && Unreachable(err) {
-				return
+			if answer, err = l.lease(ctx, id); err != nil && Unreachable(err) {
+				return answers
 			}
-			known[all[i].lease] = answer
+			known[id] = answer
 		}
-		all[i].leaseAnswer = answer
+		answers[i] = answer
 	}
+	return answers
 }
 
 // lease asks whether a lease lives. With an error it is unknown.
 func (l *link) lease(ctx context.Context, id int64) (is leaseAnswer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
+	ctx, cancel := context.WithTimeout(ctx, l.timing.Call)
 	defer cancel()
 	err = l.members.do(ctx, func(ctx context.Context, m *member) error {
 		is, err = timeToLive(ctx, m, id)

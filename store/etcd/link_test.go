@@ -9,8 +9,8 @@ import (
 // again and again do so less often.
 func TestPause(t *testing.T) {
 	const hosts, parts = 1000, 10
-	timing := usualTiming()
-	for failures, most := range map[int]time.Duration{0: timing.jitter, 1: time.Second, 3: 4 * time.Second, 4: timing.slowest, 1000: timing.slowest} {
+	timing := UsualTiming()
+	for failures, most := range map[int]time.Duration{0: timing.Jitter, 1: time.Second, 3: 4 * time.Second, 4: timing.Slowest, 1000: timing.Slowest} {
 		least := most / 2
 		if failures == 0 {
 			least = 0

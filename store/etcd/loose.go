@@ -12,7 +12,7 @@ import (
 
 // loose removes the endpoints of a service that are under no lease.
 func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
-	err = w.readFolder(ctx, endpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
+	err = w.client.readFolder(ctx, endpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
 		if kv.Lease == 0 {
 			ops = append(ops, remove(string(kv.Key)))
 		}

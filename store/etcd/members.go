@@ -143,7 +143,7 @@ func (s *members) do(ctx context.Context, operation func(context.Context, *membe
 		case s.current.Load() != m: // requests to it have ended early
 		case Unreachable(err):
 			if doubted = m; tries > 0 {
-				wake.Sleep(ctx, share(ctx, usualTiming().pause(tries), 4))
+				wake.Sleep(ctx, share(ctx, UsualTiming().pause(tries), 4))
 			}
 		default:
 			return err

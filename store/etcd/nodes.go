@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
-	"vipd/balancer/decode"
 	"vipd/balancer/snap"
 )
 
@@ -50,22 +48,31 @@ func (n *Node) Ready() string {
 	return NodeReady
 }
 
+// Registry reads and configures the nodes of a fleet. Its methods may be called by several goroutines at once.
+type Registry struct {
+	client *Client
+	keys   Keys
+}
+
+// NewRegistry returns a registry.
+func NewRegistry(c *Client) *Registry { return &Registry{c, c.keys} }
+
 // Nodes returns all nodes that exist or are configured, by name. Revision is the newest change of what all nodes follow. Removals of
 // endpoints and overrides leave nothing behind, so they count with the next change. It is 0 if the user may not read all that.
-func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
-	if nodes, err = w.Statuses(ctx); err != nil {
+func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
+	if nodes, err = r.Statuses(ctx); err != nil {
 		return nil, 0, err
 	}
-	if revision, err = w.newest(ctx); Forbidden(err) {
+	if revision, err = r.newest(ctx); Forbidden(err) {
 		return nodes, 0, nil
 	}
 	return nodes, revision, err
 }
 
 // newest returns the revision of the last change of what all nodes follow. The history is read because it knows of removed services.
-func (w *Writer) newest(ctx context.Context) (revision int64, err error) {
-	for _, s := range append(w.keys.scopes(""), folder(w.keys.prefix+historyFolder)) {
-		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
+func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
+	for _, s := range append(scopesOf(r.keys, ""), folder(r.keys.prefix+historyFolder)) {
+		answer, err := r.client.get(ctx, &etcdserverpb.RangeRequest{
 			Key: []byte(s.key), RangeEnd: []byte(s.end), Limit: 1, KeysOnly: true,
 			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
 		})
@@ -80,9 +87,9 @@ func (w *Writer) newest(ctx context.Context) (revision int64, err error) {
 }
 
 // Statuses returns the nodes as Nodes does, and looks at no other keys.
-func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
+func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 	byName := map[string]*Node{}
-	err = w.readFolder(ctx, nodeFolder, new(int64), func(rest string, kv *mvccpb.KeyValue) {
+	err = r.client.readFolder(ctx, nodeFolder, new(int64), func(rest string, kv *mvccpb.KeyValue) {
 		name, key, _ := strings.Cut(rest, "/")
 		if CheckNode(name) != nil || key == nodeConfig && isNote(kv.Value) {
 			return
@@ -103,8 +110,8 @@ func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 }
 
 // Published returns what the live nodes publish of themselves, without what can't be read.
-func (w *Writer) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
-	err = w.readFolder(ctx, hostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
+func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
+	err = r.client.readFolder(ctx, hostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
 		if n, _ := decodeHost(kv.Value, balancer.Origin{}); CheckNode(name) == nil && n != nil {
 			nodes = nodes.Set(balancer.NodeName(name), n.(*balancer.Node))
 		}
@@ -147,12 +154,12 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 
 // SetNode changes what a node is told: edit gets what it is told now (the zero value: nothing), and returns what it is to
 // be told. Fields that a newer version has written stay. It may be called again if another client writes at the same time.
-func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig) NodeConfig) (Result, error) {
+func (r *Registry) SetNode(ctx context.Context, name string, edit func(NodeConfig) NodeConfig) (Result, error) {
 	if err := CheckNode(name); err != nil {
 		return Result{}, err
 	}
-	key := w.keys.NodeConfig(name)
-	return w.edit(ctx, key, func(old []byte) (edited, error) {
+	key := r.keys.NodeConfig(name)
+	return r.client.edit(ctx, key, func(old []byte) (edited, error) {
 		fields, _ := ParseObject(old)
 		d, _ := decodeNodeConfig(fields, balancer.Origin{})
 		if d == nil {
@@ -165,12 +172,12 @@ func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig)
 		if next.Mode == d.Mode && next.Zone == d.Zone && next.Standby == d.Standby && fields != nil {
 			return edited{text: old}, nil
 		}
-		return next.text(fields, len(old) > 0)
+		return nodeText(next, fields, len(old) > 0)
 	})
 }
 
-// text writes c over the fields that are there. Where c takes back all that was set, only a note is left, if something was.
-func (c NodeConfig) text(fields map[string]any, was bool) (edited, error) {
+// nodeText writes c over the fields that are there. Where c takes back all that was set, only a note is left, if something was.
+func nodeText(c NodeConfig, fields map[string]any, was bool) (edited, error) {
 	if fields == nil {
 		fields = map[string]any{}
 	}
@@ -190,97 +197,5 @@ func (c NodeConfig) text(fields map[string]any, was bool) (edited, error) {
 		return edited{}, nil
 	}
 	text, err := encode(fields)
-	return edited{text, note}, err
-}
-
-// NodeConfig is what a node is told in etcd (nodes/NODE/config). It wins over the node's own file.
-type NodeConfig struct {
-	// Mode is the mode that the node is to use: auto, ipvs, iptables or userspace; "" means its file says it.
-	Mode string `toml:"mode" json:"mode,omitempty"`
-	// Zone is where the node is; "" means its file says it.
-	Zone string `toml:"zone" json:"zone,omitempty"`
-	// Standby: the node gives its VIPs with one owner away, and takes none.
-	Standby bool `toml:"standby" json:"standby,omitempty"`
-	// By and Reason say who set it last, and why.
-	By     string `toml:"by" json:"by,omitempty"`
-	Reason string `toml:"reason" json:"reason,omitempty"`
-}
-
-// Says reports whether the node is told anything. It is false for a note, which says who took its settings back.
-func (c NodeConfig) Says() bool { return c.Mode != "" || c.Zone != "" || c.Standby }
-
-// NodeLive says which daemon is there (nodes/NODE/live). It is written once, under the daemon's lease.
-type NodeLive struct {
-	// Version is that of the daemon.
-	Version string `json:"version"`
-	// Started is when it started.
-	Started time.Time `json:"started"`
-}
-
-// NodeStatus is how a node is (nodes/NODE/status), under the same lease.
-type NodeStatus struct {
-	// At is when the daemon wrote it. A status that says the same is not written again.
-	At time.Time `json:"at"`
-	// Version is that of the daemon.
-	Version string `json:"version"`
-	// Zone is where the node is.
-	Zone string `json:"zone,omitempty"`
-	// Mode is the mode in use, Wanted the configured one, Why the reason for what is in use. Fallback: it is not the one
-	// that should be.
-	Mode     string `json:"mode"`
-	Wanted   string `json:"wanted"`
-	Why      string `json:"why,omitempty"`
-	Fallback bool   `json:"fallback,omitempty"`
-	// Revision is etcd's, up to which services, endpoints and overrides are in the kernel.
-	Revision int64 `json:"revision"`
-	// Ready: the first complete state is in the kernel.
-	Ready bool `json:"ready"`
-	// Services, Frontends and Endpoints are how many there are; Pending are changes that are still to be made, Failing
-	// those that were refused.
-	Services  int `json:"services"`
-	Frontends int `json:"frontends"`
-	Endpoints int `json:"endpoints"`
-	Pending   int `json:"pending"`
-	Failing   int `json:"failing"`
-	// ProblemCount is the number of problems, Problems the first MaxNodeProblems of them, a sentence each.
-	ProblemCount int      `json:"problem_count"`
-	Problems     []string `json:"problems,omitempty"`
-	// Drains are the endpoints that drain, with the connections that they have left on this node; of more than MaxNodeDrains those with
-	// the most. DrainsOmitted is how many are not among them.
-	Drains        []NodeDrain `json:"drains,omitempty"`
-	DrainsOmitted int         `json:"drains_omitted,omitempty"`
-}
-
-// NodeDrain is an endpoint that drains on a node.
-type NodeDrain struct {
-	Service balancer.Name `json:"service"`
-	// Address is written as in the key of an override: ADDRESS or ADDRESS:PORT.
-	Address string `json:"address"`
-	// Active is the number of connections that it has there.
-	Active uint64 `json:"active"`
-}
-
-// MaxNodeProblems is how many problems a status names, and MaxNodeDrains how many endpoints that drain: etcd takes 1.5 MiB at once.
-const MaxNodeProblems, MaxNodeDrains = 20, 4000
-
-// Check says what is wrong with c; nil means nothing.
-func (c NodeConfig) Check() error {
-	if modes := balancer.ModeNames(); c.Mode != "" && !slices.Contains(modes, c.Mode) {
-		return fmt.Errorf("%q is not a mode: %q are possible%s", c.Mode, modes, decode.DidYouMean(c.Mode, modes))
-	}
-	return nil
-}
-
-// decodeNodeConfig reads the table of a node's configuration. It is nil if anything in it is an error, such as the mode of a
-// newer version.
-func decodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfig, []balancer.Problem) {
-	var c NodeConfig
-	problems := readTable(&c, fields, "", origin)
-	if err := c.Check(); err != nil {
-		problems = append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: origin, Field: "mode", Text: err.Error()})
-	}
-	if faulty(problems) {
-		return nil, problems
-	}
-	return &c, problems
+	return edited{text: text, note: note}, err
 }

@@ -40,10 +40,11 @@ func TestOutage(t *testing.T) {
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
 		t.Run(name, func(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
-			source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
+			timing := hastened()
 			if name == "refused" {
-				source.Silence(wait.Bound(0)) // which is no part of it, and on a busy machine would be another outage
+				timing.Silence = wait.Bound(0) // which is no part of it, and on a busy machine would be another outage
 			}
+			source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
 			f := follow(t, source)
 			before := f.wait("the first state", connected)
 			n := f.turns()
@@ -265,8 +266,7 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
-	source.Most(5)
+	source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
 	for i := range 4 {
@@ -278,8 +278,7 @@ func TestTooManyKeys(t *testing.T) {
 	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
 		t.Error("what was there before is not served")
 	}
-	second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
-	second.Most(5)
+	second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	if s := follow(t, second).wait("the refusal at the start", refused); s.Services.Len() != 0 || s.Revision != 0 {
 		t.Errorf("%d services of revision %d are served", s.Services.Len(), s.Revision)
 	}

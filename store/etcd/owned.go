@@ -21,6 +21,15 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
+// Admin reads who owns which VIP, and asks owners for what operators want. Its methods may be called by several goroutines at once.
+type Admin struct {
+	client *Client
+	keys   Keys
+}
+
+// NewAdmin returns an admin.
+func NewAdmin(c *Client) *Admin { return &Admin{c, c.keys} }
+
 // OwnedVIP is a VIP of which one host is the owner (hold = "one").
 type OwnedVIP struct {
 	Addr netip.Addr
@@ -47,21 +56,21 @@ type records struct {
 }
 
 // readOwnership reads all records at one revision, and leaves the key of heartbeats alone: most users may not read it.
-func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
+func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
 	request := &etcdserverpb.TxnRequest{}
 	for _, kind := range []failover.Kind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
-		folder := w.keys.Ownership(failover.Key{Kind: kind})
+		folder := o.keys.Ownership(failover.Key{Kind: kind})
 		request.Success = append(request.Success, read(&etcdserverpb.RangeRequest{Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder))}))
 	}
-	answer, err := w.transact(ctx, w.keys.prefix+ownershipFolder, request)
+	answer, err := o.client.transact(ctx, o.keys.prefix+ownershipFolder, request)
 	if err != nil {
 		return nil, err
 	}
 	r := &records{map[failover.Key]int64{}, map[string]failover.Member{}, map[string]failover.Session{}, map[netip.Addr]failover.Owner{}, map[netip.Addr]failover.Move{}, map[string]failover.Fence{}}
-	o := Ownership{keys: w.keys}
+	records := Ownership{keys: o.keys}
 	for _, part := range answer.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
-			if c, ok := o.change(kv, false); ok {
+			if c, ok := records.change(kv, false); ok {
 				r.add(c)
 			}
 		}
@@ -99,8 +108,8 @@ func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 
 // OwnedVIPs returns the VIPs that have or had an owner, and those that are to have one, in order. Weights are those of the nodes
 // that take part.
-func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
-	r, err := w.readOwnership(ctx)
+func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
+	r, err := o.readOwnership(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -155,8 +164,8 @@ func (r *records) cannot(name string, m failover.Member, a netip.Addr, force boo
 
 // MoveVIP asks the owner of a VIP to give it to another node; "" means to the best one. It returns who owns it when the owner has
 // done so or refused, and an error that says which.
-func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
-	r, err := w.readOwnership(ctx)
+func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
+	r, err := o.readOwnership(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -178,13 +187,13 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to
 		}
 		return owner.Node, fmt.Errorf("%s can't take %s: %s", m.To, a, why)
 	}
-	takeBack, err := w.askMove(ctx, a, m)
+	takeBack, err := o.askMove(ctx, a, m)
 	if err != nil {
 		return owner.Node, err
 	}
 	defer takeBack()
 	for {
-		r, err := w.readOwnership(ctx)
+		r, err := o.readOwnership(ctx)
 		switch {
 		case err == nil && r.owners[a].Node != owner.Node:
 			return r.owners[a].Node, nil
@@ -201,13 +210,13 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to
 
 // askMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
 // that the VIP does not move when no person expects it. takeBack ends it before.
-func (w *Writer) askMove(ctx context.Context, a netip.Addr, m failover.Move) (takeBack func(), err error) {
+func (o *Admin) askMove(ctx context.Context, a netip.Addr, m failover.Move) (takeBack func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	key := w.keys.Ownership(failover.Key{Kind: failover.Moves, Name: a.String()})
-	l, err := w.granted(ctx, key, max(time.Until(m.Until), MinTTL))
+	key := o.keys.Ownership(failover.Key{Kind: failover.Moves, Name: a.String()})
+	l, err := o.client.granted(ctx, key, max(time.Until(m.Until), MinTTL))
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +225,7 @@ func (w *Writer) askMove(ctx context.Context, a netip.Addr, m failover.Move) (ta
 		defer cancel()
 		_ = l.revoke(ctx) // else it ends by itself
 	}
-	if _, _, err := w.commit(ctx, key, nil, []*etcdserverpb.RequestOp{l.put(key, text)}); err != nil {
+	if _, _, err := o.client.commit(ctx, key, nil, []*etcdserverpb.RequestOp{l.put(key, text)}); err != nil {
 		takeBack()
 		return nil, err
 	}
@@ -224,10 +233,10 @@ func (w *Writer) askMove(ctx context.Context, a netip.Addr, m failover.Move) (ta
 }
 
 // LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.
-func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []failover.Owner, err error) {
-	ask := &etcdserverpb.RangeRequest{Key: []byte(w.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
+func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, most int) (all []failover.Owner, err error) {
+	ask := &etcdserverpb.RangeRequest{Key: []byte(o.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
 	for len(all) < most {
-		answer, err := w.get(ctx, ask)
+		answer, err := o.client.get(ctx, ask)
 		if is(err, rpctypes.ErrCompacted) || err == nil && len(answer.Kvs) == 0 {
 			return all, nil
 		}
@@ -235,9 +244,9 @@ func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []
 			return nil, err
 		}
 		kv := answer.Kvs[0]
-		var o failover.Owner
-		if json.Unmarshal(kv.Value, &o) == nil {
-			all = append(all, o)
+		var owner failover.Owner
+		if json.Unmarshal(kv.Value, &owner) == nil {
+			all = append(all, owner)
 		}
 		if kv.Version == 1 {
 			break // what comes before is of an earlier time at which it was owned
@@ -249,9 +258,9 @@ func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []
 
 // RekeyOwnership replaces the key of heartbeats in steps, with a pause behind each but the last: all hosts learn the next key; they sign
 // with it; they refuse the one before.
-func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error {
+func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	next := newSecret()
-	err := w.editSecrets(ctx, func(s secrets) (secrets, error) {
+	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if len(s.Key) == 0 {
 			return s, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
 		}
@@ -263,7 +272,7 @@ func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error 
 	if wake.Sleep(ctx, pause); ctx.Err() != nil {
 		return fmt.Errorf("hosts still sign heartbeats with the key before: run it again: %w", ctx.Err())
 	}
-	if err := w.editSecrets(ctx, func(s secrets) (secrets, error) {
+	if err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if !bytes.Equal(s.Previous, next) {
 			return s, errRekeyed
 		}
@@ -274,7 +283,7 @@ func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error 
 	if wake.Sleep(ctx, pause); ctx.Err() != nil {
 		return fmt.Errorf("hosts still accept the key before: run it again: %w", ctx.Err())
 	}
-	return w.editSecrets(ctx, func(s secrets) (secrets, error) {
+	return o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if !bytes.Equal(s.Key, next) {
 			return s, errRekeyed
 		}
@@ -285,12 +294,12 @@ func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error 
 var errRekeyed = errors.New("the key of heartbeats was replaced by another command meanwhile")
 
 // editSecrets changes the keys of heartbeats.
-func (w *Writer) editSecrets(ctx context.Context, change func(secrets) (secrets, error)) error {
-	_, err := w.edit(ctx, w.keys.secrets(), func(old []byte) (edited, error) {
+func (o *Admin) editSecrets(ctx context.Context, change func(secrets) (secrets, error)) error {
+	_, err := o.client.edit(ctx, o.keys.secrets(), func(old []byte) (edited, error) {
 		var s secrets
 		if len(old) > 0 {
 			if err := json.Unmarshal(old, &s); err != nil {
-				return edited{}, fmt.Errorf("reading %s: %w", w.keys.secrets(), err)
+				return edited{}, fmt.Errorf("reading %s: %w", o.keys.secrets(), err)
 			}
 		}
 		s, err := change(s)
@@ -304,8 +313,8 @@ func (w *Writer) editSecrets(ctx context.Context, change func(secrets) (secrets,
 }
 
 // Unregistered are the hosts that have a session, and don't follow etcd, as far as it knows.
-func (w *Writer) Unregistered(ctx context.Context) (nodes []string, err error) {
-	r, err := w.readOwnership(ctx)
+func (o *Admin) Unregistered(ctx context.Context) (nodes []string, err error) {
+	r, err := o.readOwnership(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -318,8 +327,8 @@ func (w *Writer) Unregistered(ctx context.Context) (nodes []string, err error) {
 }
 
 // Members returns the URLs of each member of etcd.
-func (w *Writer) Members(ctx context.Context) (all [][]string, err error) {
-	err = w.do(ctx, "the list of members", w.members.do, func(ctx context.Context, m *member) error {
+func (o *Admin) Members(ctx context.Context) (all [][]string, err error) {
+	err = o.client.do(ctx, "the list of members", o.client.members.do, func(ctx context.Context, m *member) error {
 		answer, err := m.client.MemberList(ctx)
 		if err != nil {
 			return err
@@ -337,7 +346,7 @@ const movePause = 20 * time.Millisecond
 
 // FenceNode states that a node is off, so that others take its VIPs without having its silence confirmed. It refuses to while
 // the node is registered, and where there is nothing of it: the name may be mistyped.
-func (w *Writer) FenceNode(ctx context.Context, node string, f failover.Fence) error {
+func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) error {
 	if err := CheckNode(node); err != nil {
 		return err
 	}
@@ -345,7 +354,7 @@ func (w *Writer) FenceNode(ctx context.Context, node string, f failover.Fence) e
 	if err != nil {
 		return err
 	}
-	r, err := w.readOwnership(ctx)
+	r, err := o.readOwnership(ctx)
 	if err != nil {
 		return err
 	}
@@ -353,9 +362,9 @@ func (w *Writer) FenceNode(ctx context.Context, node string, f failover.Fence) e
 		return fmt.Errorf("%s has no session in etcd, and no VIP waits for it: nodes with one are %s", node,
 			cmp.Or(strings.Join(slices.Sorted(maps.Keys(r.sessions)), ", "), "none"))
 	}
-	key := w.keys.Ownership(failover.Key{Kind: failover.Fences, Name: node})
-	alive := w.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: node})
-	_, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(alive, 0)}, []*etcdserverpb.RequestOp{put(key, text, 0)})
+	key := o.keys.Ownership(failover.Key{Kind: failover.Fences, Name: node})
+	alive := o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: node})
+	_, ok, err := o.client.commit(ctx, key, []*etcdserverpb.Compare{unchanged(alive, 0)}, []*etcdserverpb.RequestOp{put(key, text, 0)})
 	if err == nil && !ok {
 		err = fmt.Errorf("%s was registered in etcd less than 15 s ago: if it is off, try again then; if not, use \"vipctl node standby %s\"", node, node)
 	}

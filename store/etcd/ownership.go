@@ -21,16 +21,6 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-const ownershipFolder = "/ownership/"
-
-// Ownership returns the key of a record of who owns which VIP.
-func (k Keys) Ownership(of failover.Key) string {
-	return k.prefix + ownershipFolder + string(of.Kind) + "/" + of.Name
-}
-
-// secrets returns the key of the keys of heartbeats.
-func (k Keys) secrets() string { return k.prefix + ownershipFolder + "key" }
-
 // The times of Ownership. A question must be short: without a leader etcd drops it, and it is asked again.
 const (
 	ownershipCall    = 400 * time.Millisecond
@@ -53,7 +43,7 @@ type Ownership struct {
 	Standby func(on bool, by failover.Request)
 	Report  func(error)
 
-	writer *Writer
+	client *Client
 	// watched are the members for what is followed: a write that moves to another one ends no watch.
 	watched *members
 	// ready: the history that is followed is the one that was, and may be written to.
@@ -67,11 +57,11 @@ type Ownership struct {
 
 // NewOwnership returns what does nothing until Run. The error is one of the configuration.
 func NewOwnership(c Config, node string) (*Ownership, error) {
-	w, err := NewWriter(c)
+	etcd, err := NewClient(c)
 	if err = errors.Join(err, CheckNode(node)); err != nil {
 		return nil, err
 	}
-	return &Ownership{keys: w.keys, node: node, writer: w, watched: newMembers(c, w.keys), wake: wake.New()}, nil
+	return &Ownership{keys: etcd.keys, node: node, client: etcd, watched: newMembers(c, etcd.keys), wake: wake.New()}, nil
 }
 
 // MemberChanged has what Member returns written again.
@@ -100,7 +90,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 
 // denied is an error of etcd as people read it.
 func (o *Ownership) denied(err error) error {
-	return o.writer.config.denied(plain(unwrapped(err)), "read and write", o.keys.prefix+ownershipFolder)
+	return o.client.config.denied(plain(unwrapped(err)), "read and write", o.keys.prefix+ownershipFolder)
 }
 
 func (o *Ownership) attempt(run context.Context) error {
@@ -108,7 +98,7 @@ func (o *Ownership) attempt(run context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { o.watched.close(); _ = o.writer.Close() }() // which returns no error
+	defer func() { o.watched.close(); _ = o.client.Close() }() // which returns no error
 	ctx, cancel := context.WithCancelCause(run)
 	defer cancel(nil)
 	defer o.ready.Store(false)
@@ -148,7 +138,7 @@ func (o *Ownership) reach(ctx context.Context) (*member, error) {
 
 // register writes nodes/NODE under a lease.
 func (o *Ownership) register(ctx context.Context) (*lease, error) {
-	l, err := o.writer.granted(ctx, o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: o.node}), ownershipTTL)
+	l, err := o.client.granted(ctx, o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: o.node}), ownershipTTL)
 	if err == nil {
 		err = o.putMember(ctx, l)
 	}
@@ -159,7 +149,7 @@ func (o *Ownership) register(ctx context.Context) (*lease, error) {
 func (o *Ownership) putMember(ctx context.Context, l *lease) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
-	before, err := o.writer.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(l.key), KeysOnly: true})
+	before, err := o.client.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(l.key), KeysOnly: true})
 	if err != nil {
 		return err
 	}
@@ -171,7 +161,7 @@ func (o *Ownership) putMember(ctx context.Context, l *lease) error {
 	if len(before.Kvs) > 0 {
 		was = before.Kvs[0].ModRevision
 	}
-	_, ok, err := o.writer.commit(ctx, l.key, []*etcdserverpb.Compare{unchanged(l.key, was)}, []*etcdserverpb.RequestOp{l.put(l.key, text)})
+	_, ok, err := o.client.commit(ctx, l.key, []*etcdserverpb.Compare{unchanged(l.key, was)}, []*etcdserverpb.RequestOp{l.put(l.key, text)})
 	if err == nil && !ok {
 		err = errors.New(l.key + " has changed meanwhile")
 	}
@@ -179,7 +169,7 @@ func (o *Ownership) putMember(ctx context.Context, l *lease) error {
 }
 
 // load reads everything, as all members agree on it, and makes the key of heartbeats where there is none.
-func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, error) {
+func (o *Ownership) load(ctx context.Context, conn *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
 	secret := o.keys.secrets()
@@ -187,15 +177,15 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	if _, err := client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(secret), "=", 0)).
+	if _, err := conn.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(secret), "=", 0)).
 		Then(clientv3.OpPut(secret, string(fresh))).Commit(); err != nil {
 		return 0, err
 	}
-	both, err := client.Txn(ctx).Then(clientv3.OpGet(o.keys.prefix+ownershipFolder, clientv3.WithPrefix()),
+	both, err := conn.Txn(ctx).Then(clientv3.OpGet(o.keys.prefix+ownershipFolder, clientv3.WithPrefix()),
 		clientv3.OpGet(o.keys.NodeConfig(o.node))).Commit()
 	if err != nil {
-		if _, own := client.Get(ctx, o.keys.NodeConfig(o.node)); Forbidden(own) {
-			return 0, fmt.Errorf("%s may not read %s: give its role that right", o.writer.config.who(), o.keys.NodeConfig(o.node))
+		if _, own := conn.Get(ctx, o.keys.NodeConfig(o.node)); Forbidden(own) {
+			return 0, fmt.Errorf("%s may not read %s: give its role that right", o.client.config.who(), o.keys.NodeConfig(o.node))
 		}
 		return 0, err
 	}
@@ -342,7 +332,7 @@ func (o *Ownership) silent(ctx context.Context, m *member, progressed bool) erro
 	if _, err := m.client.Get(ctx, o.keys.NodeConfig(o.node), clientv3.WithCountOnly()); err == nil && !progressed {
 		o.proxied = true
 		return fmt.Errorf("etcd at %s answers, but not how far its watches have come, as its gRPC proxies do not: name etcd's members as endpoints",
-			strings.Join(o.writer.config.Endpoints, ", "))
+			strings.Join(o.client.config.Endpoints, ", "))
 	}
 	o.watched.leave(m)
 	return errors.New("etcd is silent")
@@ -392,7 +382,7 @@ func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outco
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
-	answer, repeated, err := o.writer.transactRepeated(ctx, o.keys.prefix+ownershipFolder, request)
+	answer, repeated, err := o.client.transactRepeated(ctx, o.keys.prefix+ownershipFolder, request)
 	switch never := (unsent{}); {
 	case errors.As(err, &never):
 		return failover.Unsent, 0, o.denied(err)
@@ -413,7 +403,7 @@ func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outco
 func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compare) bool {
 	key := o.keys.NodeConfig(o.node) // without any, a member answers what it knows
 	look := []*etcdserverpb.RequestOp{read(&etcdserverpb.RangeRequest{Key: []byte(key)})}
-	_, ok, err := o.writer.commit(ctx, key, conditions, look)
+	_, ok, err := o.client.commit(ctx, key, conditions, look)
 	return err == nil && ok
 }
 

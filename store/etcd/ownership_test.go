@@ -129,7 +129,7 @@ func takePart(t *testing.T, config etcd.Config, change ...func(*etcd.Ownership))
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	w, err := etcd.NewWriter(p.config)
+	w, err := etcd.NewStore(p.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w, err := etcd.NewWriter(config)
+	w, err := etcd.NewStore(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,11 +37,11 @@ func TestPlan(t *testing.T) {
 	_, _, kit := single(t, etcdkit.Options{})
 	w := newWriter(t, kit.config)
 	first := planOf(map[balancer.Name]string{"gone": "10.0.0.1", "same": "10.0.0.2", "moved": "10.0.0.3"})
-	if err := errors.Join(first.Read(t.Context(), w), first.Judge(t.Context()), first.Write(t.Context())); err != nil || len(first.Problems) > 0 {
+	if err := errors.Join(first.Read(t.Context(), w.Writer), first.Judge(t.Context()), first.Write(t.Context())); err != nil || len(first.Problems) > 0 {
 		t.Fatal(err, first.Problems)
 	}
 	p := planOf(map[balancer.Name]string{"gone": "", "same": "10.0.0.2", "moved": "10.0.0.4", "new": "10.0.0.1"})
-	if err := errors.Join(p.Read(t.Context(), w), p.Judge(t.Context()), p.Write(t.Context())); err != nil || len(p.Problems) > 0 {
+	if err := errors.Join(p.Read(t.Context(), w.Writer), p.Judge(t.Context()), p.Write(t.Context())); err != nil || len(p.Problems) > 0 {
 		t.Fatal(err, p.Problems)
 	}
 	if got, want := outcomes(p), "moved updated <nil>\nnew created <nil>\nsame unchanged <nil>\ngone removed <nil>\n"; got != want {
@@ -61,11 +61,11 @@ func TestPlanJudges(t *testing.T) {
 	_, _, kit := single(t, etcdkit.Options{})
 	w := newWriter(t, kit.config)
 	first := planOf(map[balancer.Name]string{"web": "10.0.0.1"})
-	if err := errors.Join(first.Read(t.Context(), w), first.Judge(t.Context()), first.Write(t.Context())); err != nil {
+	if err := errors.Join(first.Read(t.Context(), w.Writer), first.Judge(t.Context()), first.Write(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	p := planOf(map[balancer.Name]string{"rival": "10.0.0.1", "poor": "auto:green"})
-	if err := errors.Join(p.Read(t.Context(), w), p.Judge(t.Context())); err != nil {
+	if err := errors.Join(p.Read(t.Context(), w.Writer), p.Judge(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	want := map[balancer.Name]string{
@@ -91,11 +91,11 @@ func TestPlanOvertaken(t *testing.T) {
 	_, _, kit := single(t, etcdkit.Options{})
 	w, other := newWriter(t, kit.config), newWriter(t, kit.config)
 	p := planOf(map[balancer.Name]string{"changed": "10.0.0.1", "claimed": "10.0.0.2", "free": "10.0.0.3", "agreed": "10.0.0.4"})
-	if err := errors.Join(p.Read(t.Context(), w), p.Judge(t.Context())); err != nil {
+	if err := errors.Join(p.Read(t.Context(), w.Writer), p.Judge(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	faster := planOf(map[balancer.Name]string{"changed": "10.0.0.9", "thief": "10.0.0.2", "agreed": "10.0.0.4"})
-	if err := errors.Join(faster.Read(t.Context(), other), faster.Write(t.Context()), p.Write(t.Context())); err != nil {
+	if err := errors.Join(faster.Read(t.Context(), other.Writer), faster.Write(t.Context()), p.Write(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range p.Steps {

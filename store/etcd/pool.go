@@ -64,21 +64,6 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 	return nil
 }
 
-// decodePoolPolicy reads what a pool says of its addresses. The pool is nil if anything of that is an error; what is wrong with
-// its networks is told to who allocates, see Pools.
-func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
-	p := &balancer.Pool{Name: name, Origin: origin}
-	_ = decode.Into(p, fields) // the networks; the rest is told below
-	rest := maps.Clone(fields)
-	delete(rest, "cidrs")
-	policy, problems := balancer.DecodeVIPPolicy(rest, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
-	if faulty(problems) {
-		return nil, problems
-	}
-	p.VIPPolicy = policy
-	return p, problems
-}
-
 // decodePool reads a pool.
 func decodePool(name string, text []byte, revision int64) *pool {
 	p := &pool{name: name, revision: revision}

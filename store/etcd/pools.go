@@ -125,8 +125,8 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 		op = put(key, text, 0)
 	}
 	ifs := []*etcdserverpb.Compare{unchanged(key, old.revision), notSince(folder(w.keys.prefix+vipFolder), b.revision)}
-	at, ok, err := w.commit(ctx, key, ifs, []*etcdserverpb.RequestOp{op})
-	return Result{at, ok}, ok, err
+	at, ok, err := w.client.commit(ctx, key, ifs, []*etcdserverpb.RequestOp{op})
+	return Result{Revision: at, Changed: ok}, ok, err
 }
 
 // mostNamed is how many addresses an error names.

@@ -33,7 +33,7 @@ func cidrs(texts ...string) (out []netip.Prefix) {
 	return out
 }
 
-func setPool(t *testing.T, w *etcd.Writer, name string, networks ...string) {
+func setPool(t *testing.T, w *etcd.Store, name string, networks ...string) {
 	t.Helper()
 	if _, err := w.SetPool(t.Context(), name, cidrs(networks...)); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ const (
 
 // Presence returns one that has not done anything yet. The node is gone ttl after the end of a daemon that could not say
 // so, rounded up to seconds.
-func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Presence, error) {
+func (r *Registry) Presence(node string, live NodeLive, ttl time.Duration) (*Presence, error) {
 	if err := CheckNode(node); err != nil {
 		return nil, err
 	}
@@ -61,11 +61,11 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	if err != nil {
 		return nil, err
 	}
-	lease, err := w.newLease(w.keys.NodeLive(node), ttl)
+	lease, err := r.client.newLease(r.keys.NodeLive(node), ttl)
 	if err != nil {
 		return nil, err
 	}
-	p := &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), hostKey: w.keys.Host(node), live: text, wake: wake.New()}
+	p := &Presence{lease: lease, statusKey: r.keys.NodeStatus(node), hostKey: r.keys.Host(node), live: text, wake: wake.New()}
 	lease.what += " or " + p.statusKey
 	return p, nil
 }

@@ -64,7 +64,7 @@ type present struct {
 	stop func()
 }
 
-func appear(t *testing.T, w *etcd.Writer, node, version string, ttl time.Duration) *present {
+func appear(t *testing.T, w *etcd.Store, node, version string, ttl time.Duration) *present {
 	t.Helper()
 	p, err := w.Presence(node, etcd.NodeLive{Version: version, Started: time.Now()}, ttl)
 	if err != nil {

@@ -138,7 +138,7 @@ func TestProxyRegistrar(t *testing.T) {
 	t.Parallel()
 	_, _, p, config := proxied(t, etcdkit.Options{})
 	config.Username = "registrar"
-	w, err := etcd.NewWriter(config)
+	w, err := etcd.NewStore(config)
 	if err != nil {
 		t.Fatal(err)
 	}

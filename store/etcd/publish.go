@@ -9,7 +9,7 @@ import (
 
 // due is when something is to be published.
 func (w *watching) due() time.Time {
-	due := w.timing.now().Add(tick)
+	due := w.timing.Now().Add(tick)
 	earlier := func(t time.Time) {
 		if !t.IsZero() && t.Before(due) {
 			due = t
@@ -41,7 +41,7 @@ func (w *watching) unread() bool { return w.state.revision == 0 && w.reading != 
 
 // changed notes that there may be something to publish.
 func (w *watching) changed() {
-	w.last = w.timing.now()
+	w.last = w.timing.Now()
 	if w.first.IsZero() {
 		w.first = w.last
 	}
@@ -49,7 +49,7 @@ func (w *watching) changed() {
 
 // tell publishes what there is to publish.
 func (w *watching) tell() {
-	now := w.timing.now()
+	now := w.timing.Now()
 	if end := w.refillEnd(); w.connected && !end.IsZero() && !now.Before(end) {
 		w.wiped = nil
 	}

@@ -15,7 +15,7 @@ func TestRefillAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, revision: 7}, everTold: true}
-	now := s.timing.now()
+	now := s.timing.Now()
 	ended := now.Add(-time.Hour)
 	w.wiped = &wiped{state: state{keys: s.keys, revision: 5}, first: ended, last: ended}
 	w.awaySince = ended

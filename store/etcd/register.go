@@ -39,7 +39,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	if err := w.checkEndpoint(id, endpoint); err != nil {
 		return nil, err
 	}
-	lease, err := w.newLease(w.keys.Endpoint(id), ttl)
+	lease, err := w.client.newLease(w.keys.Endpoint(id), ttl)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (r *Registrar) register(ctx context.Context) error {
 	// The end of Run does not cut it short: what is there without our knowing it would not be drained.
 	ctx, cancel := r.lease.limit(context.WithoutCancel(ctx))
 	defer cancel()
-	revision, _, err := r.lease.writer.commit(ctx, r.lease.key, nil, []*etcdserverpb.RequestOp{op})
+	revision, _, err := r.lease.client.commit(ctx, r.lease.key, nil, []*etcdserverpb.RequestOp{op})
 	if err == nil {
 		r.placed, r.stale, r.lease.revision = true, false, revision
 	}
@@ -143,6 +143,6 @@ func (r *Registrar) Leave(ctx context.Context) error {
 	if r.lease.id == 0 {
 		return nil // nothing of it is there
 	}
-	_, _, err := r.lease.writer.commit(ctx, r.lease.key, []*etcdserverpb.Compare{r.lease.ours(r.lease.key)}, []*etcdserverpb.RequestOp{remove(r.lease.key)})
+	_, _, err := r.lease.client.commit(ctx, r.lease.key, []*etcdserverpb.Compare{r.lease.ours(r.lease.key)}, []*etcdserverpb.RequestOp{remove(r.lease.key)})
 	return err
 }

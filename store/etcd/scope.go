@@ -3,16 +3,14 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"vipd/balancer"
 )
 
 // scope is a folder or a single key that is read and followed.
@@ -27,9 +25,9 @@ type scope struct {
 // folder is all keys that begin with key, which ends in /.
 func folder(key string) scope { return scope{key: key, end: clientv3.GetPrefixRangeEnd(key)} }
 
-// scopes are what a Source follows: those that are needed first, then what some roles may not read. Node is whose
+// scopesOf returns what a Source follows: those that are needed first, then what some roles may not read. Node is whose
 // configuration is read too; "" means none is.
-func (k Keys) scopes(node string) []scope {
+func scopesOf(k Keys, node string) []scope {
 	vips := folder(k.prefix + vipFolder)
 	vips.without = `services whose vips say "auto" keep the addresses that were read before`
 	policies, pools := folder(k.prefix+policyFolder), folder(k.prefix+poolFolder)
@@ -52,28 +50,6 @@ func (s scope) holds(key string) bool {
 		return key == s.key
 	}
 	return key >= s.key && key < s.end
-}
-
-// troubleKey is where a missing right to read the scope is kept among the troubles: a key that can't be written.
-func (s scope) troubleKey() rawKey { return rawKey(s.key + "\x00denied") }
-
-// denied is the problem of who may not read the scope.
-func (s scope) denied(c Config) *record {
-	return &record{key: s.key, problems: []balancer.Problem{{
-		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: s.key},
-		Text: fmt.Sprintf("%s may not read it: give its role that right; until then %s", c.who(), s.without),
-	}}}
-}
-
-// deny tells which scopes may not be read, and that the others may.
-func (s *state) deny(all, denied []scope, c Config) {
-	for _, each := range all {
-		if slices.Contains(denied, each) {
-			s.trouble(each.troubleKey(), each.denied(c))
-		} else {
-			s.trouble(each.troubleKey(), &record{})
-		}
-	}
 }
 
 // asker is how keys are asked for.
@@ -108,4 +84,16 @@ func readScope(
 // Forbidden reports whether err says that a right in etcd is missing.
 func Forbidden(err error) bool {
 	return is(err, rpctypes.ErrPermissionDenied) || is(err, rpctypes.ErrUserEmpty)
+}
+
+// readFolder reads a folder, all at one revision.
+func (c *Client) readFolder(ctx context.Context, name string, revision *int64, each func(string, *mvccpb.KeyValue)) error {
+	limit := UsualTiming().PageKeys
+	all := folder(c.keys.prefix + name)
+	return readScope(ctx, c.get, all, &limit, revision, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			each(strings.TrimPrefix(string(kv.Key), all.key), kv)
+		}
+		return nil
+	})
 }

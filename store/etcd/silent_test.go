@@ -22,14 +22,14 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	two := strings.Replace(one, "127.0.0.1", "localhost", 1)
 	config := Config{Endpoints: []string{one, two}, Prefix: "/vipd"}
 	keys := Keys{prefix: "/vipd"}
-	timing := usualTiming()
-	timing.hasten()
+	timing := UsualTiming()
+	timing.Ask = 50 * time.Millisecond
 	var silent, calls atomic.Int64
-	timing.now = func() time.Time { // once silent, a clock in which each step is longer than a watch may be silent
+	timing.Now = func() time.Time { // once silent, a clock in which each step is longer than a watch may be silent
 		return time.Now().Add(time.Duration(silent.Load()*calls.Add(1)) * 10 * time.Second)
 	}
 	messages := make(chan message)
-	l := newLink(config, keys, keys.scopes(""), timing, slog.New(slog.DiscardHandler), messages)
+	l := newLink(config, keys, scopesOf(keys, ""), timing, slog.New(slog.DiscardHandler), messages)
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(t.Context())

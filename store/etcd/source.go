@@ -37,6 +37,8 @@ type Options struct {
 	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
 	// Default 2s.
 	Patience time.Duration
+	// Timing has the intervals of the connection. If nil, they are the usual ones.
+	Timing *Timing
 }
 
 const (
@@ -53,7 +55,7 @@ type Source struct {
 	options  Options
 	keys     Keys
 	file     *statedir.File
-	timing   timing
+	timing   Timing
 	defaults chan map[string]any
 
 	running sync.Mutex // held while Watch runs
@@ -88,9 +90,11 @@ func New(o Options) (*Source, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
+	usual := UsualTiming()
+	o.Timing = cmp.Or(o.Timing, &usual)
 	keys, err := NewKeys(o.Prefix)
 	file := o.StateDir.File(cacheName, "the last good state of etcd is not kept", statedir.Large)
-	return &Source{options: o, keys: keys, file: file, timing: usualTiming(), defaults: make(chan map[string]any, 1)}, err
+	return &Source{options: o, keys: keys, file: file, timing: *o.Timing, defaults: make(chan map[string]any, 1)}, err
 }
 
 // SetDefaults exchanges the fields of services that don't set them. It does not wait until that is published.
@@ -123,12 +127,12 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	messages := make(chan message, 16)
-	scopes := s.keys.scopes(s.options.Node)
+	scopes := scopesOf(s.keys, s.options.Node)
 	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	l.inspects = true
 	w := &watching{
 		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
-		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, awaySince: s.timing.now(),
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, awaySince: s.timing.Now(),
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -192,7 +196,7 @@ func (w *watching) loop(ctx context.Context, messages <-chan message) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(max(0, w.due().Sub(w.timing.now())))
+		timer.Reset(max(0, w.due().Sub(w.timing.Now())))
 		select {
 		case <-ctx.Done():
 			return
@@ -251,9 +255,9 @@ func (w *watching) takeAway(err error) {
 	w.reading, w.met = nil, nil
 	if w.connected {
 		w.options.Connection(w.state.revision, err)
-		w.connected, w.awaySince = false, w.timing.now()
+		w.connected, w.awaySince = false, w.timing.Now()
 	}
-	if w.err == nil || w.timing.now().Sub(w.told) > w.timing.errorPause {
+	if w.err == nil || w.timing.Now().Sub(w.told) > w.timing.ErrorPause {
 		w.err = err
 		if !w.published.Connected && w.everTold {
 			w.changed()
@@ -263,7 +267,7 @@ func (w *watching) takeAway(err error) {
 
 // takePage takes in a page of a full reading.
 func (w *watching) takePage(m message) {
-	now := w.timing.now()
+	now := w.timing.Now()
 	for _, r := range w.reader.records(m.page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
 		w.met[rawKey(r.key)] = true
 		w.reading.put(r, now)
@@ -272,7 +276,7 @@ func (w *watching) takePage(m message) {
 
 // takeAll ends a full reading: what was not met is gone, unless it may not be read.
 func (w *watching) takeAll(m message) {
-	now := w.timing.now()
+	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
 	for key, r := range w.state.records.All() {
 		denied := func(s scope) bool { return s.holds(string(key)) }
@@ -309,7 +313,7 @@ func (w *watching) serviceOf(key rawKey) balancer.Name {
 }
 
 func (w *watching) takeEvents(m message) {
-	now := w.timing.now()
+	now := w.timing.Now()
 	before := w.state.services
 	services := map[balancer.Name]bool{}
 	for _, e := range m.events {
@@ -334,7 +338,7 @@ func (w *watching) takeEvents(m message) {
 }
 
 func (w *watching) settle(services map[balancer.Name]bool) {
-	now := w.timing.now()
+	now := w.timing.Now()
 	for name := range services {
 		if name != "" {
 			w.state.settle(name, now)
@@ -345,7 +349,7 @@ func (w *watching) settle(services map[balancer.Name]bool) {
 
 // pass does what comes with time.
 func (w *watching) pass() {
-	now, services := w.timing.now(), map[balancer.Name]bool{}
+	now, services := w.timing.Now(), map[balancer.Name]bool{}
 	for name, a := range w.state.absences.All() {
 		if !a.due.IsZero() && !now.Before(a.due) {
 			services[name] = true
@@ -359,7 +363,7 @@ func (w *watching) pass() {
 // redefault reads all services again.
 func (w *watching) redefault(defaults map[string]any) {
 	w.reader.defaults = defaults
-	now := w.timing.now()
+	now := w.timing.Now()
 	redo := func(s *state) {
 		for _, r := range s.records.All() {
 			if r.kind == serviceKind {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -324,4 +325,16 @@ func TestProblemsAreBounded(t *testing.T) {
 	if last := problems[len(problems)-1]; len(problems) != mostProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
 		t.Errorf("%d problems, the last %v", len(problems), last)
 	}
+}
+
+// jumped returns t with another wall time and the same monotonic one, which nothing but a jump of the clock makes.
+func jumped(t time.Time, seconds int64) time.Time {
+	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time in Go's time.go).
+	type layout struct {
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	}
+	(*layout)(unsafe.Pointer(&t)).wall += uint64(seconds) << 30
+	return t
 }

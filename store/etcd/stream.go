@@ -45,7 +45,7 @@ func (l *link) follow(ctx context.Context) error {
 	// A member that has lost the others ends the stream, instead of saying nothing.
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
-	reaching, stop := context.WithTimeout(ctx, l.timing.call)
+	reaching, stop := context.WithTimeout(ctx, l.timing.Call)
 	m, err := l.members.reach(reaching, nil)
 	stop()
 	if err != nil {
@@ -55,7 +55,7 @@ func (l *link) follow(ctx context.Context) error {
 	if err != nil {
 		return plain(err)
 	}
-	s := &stream{link: l, watch: watch, began: l.timing.now(), size: total(l.scopes)}
+	s := &stream{link: l, watch: watch, began: l.timing.Now(), size: total(l.scopes)}
 	s.create()
 	var asking sync.WaitGroup
 	asking.Go(func() { cancel(s.ask(ctx, l.reread)) })
@@ -91,7 +91,7 @@ func (l *link) follow(ctx context.Context) error {
 }
 
 // now is the time since the stream began.
-func (s *stream) now() int64 { return int64(s.timing.now().Sub(s.began)) }
+func (s *stream) now() int64 { return int64(s.timing.Now().Sub(s.began)) }
 
 // create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
 func (s *stream) create() {
@@ -113,15 +113,15 @@ func (s *stream) create() {
 
 // ask asks how far etcd is, now and then, and returns why the stream should end; nil means it has ended.
 func (s *stream) ask(ctx context.Context, reread time.Time) error {
-	knock := s.began.Add(s.timing.knock)
-	behindProxy := s.timing.proxyReread/2 + rand.N(s.timing.proxyReread) + time.Duration(s.size)*rereadKey
+	knock := s.began.Add(s.timing.Knock)
+	behindProxy := s.timing.ProxyReread/2 + rand.N(s.timing.ProxyReread) + time.Duration(s.size)*rereadKey
 	for {
-		wake.Sleep(ctx, s.timing.ask*9/10+rand.N(s.timing.ask/5))
-		proven, now := s.proven.Load(), s.timing.now()
+		wake.Sleep(ctx, s.timing.Ask*9/10+rand.N(s.timing.Ask/5))
+		proven, now := s.proven.Load(), s.timing.Now()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case proven != handing && time.Duration(s.now()-proven) > s.timing.silence:
+		case proven != handing && time.Duration(s.now()-proven) > s.timing.Silence:
 			return errSilent
 		case now.After(reread), s.proxied.Load() && now.After(s.began.Add(behindProxy)):
 			return errReread
@@ -129,7 +129,7 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 			if err := s.knock(ctx); err != nil {
 				return err
 			}
-			knock = now.Add(s.timing.knock)
+			knock = now.Add(s.timing.Knock)
 		}
 		if err := s.prove(ctx); err != nil {
 			return err
@@ -144,7 +144,7 @@ const rereadKey = 10 * time.Millisecond
 // prove asks how far etcd is, as all members agree on it, and then the watches. If the member that these are on does not answer, the
 // question moves to another one, which ends the stream. If none answers, the stream becomes silent.
 func (s *stream) prove(ctx context.Context) error {
-	answer, err := s.get(ctx, s.timing.call, &etcdserverpb.RangeRequest{Key: []byte(s.scopes[0].key)})
+	answer, err := s.get(ctx, s.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(s.scopes[0].key)})
 	switch {
 	case Forbidden(err):
 		return errReread // which reports that
@@ -180,7 +180,7 @@ func (s *stream) knock(ctx context.Context) error {
 		if f.denied {
 			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.end), true, true
 		}
-		_, err := s.get(ctx, s.timing.call, request)
+		_, err := s.get(ctx, s.timing.Call, request)
 		if f.denied && err == nil || !f.denied && Forbidden(err) {
 			return errReread
 		}
@@ -277,7 +277,7 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 	if !s.tell(ctx, message{events: answer.Events, revision: last}) {
 		return ctx.Err()
 	}
-	if n := total(s.scopes); n > s.timing.mostKeys {
+	if n := total(s.scopes); n > s.timing.MostKeys {
 		s.full = true
 		return s.tooMany(n)
 	}

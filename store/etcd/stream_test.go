@@ -22,8 +22,8 @@ func TestWatchProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		messages := make(chan message, 10)
-		l := newLink(Config{}, keys, keys.scopes(""), usualTiming(), nil, messages)
-		s := &stream{link: l, created: -3, began: l.timing.now()}
+		l := newLink(Config{}, keys, scopesOf(keys, ""), UsualTiming(), nil, messages)
+		s := &stream{link: l, created: -3, began: l.timing.Now()}
 		l.scopes[1].denied = true
 		for i := range l.scopes {
 			l.scopes[i].next = 10

@@ -1,20 +1,34 @@
 package etcd
 
 import (
+	"net"
+	"sync"
 	"testing"
+	"time"
+
+	"context"
 
 	"vipd/balancer/failover"
 )
 
-// TestWriteOfOwnershipIsUnsent: where a connection is being made for somebody else, which takes as long as etcd does, a transaction of an
-// owner waits no longer than it may, and is known not to have been sent.
+// TestWriteOfOwnershipIsUnsent lets a transaction wait for a member of etcd that never answers. It waits no longer than it may, and is
+// known not to have been sent.
 func TestWriteOfOwnershipIsUnsent(t *testing.T) {
-	o, err := NewOwnership(Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}, "n")
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // which accepts no connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	o, err := NewOwnership(Config{Endpoints: []string{"http://" + ln.Addr().String()}, Prefix: "/vipd"}, "n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.ready.Store(true)
-	o.writer.members.choosing <- struct{}{}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	running.Go(func() { _, _ = o.client.members.reach(ctx, nil) }) // as somebody else does
 	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
 		t.Errorf("got %v, %v", outcome, err)
 	}

@@ -3,6 +3,7 @@ package etcd
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,8 @@ const (
 	// MaxEndpoints is how many endpoints a service may have apart from its own text, and how many overrides. The
 	// oldest count.
 	MaxEndpoints = 10_000
+	// MaxAllocated is how many addresses of pools a service may have.
+	MaxAllocated = 32
 	// maxKeys bounds all keys together.
 	maxKeys = 1_000_000
 )
@@ -138,6 +141,21 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 		*at = at.UTC()
 	}
 	return &o, problems
+}
+
+// decodePoolPolicy reads what a pool says of its addresses. The pool is nil if anything of that is an error; what is wrong with
+// its networks is told to who allocates, see Pools.
+func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
+	p := &balancer.Pool{Name: name, Origin: origin}
+	_ = decode.Into(p, fields) // the networks; the rest is told below
+	rest := maps.Clone(fields)
+	delete(rest, "cidrs")
+	policy, problems := balancer.DecodeVIPPolicy(rest, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
+	if faulty(problems) {
+		return nil, problems
+	}
+	p.VIPPolicy = policy
+	return p, problems
 }
 
 // encode writes a value for people to read: on one line per entry, names sorted.

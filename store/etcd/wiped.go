@@ -7,9 +7,6 @@ import (
 	"vipd/balancer"
 )
 
-// refillTime is how long no service may come until what another history has counts.
-const refillTime = 30 * time.Second
-
 // wiped is what was followed until etcd turned out to have another history, without some of the services: it was wiped, and may be
 // half written again, or was restored from something that lacks them. Users who remove all services do so in the history that is
 // followed, and nothing is held back then. What was there stays in use until the new history has services, and no more have come
@@ -66,7 +63,7 @@ func (w *watching) refilled() {
 	if w.wiped == nil || w.state.services.Len() == 0 {
 		return
 	}
-	w.wiped.last = w.timing.now()
+	w.wiped.last = w.timing.Now()
 	if w.wiped.first.IsZero() {
 		w.wiped.first = w.wiped.last
 	}
@@ -77,7 +74,7 @@ func (w *watching) refillEnd() time.Time {
 	if w.wiped == nil || w.wiped.first.IsZero() {
 		return time.Time{}
 	}
-	end, latest := w.wiped.last.Add(w.timing.refill), w.wiped.first.Add(w.timing.longestRefill)
+	end, latest := w.wiped.last.Add(w.timing.Refill), w.wiped.first.Add(w.timing.LongestRefill)
 	if latest.Before(end) {
 		return latest
 	}

@@ -8,13 +8,29 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"vipd/balancer"
-	"vipd/store"
 )
+
+// Writer writes services and what belongs to them, and reads what there is. Each service is one transaction. Its
+// methods may be called by several goroutines at once.
+type Writer struct {
+	client *Client
+	keys   Keys
+
+	bookMu sync.Mutex // guards book
+	book   *book      // nil means it has to be read
+
+	claimsMu sync.Mutex // guards claims
+	claims   ownClaims
+}
+
+// NewWriter returns a writer.
+func NewWriter(c *Client) *Writer { return &Writer{client: c, keys: c.keys} }
 
 // Change is what is to become of a service.
 type Change struct {
@@ -42,13 +58,6 @@ type Change struct {
 
 // Any is the Base of a change that goes ahead whatever is there.
 const Any int64 = -1
-
-// Result is what came of a change.
-type Result struct {
-	// Revision is that of the write; where nothing was to be changed, that of the definition.
-	Revision int64
-	Changed  bool
-}
 
 // ConflictError says that a service was changed since it was read.
 type ConflictError struct {
@@ -89,48 +98,11 @@ type Stored struct {
 // Service reads one service. It is nil where there is none.
 func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, error) {
 	key := w.keys.Service(name)
-	answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+	answer, err := w.client.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
 	if err != nil || len(answer.Kvs) == 0 {
 		return nil, err
 	}
 	return stored(answer.Kvs[0], name), nil
-}
-
-// Read reads everything at one revision, as a Source would publish it first. Defaults are those of the reader.
-func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snapshot, error) {
-	s := state{keys: w.keys}
-	r := reader{keys: w.keys, defaults: defaults}
-	limit, now := usualTiming().pageKeys, time.Now()
-	var denied []scope
-	scopes := w.keys.scopes("")
-	for _, scope := range scopes {
-		err := readScope(ctx, w.get, scope, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
-			if s.records.Len() > maxKeys {
-				return fmt.Errorf("there are more than %d keys below %s: no more are possible", maxKeys, w.keys.prefix)
-			}
-			for _, record := range r.records(answer.Kvs, func(string) *record { return nil }) {
-				s.put(record, now)
-			}
-			return nil
-		})
-		switch {
-		case scope.optional() && Forbidden(err):
-			denied = append(denied, scope)
-		case err != nil:
-			return store.Snapshot{}, err
-		}
-	}
-	s.deny(scopes, denied, w.config)
-	for folder := range s.counts.Keys() {
-		subject, _ := w.keys.parse(string(folder)) // a folder is the key of nothing, but names its service
-		s.settle(subject.of, now)
-	}
-	for h := range s.held.Keys() {
-		s.settle(h.of, now)
-	}
-	out := s.snapshot()
-	out.Problems, out.Connected = s.problems(), true
-	return out, nil
 }
 
 // mostTries is how often a change is tried again while others write: the same definition, or, far more often,
@@ -175,7 +147,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 			w.doubt()
 		}
 		if err != nil || ok {
-			return Result{at, ok}, err
+			return Result{Revision: at, Changed: ok}, err
 		}
 		if last != revision {
 			last = revision
@@ -252,14 +224,14 @@ func (w *Writer) write(
 	// More than a service may hold: they were written by hand.
 	for ; len(vips.free) > mostFreed; vips.free = vips.free[mostFreed:] {
 		ifs, then := allocation{free: vips.free[:mostFreed]}.ops(w.keys, c.Name)
-		if _, ok, err := w.commit(ctx, w.keys.prefix+vipFolder, append(ifs, same), then); err != nil || !ok {
+		if _, ok, err := w.client.commit(ctx, w.keys.prefix+vipFolder, append(ifs, same), then); err != nil || !ok {
 			return 0, false, err
 		}
 	}
 	ifs, then := vips.ops(w.keys, c.Name)
 	ifs = append(ifs, same)
 	if c.Fields == nil && before == nil {
-		return w.commit(ctx, w.keys.prefix+vipFolder, ifs, then) // it was removed by hand, and has left them
+		return w.client.commit(ctx, w.keys.prefix+vipFolder, ifs, then) // it was removed by hand, and has left them
 	}
 	entry, more, err := w.record(c, text, before, past)
 	if err != nil {
@@ -275,13 +247,13 @@ func (w *Writer) write(
 	}
 	for n := fitting(loose); n < len(loose); n = fitting(loose) {
 		// The service goes last: where this does not come to its end, it can be removed again.
-		if _, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{same}, nested(loose[:n])); err != nil || !ok {
+		if _, ok, err := w.client.commit(ctx, key, []*etcdserverpb.Compare{same}, nested(loose[:n])); err != nil || !ok {
 			return 0, false, err
 		}
 		loose = loose[n:]
 	}
 	then = append(append(then, nested(loose)...), remove(key), removeAll(w.keys.overridesOf(c.Name)))
-	return w.commit(ctx, key, ifs, then)
+	return w.client.commit(ctx, key, ifs, then)
 }
 
 // claim commits a change, which may bring about claims.
@@ -290,10 +262,10 @@ func (w *Writer) claim(
 ) (int64, bool, error) {
 	what := w.keys.Service(c.Name)
 	if !claims {
-		return w.commit(ctx, what, ifs, then)
+		return w.client.commit(ctx, what, ifs, then)
 	}
 	unclaimed, write, otherwise := w.claimOps(c.Name, c.Checked)
-	answer, err := w.transact(ctx, what+" or "+w.keys.prefix+claimFolder, &etcdserverpb.TxnRequest{
+	answer, err := w.client.transact(ctx, what+" or "+w.keys.prefix+claimFolder, &etcdserverpb.TxnRequest{
 		Compare: append(ifs, unclaimed...), Success: append(then, write...), Failure: otherwise,
 	})
 	switch {
@@ -327,15 +299,11 @@ func conflict(name balancer.Name, revision int64, past []Entry) error {
 	return e
 }
 
-// noteTTL is how long etcd keeps a note, which says who took an override or a node's settings back: long enough for every
-// node that reaches etcd to read it, and to put it into its events.
-const noteTTL = time.Minute
-
 // EditOverride changes the override of a target: edit gets a copy of it (the zero value if there is none), and returns the
 // new one, nil for none. A note (one that sets nothing) is under a lease of noteTTL. Edit may be called again if another
 // client writes at the same time.
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (Result, error) {
-	return w.edit(ctx, w.keys.Override(t), func(text []byte) (edited, error) {
+	return w.client.edit(ctx, w.keys.Override(t), func(text []byte) (edited, error) {
 		var old balancer.Override
 		says, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, text, balancer.Origin{}, nil)
 		was, _ := says.(*balancer.Override)
@@ -349,64 +317,7 @@ func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(
 			return edited{text: text}, nil
 		default:
 			text, err := encode(next)
-			return edited{text, !next.Says()}, err
+			return edited{text: text, note: !next.Says()}, err
 		}
 	})
-}
-
-// edited is the new value of a key: nil removes the key, and a note is under a lease.
-type edited struct {
-	text []byte
-	note bool
-}
-
-// edit changes one key: change gets its value (nil if there is none) and returns the new one. It is called again if another
-// client has written in between.
-func (w *Writer) edit(ctx context.Context, key string, change func([]byte) (edited, error)) (Result, error) {
-	for range 10 {
-		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
-		if err != nil {
-			return Result{}, err
-		}
-		var old []byte
-		var revision int64
-		if len(answer.Kvs) > 0 {
-			old, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
-		}
-		next, err := change(old)
-		if err == nil {
-			err = checkEntry(key, next.text)
-		}
-		if err != nil {
-			return Result{}, err
-		}
-		if next.text == nil && revision == 0 || next.text != nil && revision != 0 && bytes.Equal(next.text, old) {
-			return Result{Revision: revision}, nil
-		}
-		op := remove(key)
-		if next.text != nil {
-			lease, err := w.noteLease(ctx, key, next.note)
-			if err != nil {
-				return Result{}, err
-			}
-			op = put(key, next.text, lease)
-		}
-		at, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(key, revision)}, []*etcdserverpb.RequestOp{op})
-		if err != nil || ok {
-			return Result{at, ok}, err
-		}
-	}
-	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
-}
-
-// noteLease asks for the lease of a note; 0 for other values.
-func (w *Writer) noteLease(ctx context.Context, key string, note bool) (int64, error) {
-	if !note {
-		return 0, nil
-	}
-	l, err := w.granted(ctx, key, noteTTL)
-	if err != nil {
-		return 0, err
-	}
-	return l.id, nil
 }

@@ -27,9 +27,9 @@ import (
 )
 
 // newWriter returns a writer for the place.
-func newWriter(t *testing.T, config etcd.Config) *etcd.Writer {
+func newWriter(t *testing.T, config etcd.Config) *etcd.Store {
 	t.Helper()
-	w, err := etcd.NewWriter(config)
+	w, err := etcd.NewStore(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func fields(n int) map[string]any {
 	return map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(n)}}}
 }
 
-func apply(t *testing.T, w *etcd.Writer, c etcd.Change) etcd.Result {
+func apply(t *testing.T, w *etcd.Store, c etcd.Change) etcd.Result {
 	t.Helper()
 	r, err := w.Apply(t.Context(), c)
 	if err != nil {

@@ -243,7 +243,7 @@ func (w *witness) gap(since time.Time) (longest time.Duration) {
 func (f *cutFleet) seen(t *testing.T) {
 	var revision int64
 	wait.For(t, wait.Patience, "the revision of the last change", func() bool {
-		w, err := etcd.NewWriter(etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix})
+		w, err := etcd.NewStore(etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,7 @@ type Call struct {
 	// Daemon is the connection to the daemon of this host, and Writer the one to etcd. They are nil until [Call.Client] and
 	// [Call.Etcd] are called first. Members are etcd's URLs.
 	Daemon  *api.Client
-	Writer  *etcd.Writer
+	Writer  *etcd.Store
 	Members []string
 	// socketWins reports whether a socket of the command line overrides an etcd in the environment.
 	socketWins bool
@@ -107,8 +107,8 @@ func AskDaemon[T any](c *Call, question func(*api.Client, context.Context) (T, e
 	return answer, err
 }
 
-// AskEtcd asks etcd a question, such as (*etcd.Writer).Pools.
-func AskEtcd[T any](c *Call, question func(*etcd.Writer, context.Context) (T, error)) (answer T, err error) {
+// AskEtcd asks etcd a question, such as (*etcd.Store).Pools.
+func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, error)) (answer T, err error) {
 	w, err := c.Etcd()
 	if err == nil {
 		answer, err = question(w, c)

@@ -27,13 +27,13 @@ func fleetFlags() []urfave.Flag {
 }
 
 // Etcd returns the client of the etcd store that the flags, the environment or the config name. It connects when it is used first.
-func (c *Call) Etcd() (*etcd.Writer, error) {
+func (c *Call) Etcd() (*etcd.Store, error) {
 	if c.Writer == nil {
 		conf, err := c.EtcdConfig()
 		if err != nil {
 			return nil, err
 		}
-		if c.Writer, err = etcd.NewWriter(conf); err != nil {
+		if c.Writer, err = etcd.NewStore(conf); err != nil {
 			return nil, err
 		}
 		c.Members = conf.Endpoints

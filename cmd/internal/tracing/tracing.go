@@ -35,7 +35,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Commands is where commands have left their traces: etcd.Writer.
+// Commands is where commands have left their traces: etcd.Store.
 type Commands interface {
 	// Traces returns those of the changes of these services between two revisions, the newest first.
 	Traces(ctx context.Context, services []string, after, until int64) ([]string, error)

@@ -169,7 +169,7 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	if to := d.config.Tracing.OTLPEndpoint; to != "" {
 		o := tracing.Options{Endpoint: to, Node: d.config.Node, Version: d.Version, Log: d.component("tracing")}
 		if d.config.Store.Kind == config.EtcdStore {
-			if o.Commands, err = etcd.NewWriter(etcd.Config(d.config.Etcd)); err != nil {
+			if o.Commands, err = etcd.NewStore(etcd.Config(d.config.Etcd)); err != nil {
 				return err
 			}
 		}

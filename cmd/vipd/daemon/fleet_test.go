@@ -30,7 +30,7 @@ import (
 type member struct {
 	*node
 	etcd   *etcdkit.Cluster
-	writer *etcd.Writer
+	writer *etcd.Store
 }
 
 // joinFleet makes a node that follows an etcd of its own, with services of its own. The caller starts it.
@@ -42,7 +42,7 @@ func joinFleet(t *testing.T, services string) *member {
 
 func joinVia(t *testing.T, c *etcdkit.Cluster, endpoints []string, services string) *member {
 	t.Helper()
-	w, err := etcd.NewWriter(etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"})
+	w, err := etcd.NewStore(etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 type Member struct {
 	o        Options
 	source   *etcd.Source
-	writer   *etcd.Writer
+	writer   *etcd.Store
 	presence *etcd.Presence
 
 	mu      sync.Mutex
@@ -80,7 +80,7 @@ func New(o Options) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.writer, err = etcd.NewWriter(o.Config); err != nil {
+	if f.writer, err = etcd.NewStore(o.Config); err != nil {
 		return nil, err
 	}
 	live := etcd.NodeLive{Version: o.Version, Started: o.Started.UTC().Round(0)}

@@ -63,7 +63,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	defer running.Wait()
 	defer end()
 
-	w, err := etcd.NewWriter(n.o.Config)
+	w, err := etcd.NewStore(n.o.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,7 +192,7 @@ func (f *Checks) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	writer, err := etcd.NewWriter(f.o.Config)
+	writer, err := etcd.NewStore(f.o.Config)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,32 +13,25 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Writer writes services and what belongs to them, and reads what there is. Each service is one transaction. Its
-// methods may be called by several goroutines at once.
-type Writer struct {
+// Client asks etcd for keys and carries out transactions. Its methods may be called by several goroutines at once.
+type Client struct {
 	config  Config
 	keys    Keys
 	members *members
-
-	bookMu sync.Mutex // guards book
-	book   *book      // nil means it has to be read
-
-	claimsMu sync.Mutex // guards claims
-	claims   ownClaims
 }
 
-// NewWriter returns a writer, which connects when it is first used. The error is one of the configuration.
-func NewWriter(c Config) (*Writer, error) {
+// NewClient returns a client, which connects when it is first used. The error is one of the configuration.
+func NewClient(c Config) (*Client, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	keys, err := NewKeys(c.Prefix)
-	return &Writer{config: c, keys: keys, members: newMembers(c, keys)}, err
+	return &Client{config: c, keys: keys, members: newMembers(c, keys)}, err
 }
 
 // Close ends the connection. Another question makes another.
-func (w *Writer) Close() error {
-	w.members.close()
+func (c *Client) Close() error {
+	c.members.close()
 	return nil
 }
 
@@ -50,7 +42,7 @@ const patience = 10 * time.Second
 type attempts func(context.Context, func(context.Context, *member) error) error
 
 // do carries out an operation in time. What is the key or folder that it is about.
-func (w *Writer) do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *member) error) error {
+func (c *Client) do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := attempts(ctx, operation)
@@ -58,11 +50,11 @@ func (w *Writer) do(ctx context.Context, what string, attempts attempts, operati
 	case err == nil:
 		return nil
 	case is(err, rpctypes.ErrPermissionDenied):
-		return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", w.config.who(), what), err}
-	case w.config.ended(err):
-		return w.where(errors.New("its tokens end at once"))
+		return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", c.config.who(), what), err}
+	case c.config.ended(err):
+		return c.where(errors.New("its tokens end at once"))
 	}
-	return w.where(plain(err))
+	return c.where(plain(err))
 }
 
 // unsent is why etcd was not asked at all.
@@ -71,23 +63,23 @@ type unsent struct{ error }
 // Unwrap returns the reason.
 func (u unsent) Unwrap() error { return u.error }
 
-func (w *Writer) where(err error) error {
-	return fmt.Errorf("etcd at %s: %w", strings.Join(w.config.Endpoints, ", "), err)
+func (c *Client) where(err error) error {
+	return fmt.Errorf("etcd at %s: %w", strings.Join(c.config.Endpoints, ", "), err)
 }
 
 // get asks for keys. It does not wait for members that are silent.
-func (w *Writer) get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
-	err = w.do(ctx, string(request.Key), w.members.do, func(ctx context.Context, m *member) (err error) {
+func (c *Client) get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
+	err = c.do(ctx, string(request.Key), c.members.do, func(ctx context.Context, m *member) (err error) {
 		answer, err = etcdserverpb.NewKVClient(m.conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 		return err
 	})
-	w.members.saw(answer.GetHeader())
+	c.members.saw(answer.GetHeader())
 	return answer, err
 }
 
 // commit runs a transaction, and reports its revision and whether all of ifs were so.
-func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
-	answer, err := w.transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
+func (c *Client) commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
+	answer, err := c.transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
 	if err != nil {
 		return 0, false, err
 	}
@@ -96,18 +88,18 @@ func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 
 // transact runs a transaction. If it is repeated because an answer was lost, and its conditions no longer hold because it was
 // carried out, that is found by what it has written.
-func (w *Writer) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
-	answer, _, err := w.transactRepeated(ctx, what, request)
+func (c *Client) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
+	answer, _, err := c.transactRepeated(ctx, what, request)
 	return answer, err
 }
 
 // transactRepeated is transact, and also reports whether the transaction was repeated: if it is refused, it may still have been carried out,
 // and changed by others since.
-func (w *Writer) transactRepeated(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (
+func (c *Client) transactRepeated(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (
 	answer *etcdserverpb.TxnResponse, repeated bool, err error,
 ) {
 	tries := 0
-	err = w.do(ctx, what, w.members.write, func(ctx context.Context, m *member) (err error) {
+	err = c.do(ctx, what, c.members.write, func(ctx context.Context, m *member) (err error) {
 		kv := etcdserverpb.NewKVClient(m.conn())
 		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 		if tries++; err == nil && !answer.Succeeded && tries > 1 {
@@ -115,7 +107,7 @@ func (w *Writer) transactRepeated(ctx context.Context, what string, request *etc
 		}
 		return err
 	})
-	w.members.saw(answer.GetHeader())
+	c.members.saw(answer.GetHeader())
 	return answer, tries > 1, err
 }
 

@@ -1,0 +1,78 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Result is what came of a change.
+type Result struct {
+	// Revision is that of the write; where nothing was to be changed, that of the definition.
+	Revision int64
+	Changed  bool
+}
+
+// noteTTL is how long etcd keeps a note, which says who took an override or a node's settings back: long enough for every
+// node that reaches etcd to read it, and to put it into its events.
+const noteTTL = time.Minute
+
+// edited is the new value of a key: nil removes the key, and a note is under a lease.
+type edited struct {
+	text []byte
+	note bool
+}
+
+// edit changes one key: change gets its value (nil if there is none) and returns the new one. It is called again if another
+// client has written in between.
+func (c *Client) edit(ctx context.Context, key string, change func([]byte) (edited, error)) (Result, error) {
+	for range 10 {
+		answer, err := c.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+		if err != nil {
+			return Result{}, err
+		}
+		var old []byte
+		var revision int64
+		if len(answer.Kvs) > 0 {
+			old, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
+		}
+		next, err := change(old)
+		if err == nil {
+			err = checkEntry(key, next.text)
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		if next.text == nil && revision == 0 || next.text != nil && revision != 0 && bytes.Equal(next.text, old) {
+			return Result{Revision: revision}, nil
+		}
+		op := remove(key)
+		if next.text != nil {
+			lease, err := c.noteLease(ctx, key, next.note)
+			if err != nil {
+				return Result{}, err
+			}
+			op = put(key, next.text, lease)
+		}
+		at, ok, err := c.commit(ctx, key, []*etcdserverpb.Compare{unchanged(key, revision)}, []*etcdserverpb.RequestOp{op})
+		if err != nil || ok {
+			return Result{at, ok}, err
+		}
+	}
+	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
+}
+
+// noteLease asks for the lease of a note; 0 for other values.
+func (c *Client) noteLease(ctx context.Context, key string, note bool) (int64, error) {
+	if !note {
+		return 0, nil
+	}
+	l, err := c.granted(ctx, key, noteTTL)
+	if err != nil {
+		return 0, err
+	}
+	return l.id, nil
+}

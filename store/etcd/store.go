@@ -1,0 +1,32 @@
+package etcd
+
+import (
+	"context"
+
+	"vipd/store"
+)
+
+// Store is one connection for all that commands ask of etcd. Its methods may be called by several goroutines at once.
+type Store struct {
+	*Writer
+	*Registry
+	*Admin
+	client *Client
+}
+
+// NewStore returns what connects when it is first used. The error is one of the configuration.
+func NewStore(c Config) (*Store, error) {
+	client, err := NewClient(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{NewWriter(client), NewRegistry(client), NewAdmin(client), client}, nil
+}
+
+// Close ends the connection. Another question makes another.
+func (s *Store) Close() error { return s.client.Close() }
+
+// Read reads everything at one revision, as a Source would publish it first. Defaults are those of the reader.
+func (s *Store) Read(ctx context.Context, defaults map[string]any) (store.Snapshot, error) {
+	return Read(ctx, s.client, defaults)
+}
