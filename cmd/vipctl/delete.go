@@ -8,7 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 )
 
 func deleteVerb() *cli.Verb {
@@ -40,9 +40,9 @@ func runDelete(c *cli.Call) error {
 	}
 	names := slices.Clone(c.Args[1:])
 	slices.Sort(names)
-	var changes []etcd.Change
+	var changes []definitions.Change
 	for _, name := range slices.Compact(names) {
-		changes = append(changes, etcd.Change{Name: balancer.Name(name)})
+		changes = append(changes, definitions.Change{Name: balancer.Name(name)})
 	}
 	e := newEdit(c, changes, nil)
 	if err := e.read(); err != nil {

@@ -19,6 +19,7 @@ import (
 	"vipd/cmd/internal/tomltext"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
+	"vipd/store/etcd/schema"
 )
 
 func describeVerb() *cli.Verb {
@@ -290,7 +291,7 @@ func (out *sheet) nodeSync(n *nodeView) {
 	}
 }
 
-func (out *sheet) nodeProblems(s *etcd.NodeStatus) {
+func (out *sheet) nodeProblems(s *schema.NodeStatus) {
 	if s.ProblemCount == 0 {
 		out.line("problems", "none")
 		return

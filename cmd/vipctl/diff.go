@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 )
 
 func diffVerb() *cli.Verb {
@@ -281,7 +281,7 @@ func diffFleet(c *cli.Call, places []string) error {
 		c.Note("not compared: %s", p)
 		bad[p.Service] = true
 	}
-	e.plan.Steps = slices.DeleteFunc(e.plan.Steps, func(s *etcd.Step) bool { return bad[s.Name] })
+	e.plan.Steps = slices.DeleteFunc(e.plan.Steps, func(s *definitions.Step) bool { return bad[s.Name] })
 	if err := e.read(); err != nil {
 		return err
 	}
@@ -304,11 +304,11 @@ func diffFleet(c *cli.Call, places []string) error {
 // differences lists what the edit would change.
 func (e *edit) differences() ([]serviceDiff, error) {
 	all := []serviceDiff{}
-	what := map[etcd.Outcome]string{etcd.Created: "added", etcd.Updated: "changed", etcd.Removed: "removed"}
+	what := map[definitions.Outcome]string{definitions.Created: "added", definitions.Updated: "changed", definitions.Removed: "removed"}
 	services, err := e.services(true)
 	slices.SortFunc(services, func(a, b *edited) int { return a.Name.Compare(b.Name) })
 	for _, d := range slices.Concat(services, e.vips) {
-		if d.What != etcd.Unchanged {
+		if d.What != definitions.Unchanged {
 			all = append(all, serviceDiff{Service: d.Name, VIP: d.VIP, What: what[d.What], Fields: d.Fields})
 		}
 	}

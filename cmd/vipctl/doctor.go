@@ -22,6 +22,7 @@ import (
 	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 func doctorVerb() *cli.Verb {
@@ -72,7 +73,7 @@ func examined(c *cli.Call) doctor.Host {
 		defer owner.Close()
 		return owner.Status(c)
 	}
-	h.Members = func(ctx context.Context) ([][]string, error) { return etcdMembers(ctx, etcd.Config(h.Config.Etcd)) }
+	h.Members = func(ctx context.Context) ([][]string, error) { return etcdMembers(ctx, client.Config(h.Config.Etcd)) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
 	if askVipd(c, &h) {
 		return h
@@ -155,7 +156,7 @@ func levelStyle(l doctor.Level) table.Style {
 }
 
 // etcdMembers are the URLs of each member of etcd.
-func etcdMembers(ctx context.Context, config etcd.Config) ([][]string, error) {
+func etcdMembers(ctx context.Context, config client.Config) ([][]string, error) {
 	w, err := etcd.NewStore(config)
 	if err != nil {
 		return nil, err

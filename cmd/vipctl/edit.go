@@ -16,21 +16,22 @@ import (
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/internal/wording"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
 )
 
 // edit is a set of changes to the services in etcd, and to the settings of addresses there.
 type edit struct {
 	*cli.Call
-	plan *etcd.Plan
+	plan *definitions.Plan
 	vips []*edited
 }
 
 // edited is what became of one service, or of the settings of an address.
 type edited struct {
-	Name balancer.Name `json:"service,omitempty"`
-	VIP  netip.Addr    `json:"vip,omitzero"`
-	What etcd.Outcome  `json:"what"`
+	Name balancer.Name       `json:"service,omitempty"`
+	VIP  netip.Addr          `json:"vip,omitzero"`
+	What definitions.Outcome `json:"what"`
 	// Revision is that of the write, or of an unchanged definition; 0 means that nothing is written yet.
 	Revision int64 `json:"revision,omitempty"`
 	// Addresses are those that pools have given to the service.
@@ -52,12 +53,12 @@ func (e *edited) subject() string {
 }
 
 // newEdit plans changes. Problems are what was wrong where they were read; what is wrong with the changes is added, by place.
-func newEdit(c *cli.Call, changes []etcd.Change, problems []balancer.Problem) *edit {
+func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
 		changes[i].By, changes[i].Trace = by, trace
 	}
-	e := &edit{Call: c, plan: etcd.NewPlan(changes)}
+	e := &edit{Call: c, plan: definitions.NewPlan(changes)}
 	e.plan.Problems = slices.Concat(problems, e.plan.Problems)
 	slices.SortStableFunc(e.plan.Problems, func(a, b balancer.Problem) int {
 		return cmp.Or(cmp.Compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line))
@@ -78,7 +79,7 @@ func (e *edit) read() error {
 func (e *edit) removeOthers(g *given) {
 	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
 		if g.services[name] == nil {
-			e.plan.Remove(etcd.Change{Name: name, By: author(e.Call), Trace: tracing.Parent(e)})
+			e.plan.Remove(definitions.Change{Name: name, By: author(e.Call), Trace: tracing.Parent(e)})
 		}
 	}
 }
@@ -86,7 +87,7 @@ func (e *edit) removeOthers(g *given) {
 // judge adds what is wrong with the changes: what the writer answers, and what the hosts of the fleet will not do for a service.
 func (e *edit) judge() error {
 	nodes, err := e.Writer.Published(e)
-	if err != nil && !etcd.Forbidden(err) {
+	if err != nil && !client.Forbidden(err) {
 		return fmt.Errorf("reading the addresses of the nodes: %w", err)
 	}
 	if err := e.plan.Judge(e); err != nil {
@@ -94,7 +95,7 @@ func (e *edit) judge() error {
 	}
 	ports := reserved.New(reserved.Options{Endpoints: e.Members}).All()
 	for _, s := range e.plan.Steps {
-		if s.Service == nil || s.Outcome == etcd.Unchanged {
+		if s.Service == nil || s.Outcome == definitions.Unchanged {
 			continue
 		}
 		for _, p := range balancer.Untrusted(s.Service, ports, nodes) {
@@ -181,10 +182,10 @@ func (e *edit) services(dry bool) (all []*edited, err error) {
 		}
 		// A service that asks for addresses of other pools than before may lose those it holds: dry can't know.
 		kept := s.Stored == nil || s.Stored.Service != nil && s.Service != nil && slices.Equal(s.Service.Pools, s.Stored.Service.Pools)
-		if s.Service != nil && (!dry || s.Outcome != etcd.Updated || kept) {
+		if s.Service != nil && (!dry || s.Outcome != definitions.Updated || kept) {
 			d.Addresses = s.Service.Allocated
 		}
-		if s.Outcome == etcd.Updated && !s.Stored.Says(s.Fields) {
+		if s.Outcome == definitions.Updated && !s.Stored.Says(s.Fields) {
 			if d.Fields, err = changedFields(s.Stored, s.Fields); err != nil {
 				return nil, err
 			}
@@ -215,9 +216,9 @@ func (e *edit) report(dry bool) error {
 		case d.Error != "":
 			e.Note("%s", d.Error)
 			continue
-		case dry && d.What != etcd.Unchanged:
+		case dry && d.What != definitions.Unchanged:
 			text = "would be " + text
-		case d.What != etcd.Unchanged:
+		case d.What != definitions.Unchanged:
 			written = revision
 		}
 		text = d.subject() + ": " + text
@@ -232,13 +233,13 @@ func (e *edit) report(dry bool) error {
 	return e.Print(b.String() + waitText(written))
 }
 
-func outcomeStyle(o etcd.Outcome) table.Style {
+func outcomeStyle(o definitions.Outcome) table.Style {
 	switch o {
-	case etcd.Created:
+	case definitions.Created:
 		return table.Good
-	case etcd.Updated:
+	case definitions.Updated:
 		return table.Notice
-	case etcd.Removed:
+	case definitions.Removed:
 		return table.Bad
 	}
 	return table.Plain
@@ -246,7 +247,7 @@ func outcomeStyle(o etcd.Outcome) table.Style {
 
 // changedFields lists the fields of a service whose change makes a difference; all that read differently where that
 // can't be told apart.
-func changedFields(s *etcd.Stored, fields map[string]any) ([]fieldDiff, error) {
+func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
 		return nil, nil // what is there can't be read
 	}

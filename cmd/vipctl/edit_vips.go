@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 )
 
 // wantVIPs adds what is to become of settings of addresses. Where no file has any, and none are to be pruned, etcd's are not read.
@@ -18,17 +18,17 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	if err != nil {
 		return fmt.Errorf("reading the settings of addresses: %w", err)
 	}
-	there := map[netip.Addr]*etcd.StoredPolicy{}
+	there := map[netip.Addr]*definitions.StoredPolicy{}
 	for _, p := range stored {
 		there[p.Addr] = p
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare) {
 		w := g.vips[addr]
-		i := &edited{VIP: addr, What: etcd.Created, settings: w.fields}
+		i := &edited{VIP: addr, What: definitions.Created, settings: w.fields}
 		if p := there[addr]; p != nil && p.Says(w.fields) {
-			i.What, i.Revision = etcd.Unchanged, p.Revision
+			i.What, i.Revision = definitions.Unchanged, p.Revision
 		} else if p != nil {
-			i.What = etcd.Updated
+			i.What = definitions.Updated
 			if i.Fields, err = compareFields(p.Fields, w.fields); err != nil {
 				return err
 			}
@@ -37,7 +37,7 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	}
 	for _, p := range stored {
 		if prune && g.vips[p.Addr] == nil {
-			e.vips = append(e.vips, &edited{VIP: p.Addr, What: etcd.Removed})
+			e.vips = append(e.vips, &edited{VIP: p.Addr, What: definitions.Removed})
 		}
 	}
 	return nil
@@ -46,7 +46,7 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 // writeVIPs writes the settings of addresses, one transaction each.
 func (e *edit) writeVIPs() error {
 	for n, i := range e.vips {
-		if i.What == etcd.Unchanged {
+		if i.What == definitions.Unchanged {
 			continue
 		}
 		r, err := e.Writer.SetPolicy(e, i.VIP, i.settings, true)

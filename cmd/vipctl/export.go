@@ -11,6 +11,8 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
 	"vipd/store/tomlfile"
 )
 
@@ -62,7 +64,7 @@ func runExport(c *cli.Call) error {
 }
 
 // exportServices returns services as texts, and by name; left is how many can't be written.
-func exportServices(c *cli.Call, all []*etcd.Stored) (texts []string, tables map[balancer.Name]any, left int) {
+func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {
 		text, err := exported(s, c.Format)
@@ -79,7 +81,7 @@ func exportServices(c *cli.Call, all []*etcd.Stored) (texts []string, tables map
 // exportVIPs returns the settings of addresses as texts, and by address.
 func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
-	if etcd.Forbidden(err) {
+	if client.Forbidden(err) {
 		c.Note("not exported: settings of addresses: %v", err)
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("reading the settings of addresses: %w", err)
@@ -92,15 +94,15 @@ func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]a
 }
 
 // named returns those of all that the arguments name.
-func named(c *cli.Call, all []*etcd.Stored) ([]*etcd.Stored, error) {
+func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error) {
 	if len(c.Args) == 0 {
 		return all, nil
 	}
 	names := cli.Mapped(c.Args, plainService)
-	some := slices.DeleteFunc(slices.Clone(all), func(s *etcd.Stored) bool { return !slices.Contains(names, string(s.Name)) })
+	some := slices.DeleteFunc(slices.Clone(all), func(s *definitions.Stored) bool { return !slices.Contains(names, string(s.Name)) })
 	for _, name := range names {
-		if !slices.ContainsFunc(some, func(s *etcd.Stored) bool { return string(s.Name) == name }) {
-			return nil, absent("service", name, " in etcd", cli.Mapped(all, func(s *etcd.Stored) string { return string(s.Name) }))
+		if !slices.ContainsFunc(some, func(s *definitions.Stored) bool { return string(s.Name) == name }) {
+			return nil, absent("service", name, " in etcd", cli.Mapped(all, func(s *definitions.Stored) string { return string(s.Name) }))
 		}
 	}
 	return some, nil
@@ -108,7 +110,7 @@ func named(c *cli.Call, all []*etcd.Stored) ([]*etcd.Stored, error) {
 
 // exported writes one service as a services file, and makes sure that it is read as what it was. In JSON it is written
 // as a whole later.
-func exported(s *etcd.Stored, form string) (string, error) {
+func exported(s *definitions.Stored, form string) (string, error) {
 	if s.Service == nil {
 		p := s.Problems[0]
 		return "", fmt.Errorf("it can't be read: %s; apply another text, or delete it", strings.TrimPrefix(p.Field+": "+p.Text, ": "))

@@ -15,7 +15,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -74,7 +75,7 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fields, err = etcd.ParseObject(text); err != nil {
+	if fields, err = schema.ParseObject(text); err != nil {
 		t.Fatal(err)
 	}
 	return fields
@@ -103,7 +104,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 	services := wait.Soak(25, 80)
 	for n := range services {
 		name := balancer.Name(fmt.Sprintf("s%d", n))
-		_, err := w.Apply(t.Context(), etcd.Change{Name: name, Fields: randomService(t, r, n), AllowUnknown: true})
+		_, err := w.Apply(t.Context(), definitions.Change{Name: name, Fields: randomService(t, r, n), AllowUnknown: true})
 		if err != nil {
 			t.Fatalf("service %d: %v", n, err)
 		}

@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/wording"
-	"vipd/store/etcd"
+	"vipd/store/etcd/schema"
 )
 
 // fleetOverride is a change of overrides in etcd, which all nodes follow.
@@ -214,7 +214,7 @@ func (f *fleetOverride) schedulers() map[balancer.Name]balancer.Scheduler {
 }
 
 func (f *fleetOverride) await() error {
-	v := &vigil{revision: f.result.Revision, drains: func(d etcd.NodeDrain) bool {
+	v := &vigil{revision: f.result.Revision, drains: func(d schema.NodeDrain) bool {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
 	watcher, last := &watcher{progress: progress{Printer: f.Printer}}, uint64(0)
@@ -230,6 +230,6 @@ func (f *fleetOverride) await() error {
 }
 
 // isDrain reports whether what a node says of a drain is about the target, or a part of it.
-func isDrain(t balancer.Target, d etcd.NodeDrain) bool {
+func isDrain(t balancer.Target, d schema.NodeDrain) bool {
 	return d.Service == t.Service && isAt(d.Address, t.Address())
 }

@@ -21,6 +21,8 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -87,7 +89,7 @@ func (f *testFleet) do(want int, line ...string) string {
 
 func (f *testFleet) writer(t *testing.T) *etcd.Store {
 	t.Helper()
-	w, err := etcd.NewStore(etcd.Config{Endpoints: f.cluster.Endpoints(), Prefix: "/vipd"})
+	w, err := etcd.NewStore(client.Config{Endpoints: f.cluster.Endpoints(), Prefix: "/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -478,7 +480,7 @@ func TestFleetWatch(t *testing.T) {
 // apply gives the service web another port, as somebody else does.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
-	if _, err := w.Apply(t.Context(), etcd.Change{Name: balancer.Name("web"), Fields: fields, Base: etcd.Any}); err != nil {
+	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {
 		t.Error(err)
 	}
 }

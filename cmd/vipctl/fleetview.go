@@ -14,6 +14,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 )
 
 // What follows shows services as etcd holds them: what is wanted of every host, without what only a host knows (health,
@@ -100,7 +101,7 @@ func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	if err != nil {
 		return err
 	}
-	source, err := etcd.New(etcd.Options{Config: conf})
+	source, err := watch.New(watch.Options{Config: conf})
 	if err != nil {
 		return err
 	}

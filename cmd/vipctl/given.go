@@ -19,7 +19,8 @@ import (
 	"vipd/balancer/decode"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
 	"vipd/store/tomlfile"
 )
 
@@ -231,7 +232,7 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 		g.problem(origin, "", "", "not valid JSON: "+syntax.Error())
 		return nil, nil
 	}
-	top, err := etcd.ParseObject(text)
+	top, err := schema.ParseObject(text)
 	if err != nil {
 		g.problem(origin, "", "", err.Error())
 		return nil, nil
@@ -301,10 +302,10 @@ func (g *given) problem(at balancer.Origin, service balancer.Name, field, text s
 }
 
 // changes are what makes the services in etcd what the files say.
-func (g *given) changes() (all []etcd.Change) {
+func (g *given) changes() (all []definitions.Change) {
 	for _, name := range slices.Sorted(maps.Keys(g.services)) {
 		s := g.services[name]
-		all = append(all, etcd.Change{Name: name, Fields: s.fields, Where: s.where})
+		all = append(all, definitions.Change{Name: name, Fields: s.fields, Where: s.where})
 	}
 	return all
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 )
 
 // FuzzGiven: whatever a file holds, it is read as services that are right, or something is said to be wrong.
@@ -20,7 +20,7 @@ func FuzzGiven(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		g := &given{services: map[balancer.Name]*written{}}
 		g.add("x", text)
-		p := etcd.NewPlan(g.changes())
+		p := definitions.NewPlan(g.changes())
 		g.problems = append(g.problems, p.Problems...)
 		wrong := slices.ContainsFunc(g.problems, isError)
 		for _, s := range p.Steps {

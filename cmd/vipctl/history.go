@@ -14,6 +14,7 @@ import (
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 )
 
 func historyVerb() *cli.Verb {
@@ -46,10 +47,10 @@ func rollbackVerb() *cli.Verb {
 
 // textNumbers are those of a service's history.
 func textNumbers(c *cli.Call, before []string) []string {
-	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]etcd.Entry, error) {
+	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.Entry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
 	})
-	return cli.Mapped(entries, func(e etcd.Entry) string { return strconv.Itoa(e.N) })
+	return cli.Mapped(entries, func(e definitions.Entry) string { return strconv.Itoa(e.N) })
 }
 
 // edition is an entry of the history in JSON.
@@ -58,11 +59,11 @@ type edition struct {
 	At time.Time `json:"at,omitzero"`
 	By string    `json:"by,omitempty"`
 	// Rollback is the text that was written again; 0 means none was.
-	Rollback int            `json:"rollback,omitempty"`
-	Revision int64          `json:"revision,omitempty"`
-	What     etcd.Outcome   `json:"what"`
-	Changed  []fieldDiff    `json:"changed,omitempty"`
-	Fields   map[string]any `json:"fields,omitempty"`
+	Rollback int                 `json:"rollback,omitempty"`
+	Revision int64               `json:"revision,omitempty"`
+	What     definitions.Outcome `json:"what"`
+	Changed  []fieldDiff         `json:"changed,omitempty"`
+	Fields   map[string]any      `json:"fields,omitempty"`
 }
 
 func runHistory(c *cli.Call) error {
@@ -99,7 +100,7 @@ func runHistory(c *cli.Call) error {
 }
 
 // history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
-func history(c *cli.Call) ([]etcd.Entry, error) {
+func history(c *cli.Call) ([]definitions.Entry, error) {
 	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
 		return nil, cli.WrongUse("%q is not the number of a text; for example: %s", c.Args[1], c.Verb.Example)
 	}
@@ -127,9 +128,9 @@ func history(c *cli.Call) ([]etcd.Entry, error) {
 }
 
 // number finds the entry that the second argument names.
-func textNumber(c *cli.Call, entries []etcd.Entry) (int, error) {
+func textNumber(c *cli.Call, entries []definitions.Entry) (int, error) {
 	n, _ := strconv.Atoi(c.Args[1])
-	at := slices.IndexFunc(entries, func(e etcd.Entry) bool { return e.N == n })
+	at := slices.IndexFunc(entries, func(e definitions.Entry) bool { return e.N == n })
 	if at < 0 {
 		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.Args[0], n, entries[0].N, entries[len(entries)-1].N)
 	}
@@ -137,7 +138,7 @@ func textNumber(c *cli.Call, entries []etcd.Entry) (int, error) {
 }
 
 // editionsOf says of each entry what it changed of the one before.
-func editionsOf(entries []etcd.Entry) ([]edition, error) {
+func editionsOf(entries []definitions.Entry) ([]edition, error) {
 	var out []edition
 	var before map[string]any
 	for i, e := range entries {
@@ -145,7 +146,7 @@ func editionsOf(entries []etcd.Entry) ([]edition, error) {
 		if i == 0 && e.N > 1 {
 			d.What = "" // what was before is not kept any more
 		}
-		if d.What == etcd.Updated {
+		if d.What == definitions.Updated {
 			var err error
 			if d.Changed, err = compareFields(before, e.Fields); err != nil {
 				return nil, err
@@ -157,14 +158,14 @@ func editionsOf(entries []etcd.Entry) ([]edition, error) {
 	return out, nil
 }
 
-func whatOf(fields, before map[string]any) etcd.Outcome {
+func whatOf(fields, before map[string]any) definitions.Outcome {
 	switch {
 	case fields == nil:
-		return etcd.Removed
+		return definitions.Removed
 	case before == nil:
-		return etcd.Created
+		return definitions.Created
 	}
-	return etcd.Updated
+	return definitions.Updated
 }
 
 // changeText writes what an edition changed; in narrow tables the first two fields of it.
@@ -172,7 +173,7 @@ func changeText(p *cli.Printer, e edition) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
 	}
-	if e.What != etcd.Updated {
+	if e.What != definitions.Updated {
 		return string(e.What)
 	}
 	fields := cli.Mapped(e.Changed, fieldChange)
@@ -261,7 +262,7 @@ func runRollback(c *cli.Call) error {
 	if old.Fields == nil {
 		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
 	}
-	e := newEdit(c, []etcd.Change{{Name: name, Fields: old.Fields, Rollback: old.N}}, nil)
+	e := newEdit(c, []definitions.Change{{Name: name, Fields: old.Fields, Rollback: old.N}}, nil)
 	e.plan.AllowUnknown = true
 	if err := e.read(); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/sockets"
 	"vipd/dataplane/probe/command"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // checkHost adds warnings for what does not fit this host. The definitions may be for another one.
@@ -120,8 +120,8 @@ type need struct{ field, lacks string }
 func needsOfConfig(c *config.Config) []need {
 	needs := []need{
 		{"addresses.interface", lacksInterface(c.Addresses)},
-		{"etcd", etcd.Config(c.Etcd).Unusable()}, {"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
-		{"etcd.cert_file", cmp.Or(lacksFile(c.Etcd.CertFile), etcd.Config(c.Etcd).Expiry(time.Now()))}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
+		{"etcd", client.Config(c.Etcd).Unusable()}, {"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
+		{"etcd.cert_file", cmp.Or(lacksFile(c.Etcd.CertFile), client.Config(c.Etcd).Expiry(time.Now()))}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
 		{"hooks.user", lacksUser(c.Hooks.User)}, {"userspace.access_log", lacksLogFolder(c.Userspace.AccessLog)},
 	}
 	for name, command := range c.Hooks.Commands() {

@@ -12,6 +12,8 @@ import (
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 )
 
 func nodeVerb() *cli.Verb {
@@ -43,10 +45,10 @@ func zoneFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "zone", Usag
 
 // nodeSet is what came of setting a node.
 type nodeSet struct {
-	Node     string          `json:"node"`
-	Config   etcd.NodeConfig `json:"config"`
-	Revision int64           `json:"revision"`
-	Changed  bool            `json:"changed"`
+	Node     string            `json:"node"`
+	Config   schema.NodeConfig `json:"config"`
+	Revision int64             `json:"revision"`
+	Changed  bool              `json:"changed"`
 }
 
 func runNode(c *cli.Call) error {
@@ -59,7 +61,7 @@ func runNode(c *cli.Call) error {
 	case action == "standby":
 		return standBy(c, name)
 	case action == "resume":
-		return editNode(c, name, func(conf *etcd.NodeConfig) { conf.Standby = false })
+		return editNode(c, name, func(conf *schema.NodeConfig) { conf.Standby = false })
 	case action == "set":
 		return setModeAndZone(c, name)
 	}
@@ -68,7 +70,7 @@ func runNode(c *cli.Call) error {
 
 // standBy puts a node on standby and, with --wait, waits until its VIPs are elsewhere.
 func standBy(c *cli.Call, name string) error {
-	err := editNode(c, name, func(conf *etcd.NodeConfig) { conf.Standby = true })
+	err := editNode(c, name, func(conf *schema.NodeConfig) { conf.Standby = true })
 	if err != nil || !c.Flags.Bool("wait") {
 		return err
 	}
@@ -93,7 +95,7 @@ func setModeAndZone(c *cli.Call, name string) error {
 	if err != nil {
 		return err
 	}
-	return editNode(c, name, func(conf *etcd.NodeConfig) {
+	return editNode(c, name, func(conf *schema.NodeConfig) {
 		if setsMode {
 			conf.Mode = string(mode)
 		}
@@ -103,13 +105,13 @@ func setModeAndZone(c *cli.Call, name string) error {
 	})
 }
 
-func setNode(c *cli.Call, name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
+func setNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) (out nodeSet, err error) {
 	w, err := c.Etcd()
 	if err != nil {
 		return out, err
 	}
 	out.Node = name
-	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+	result, err := w.SetNode(c, name, func(conf schema.NodeConfig) schema.NodeConfig {
 		edit(&conf)
 		conf.By, conf.Reason = operator(c), c.Flags.String("reason")
 		out.Config = conf
@@ -120,7 +122,7 @@ func setNode(c *cli.Call, name string, edit func(*etcd.NodeConfig)) (out nodeSet
 }
 
 // editNode changes what a node is told, and prints what that is now.
-func editNode(c *cli.Call, name string, edit func(*etcd.NodeConfig)) error {
+func editNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) error {
 	out, err := setNode(c, name, edit)
 	if err != nil {
 		return err
@@ -149,8 +151,8 @@ func zone(c *cli.Call) (string, error) {
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
 func noteUnknownNode(c *cli.Call, name string) {
 	nodes, err := cli.AskEtcd(c, (*etcd.Store).Statuses)
-	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
-	here := cli.Mapped(nodes, func(n etcd.Node) string { return n.Name })
+	nodes = slices.DeleteFunc(nodes, func(n fleet.Node) bool { return n.Live == nil })
+	here := cli.Mapped(nodes, func(n fleet.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {
 		c.Hint("no vipd with the name %q is there now%s", name, lookup.Meant(name, here))
 	}

@@ -14,6 +14,8 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 )
 
 // nodeView is a node as get and describe show it.
@@ -22,10 +24,10 @@ type nodeView struct {
 	// Here: its vipd runs, and reaches etcd.
 	Here bool `json:"here"`
 	// Behind is how far it is behind what is in etcd, in revisions; nil means that is not known.
-	Behind *int64           `json:"behind"`
-	Live   *etcd.NodeLive   `json:"live,omitempty"`
-	Config *etcd.NodeConfig `json:"config,omitempty"`
-	Status *etcd.NodeStatus `json:"status,omitempty"`
+	Behind *int64             `json:"behind"`
+	Live   *schema.NodeLive   `json:"live,omitempty"`
+	Config *schema.NodeConfig `json:"config,omitempty"`
+	Status *schema.NodeStatus `json:"status,omitempty"`
 	// Problems are what can't be read of the node's keys.
 	Problems []balancer.Problem `json:"problems,omitempty"`
 }
@@ -41,7 +43,7 @@ func nodes() *kind[nodeView] {
 // nodeViews returns all nodes, and how far each is behind.
 func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	nodes, newest, err := w.Nodes(ctx)
-	return cli.Mapped(nodes, func(n etcd.Node) nodeView {
+	return cli.Mapped(nodes, func(n fleet.Node) nodeView {
 		v := nodeView{Node: n.Name, Here: n.Live != nil, Live: n.Live, Config: n.Config, Status: n.Status, Problems: n.Problems}
 		if v.Here && v.Status != nil && newest > 0 {
 			behind := max(0, newest-v.Status.Revision)
@@ -109,7 +111,7 @@ func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 	)
 	for i := range nodes {
 		n := &nodes[i]
-		s, live := cmp.Or(n.Status, &etcd.NodeStatus{}), cmp.Or(n.Live, &etcd.NodeLive{})
+		s, live := cmp.Or(n.Status, &schema.NodeStatus{}), cmp.Or(n.Live, &schema.NodeLive{})
 		mode, seen, behind, drains := s.Mode, "", "", uint64(0)
 		if s.Fallback {
 			mode += "!"
@@ -127,7 +129,7 @@ func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 		if s.Pending > 0 || s.Failing > 0 {
 			frontends = fmt.Sprintf("%d (%d pending, %d failing)", s.Frontends, s.Pending, s.Failing)
 		}
-		t.Row(n.Node, s.Zone, mode, (&etcd.Node{Live: n.Live, Status: n.Status}).Ready(), number(s.Revision), behind, number(s.ProblemCount),
+		t.Row(n.Node, s.Zone, mode, (&fleet.Node{Live: n.Live, Status: n.Status}).Ready(), number(s.Revision), behind, number(s.ProblemCount),
 			elapsed(p, live.Started), configText(n.Config), s.Version, frontends, number(drains), seen, s.Why)
 	}
 	return t
@@ -142,9 +144,9 @@ func nodeModeStyle(text string) table.Style {
 
 func readyStyle(text string) table.Style {
 	switch text {
-	case etcd.NodeReady:
+	case fleet.NodeReady:
 		return table.Good
-	case etcd.NodeStarting:
+	case fleet.NodeStarting:
 		return table.Notice
 	}
 	return table.Bad
@@ -157,7 +159,7 @@ func behindStyle(text string) table.Style {
 	return table.Notice
 }
 
-func configText(conf *etcd.NodeConfig) string {
+func configText(conf *schema.NodeConfig) string {
 	if conf == nil {
 		return ""
 	}
@@ -176,5 +178,5 @@ func configText(conf *etcd.NodeConfig) string {
 
 func nodeNames(c *cli.Call, _ []string) []string {
 	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // no answer, no names
-	return cli.Mapped(all, func(n etcd.Node) string { return n.Name })
+	return cli.Mapped(all, func(n fleet.Node) string { return n.Name })
 }

@@ -7,7 +7,7 @@ import (
 
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
-	"vipd/store/etcd"
+	"vipd/store/etcd/schema"
 )
 
 // What nodes tell is shown again when it is something new, and not otherwise; an outage is said, and passes.
@@ -33,7 +33,7 @@ func TestGetNodesWatch(t *testing.T) {
 	f.Members[0].Kill()
 	l.says("; trying again\n")
 	f.Members[0].Start()
-	f.start("gw2", func(s *etcd.NodeStatus) { s.Revision, s.Mode, s.Fallback, s.Ready = 2, "userspace", true, false })
+	f.start("gw2", func(s *schema.NodeStatus) { s.Revision, s.Mode, s.Fallback, s.Ready = 2, "userspace", true, false })
 	shown("gw2   userspace!  no            2       0         -   3h\n")
 	one.stop()
 	f.until("gw1 to go", func() bool {
@@ -56,10 +56,10 @@ func TestNodesFitEightyColumns(t *testing.T) {
 	behind := int64(1234567)
 	text := nodesTable(p, []nodeView{
 		{
-			Node: "gateway-frankfurt-12", Here: true, Behind: &behind, Live: &etcd.NodeLive{Started: time.Now().Add(-400 * 24 * time.Hour)},
-			Status: &etcd.NodeStatus{Mode: "userspace", Fallback: true, Revision: 123456789, ProblemCount: 1234},
+			Node: "gateway-frankfurt-12", Here: true, Behind: &behind, Live: &schema.NodeLive{Started: time.Now().Add(-400 * 24 * time.Hour)},
+			Status: &schema.NodeStatus{Mode: "userspace", Fallback: true, Revision: 123456789, ProblemCount: 1234},
 		},
-		{Node: "gateway-frankfurt-13", Here: true, Live: &etcd.NodeLive{}},
+		{Node: "gateway-frankfurt-13", Here: true, Live: &schema.NodeLive{}},
 	}).Text(table.Form{})
 	for l := range strings.Lines(text) {
 		if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {

@@ -9,6 +9,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 )
 
 func poolVerb() *cli.Verb {
@@ -28,7 +29,7 @@ func poolVerb() *cli.Verb {
 
 func poolNames(c *cli.Call, _ []string) []string {
 	all, _ := cli.AskEtcd(c, (*etcd.Store).Pools) // no answer, no names
-	return cli.Mapped(all, func(p etcd.Pool) string { return p.Name })
+	return cli.Mapped(all, func(p definitions.Pool) string { return p.Name })
 }
 
 func runPool(c *cli.Call) error {
@@ -75,11 +76,11 @@ func writePool(c *cli.Call, name string, cidrs []netip.Prefix, what string) erro
 }
 
 // pools are what "get pools" and "pool get" list.
-func pools() *kind[etcd.Pool] {
-	return &kind[etcd.Pool]{name: "pool", where: " in etcd", read: readPools, id: func(p *etcd.Pool) string { return p.Name }, table: poolsTable}
+func pools() *kind[definitions.Pool] {
+	return &kind[definitions.Pool]{name: "pool", where: " in etcd", read: readPools, id: func(p *definitions.Pool) string { return p.Name }, table: poolsTable}
 }
 
-func readPools(c *cli.Call, show func([]etcd.Pool) error) error {
+func readPools(c *cli.Call, show func([]definitions.Pool) error) error {
 	w, err := c.Etcd()
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func readPools(c *cli.Call, show func([]etcd.Pool) error) error {
 	return show(all)
 }
 
-func poolsTable(p *cli.Printer, pools []etcd.Pool) *table.Table {
+func poolsTable(p *cli.Printer, pools []definitions.Pool) *table.Table {
 	t := table.New(table.Column{Title: "NAME"}, table.Column{Title: "CIDRS"}, table.Column{Title: "SIZE", Right: true},
 		table.Column{Title: "HELD", Right: true}, table.Column{Title: "FREE", Right: true}, table.Column{Title: "PROBLEM", Style: problemStyle})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }

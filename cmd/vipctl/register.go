@@ -10,7 +10,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
 )
 
 // The defaults of register.
@@ -62,7 +64,7 @@ type registration struct {
 	*cli.Call
 	id        balancer.EndpointID
 	target    balancer.Target
-	registrar *etcd.Registrar
+	registrar *definitions.Registrar
 	ttl       time.Duration
 	// stopRun ends what keeps the endpoint registered; nil means nothing does.
 	stopRun func()
@@ -178,7 +180,7 @@ func (r *registration) report(err error) {
 
 // trouble says why the endpoint is not registered. What happens to one outage changes its words by the second.
 func (r *registration) trouble(err error) {
-	held := errors.Is(err, etcd.ErrHeld)
+	held := errors.Is(err, definitions.ErrHeld)
 	if !held && !r.told.IsZero() && r.Now().Sub(r.told) < sayAgain {
 		return
 	}
@@ -197,7 +199,7 @@ func (r *registration) name() string { return string(r.id.Service) + "/" + r.id.
 
 // noteUnknownService says where the service is not in etcd. Where it can't be read, there is no note.
 func (r *registration) noteUnknownService() {
-	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile the lease is not renewed
+	ctx, cancel := context.WithTimeout(r, client.MinTTL/2) // meanwhile the lease is not renewed
 	defer cancel()
 	if s, err := r.Writer.Service(ctx, r.id.Service); err == nil && s == nil {
 		r.Hint("there is no service %s in etcd yet, so no node uses the endpoint", r.id.Service)
@@ -215,7 +217,7 @@ func (r *registration) leave() error {
 	// First it drains, again where its lease has ended meanwhile: hosts may have kept it, and are to know that it has
 	// left on purpose.
 	err := r.registrar.Drain(ctx)
-	if errors.Is(err, etcd.ErrHeld) {
+	if errors.Is(err, definitions.ErrHeld) {
 		return nil
 	}
 	if err == nil {
@@ -246,7 +248,7 @@ func (r *registration) drain(ctx context.Context) {
 	r.draining = true
 	r.mu.Unlock()
 	err := r.sayDraining(ctx)
-	if errors.Is(err, etcd.ErrHeld) {
+	if errors.Is(err, definitions.ErrHeld) {
 		r.Note("%s is not drained: %v", r.name(), err)
 		return
 	}
@@ -299,7 +301,7 @@ func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, kn
 // await looks at the nodes until none has a connection to the endpoint, or ctx ends. Where they can't be read, or no
 // vipd is there to count, it is ctx that ends it.
 func (r *registration) await(ctx context.Context) {
-	v := &vigil{drains: func(d etcd.NodeDrain) bool {
+	v := &vigil{drains: func(d schema.NodeDrain) bool {
 		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()
 	}}
 	tick := time.NewTicker(fleetInterval)

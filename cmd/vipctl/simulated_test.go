@@ -15,6 +15,10 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -26,7 +30,7 @@ const within = 30 * time.Second
 type stage struct {
 	*etcdkit.Cluster
 	t      *testing.T
-	config etcd.Config
+	config client.Config
 	writer *etcd.Store
 	// file is a config that says nothing.
 	file string
@@ -39,7 +43,7 @@ func newStage(t *testing.T) *stage {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := &stage{Cluster: c, t: t, file: file, config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}}
+	f := &stage{Cluster: c, t: t, file: file, config: client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}}
 	w, err := etcd.NewStore(f.config)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +69,7 @@ func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...
 	for field, value := range fields {
 		all[field] = value
 	}
-	if _, err := f.writer.Apply(f.t.Context(), etcd.Change{Name: name, Fields: all, Base: etcd.Any}); err != nil {
+	if _, err := f.writer.Apply(f.t.Context(), definitions.Change{Name: name, Fields: all, Base: definitions.Any}); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -91,23 +95,23 @@ func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
 
 // node is a simulated vipd.
 type node struct {
-	presence *etcd.Presence
+	presence *fleet.Presence
 	// stop ends it in order: its keys are gone at once.
 	stop func()
 
 	mu     sync.Mutex
-	status etcd.NodeStatus
+	status schema.NodeStatus
 }
 
 // start starts a vipd with the status that edit makes; without edit it has none yet.
-func (f *stage) start(name string, edit func(*etcd.NodeStatus)) *node {
+func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	f.t.Helper()
 	began := time.Now().Add(-3*time.Hour - 20*time.Second)
-	p, err := f.writer.Presence(name, etcd.NodeLive{Version: "v1.0.0", Started: began}, 20*time.Second) // a busy machine renews late
+	p, err := f.writer.Presence(name, schema.NodeLive{Version: "v1.0.0", Started: began}, 20*time.Second) // a busy machine renews late
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	n := &node{presence: p, status: etcd.NodeStatus{Version: "v1.0.0", Mode: "ipvs", Wanted: "auto", Ready: true}}
+	n := &node{presence: p, status: schema.NodeStatus{Version: "v1.0.0", Mode: "ipvs", Wanted: "auto", Ready: true}}
 	if edit != nil {
 		n.tell(edit)
 	}
@@ -120,7 +124,7 @@ func (f *stage) start(name string, edit func(*etcd.NodeStatus)) *node {
 }
 
 // tell changes the status.
-func (n *node) tell(edit func(*etcd.NodeStatus)) {
+func (n *node) tell(edit func(*schema.NodeStatus)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	edit(&n.status)
@@ -130,14 +134,14 @@ func (n *node) tell(edit func(*etcd.NodeStatus)) {
 }
 
 // at tells a revision.
-func at(revision int64) func(*etcd.NodeStatus) {
-	return func(s *etcd.NodeStatus) { s.Revision = revision }
+func at(revision int64) func(*schema.NodeStatus) {
+	return func(s *schema.NodeStatus) { s.Revision = revision }
 }
 
 // draining tells a revision, and connections of one endpoint that drains.
-func draining(revision int64, service balancer.Name, address string, active uint64) func(*etcd.NodeStatus) {
-	return func(s *etcd.NodeStatus) {
-		s.Revision, s.Drains = revision, []etcd.NodeDrain{{Service: service, Address: address, Active: active}}
+func draining(revision int64, service balancer.Name, address string, active uint64) func(*schema.NodeStatus) {
+	return func(s *schema.NodeStatus) {
+		s.Revision, s.Drains = revision, []schema.NodeDrain{{Service: service, Address: address, Active: active}}
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/wording"
-	"vipd/store/etcd"
+	"vipd/store/etcd/schema"
 )
 
 // vipMove is a VIP that goes from one node to another.
@@ -130,7 +130,7 @@ func takesPart(c *cli.Call, node string) (bool, error) {
 
 // drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back. It says what came of it.
 func drainVIPs(c *cli.Call, node string, on bool) error {
-	if _, err := setNode(c, node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil {
+	if _, err := setNode(c, node, func(conf *schema.NodeConfig) { conf.Standby = on }); err != nil {
 		return err
 	}
 	if !on {

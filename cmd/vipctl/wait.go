@@ -11,7 +11,8 @@ import (
 
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/wording"
-	"vipd/store/etcd"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 )
 
 func waitVerb() *cli.Verb {
@@ -159,7 +160,7 @@ type vigil struct {
 	// named are the only nodes that count, whether they are there or not. Empty: all that are there count.
 	named []string
 	// drains picks the connections that are waited for; nil means none are.
-	drains func(etcd.NodeDrain) bool
+	drains func(schema.NodeDrain) bool
 
 	seen map[string]sight
 	// done and gone are the nodes that have come to the end, and those that went before and are given up.
@@ -189,7 +190,7 @@ type laggard struct {
 }
 
 // look takes in the nodes as they are now, and returns those that are waited for, by name.
-func (v *vigil) look(nodes []etcd.Node, now time.Time) []laggard {
+func (v *vigil) look(nodes []fleet.Node, now time.Time) []laggard {
 	if v.seen == nil {
 		v.seen = map[string]sight{}
 	}
@@ -237,7 +238,7 @@ func (v *vigil) look(nodes []etcd.Node, now time.Time) []laggard {
 }
 
 // judge says why a node that is there is waited for; Why is "" where it is not.
-func (v *vigil) judge(n *etcd.Node) laggard {
+func (v *vigil) judge(n *fleet.Node) laggard {
 	l := laggard{Node: n.Name}
 	if n.Status == nil {
 		l.Why = "has no status yet"
@@ -263,7 +264,7 @@ func (v *vigil) judge(n *etcd.Node) laggard {
 
 // mayOmitConnections reports whether drains that a status omits may have connections: at most as many as the last one that it
 // has, and any number where it has none.
-func mayOmitConnections(s *etcd.NodeStatus) bool {
+func mayOmitConnections(s *schema.NodeStatus) bool {
 	n := len(s.Drains)
 	return s.DrainsOmitted > 0 && (n == 0 || s.Drains[n-1].Active > 0)
 }

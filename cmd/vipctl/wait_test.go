@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vipd/cmd/internal/cli"
-	"vipd/store/etcd"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 	"vipd/test/wait"
 )
 
@@ -25,17 +26,17 @@ func who(v *vigil, lag []laggard) string {
 	return fmt.Sprintf("%s | done %s | gone %s", strings.Join(all, ", "), strings.Join(v.done, " "), strings.Join(v.gone, " "))
 }
 
-func live(name string, revision int64, drains ...etcd.NodeDrain) etcd.Node {
-	return etcd.Node{Name: name, Live: &etcd.NodeLive{}, Status: &etcd.NodeStatus{Revision: revision, Drains: drains}}
+func live(name string, revision int64, drains ...schema.NodeDrain) fleet.Node {
+	return fleet.Node{Name: name, Live: &schema.NodeLive{}, Status: &schema.NodeStatus{Revision: revision, Drains: drains}}
 }
 
 func TestVigil(t *testing.T) {
 	start := time.Now()
-	config := etcd.Node{Name: "old", Config: &etcd.NodeConfig{Mode: "ipvs"}}
-	starting := etcd.Node{Name: "new", Live: &etcd.NodeLive{}}
+	config := fleet.Node{Name: "old", Config: &schema.NodeConfig{Mode: "ipvs"}}
+	starting := fleet.Node{Name: "new", Live: &schema.NodeLive{}}
 	type look struct {
 		after time.Duration
-		nodes []etcd.Node
+		nodes []fleet.Node
 		want  string
 	}
 	for name, test := range map[string]struct {
@@ -43,37 +44,37 @@ func TestVigil(t *testing.T) {
 		looks []look
 	}{
 		"they come to it": {looks: []look{
-			{0, []etcd.Node{live("a", 4), live("b", 5), config}, "a is at revision 4 | done b | gone "},
-			{1, []etcd.Node{live("a", 6), live("b", 5)}, " | done a b | gone "},
+			{0, []fleet.Node{live("a", 4), live("b", 5), config}, "a is at revision 4 | done b | gone "},
+			{1, []fleet.Node{live("a", 6), live("b", 5)}, " | done a b | gone "},
 		}},
 		"one joins": {looks: []look{
-			{0, []etcd.Node{live("a", 4)}, "a is at revision 4 | done  | gone "},
-			{1, []etcd.Node{live("a", 5), starting}, "new has no status yet | done a | gone "},
-			{2, []etcd.Node{live("a", 5), live("new", 0)}, "new is at revision 0 | done a | gone "},
-			{3, []etcd.Node{live("a", 5), live("new", 7)}, " | done a new | gone "},
+			{0, []fleet.Node{live("a", 4)}, "a is at revision 4 | done  | gone "},
+			{1, []fleet.Node{live("a", 5), starting}, "new has no status yet | done a | gone "},
+			{2, []fleet.Node{live("a", 5), live("new", 0)}, "new is at revision 0 | done a | gone "},
+			{3, []fleet.Node{live("a", 5), live("new", 7)}, " | done a new | gone "},
 		}},
 		"one dies": {looks: []look{
-			{0, []etcd.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
-			{absence - 1, []etcd.Node{live("a", 5)}, "b has gone away | done a | gone "},
-			{absence, []etcd.Node{live("a", 5)}, " | done a | gone b"},
+			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{absence - 1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{absence, []fleet.Node{live("a", 5)}, " | done a | gone b"},
 		}},
 		"one is restarted": {looks: []look{
-			{0, []etcd.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
-			{1, []etcd.Node{live("a", 5)}, "b has gone away | done a | gone "},
-			{2, []etcd.Node{live("a", 5), live("b", 0)}, "b is at revision 0 | done a | gone "},
-			{absence + 1, []etcd.Node{live("a", 5)}, "b has gone away | done a | gone "},
-			{absence + 3, []etcd.Node{live("a", 5), live("b", 5)}, " | done a b | gone "},
+			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{2, []fleet.Node{live("a", 5), live("b", 0)}, "b is at revision 0 | done a | gone "},
+			{absence + 1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{absence + 3, []fleet.Node{live("a", 5), live("b", 5)}, " | done a b | gone "},
 		}},
 		"one has it and dies": {looks: []look{
-			{0, []etcd.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
-			{1, []etcd.Node{live("b", 4)}, "b is at revision 4 | done a | gone "},
-			{2, []etcd.Node{live("b", 5)}, " | done a b | gone "},
+			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{1, []fleet.Node{live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{2, []fleet.Node{live("b", 5)}, " | done a b | gone "},
 		}},
 		"named": {named: []string{"c", "a"}, looks: []look{
-			{0, []etcd.Node{live("a", 5), live("b", 4)}, "c is not there | done a | gone "},
-			{1, []etcd.Node{live("a", 5), live("b", 4), live("c", 4)}, "c is at revision 4 | done a | gone "},
-			{2 * absence, []etcd.Node{live("a", 5)}, "c has gone away | done a | gone "},
-			{9 * absence, []etcd.Node{live("c", 5)}, " | done a c | gone "},
+			{0, []fleet.Node{live("a", 5), live("b", 4)}, "c is not there | done a | gone "},
+			{1, []fleet.Node{live("a", 5), live("b", 4), live("c", 4)}, "c is at revision 4 | done a | gone "},
+			{2 * absence, []fleet.Node{live("a", 5)}, "c has gone away | done a | gone "},
+			{9 * absence, []fleet.Node{live("c", 5)}, " | done a c | gone "},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,19 +90,19 @@ func TestVigil(t *testing.T) {
 
 // TestVigilOfManyDrains: a node that does not tell of all drains is waited for as long as those may have connections.
 func TestVigilOfManyDrains(t *testing.T) {
-	v := &vigil{revision: 5, drains: func(d etcd.NodeDrain) bool { return d.Service == "web" }}
+	v := &vigil{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 	waits, done := "a has 7 more endpoints that drain than it tells of | done  | gone ", " | done a | gone "
 	for name, c := range map[string]struct {
-		drains []etcd.NodeDrain
+		drains []schema.NodeDrain
 		want   string
 	}{
-		"the last has some": {[]etcd.NodeDrain{{Service: "dns", Active: 9}, {Service: "db", Active: 2}}, waits},
-		"the last has none": {[]etcd.NodeDrain{{Service: "dns", Active: 9}, {Service: "db"}}, done},
+		"the last has some": {[]schema.NodeDrain{{Service: "dns", Active: 9}, {Service: "db", Active: 2}}, waits},
+		"the last has none": {[]schema.NodeDrain{{Service: "dns", Active: 9}, {Service: "db"}}, done},
 		"it tells of none":  {nil, waits},
 	} {
 		n := live("a", 5, c.drains...)
 		n.Status.DrainsOmitted = 7
-		if got := who(v, v.look([]etcd.Node{n}, time.Now())); got != c.want {
+		if got := who(v, v.look([]fleet.Node{n}, time.Now())); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
@@ -112,7 +113,7 @@ func TestVigilOfManyDrains(t *testing.T) {
 func TestVigilLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		v := &vigil{revision: 10, drains: func(d etcd.NodeDrain) bool { return d.Service == "web" }}
+		v := &vigil{revision: 10, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 		now := time.Now()
 		type state struct {
 			there, done bool
@@ -121,7 +122,7 @@ func TestVigilLaw(t *testing.T) {
 		model := map[string]state{}
 		for step := range 60 {
 			now = now.Add(time.Duration(r.IntN(8)) * time.Second)
-			var nodes []etcd.Node
+			var nodes []fleet.Node
 			for _, name := range []string{"a", "b", "c"} {
 				if r.IntN(3) == 0 {
 					s := model[name]
@@ -129,7 +130,7 @@ func TestVigilLaw(t *testing.T) {
 					model[name] = s
 					continue
 				}
-				n := live(name, 8+int64(r.IntN(4)), etcd.NodeDrain{Service: "web", Active: uint64(r.IntN(2))}, etcd.NodeDrain{Service: "dns", Active: 9})
+				n := live(name, 8+int64(r.IntN(4)), schema.NodeDrain{Service: "web", Active: uint64(r.IntN(2))}, schema.NodeDrain{Service: "dns", Active: 9})
 				nodes = append(nodes, n)
 				model[name] = state{true, n.Status.Revision >= 10 && n.Status.Drains[0].Active == 0, now}
 			}

@@ -20,7 +20,7 @@ import (
 	"vipd/cmd/internal/version"
 	"vipd/cmd/vipd/daemon"
 	"vipd/cmd/vipd/owner"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
@@ -109,7 +109,7 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 	w := c.Ownership
 	o = owner.Options{
 		Node: c.Node, Zone: c.Zone, Version: version.Version, Weight: w.Weight, Timing: failover.NewTiming(w.Detect),
-		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach, AnnounceEvery: w.AnnounceEvery,
+		Etcd: client.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach, AnnounceEvery: w.AnnounceEvery,
 	}
 	return o, c.RunDir, nil
 }

@@ -13,7 +13,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -32,7 +33,7 @@ func TestReader(t *testing.T) {
 	config := overTLS(c)
 	config.Endpoints, config.Username, config.PasswordFile = p.config.Endpoints, "vipd", file
 	var log strings.Builder
-	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))
+	f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))
 	f.wait("the first state", connected)
 	for i := range 3 {
 		relay.Cut()
@@ -52,7 +53,7 @@ func TestReader(t *testing.T) {
 }
 
 // overTLS is how a cluster with TLS is reached.
-func overTLS(c *etcdkit.Cluster) etcd.Config {
+func overTLS(c *etcdkit.Cluster) client.Config {
 	config := configAt(c, 0)
 	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
 	return config
@@ -65,17 +66,17 @@ func TestUntrusted(t *testing.T) {
 	c.Kill()
 	former := c.Reissue()
 	c.Start()
-	for want, edit := range map[string]func(*etcd.Config){
-		": tls: failed to verify certificate: x509: certificate signed by unknown authority": func(o *etcd.Config) { o.CAFile = former.CA },
-		": etcd would refuse cert_file " + former.ClientCert + ": ": func(o *etcd.Config) {
+	for want, edit := range map[string]func(*client.Config){
+		": tls: failed to verify certificate: x509: certificate signed by unknown authority": func(o *client.Config) { o.CAFile = former.CA },
+		": etcd would refuse cert_file " + former.ClientCert + ": ": func(o *client.Config) {
 			o.CertFile, o.KeyFile = former.ClientCert, former.ClientKey
 		},
-		".crt expired on ": func(o *etcd.Config) { o.CertFile, o.KeyFile = c.Files.ClientUntil(t, time.Now().Add(-time.Minute)) },
+		".crt expired on ": func(o *client.Config) { o.CertFile, o.KeyFile = c.Files.ClientUntil(t, time.Now().Add(-time.Minute)) },
 	} {
 		config := overTLS(c)
 		edit(&config)
 		_, err := newWriter(t, config).Statuses(t.Context())
-		if !etcd.Untrusted(err) || !strings.Contains(err.Error(), want) {
+		if !client.Untrusted(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -94,7 +95,7 @@ func TestUntrusted(t *testing.T) {
 	}()
 	config := overTLS(c)
 	config.Endpoints = []string{"https://" + ln.Addr().String()}
-	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || etcd.Untrusted(err) || !etcd.Unreachable(err) {
+	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || client.Untrusted(err) || !client.Unreachable(err) {
 		t.Errorf("who hangs up says nothing of certificates: %v", err)
 	}
 }
@@ -113,7 +114,7 @@ func TestNoAccess(t *testing.T) {
 		return path
 	}
 	right, wrong := file("right", "secret"), file("wrong", "guess")
-	for want, config := range map[string]etcd.Config{
+	for want, config := range map[string]client.Config{
 		"a client without username may not read /vipda/services/": {},
 		"the user half may not read /vipda/endpoints/":            {Username: "half", PasswordFile: right},
 		"authentication failed, invalid user ID or password":      {Username: "half", PasswordFile: wrong},
@@ -121,7 +122,7 @@ func TestNoAccess(t *testing.T) {
 		"is empty":                                                {Username: "half", PasswordFile: file("empty", "\n")},
 	} {
 		config.Endpoints, config.Prefix = p.config.Endpoints, p.config.Prefix
-		f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+		f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 		s := f.wait(want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), want) })
 		if s.Connected || strings.Contains(s.Err.Error(), "secret") || strings.Contains(s.Err.Error(), "guess") {
 			t.Errorf("connected %t, %v", s.Connected, s.Err)
@@ -143,7 +144,7 @@ func TestNoAccessChanges(t *testing.T) {
 		}
 	}
 	write("guess")
-	source, err := etcd.New(etcd.Options{Config: config})
+	source, err := watch.New(watch.Options{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestRevoked(t *testing.T) {
 	if err := os.WriteFile(config.PasswordFile, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	source := newSource(t, etcd.Options{Config: config, Patience: time.Millisecond})
+	source := newSource(t, watch.Options{Config: config, Patience: time.Millisecond})
 	f := follow(t, source)
 	f.wait("the first state", connected)
 	n := 0
@@ -227,22 +228,22 @@ func TestRevoked(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	good := etcd.Config{Endpoints: []string{"https://a:2379", "https://b:2379"}, Prefix: "/vipd", CAFile: "ca", CertFile: "c", KeyFile: "k", Username: "u", PasswordFile: "p"}
+	good := client.Config{Endpoints: []string{"https://a:2379", "https://b:2379"}, Prefix: "/vipd", CAFile: "ca", CertFile: "c", KeyFile: "k", Username: "u", PasswordFile: "p"}
 	if err := good.Check(); err != nil {
 		t.Errorf("a good configuration: %v", err)
 	}
-	for want, edit := range map[string]func(*etcd.Config){
-		"prefix":                          func(c *etcd.Config) { c.Prefix = "/" },
-		"name at least one":               func(c *etcd.Config) { c.Endpoints = nil },
-		"endpoints[1]: needs a URL":       func(c *etcd.Config) { c.Endpoints[1] = "b:2379" },
-		"endpoints[0]: needs a URL":       func(c *etcd.Config) { c.Endpoints[0] = "https://a" },
-		"a user does not belong":          func(c *etcd.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
-		"nothing may follow":              func(c *etcd.Config) { c.Endpoints[0] = "https://a:2379/v3" },
-		"all are http or all are https":   func(c *etcd.Config) { c.Endpoints[0] = "http://a:2379" },
-		"for endpoints that begin with":   func(c *etcd.Config) { c.Endpoints = []string{"http://a:2379"} },
-		"cert_file and key_file belong":   func(c *etcd.Config) { c.KeyFile = "" },
-		"username and password_file bel":  func(c *etcd.Config) { c.Username = "" },
-		"username and password_file belo": func(c *etcd.Config) { c.PasswordFile = "" },
+	for want, edit := range map[string]func(*client.Config){
+		"prefix":                          func(c *client.Config) { c.Prefix = "/" },
+		"name at least one":               func(c *client.Config) { c.Endpoints = nil },
+		"endpoints[1]: needs a URL":       func(c *client.Config) { c.Endpoints[1] = "b:2379" },
+		"endpoints[0]: needs a URL":       func(c *client.Config) { c.Endpoints[0] = "https://a" },
+		"a user does not belong":          func(c *client.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
+		"nothing may follow":              func(c *client.Config) { c.Endpoints[0] = "https://a:2379/v3" },
+		"all are http or all are https":   func(c *client.Config) { c.Endpoints[0] = "http://a:2379" },
+		"for endpoints that begin with":   func(c *client.Config) { c.Endpoints = []string{"http://a:2379"} },
+		"cert_file and key_file belong":   func(c *client.Config) { c.KeyFile = "" },
+		"username and password_file bel":  func(c *client.Config) { c.Username = "" },
+		"username and password_file belo": func(c *client.Config) { c.PasswordFile = "" },
 	} {
 		c := good
 		c.Endpoints = append([]string(nil), good.Endpoints...)

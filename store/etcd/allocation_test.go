@@ -14,6 +14,9 @@ import (
 	"vipd/balancer"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -37,7 +40,7 @@ func TestParallelAllocation(t *testing.T) {
 				w = newWriter(t, p.config)
 			}
 			running.Go(func() {
-				if _, err := w.Apply(t.Context(), etcd.Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: auto("")}); err != nil {
+				if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: auto("")}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -64,7 +67,7 @@ func TestParallelAllocation(t *testing.T) {
 		if err != nil || len(pools) != 1 || pools[0].Held != n || pools[0].Free != pools[0].Size-n {
 			t.Errorf("the pools are %+v, %v", pools, err)
 		}
-		if _, err = shared.Apply(t.Context(), etcd.Change{Name: "more", Fields: auto("")}); i == 0 {
+		if _, err = shared.Apply(t.Context(), definitions.Change{Name: "more", Fields: auto("")}); i == 0 {
 			expectError(t, err, `pool default is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
 		} else if err != nil {
 			t.Error(err)
@@ -78,25 +81,25 @@ func TestAllocation(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
-	_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("")})
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
+	_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: auto("")})
 	expectError(t, err, `there is no pool default: "vipctl pool set default CIDR...`)
 	setPool(t, w, "default", "10.96.0.0/28")
 	setPool(t, w, "blue", "10.96.0.0/29", "fd00:96::/64")
-	_, err = w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("", "blue")})
+	_, err = w.Apply(t.Context(), definitions.Change{Name: "web", Fields: auto("", "blue")})
 	expectError(t, err, `pools "blue" and "default" overlap`)
 	setPool(t, w, "blue", "10.96.1.8/29", "fd00:96::/64")
-	r := apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
+	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
 		t.Fatalf("web holds %q, followed as %+v", first, s)
 	}
-	if again := apply(t, newWriter(t, p.config), etcd.Change{Name: "web", Fields: auto(""), Base: etcd.Any}); again != (etcd.Result{Revision: r.Revision}) {
+	if again := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); again != (client.Result{Revision: r.Revision}) {
 		t.Errorf("the same again: %+v", again)
 	}
 	changed := auto("", "blue")
 	changed["scheduler"] = "lc"
-	r = apply(t, w, etcd.Change{Name: "web", Fields: changed, Base: etcd.Any})
+	r = apply(t, w, definitions.Change{Name: "web", Fields: changed, Base: definitions.Any})
 	second := p.vips("web")
 	if len(second) != 2 || !slices.Contains(second, first[0]) {
 		t.Errorf("with one more it holds %q, before %q", second, first)
@@ -110,7 +113,7 @@ func TestAllocation(t *testing.T) {
 	if len(s.Allocated) != 2 {
 		t.Errorf("it is followed with %v", s.Allocated)
 	}
-	r = apply(t, w, etcd.Change{Name: "web", Fields: auto("", "", "blue"), Base: etcd.Any})
+	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "", "blue"), Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 3 {
 		t.Errorf("it is followed with %v", s.Allocated)
 	}
@@ -122,33 +125,33 @@ func TestAllocationEnds(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	setPool(t, w, "default", "10.96.0.0/28")
 	setPool(t, w, "blue", "fd00:96::/64")
-	r := apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
+	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
-	r = apply(t, w, etcd.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
+	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
 	// What another service names in its text is not given.
 	for a := range 16 {
-		apply(t, w, etcd.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
+		apply(t, w, definitions.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
 			"vips": []any{fmt.Sprint("10.96.0.", a)}, "ports": []any{map[string]any{"port": int64(80)}},
 		}})
 	}
-	_, err := newWriter(t, p.config).Apply(t.Context(), etcd.Change{Name: "late", Fields: auto("")})
+	_, err := newWriter(t, p.config).Apply(t.Context(), definitions.Change{Name: "late", Fields: auto("")})
 	expectError(t, err, `pool default is exhausted`)
 	// The oldest stays where there are fewer.
-	apply(t, w, etcd.Change{Name: "web", Fields: auto(""), Base: etcd.Any})
+	apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any})
 	if got := p.vips("web"); !slices.Equal(got, first) {
 		t.Errorf("with one left it holds %q, before %q", got, first)
 	}
 	// One that is named now is no longer allocated.
 	pinned := auto("blue")
 	pinned["vips"] = append(pinned["vips"].([]any), first[0])
-	r = apply(t, w, etcd.Change{Name: "web", Fields: pinned, Base: etcd.Any})
+	r = apply(t, w, definitions.Change{Name: "web", Fields: pinned, Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 1 || len(s.VIPs) != 1 || s.Allocated[0].String() == first[0] {
 		t.Errorf("followed with %v and %v", s.VIPs, s.Allocated)
 	}
-	r = apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	r = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 	if s := f.reaches(r.Revision); s.Services.Has("web") || len(s.Problems) > 0 || len(p.vips("web")) > 0 {
 		t.Errorf("removed: %v, held are %q", s.Problems, p.vips("web"))
 	}
@@ -167,7 +170,7 @@ func TestAllocationHistories(t *testing.T) {
 			for range 3 {
 				h.writers = append(h.writers, newWriter(t, p.config))
 			}
-			f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+			f := follow(t, newSource(t, watch.Options{Config: p.config}))
 			for range 120 {
 				h.step()
 			}
@@ -196,7 +199,7 @@ func (h *allocations) step() {
 	case 0:
 		h.setPool([]string{"default", "blue"}[h.IntN(2)])
 	case 1:
-		h.last = max(h.last, apply(h.t, h.writer(), etcd.Change{Name: balancer.Name(name), Base: etcd.Any}).Revision)
+		h.last = max(h.last, apply(h.t, h.writer(), definitions.Change{Name: balancer.Name(name), Base: definitions.Any}).Revision)
 		delete(h.asks, name)
 	default:
 		var pools []string
@@ -205,7 +208,7 @@ func (h *allocations) step() {
 		}
 		fields := auto(pools...)
 		fields["ports"].([]any)[0].(map[string]any)["port"] = int64(1 + h.IntN(100))
-		result, err := h.writer().Apply(h.t.Context(), etcd.Change{Name: balancer.Name(name), Fields: fields, Base: etcd.Any})
+		result, err := h.writer().Apply(h.t.Context(), definitions.Change{Name: balancer.Name(name), Fields: fields, Base: definitions.Any})
 		if err != nil && !strings.Contains(err.Error(), "is exhausted") && !strings.Contains(err.Error(), "there is no pool") && !strings.Contains(err.Error(), "overlap") {
 			h.t.Fatal(err)
 		}

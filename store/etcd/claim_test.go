@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 	"vipd/test/etcdkit"
 )
 
@@ -16,21 +16,21 @@ func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
 	w, other := newWriter(t, p.config), newWriter(t, p.config)
-	at := func(n, ports int) etcd.Change {
+	at := func(n, ports int) definitions.Change {
 		var all []any
 		for i := range ports {
 			all = append(all, map[string]any{"name": fmt.Sprintf("p%d", i), "port": int64(1000 + i)})
 		}
 		fields := map[string]any{"vips": []any{fmt.Sprintf("10.97.0.%d", n)}, "ports": all}
-		return etcd.Change{Name: balancer.Name(fmt.Sprintf("s%d", n)), Fields: fields}
+		return definitions.Change{Name: balancer.Name(fmt.Sprintf("s%d", n)), Fields: fields}
 	}
 	look := apply(t, w, at(1, 1)).Revision
-	checked := func(c etcd.Change) etcd.Change { c.Checked = look; return c }
+	checked := func(c definitions.Change) definitions.Change { c.Checked = look; return c }
 	for n, ports := range []int{60, 1, 60, 60, 2, 1, 60} {
 		apply(t, w, checked(at(10+n, ports)))
 	}
 	apply(t, other, at(30, 1))
-	var stale *etcd.StaleError
+	var stale *definitions.StaleError
 	if r, err := w.Apply(t.Context(), checked(at(31, 60))); !errors.As(err, &stale) {
 		t.Errorf("claims of another are passed over: %+v, %v", r, err)
 	}
@@ -47,6 +47,6 @@ func TestClaims(t *testing.T) {
 		t.Errorf("claims of an earlier version are passed over: %+v, %v", r, err)
 	}
 	same := checked(at(1, 1))
-	same.Base, same.Fields["scheduler"] = etcd.Any, "lc" // which claims nothing new
+	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // which claims nothing new
 	apply(t, w, same)
 }

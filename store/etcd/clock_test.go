@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -32,7 +32,7 @@ func TestClockJump(t *testing.T) {
 			ids := leased(t, p, 2)
 			var lost atomic.Pointer[error]
 			ahead := &atomic.Int64{}
-			source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Connection: func(_ int64, err error) {
+			source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Connection: func(_ int64, err error) {
 				if err != nil {
 					lost.Store(&err)
 				}
@@ -61,7 +61,7 @@ func TestClockJump(t *testing.T) {
 			}
 			f.reaches(p.put("/services/web", web))
 			ahead = &atomic.Int64{}
-			second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(wallClock(ahead))})
+			second := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(wallClock(ahead))})
 			f = follow(t, second)
 			f.wait("the first state", connected)
 			ahead.Store(hours * 3600)

@@ -7,7 +7,8 @@ import (
 	"testing"
 
 	"vipd/balancer"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
 	"vipd/test/etcdkit"
 )
 
@@ -27,14 +28,14 @@ func TestSays(t *testing.T) {
 		"what defaults no longer decide": {`{"vips": ["10.96.0.10"], "ports": [{"port": 80, "shape": [1.0]}], "color": "red", "scheduler": "wrr"}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &etcd.Stored{Name: "web", Fields: object(t, stored)}
+			s := &definitions.Stored{Name: "web", Fields: object(t, stored)}
 			s.Service, s.Problems = balancer.DecodeService("web", s.Fields, nil, nil, balancer.SeverityWarning)
 			if got := s.Says(object(t, test.text)); got != test.same {
 				t.Errorf("got %t", got)
 			}
 		})
 	}
-	plain := &etcd.Stored{Name: "web", Fields: object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}]}`)}
+	plain := &definitions.Stored{Name: "web", Fields: object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}]}`)}
 	plain.Service, _ = balancer.DecodeService("web", plain.Fields, nil, nil, "")
 	if !plain.Says(object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "protocol": "tcp", "target_port": 80}], "endpoints": []}`)) {
 		t.Error("the same in other words is a change")
@@ -48,7 +49,7 @@ func TestSays(t *testing.T) {
 
 func object(t *testing.T, text string) map[string]any {
 	t.Helper()
-	fields, err := etcd.ParseObject([]byte(text))
+	fields, err := schema.ParseObject([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func TestDefinitions(t *testing.T) {
 	if d, err := w.Definitions(t.Context()); err != nil || len(d.Services) != 0 {
 		t.Fatalf("of an empty etcd: %v, %v", d, err)
 	}
-	change := etcd.Change{Name: "web", Fields: fields(80), By: "alice"}
+	change := definitions.Change{Name: "web", Fields: fields(80), By: "alice"}
 	change.Fields["color"] = "red"
 	if _, err := w.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "color: unknown field") {
 		t.Fatalf("an unknown field: %v", err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 	"vipd/test/etcdkit"
 )
 
@@ -20,7 +20,7 @@ func TestExpiry(t *testing.T) {
 		4 * time.Hour:        {{2 * time.Hour, ""}, {time.Hour, " expires on "}},
 	} {
 		ends := time.Now().Add(until).Truncate(time.Second)
-		c := etcd.Config{}
+		c := client.Config{}
 		c.CertFile, c.KeyFile = files.ClientUntil(t, ends)
 		for _, w := range want {
 			text := c.Expiry(ends.Add(-w.before))
@@ -29,7 +29,7 @@ func TestExpiry(t *testing.T) {
 			}
 		}
 	}
-	if text := (etcd.Config{CertFile: files.ClientKey}).Expiry(time.Now()); text != "" {
+	if text := (client.Config{CertFile: files.ClientKey}).Expiry(time.Now()); text != "" {
 		t.Errorf("of a file without a certificate: %s", text)
 	}
 }

@@ -15,7 +15,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -27,7 +29,7 @@ func TestFaults(t *testing.T) {
 	for seed := range uint64(wait.Soak(1, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, seed)
-			f := keep(t, etcd.Options{Config: w.through()}, t.TempDir())
+			f := keep(t, watch.Options{Config: w.through()}, t.TempDir())
 			for range 8 {
 				w.fault()
 				for range 1 + w.IntN(10) {
@@ -69,7 +71,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 }
 
 // through is how etcd is reached over the relays.
-func (w *world) through() etcd.Config {
+func (w *world) through() client.Config {
 	config := w.config
 	config.Endpoints = nil
 	for _, r := range w.relays {
@@ -148,7 +150,7 @@ func (w *world) write() {
 func (w *world) compare(f *follower) {
 	w.t.Helper()
 	w.last = w.put("/services/last", fmt.Sprintf(`{"vips":["10.96.1.1"],"ports":[{"port":%d}]}`, 1+w.IntN(60000)))
-	fresh := follow(w.t, newSource(w.t, etcd.Options{Config: w.config}))
+	fresh := follow(w.t, newSource(w.t, watch.Options{Config: w.config}))
 	want := fresh.reaches(w.last)
 	fresh.stop()
 	read, err := newWriter(w.t, w.config).Read(w.t.Context(), nil)
@@ -196,7 +198,7 @@ func TestOneRevision(t *testing.T) {
 	defer cancel()
 	p.await("the first writes", func(s store.Snapshot) bool { return s.Services.Has("z") })
 	for range 20 {
-		f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
 		f.mu.Lock()
 		s := f.all[slices.IndexFunc(f.all, connected)] // before it, a busy machine may have been told that etcd is away
@@ -226,12 +228,12 @@ func TestWritesWaitForALeader(t *testing.T) {
 		config := configAt(c, 0)
 		config.Endpoints = []string{c.Endpoints()[(leader+1)%3]}
 		w := newWriter(t, config)
-		if _, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(tries), Base: etcd.Any}); err != nil {
+		if _, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(tries), Base: definitions.Any}); err != nil {
 			t.Fatal(err)
 		}
 		c.Members[leader].Pause() // what is asked now is waiting for it when another is elected
 		began := time.Now()
-		r, err := w.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any})
+		r, err := w.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any})
 		took := time.Since(began)
 		c.Members[leader].Resume()
 		if err == nil && r.Changed {
@@ -249,7 +251,7 @@ func TestMemberProblem(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/web", web)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
 	c.Members[1].Pause()
 	f.wait("the problem", func(s store.Snapshot) bool {

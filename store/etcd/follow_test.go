@@ -14,7 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/store/statedir"
 	"vipd/test/wait"
 )
@@ -25,7 +25,7 @@ const within = time.Minute
 // follower is what a source has published, held to the laws that hold through outages too.
 type follower struct {
 	t      testing.TB
-	Source *etcd.Source
+	Source *watch.Source
 	stop   func()
 
 	mu     sync.Mutex // guards the rest
@@ -34,7 +34,7 @@ type follower struct {
 }
 
 // follow watches the source until the test ends, or stop is called.
-func follow(t testing.TB, source *etcd.Source) *follower {
+func follow(t testing.TB, source *watch.Source) *follower {
 	t.Helper()
 	f := &follower{t: t, Source: source}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -56,7 +56,7 @@ func follow(t testing.TB, source *etcd.Source) *follower {
 }
 
 // keep follows by a source that keeps its state in a folder. It is there when stop returns.
-func keep(t testing.TB, o etcd.Options, path string) *follower {
+func keep(t testing.TB, o watch.Options, path string) *follower {
 	t.Helper()
 	o.StateDir = statedir.New(path, func() {})
 	f := follow(t, newSource(t, o))
@@ -163,12 +163,12 @@ func (f *follower) sees(revision int64) {
 func connected(s store.Snapshot) bool { return s.Connected }
 
 // newSource returns a source with short times.
-func newSource(t testing.TB, o etcd.Options) *etcd.Source {
+func newSource(t testing.TB, o watch.Options) *watch.Source {
 	t.Helper()
 	if o.Timing == nil {
 		o.Timing = hastened()
 	}
-	s, err := etcd.New(o)
+	s, err := watch.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -119,7 +119,7 @@ func TestProxyForgets(t *testing.T) {
 			proxy.forgets.Store(true)
 			config := p.config
 			config.Endpoints = []string{proxy.listen(t)}
-			f := follow(t, newSource(t, etcd.Options{Config: config}))
+			f := follow(t, newSource(t, watch.Options{Config: config}))
 			f.wait("the first state", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 })
 			f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
 			f.reaches(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
@@ -147,7 +147,7 @@ func TestProxyForgetsLater(t *testing.T) {
 			proxy := &forgetful{client: p.client, lost: p.config.Prefix + "/endpoints/", confirms: true}
 			config := p.config
 			config.Endpoints = []string{proxy.listen(t)}
-			f := follow(t, newSource(t, etcd.Options{Config: config}))
+			f := follow(t, newSource(t, watch.Options{Config: config}))
 			f.wait("the first state", connected)
 			proxy.forgets.Store(true)
 			f.reaches(change(p))
@@ -166,7 +166,7 @@ func TestProxyStuck(t *testing.T) {
 	proxy := &forgetful{client: p.client}
 	config := p.config
 	config.Endpoints = []string{proxy.listen(t)}
-	f := follow(t, newSource(t, etcd.Options{Config: config}))
+	f := follow(t, newSource(t, watch.Options{Config: config}))
 	f.wait("the first state", connected)
 	proxy.stuck.Store(true)
 	f.sees(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
@@ -184,7 +184,7 @@ func TestWatchBehind(t *testing.T) {
 	behind := &forgetful{client: p.client, member: true}
 	config := p.config
 	config.Endpoints = []string{behind.listen(t), c.URL(relay.Addr())}
-	f := follow(t, newSource(t, etcd.Options{Config: config}))
+	f := follow(t, newSource(t, watch.Options{Config: config}))
 	f.wait("the first state", connected)
 	relay.Heal()
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))

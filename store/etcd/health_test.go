@@ -17,7 +17,8 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/fleet"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -38,12 +39,12 @@ func place80(i int) balancer.Target {
 
 // voting is a node's voter that runs.
 type voting struct {
-	*etcd.HealthVoter
+	*fleet.HealthVoter
 	reports
 	stop func()
 }
 
-func vote(t *testing.T, config etcd.Config, node string) *voting {
+func vote(t *testing.T, config client.Config, node string) *voting {
 	t.Helper()
 	v, err := newWriter(t, config).HealthVoter(node, quorum.Checker{Exec: true}, life)
 	if err != nil {
@@ -85,10 +86,10 @@ func (r *reader) tell(also func(quorum.Board)) {
 	also(r.last)
 }
 
-func readBoard(t *testing.T, o etcd.BoardOptions) *reader {
+func readBoard(t *testing.T, o fleet.BoardOptions) *reader {
 	t.Helper()
 	o.Timing = hastened()
-	b, err := etcd.NewHealthBoard(o)
+	b, err := fleet.NewHealthBoard(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,7 @@ func TestHealthVotes(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	b := readBoard(t, fleet.BoardOptions{Config: p.config})
 	all := ups(950)
 	before := p.now()
 	n := vote(t, p.config, "n1")
@@ -206,7 +207,7 @@ func TestHealthVotesMended(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	b := readBoard(t, fleet.BoardOptions{Config: p.config})
 	n := vote(t, p.config, "n1")
 	all := ups(150)
 	n.Set(quorum.Checker{Exec: true}, all)
@@ -247,7 +248,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	b := readBoard(t, fleet.BoardOptions{Config: p.config})
 	var gone atomic.Int64
 	b.tell(func(now quorum.Board) {
 		if now.Connected && !now.Nodes.Has("n1") {
@@ -273,7 +274,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	b.wait("all that the former said", func(b quorum.Board) bool { return b.Votes.Len() == 5 && b.Nodes.Len() == 2 })
 	gone.Store(0)
 
-	start := func(former int64) (*etcd.HealthVoter, *atomic.Int64) {
+	start := func(former int64) (*fleet.HealthVoter, *atomic.Int64) {
 		v, err := newWriter(t, p.config).HealthVoter("n1", quorum.Checker{Exec: true}, life)
 		if err != nil {
 			t.Fatal(err)
@@ -311,7 +312,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 func TestHealthBoard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	b := readBoard(t, etcd.BoardOptions{Config: w.through(), Patience: 50 * time.Millisecond})
+	b := readBoard(t, fleet.BoardOptions{Config: w.through(), Patience: 50 * time.Millisecond})
 	key := func() string { return fmt.Sprintf("/health/n%d/web/%s", w.IntN(3), place80(w.IntN(20)).Address()) }
 	for range 6 {
 		w.fault()
@@ -334,7 +335,7 @@ func TestHealthBoard(t *testing.T) {
 		}
 		w.heal()
 		w.put("/health/n9/web/10.9.9.9:9", `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`)
-		fresh := readBoard(t, etcd.BoardOptions{Config: w.config})
+		fresh := readBoard(t, fleet.BoardOptions{Config: w.config})
 		want := fresh.wait("a fresh reading", func(b quorum.Board) bool { return b.Connected })
 		fresh.stop()
 		b.wait("what a fresh reading has", func(got quorum.Board) bool {
@@ -368,7 +369,7 @@ func TestHealthRights(t *testing.T) {
 		etcdkit.User{Name: "none", Password: "two"},
 	)
 	p.client = c.Client()
-	as := func(user, password string) etcd.Config {
+	as := func(user, password string) client.Config {
 		config := p.config
 		config.Username, config.PasswordFile = user, filepath.Join(t.TempDir(), "password")
 		if err := os.WriteFile(config.PasswordFile, []byte(password), 0o600); err != nil {
@@ -376,7 +377,7 @@ func TestHealthRights(t *testing.T) {
 		}
 		return config
 	}
-	b := readBoard(t, etcd.BoardOptions{Config: as("node-n1", "one")})
+	b := readBoard(t, fleet.BoardOptions{Config: as("node-n1", "one")})
 	n := vote(t, as("node-n1", "one"), "n1")
 	n.Set(quorum.Checker{Exec: true}, ups(3))
 	b.wait("the votes", has("n1", ups(3)))
@@ -384,7 +385,7 @@ func TestHealthRights(t *testing.T) {
 	wait.For(t, within, "who votes as another to be told", func() bool {
 		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no right to /vipda/health/n2/")
 	})
-	denied := readBoard(t, etcd.BoardOptions{Config: as("none", "two"), Patience: time.Millisecond})
+	denied := readBoard(t, fleet.BoardOptions{Config: as("none", "two"), Patience: time.Millisecond})
 	wait.For(t, within, "who may not read to be told", func() bool {
 		_, err := denied.board()
 		return err != nil && strings.Contains(err.Error(), "the user none may not read /vipda/health/")
@@ -401,7 +402,7 @@ func TestHealthProxied(t *testing.T) {
 	proxy := c.StartProxy(c.Endpoints()...)
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.config.Endpoints = []string{c.URL(proxy.Addr())}
-	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	b := readBoard(t, fleet.BoardOptions{Config: p.config})
 	n := vote(t, p.config, "n1")
 	all := ups(3)
 	n.Set(quorum.Checker{Exec: true}, all)

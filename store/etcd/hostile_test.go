@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -77,7 +77,7 @@ func TestHostileKeys(t *testing.T) {
 	p.client = c.Client()
 	p.put("/services/web", web)
 	// After a silent attempt, the folders' own keys are in full readings alone.
-	source := newSource(t, etcd.Options{Config: config, Timing: hastened(silence(wait.Patience))})
+	source := newSource(t, watch.Options{Config: config, Timing: hastened(silence(wait.Patience))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
 	for key, hostile := range hostileKeys() {
@@ -121,7 +121,7 @@ func TestHostileNames(t *testing.T) {
 	p.put("/services/\x1b[2J", "{}")
 	p.put("/services/a", `{"vips":["10.96.0.11"],"ports":[{"port":80}],"`+long+`":1}`)
 	p.put("/services/b", `{"vips":["10.96.0.12"],"ports":[{"port":80}]`+fields.String()+`}`)
-	s := follow(t, newSource(t, etcd.Options{Config: p.config})).wait("the first state", connected)
+	s := follow(t, newSource(t, watch.Options{Config: p.config})).wait("the first state", connected)
 	length := 0
 	for _, problem := range s.Problems {
 		length += len(problem.String())
@@ -143,7 +143,7 @@ func TestHostileStart(t *testing.T) {
 	for key, hostile := range hostileKeys() {
 		p.put(key, hostile.text)
 	}
-	followed := follow(t, newSource(t, etcd.Options{Config: p.config})).wait("the first state", connected)
+	followed := follow(t, newSource(t, watch.Options{Config: p.config})).wait("the first state", connected)
 	read, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if err := errors.Join(err, agree(followed, read)); err != nil {
 		t.Errorf("following and reading: %v", err)
@@ -166,7 +166,7 @@ func TestLastGood(t *testing.T) {
 	p.put("/services/web", web)
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
 	p.put("/overrides/web/10.0.0.1", `{"weight":5}`)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	before := f.wait("the first state", connected)
 	p.put("/services/web", `{"ports":1}`)
 	p.put("/endpoints/web/a", `{}`)
@@ -197,7 +197,7 @@ func TestChangedBack(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
 	for range 20 { // most of these pairs are published as one, which is nothing
 		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
@@ -213,7 +213,7 @@ func TestOverrideLapses(t *testing.T) {
 	p.put("/overrides/web/10.0.0.1", `{"draining":true,"expires":"2020-01-01T00:00:00Z"}`)
 	p.put("/overrides/web/10.0.0.2:8080", fmt.Sprintf(`{"weight":0,"by":"me","expires":%q}`, time.Now().Add(2*time.Second).Format(time.RFC3339Nano)))
 	p.put("/overrides/web/fd00::1", `{"weight":3}`)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() <= 2 })
 	f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
 }
@@ -225,7 +225,7 @@ func TestDefaults(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/a", web)
 	p.put("/services/b", strings.Replace(web, "{", `{"scheduler":"rr",`, 1))
-	source := newSource(t, etcd.Options{Config: p.config, Defaults: map[string]any{"scheduler": "lc"}})
+	source := newSource(t, watch.Options{Config: p.config, Defaults: map[string]any{"scheduler": "lc"}})
 	f := follow(t, source)
 	before := f.wait("the defaults", func(s store.Snapshot) bool {
 		return s.Connected && s.Services.At("a").Scheduler == "lc"
@@ -261,7 +261,7 @@ func TestLeases(t *testing.T) {
 		return lease.ID
 	}
 	a, b := register("a", `{"address":"10.0.0.1"}`), register("b", `{"address":"10.0.0.2"}`)
-	f := keep(t, etcd.Options{Config: p.config}, t.TempDir())
+	f := keep(t, watch.Options{Config: p.config}, t.TempDir())
 	before := f.wait("the first state", connected)
 	if before.Endpoints.Len() != 2 {
 		t.Fatalf("%d endpoints", before.Endpoints.Len())
@@ -304,7 +304,7 @@ func TestManyLeases(t *testing.T) {
 		p.put("/endpoints/"+id+"/a", fmt.Sprintf(`{"address":"10.0.0.%d"}`, i), clientv3.WithLease(lease.ID))
 		ends = append(ends, clientv3.OpDelete(p.config.Prefix+"/endpoints/"+id+"/a"))
 	}
-	source, err := etcd.New(etcd.Options{Config: p.config, Patience: within}) // with its usual patience: after a late answer it asks on another one
+	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with its usual patience: after a late answer it asks on another one
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -40,7 +40,7 @@ func atAddress(a string) balancer.Node {
 func TestPublishedNodes(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	f := follow(t, newSource(t, etcd.Options{Config: p.config, Node: "n1", Patience: within}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config, Node: "n1", Patience: within}))
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	other := appear(t, newWriter(t, p.config), "n2", "1.0", life)
 	n.Publish(atAddress("10.3.0.1"))
@@ -75,7 +75,7 @@ func TestUnpublishedNode(t *testing.T) {
 	c.EnableAuth(old)
 	p.client = c.Client()
 	config := p.as(t, old)
-	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", Patience: within}))
+	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 1 || s.Problems[0].Origin.Key != "/vipda/hosts/" || !strings.Contains(s.Problems[0].Text, "services may claim the addresses of other nodes") {
 		t.Errorf("problems = %v", s.Problems)

@@ -15,7 +15,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -23,22 +25,22 @@ import (
 // told are the configurations that a source has told, and how many snapshots there were before the first.
 type told struct {
 	mu  sync.Mutex // guards the rest
-	all []etcd.NodeConfig
+	all []schema.NodeConfig
 }
 
-func (c *told) add(config etcd.NodeConfig) {
+func (c *told) add(config schema.NodeConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, config)
 }
 
-func (c *told) list() []etcd.NodeConfig {
+func (c *told) list() []schema.NodeConfig {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.all)
 }
 
-func (c *told) wait(t *testing.T, want ...etcd.NodeConfig) {
+func (c *told) wait(t *testing.T, want ...schema.NodeConfig) {
 	t.Helper()
 	wait.For(t, within, "the configuration", func() bool { return len(c.list()) >= len(want) })
 	if got := c.list(); !slices.Equal(got, want) {
@@ -54,10 +56,10 @@ func TestNodeConfig(t *testing.T) {
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
 	var c told
-	options, dir := etcd.Options{Config: p.config, Node: "n1", Patience: within, Configured: c.add}, t.TempDir()
+	options, dir := watch.Options{Config: p.config, Node: "n1", Patience: within, Configured: c.add}, t.TempDir()
 	f := keep(t, options, dir)
 	f.wait("the first state", connected)
-	ipvs, both := etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Mode: "auto", Zone: "z1"}
+	ipvs, both := schema.NodeConfig{Mode: "ipvs"}, schema.NodeConfig{Mode: "auto", Zone: "z1"}
 	c.wait(t, ipvs)
 	n := f.count()
 	p.put("/nodes/n1/config", `{"mode":"auto","zone":"z1"}`)
@@ -92,7 +94,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Heal()
 	f.wait("the return", connected)
 	p.remove("/nodes/n1/config")
-	kept.wait(t, both, etcd.NodeConfig{})
+	kept.wait(t, both, schema.NodeConfig{})
 	f.stop()
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
@@ -101,7 +103,7 @@ func TestNodeConfig(t *testing.T) {
 	options.Node, options.Configured = "n2", other.add
 	f = keep(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
-	other.wait(t, etcd.NodeConfig{})
+	other.wait(t, schema.NodeConfig{})
 }
 
 func quoted(text string) string { return text[:min(len(text), 40)] }
@@ -113,7 +115,7 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	var order []string
 	ctx, cancel := context.WithCancel(t.Context())
-	source := newSource(t, etcd.Options{Config: p.config, Node: "n1", Patience: within, Configured: func(c etcd.NodeConfig) { order = append(order, c.Mode) }})
+	source := newSource(t, watch.Options{Config: p.config, Node: "n1", Patience: within, Configured: func(c schema.NodeConfig) { order = append(order, c.Mode) }})
 	if err := source.Watch(ctx, func(store.Snapshot) { order = append(order, "snapshot"); cancel() }); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func role() etcdkit.User {
 }
 
 // as is how a user reaches etcd.
-func (p *place) as(t *testing.T, u etcdkit.User) etcd.Config {
+func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	t.Helper()
 	config := p.config
 	config.Username, config.PasswordFile = u.Name, filepath.Join(t.TempDir(), "password")
@@ -156,10 +158,10 @@ func TestRole(t *testing.T) {
 	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
 	config := p.as(t, role())
 	var told told
-	f := keep(t, etcd.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
+	f := keep(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
-	n.Tell(etcd.NodeStatus{Revision: 1})
+	n.Tell(schema.NodeStatus{Revision: 1})
 	status := func(revision int) {
 		t.Helper()
 		p.try(fmt.Sprint("have status ", revision), func(ctx context.Context) error {
@@ -181,9 +183,9 @@ func TestRole(t *testing.T) {
 		return err
 	})
 	relay.Heal()
-	n.Tell(etcd.NodeStatus{Revision: 2})
+	n.Tell(schema.NodeStatus{Revision: 2})
 	p.put("/nodes/n1/config", `{"zone":"z1"}`)
-	told.wait(t, etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Zone: "z1"})
+	told.wait(t, schema.NodeConfig{Mode: "ipvs"}, schema.NodeConfig{Zone: "z1"})
 	status(2)
 	n.stop()
 	f.stop()
@@ -216,7 +218,7 @@ func TestMissingRights(t *testing.T) {
 	p.client = c.Client()
 	config := p.as(t, old)
 	var told told
-	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
+	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
 		t.Errorf("the problems are %v", s.Problems)
@@ -233,12 +235,12 @@ func TestMissingRights(t *testing.T) {
 	if err != nil || len(read.Problems) != 1 || read.Services.Len() != 2 {
 		t.Errorf("read are %d services, %v, %v", read.Services.Len(), read.Problems, err)
 	}
-	told.wait(t, etcd.NodeConfig{})
+	told.wait(t, schema.NodeConfig{})
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
 	c.Grant("n1", "/vipda/nodes/n1/config")
 	c.Grant("n1", "/vipda/vips/")
 	f.wait("no problems", func(s store.Snapshot) bool { return len(s.Problems) == 0 && len(s.Services.At("auto").Allocated) == 1 })
-	told.wait(t, etcd.NodeConfig{}, etcd.NodeConfig{Mode: "ipvs"})
+	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})
 	p.put("/vips/10.96.0.1", "nobody-else") // whatever: it is still followed
 	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 0 })
 	p.put("/vips/10.96.0.1", "auto")
@@ -252,5 +254,5 @@ func TestMissingRights(t *testing.T) {
 		t.Error("what was read before did not stay")
 	}
 	f.reaches(p.put("/endpoints/web/c", `{"address":"10.0.0.10"}`))
-	told.wait(t, etcd.NodeConfig{}, etcd.NodeConfig{Mode: "ipvs"})
+	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})
 }

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -32,7 +35,7 @@ func TestNodes(t *testing.T) {
 		t.Fatalf("%+v, revision %d, want %d; %v", nodes, revision, last, err)
 	}
 	p.put("/nodes/b/status", `{"revision":1000000}`)
-	last = apply(t, w, etcd.Change{Name: "web", Base: etcd.Any}).Revision // removes it
+	last = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}).Revision // removes it
 	if _, revision, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || revision != last {
 		t.Errorf("the newest revision is %d, want %d of the removal; %v", revision, last, err)
 	}
@@ -40,7 +43,7 @@ func TestNodes(t *testing.T) {
 	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
 		t.Errorf("a is %+v", a)
 	}
-	if b.Name != "b" || b.Live != nil || *b.Config != (etcd.NodeConfig{Mode: "ipvs"}) || len(b.Problems) != 1 {
+	if b.Name != "b" || b.Live != nil || *b.Config != (schema.NodeConfig{Mode: "ipvs"}) || len(b.Problems) != 1 {
 		t.Errorf("b is %+v", b)
 	}
 	if d.Name != "c" || d.Config != nil || d.Status != nil || len(d.Problems) != 2 {
@@ -91,8 +94,8 @@ func TestSetNode(t *testing.T) {
 	w := newWriter(t, p.config)
 	p.put("/nodes/b/config", `{"mode":"ipvs","rack":7}`)
 	p.put("/nodes/c/config", `{"mode":"fastest"}`)
-	set := func(name string, edit func(*etcd.NodeConfig)) (etcd.Result, error) {
-		return w.SetNode(t.Context(), name, func(c etcd.NodeConfig) etcd.NodeConfig { edit(&c); return c })
+	set := func(name string, edit func(*schema.NodeConfig)) (client.Result, error) {
+		return w.SetNode(t.Context(), name, func(c schema.NodeConfig) schema.NodeConfig { edit(&c); return c })
 	}
 	text := func(name string) string {
 		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/"+name+"/config")
@@ -110,19 +113,19 @@ func TestSetNode(t *testing.T) {
 	}
 	for _, step := range []struct {
 		name    string
-		edit    func(*etcd.NodeConfig)
+		edit    func(*schema.NodeConfig)
 		want    string
 		changed bool
 	}{
-		{"b", func(c *etcd.NodeConfig) { c.Zone = "z1" }, `{"mode":"ipvs","rack":7,"zone":"z1"}`, true},
-		{"b", func(c *etcd.NodeConfig) {}, `{"mode":"ipvs","rack":7,"zone":"z1"}`, false},
-		{"b", func(c *etcd.NodeConfig) { *c = etcd.NodeConfig{} }, `{"rack":7}`, true},
-		{"c", func(c *etcd.NodeConfig) { c.Mode = "auto" }, `{"mode":"auto"}`, true},
-		{"c", func(c *etcd.NodeConfig) { c.Mode = "" }, `none`, true},
-		{"c", func(c *etcd.NodeConfig) { c.By = "ana" }, `none`, false},
-		{"c", func(c *etcd.NodeConfig) { c.Mode, c.By = "auto", "ana" }, `{"by":"ana","mode":"auto"}`, true},
-		{"c", func(c *etcd.NodeConfig) { c.Mode, c.By = "", "ben" }, `{"by":"ben"}(leased)`, true},
-		{"c", func(c *etcd.NodeConfig) { c.By = "cleo" }, `{"by":"ben"}(leased)`, false},
+		{"b", func(c *schema.NodeConfig) { c.Zone = "z1" }, `{"mode":"ipvs","rack":7,"zone":"z1"}`, true},
+		{"b", func(c *schema.NodeConfig) {}, `{"mode":"ipvs","rack":7,"zone":"z1"}`, false},
+		{"b", func(c *schema.NodeConfig) { *c = schema.NodeConfig{} }, `{"rack":7}`, true},
+		{"c", func(c *schema.NodeConfig) { c.Mode = "auto" }, `{"mode":"auto"}`, true},
+		{"c", func(c *schema.NodeConfig) { c.Mode = "" }, `none`, true},
+		{"c", func(c *schema.NodeConfig) { c.By = "ana" }, `none`, false},
+		{"c", func(c *schema.NodeConfig) { c.Mode, c.By = "auto", "ana" }, `{"by":"ana","mode":"auto"}`, true},
+		{"c", func(c *schema.NodeConfig) { c.Mode, c.By = "", "ben" }, `{"by":"ben"}(leased)`, true},
+		{"c", func(c *schema.NodeConfig) { c.By = "cleo" }, `{"by":"ben"}(leased)`, false},
 	} {
 		if r, err := set(step.name, step.edit); err != nil || r.Changed != step.changed || text(step.name) != step.want {
 			t.Errorf("%s is told %s, %+v, %v; want %s", step.name, text(step.name), r, err, step.want)
@@ -131,14 +134,14 @@ func TestSetNode(t *testing.T) {
 	if nodes, err := w.Statuses(t.Context()); err != nil || len(nodes) != 1 {
 		t.Errorf("nodes are %+v, %v; want b alone, for c has a note only", nodes, err)
 	}
-	_, err := set("b", func(c *etcd.NodeConfig) { c.Mode = "ipv" })
+	_, err := set("b", func(c *schema.NodeConfig) { c.Mode = "ipv" })
 	expectError(t, err, `configuring node b: "ipv" is not a mode`)
-	_, err = set("b/c", func(*etcd.NodeConfig) {})
+	_, err = set("b/c", func(*schema.NodeConfig) {})
 	expectError(t, err, "is not possible")
-	if _, err := w.Presence("b/c", etcd.NodeLive{}, time.Minute); err == nil {
+	if _, err := w.Presence("b/c", schema.NodeLive{}, time.Minute); err == nil {
 		t.Error("a node with a / in its name may be there")
 	}
-	if _, err := etcd.New(etcd.Options{Config: p.config, Node: "b c"}); err == nil {
+	if _, err := watch.New(watch.Options{Config: p.config, Node: "b c"}); err == nil {
 		t.Error("a node with a space in its name may be followed")
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/watch"
 	"vipd/store/statedir"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -44,7 +45,7 @@ func TestOutage(t *testing.T) {
 			if name == "refused" {
 				timing.Silence = wait.Bound(0) // which is no part of it, and on a busy machine would be another outage
 			}
-			source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
+			source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
 			f := follow(t, source)
 			before := f.wait("the first state", connected)
 			n := f.turns()
@@ -74,7 +75,7 @@ func TestSilence(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
 	p.config.Endpoints = c.Endpoints()
-	f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond}))
 	f.wait("the first state", connected)
 	c.Members[0].Pause()
 	f.wait("the silence to be noticed", func(s store.Snapshot) bool { return !s.Connected })
@@ -89,7 +90,7 @@ func TestCompaction(t *testing.T) {
 	for _, name := range []string{"b", "c", "d"} {
 		p.put("/services/"+name, web)
 	}
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	before := f.wait("the first state", connected)
 	relay.Cut()
 	p.put("/services/b", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`)
@@ -109,7 +110,7 @@ func TestWipe(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{0, 20} { // behind what was seen, and past it
 		c, relay, p := single(t, etcdkit.Options{})
-		f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
 		relay.Cut()
 		c.Members[0].Stop()
@@ -131,7 +132,7 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	dir := t.TempDir()
-	options := etcd.Options{Config: p.config, Patience: time.Millisecond}
+	options := watch.Options{Config: p.config, Patience: time.Millisecond}
 	f := keep(t, options, dir)
 	before := f.wait("the first state", connected)
 	p.put("/services/web", `{"vips":`)
@@ -170,10 +171,10 @@ func TestRestart(t *testing.T) {
 }
 
 // keptState returns options of a source, and the folder with the last good state of an etcd which can't be reached any more.
-func keptState(t *testing.T) (options etcd.Options, dir string) {
+func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
-	options, dir = etcd.Options{Config: p.config, Patience: time.Millisecond}, t.TempDir()
+	options, dir = watch.Options{Config: p.config, Patience: time.Millisecond}, t.TempDir()
 	f := keep(t, options, dir)
 	f.wait("the first state", connected)
 	f.stop()
@@ -218,8 +219,8 @@ func TestUnreadableState(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log lockedText
-	f := keep(t, etcd.Options{
-		Config:   etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipda"},
+	f := keep(t, watch.Options{
+		Config:   client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipda"},
 		Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}, dir)
 	f.wait("the start", func(s store.Snapshot) bool { return s.Revision == 0 && s.Err != nil })
@@ -266,7 +267,7 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
+	source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
 	for i := range 4 {
@@ -278,7 +279,7 @@ func TestTooManyKeys(t *testing.T) {
 	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
 		t.Error("what was there before is not served")
 	}
-	second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
+	second := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	if s := follow(t, second).wait("the refusal at the start", refused); s.Services.Len() != 0 || s.Revision != 0 {
 		t.Errorf("%d services of revision %d are served", s.Services.Len(), s.Revision)
 	}
@@ -291,7 +292,7 @@ func TestStateDirMissing(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	dir := statedir.New(filepath.Join(t.TempDir(), "none"), func() {})
-	f := follow(t, newSource(t, etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}))
 	f.wait("the first state", connected)
 	relay.Cut()
 	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected && s.Services.Len() == 1 })

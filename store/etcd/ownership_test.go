@@ -19,6 +19,8 @@ import (
 
 	"vipd/balancer/failover"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/owners"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -34,13 +36,13 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	withoutRight(t, p.config, "blind", "the user blind may not read /vipda/nodes/gw1/config")
 }
 
-func withoutRight(t *testing.T, config etcd.Config, user, want string) {
+func withoutRight(t *testing.T, config client.Config, user, want string) {
 	t.Helper()
 	config.Username, config.PasswordFile = user, filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o, err := etcd.NewOwnership(config, "gw1")
+	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	c, _, p := single(t, etcdkit.Options{})
 	config := p.config
 	config.Endpoints = []string{c.URL(c.StartProxy().Addr())}
-	o, err := etcd.NewOwnership(config, "gw1")
+	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +104,8 @@ func TestOwnershipBehindProxy(t *testing.T) {
 }
 
 // takePart has a host take part, and returns once it has read all records.
-func takePart(t *testing.T, config etcd.Config, change ...func(*etcd.Ownership)) *etcd.Ownership {
-	o, err := etcd.NewOwnership(config, "gw1")
+func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
+	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +138,7 @@ func TestRekey(t *testing.T) {
 	defer w.Close()
 	var mu sync.Mutex
 	var told [][][]byte
-	takePart(t, p.config, func(o *etcd.Ownership) {
+	takePart(t, p.config, func(o *owners.Ownership) {
 		o.Secrets = func(keys [][]byte) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -190,7 +192,7 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Owner.Node != "gw1" {
 		t.Errorf("OwnedVIPs = %+v, %v; want 10.0.0.1 of gw1", all, err)
 	}
-	if err := w.RekeyOwnership(t.Context(), 0); !etcd.Forbidden(err) {
+	if err := w.RekeyOwnership(t.Context(), 0); !client.Forbidden(err) {
 		t.Errorf("RekeyOwnership = %v, want that it is forbidden", err)
 	}
 }
@@ -241,7 +243,7 @@ func TestOwnershipWhenFull(t *testing.T) {
 		w := failover.Write{If: []failover.Condition{{Key: key, Revision: at}}, Put: put}
 		wait.For(t, wait.Patience, fmt.Sprintf("writing at revision %d to come to %v", at, want), func() bool {
 			outcome, _, err := o.Write(t.Context(), w)
-			if outcome == want && etcd.Full(err) {
+			if outcome == want && client.Full(err) {
 				return true
 			}
 			t.Logf("writing comes to %v, %v", outcome, err) // an answer may be late
@@ -280,7 +282,7 @@ func TestMoveIsForgotten(t *testing.T) {
 func TestLateRegistration(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	o, err := etcd.NewOwnership(p.config, "gw1")
+	o, err := owners.NewOwnership(p.config, "gw1")
 	if err != nil {
 		t.Fatal(err)
 	}

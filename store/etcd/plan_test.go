@@ -6,25 +6,25 @@ import (
 	"testing"
 
 	"vipd/balancer"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 	"vipd/test/etcdkit"
 )
 
 // planOf plans services with an address each, or their removal if the address is "".
-func planOf(vips map[balancer.Name]string) *etcd.Plan {
-	var changes []etcd.Change
+func planOf(vips map[balancer.Name]string) *definitions.Plan {
+	var changes []definitions.Change
 	for name, vip := range vips {
-		c := etcd.Change{Name: name}
+		c := definitions.Change{Name: name}
 		if vip != "" {
 			c.Fields = map[string]any{"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(80)}}}
 		}
 		changes = append(changes, c)
 	}
-	return etcd.NewPlan(changes)
+	return definitions.NewPlan(changes)
 }
 
 // outcomes are the steps of a plan in their order.
-func outcomes(p *etcd.Plan) (text string) {
+func outcomes(p *definitions.Plan) (text string) {
 	for _, s := range p.Steps {
 		text += fmt.Sprintf("%s %s %v\n", s.Name, s.Outcome, s.Err)
 	}
@@ -99,11 +99,11 @@ func TestPlanOvertaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range p.Steps {
-		var conflict *etcd.ConflictError
-		var contested *etcd.ContestedError
+		var conflict *definitions.ConflictError
+		var contested *definitions.ContestedError
 		is := map[balancer.Name]bool{
-			"changed": errors.As(s.Err, &conflict), "claimed": errors.As(s.Err, &contested), "free": s.Err == nil && s.Outcome == etcd.Created,
-			"agreed": s.Err == nil && s.Outcome == etcd.Unchanged,
+			"changed": errors.As(s.Err, &conflict), "claimed": errors.As(s.Err, &contested), "free": s.Err == nil && s.Outcome == definitions.Created,
+			"agreed": s.Err == nil && s.Outcome == definitions.Unchanged,
 		}
 		if !is[s.Name] {
 			t.Errorf("%s is %s with the error %v", s.Name, s.Outcome, s.Err)

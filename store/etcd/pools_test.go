@@ -14,6 +14,9 @@ import (
 	"vipd/balancer"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 )
 
@@ -89,7 +92,7 @@ func TestPoolRace(t *testing.T) {
 		var running sync.WaitGroup
 		for j := range 3 {
 			running.Go(func() {
-				_, err := newWriter(t, p.config).Apply(t.Context(), etcd.Change{Name: balancer.Name(fmt.Sprintf("s%d-%d", i, j)), Fields: auto("")})
+				_, err := newWriter(t, p.config).Apply(t.Context(), definitions.Change{Name: balancer.Name(fmt.Sprintf("s%d-%d", i, j)), Fields: auto("")})
 				if err != nil {
 					t.Error(err)
 				}
@@ -137,7 +140,7 @@ func TestSetPoolRefuses(t *testing.T) {
 		`{"cidrs":"` + strings.Repeat("x", 17<<10) + `"}`: "16384 are possible",
 	} {
 		p.put("/pools/default", text)
-		_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("")})
+		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: auto("")})
 		expectError(t, err, `pool default can't be used`, want)
 		pools, err := w.Pools(t.Context())
 		if err != nil || len(pools) != 1 || !strings.Contains(pools[0].Problem, want) || pools[0].Free != 0 {
@@ -145,15 +148,15 @@ func TestSetPoolRefuses(t *testing.T) {
 		}
 	}
 	p.put("/pools/default", `{"cidrs":["10.96.0.0/24"],"colour":"red"}`)
-	apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
+	apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	if got := p.holders(); len(got) != 1 {
 		t.Errorf("held are %v", got)
 	}
-	many := make([]string, etcd.MaxAllocated+1)
-	_, err = w.Apply(t.Context(), etcd.Change{Name: "wide", Fields: auto(many...)})
+	many := make([]string, schema.MaxAllocated+1)
+	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
 	expectError(t, err, "asks for 33 addresses of pools; 32 are possible")
-	apply(t, w, etcd.Change{Name: "wide", Fields: auto(many[1:]...)})
-	apply(t, w, etcd.Change{Name: "wide", Base: etcd.Any})
+	apply(t, w, definitions.Change{Name: "wide", Fields: auto(many[1:]...)})
+	apply(t, w, definitions.Change{Name: "wide", Base: definitions.Any})
 }
 
 func manyNetworks() (out []netip.Prefix) {
@@ -170,7 +173,7 @@ func TestOrphanedAddresses(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
 	setPool(t, w, "default", "10.96.0.0/24")
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	for i := range 50 {
 		p.put(fmt.Sprint("/vips/10.96.0.", i), "web")
 	}
@@ -186,7 +189,7 @@ func TestOrphanedAddresses(t *testing.T) {
 	if got := f.last().Services.At("web").Allocated; len(got) != 1 || got[0].String() != "10.96.0.0" {
 		t.Errorf("the oldest is used, not %v", got)
 	}
-	if r := apply(t, w, etcd.Change{Name: "web", Fields: auto(""), Base: etcd.Any}); !r.Changed {
+	if r := apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); !r.Changed {
 		t.Error("nothing was changed")
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
@@ -195,7 +198,7 @@ func TestOrphanedAddresses(t *testing.T) {
 	}
 	p.remove("/services/web")
 	told("does not exist")
-	if r := apply(t, w, etcd.Change{Name: "web"}); !r.Changed || len(p.holders()) != 0 {
+	if r := apply(t, w, definitions.Change{Name: "web"}); !r.Changed || len(p.holders()) != 0 {
 		t.Errorf("%+v; held are %v", r, p.holders())
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })

@@ -13,6 +13,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -59,14 +62,14 @@ func (r *reports) heard(word string) bool {
 
 // present is a node's presence that runs.
 type present struct {
-	*etcd.Presence
+	*fleet.Presence
 	reports
 	stop func()
 }
 
 func appear(t *testing.T, w *etcd.Store, node, version string, ttl time.Duration) *present {
 	t.Helper()
-	p, err := w.Presence(node, etcd.NodeLive{Version: version, Started: time.Now()}, ttl)
+	p, err := w.Presence(node, schema.NodeLive{Version: version, Started: time.Now()}, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,17 +84,17 @@ func appear(t *testing.T, w *etcd.Store, node, version string, ttl time.Duration
 }
 
 // node waits until a node is as it should be; nil means there is none.
-func (p *place) node(name, what string, is func(*etcd.Node) bool) *etcd.Node {
+func (p *place) node(name, what string, is func(*fleet.Node) bool) *fleet.Node {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
-	var found *etcd.Node
+	var found *fleet.Node
 	p.try("have "+what, func(ctx context.Context) error {
 		nodes, _, err := w.Nodes(ctx)
 		if err != nil {
 			return err
 		}
 		found = nil
-		if i := slices.IndexFunc(nodes, func(n etcd.Node) bool { return n.Name == name }); i >= 0 {
+		if i := slices.IndexFunc(nodes, func(n fleet.Node) bool { return n.Name == name }); i >= 0 {
 			found = &nodes[i]
 		}
 		if !is(found) {
@@ -102,11 +105,11 @@ func (p *place) node(name, what string, is func(*etcd.Node) bool) *etcd.Node {
 	return found
 }
 
-func gone(n *etcd.Node) bool { return n == nil }
+func gone(n *fleet.Node) bool { return n == nil }
 
 // says is the condition that a node lives and has a status of a revision.
-func says(revision int64) func(*etcd.Node) bool {
-	return func(n *etcd.Node) bool {
+func says(revision int64) func(*fleet.Node) bool {
+	return func(n *fleet.Node) bool {
 		return n != nil && n.Live != nil && n.Status != nil && n.Status.Revision == revision
 	}
 }
@@ -117,25 +120,25 @@ func TestPresence(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
-	live := p.node("n1", "the node", func(n *etcd.Node) bool { return n != nil && n.Live != nil })
+	live := p.node("n1", "the node", func(n *fleet.Node) bool { return n != nil && n.Live != nil })
 	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
 		t.Errorf("it is there as %+v", live.Live)
 	}
-	n.Tell(etcd.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []etcd.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
+	n.Tell(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
 	status := p.node("n1", "its status", says(7)).Status
-	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (etcd.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
+	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (schema.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
 		t.Errorf("its status is %+v", status)
 	}
-	many := etcd.NodeStatus{Revision: 8, Drains: make([]etcd.NodeDrain, 20000)}
+	many := schema.NodeStatus{Revision: 8, Drains: make([]schema.NodeDrain, 20000)}
 	for i := range many.Drains {
-		many.Drains[i] = etcd.NodeDrain{Service: balancer.Name(strings.Repeat("s", 63)), Address: fmt.Sprintf("[fd00:1111:2222:3333:4444:5555:6666:%x]:8080", i), Active: uint64(i)}
+		many.Drains[i] = schema.NodeDrain{Service: balancer.Name(strings.Repeat("s", 63)), Address: fmt.Sprintf("[fd00:1111:2222:3333:4444:5555:6666:%x]:8080", i), Active: uint64(i)}
 	}
 	n.Tell(many)
 	status = p.node("n1", "more drains than etcd takes", says(8)).Status
-	if len(status.Drains) != etcd.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-etcd.MaxNodeDrains || status.Drains[0].Active != 19999 {
+	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
 		t.Errorf("its status has %d drains and omits %d; the first is %+v", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
-	n.Tell(etcd.NodeStatus{Revision: 7})
+	n.Tell(schema.NodeStatus{Revision: 7})
 	p.node("n1", "few again", says(7))
 	p.remove("/nodes/n1/live")
 	p.node("n1", "the lost key again", says(7))
@@ -159,7 +162,7 @@ func TestPresence(t *testing.T) {
 		}
 		if !ended {
 			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
-			p.node("n1", "the node once more", func(n *etcd.Node) bool { return n != nil && n.Live != nil })
+			p.node("n1", "the node once more", func(n *fleet.Node) bool { return n != nil && n.Live != nil })
 			wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
 		}
 	}
@@ -201,12 +204,12 @@ func TestReissued(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
 	p := &place{t: t, config: overTLS(c)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
-	n.Tell(etcd.NodeStatus{Revision: 7})
+	n.Tell(schema.NodeStatus{Revision: 7})
 	p.node("n1", "its status", says(7))
 	c.Kill()
 	c.Reissue()
 	c.Start()
-	n.Tell(etcd.NodeStatus{Revision: 8})
+	n.Tell(schema.NodeStatus{Revision: 8})
 	p.node("n1", "its next status", says(8))
 }
 
@@ -216,7 +219,7 @@ func TestStatusRate(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, as what is late for a lease is written again
-	n.Tell(etcd.NodeStatus{Revision: 1, At: time.Now()})
+	n.Tell(schema.NodeStatus{Revision: 1, At: time.Now()})
 	p.node("n1", "its status", says(1))
 	writes := func() int64 {
 		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/n1/status")
@@ -227,7 +230,7 @@ func TestStatusRate(t *testing.T) {
 	}
 	began, before := time.Now(), writes()
 	for i := range int64(250) {
-		n.Tell(etcd.NodeStatus{Revision: 2 + i, At: time.Now()})
+		n.Tell(schema.NodeStatus{Revision: 2 + i, At: time.Now()})
 		time.Sleep(10 * time.Millisecond) // changes come a hundred times a second
 	}
 	p.node("n1", "the last status", says(251))
@@ -236,7 +239,7 @@ func TestStatusRate(t *testing.T) {
 	}
 	before = writes()
 	for range 3 {
-		n.Tell(etcd.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
+		n.Tell(schema.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
 		time.Sleep(1100 * time.Millisecond) // the time in which it could have been written
 	}
 	if n := writes() - before; n != 0 {
@@ -250,26 +253,26 @@ func TestNodeNameTwice(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	first := appear(t, newWriter(t, p.config), "n1", "first", life)
-	first.Tell(etcd.NodeStatus{Revision: 1})
+	first.Tell(schema.NodeStatus{Revision: 1})
 	p.node("n1", "the first", says(1))
-	second := appear(t, newWriter(t, p.config), "n1", "second", etcd.MinTTL)
-	second.Tell(etcd.NodeStatus{Revision: 2})
+	second := appear(t, newWriter(t, p.config), "n1", "second", client.MinTTL)
+	second.Tell(schema.NodeStatus{Revision: 2})
 	wait.For(t, within, "the second to say so", func() bool {
 		return strings.Contains(second.last(), "/vipda/nodes/n1/live is held by another vipd: give each host its own node name")
 	})
-	p.node("n1", "the first undisturbed", func(n *etcd.Node) bool { return says(1)(n) && n.Live.Version == "first" })
+	p.node("n1", "the first undisturbed", func(n *fleet.Node) bool { return says(1)(n) && n.Live.Version == "first" })
 	first.stop()
-	p.node("n1", "the second", func(n *etcd.Node) bool { return says(2)(n) && n.Live.Version == "second" })
+	p.node("n1", "the second", func(n *fleet.Node) bool { return says(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
 	if first.heard("held") {
 		t.Errorf("the first said %s", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
-	third := appear(t, newWriter(t, p.config), "n1", "third", etcd.MinTTL)
+	third := appear(t, newWriter(t, p.config), "n1", "third", client.MinTTL)
 	wait.For(t, within, "the third to say so", func() bool { return strings.Contains(third.last(), "without a lease: delete it") })
 	p.remove("/nodes/n1/live")
-	p.node("n1", "the third", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
+	p.node("n1", "the third", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
 }
 
 // TestPresenceAfterCrash: a daemon that is started again before the lease of its former run has ended takes over in
@@ -284,7 +287,7 @@ func TestPresenceAfterCrash(t *testing.T) {
 	}
 	p.put("/nodes/n1/live", `{"version":"former"}`, clientv3.WithLease(lease.ID))
 	n := appear(t, newWriter(t, p.config), "n1", "next", life)
-	p.node("n1", "the next run", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
+	p.node("n1", "the next run", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	if n.heard("held") {
 		t.Errorf("it said:\n%s", n.all)
@@ -300,13 +303,13 @@ func TestPresenceThroughOutages(t *testing.T) {
 	revision := int64(0)
 	for name, fault := range map[string]func(){"refused": relay.Cut, "swallowed": relay.Freeze, "killed": c.Members[0].Kill} {
 		revision++
-		n.Tell(etcd.NodeStatus{Revision: revision})
+		n.Tell(schema.NodeStatus{Revision: revision})
 		direct.node("n1", "the node before "+name, says(revision))
 		fault()
 		wait.For(t, within, "the trouble", func() bool { return strings.Contains(n.last(), "etcd at http") })
 		revision++
 		began := time.Now()
-		n.Tell(etcd.NodeStatus{Revision: revision})
+		n.Tell(schema.NodeStatus{Revision: revision})
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("%s: Tell took %s", name, took)
 		}

@@ -13,12 +13,14 @@ import (
 	"vipd/balancer"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
 
 // proxied is a proxy before one member, with users and TLS, and a service behind it.
-func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdkit.Member, p *place, config etcd.Config) {
+func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdkit.Member, p *place, config client.Config) {
 	t.Helper()
 	o.TLS = true
 	c = etcdkit.Start(t, o)
@@ -54,7 +56,7 @@ func TestProxyWiped(t *testing.T) {
 		p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
 		config := p.config
 		config.Endpoints = []string{c.URL(proxy.Addr())}
-		f := follow(t, newSource(t, etcd.Options{Config: config}))
+		f := follow(t, newSource(t, watch.Options{Config: config}))
 		f.wait("the first state", connected)
 		c.Members[0].Stop()
 		c.Members[0].Wipe()
@@ -75,7 +77,7 @@ func TestProxy(t *testing.T) {
 	t.Parallel()
 	_, proxy, p, config := proxied(t, etcdkit.Options{})
 	var lost atomic.Int64
-	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond, Connection: func(_ int64, err error) {
+	f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond, Connection: func(_ int64, err error) {
 		if err != nil {
 			lost.Add(1)
 		}
@@ -106,7 +108,7 @@ func TestProxy(t *testing.T) {
 func TestProxyLosesEtcd(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{})
-	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+	f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 	f.wait("the first state", connected)
 	c.Members[0].Kill()
 	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
@@ -121,9 +123,9 @@ func TestProxyLosesEtcd(t *testing.T) {
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
-	first := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+	first := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 	first.wait("the first state", connected)
-	second := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+	second := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 	second.wait("the first state", connected)
 	first.stop()
 	time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
@@ -188,7 +190,7 @@ func TestProxyFaults(t *testing.T) {
 	proxy := w.cluster.StartProxy(w.through().Endpoints...)
 	config := w.config
 	config.Endpoints = []string{w.cluster.URL(proxy.Addr())}
-	f := keep(t, etcd.Options{Config: config}, t.TempDir())
+	f := keep(t, watch.Options{Config: config}, t.TempDir())
 	for range 8 {
 		w.fault()
 		for range 1 + w.IntN(10) {

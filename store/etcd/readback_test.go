@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
 	"vipd/test/etcdkit"
 )
 
@@ -47,13 +49,13 @@ func TestWriteIsReadBack(t *testing.T) {
 	etcdserverpb.RegisterKVServer(server, member)
 	go func() { _ = server.Serve(ln) }() // ends with Stop
 	t.Cleanup(server.Stop)
-	w, err := etcd.NewStore(etcd.Config{Endpoints: []string{"http://" + ln.Addr().String()}, Prefix: "/vipd"})
+	w, err := etcd.NewStore(client.Config{Endpoints: []string{"http://" + ln.Addr().String()}, Prefix: "/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Close() })
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(80)}}}
-	got, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields, Base: 0, By: "test"})
+	got, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields, Base: 0, By: "test"})
 	if err != nil || !got.Changed {
 		t.Fatalf("Apply = %+v, %v, want a change", got, err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/store/statedir"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -65,7 +65,7 @@ func TestScale(t *testing.T) {
 	config := p.config
 	config.Endpoints = []string{c.URL(relay.Addr())}
 	dir := statedir.New(t.TempDir(), func() {})
-	source, err := etcd.New(etcd.Options{Config: config, StateDir: dir})
+	source, err := watch.New(watch.Options{Config: config, StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestScale(t *testing.T) {
 		t.Error(err)
 	}
 	began = time.Now()
-	again, err := etcd.New(etcd.Options{Config: config})
+	again, err := watch.New(watch.Options{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}

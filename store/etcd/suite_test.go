@@ -10,7 +10,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/watch"
 	"vipd/store/storetest"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -28,19 +29,19 @@ func TestSource(t *testing.T) { // not beside others, whose goroutines would be 
 }
 
 // configAt is how the cluster is reached, with a prefix of its own for each n.
-func configAt(c *etcdkit.Cluster, n int) etcd.Config {
-	return etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd" + string(rune('a'+n))}
+func configAt(c *etcdkit.Cluster, n int) client.Config {
+	return client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd" + string(rune('a'+n))}
 }
 
 // place is services in etcd.
 type place struct {
 	t      *testing.T
 	client *clientv3.Client
-	config etcd.Config
+	config client.Config
 }
 
 func (p *place) Source() store.Source {
-	s, err := etcd.New(etcd.Options{Config: p.config, Patience: within}) // the first snapshot waits for etcd, however busy the machine
+	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // the first snapshot waits for etcd, however busy the machine
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -5,12 +5,12 @@ import (
 	"time"
 	"unsafe"
 
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // hastened returns short intervals, changed by further functions: what a source notices after seconds it notices at once.
-func hastened(change ...func(*etcd.Timing)) *etcd.Timing {
-	t := etcd.UsualTiming()
+func hastened(change ...func(*client.Timing)) *client.Timing {
+	t := client.UsualTiming()
 	t.Ask, t.Silence = 50*time.Millisecond, 2*time.Second
 	t.Call, t.Page = time.Second, 10*time.Second
 	t.Jitter, t.Slowest = 20*time.Millisecond, 200*time.Millisecond
@@ -24,20 +24,20 @@ func hastened(change ...func(*etcd.Timing)) *etcd.Timing {
 }
 
 // silence sets for how long a stream may be behind.
-func silence(d time.Duration) func(*etcd.Timing) { return func(t *etcd.Timing) { t.Silence = d } }
+func silence(d time.Duration) func(*client.Timing) { return func(t *client.Timing) { t.Silence = d } }
 
 // refill sets for how long no service may come until what a wiped etcd has counts.
-func refill(d time.Duration) func(*etcd.Timing) {
-	return func(t *etcd.Timing) { t.Refill, t.LongestRefill = d, d }
+func refill(d time.Duration) func(*client.Timing) {
+	return func(t *client.Timing) { t.Refill, t.LongestRefill = d, d }
 }
 
 // maxKeys bounds the number of keys that a source reads.
-func maxKeys(n int64) func(*etcd.Timing) { return func(t *etcd.Timing) { t.MostKeys = n } }
+func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MostKeys = n } }
 
 // wallClock replaces the clock by one whose wall time jumps by what is stored in the number, in seconds. What it says of time that
 // passes stays true, as when somebody sets the clock of a host.
-func wallClock(ahead *atomic.Int64) func(*etcd.Timing) {
-	return func(t *etcd.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
+func wallClock(ahead *atomic.Int64) func(*client.Timing) {
+	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
 }
 
 // jumped returns t with another wall time and the same monotonic one, which nothing but a jump of the clock makes.

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 )
 
@@ -23,7 +23,7 @@ func TestWiped(t *testing.T) {
 		p.put("/elsewhere", "x") // so that the revision is seen to go back by who has been away
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
-	options, dir := etcd.Options{Config: p.config}, t.TempDir()
+	options, dir := watch.Options{Config: p.config}, t.TempDir()
 	f := keep(t, options, dir)
 	before := f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
 	held := func(s store.Snapshot) bool {
@@ -71,7 +71,7 @@ func TestWipedAndHalfWritten(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
-	source := newSource(t, etcd.Options{Config: p.config, Timing: hastened(refill(time.Hour))})
+	source := newSource(t, watch.Options{Config: p.config, Timing: hastened(refill(time.Hour))})
 	f := follow(t, source)
 	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
 	relay.Cut()

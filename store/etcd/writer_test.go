@@ -20,6 +20,10 @@ import (
 	"vipd/balancer"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 
@@ -27,7 +31,7 @@ import (
 )
 
 // newWriter returns a writer for the place.
-func newWriter(t *testing.T, config etcd.Config) *etcd.Store {
+func newWriter(t *testing.T, config client.Config) *etcd.Store {
 	t.Helper()
 	w, err := etcd.NewStore(config)
 	if err != nil {
@@ -42,7 +46,7 @@ func fields(n int) map[string]any {
 	return map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(n)}}}
 }
 
-func apply(t *testing.T, w *etcd.Store, c etcd.Change) etcd.Result {
+func apply(t *testing.T, w *etcd.Store, c definitions.Change) client.Result {
 	t.Helper()
 	r, err := w.Apply(t.Context(), c)
 	if err != nil {
@@ -56,8 +60,8 @@ func TestApply(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
-	first := apply(t, w, etcd.Change{Name: "web", Fields: fields(80), By: "alice"})
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
+	first := apply(t, w, definitions.Change{Name: "web", Fields: fields(80), By: "alice"})
 	if s := f.reaches(first.Revision); !first.Changed || s.Services.At("web") == nil || s.Services.At("web").Origin.Revision != first.Revision {
 		t.Fatalf("applied %+v, followed %+v", first, s.Services.At("web"))
 	}
@@ -65,14 +69,14 @@ func TestApply(t *testing.T) {
 	other := fields(80)
 	other["endpoints"] = []any{}
 	other["ports"].([]any)[0].(map[string]any)["protocol"] = "tcp"
-	if again := apply(t, w, etcd.Change{Name: "web", Fields: other, Base: first.Revision}); again != (etcd.Result{Revision: first.Revision}) {
+	if again := apply(t, w, definitions.Change{Name: "web", Fields: other, Base: first.Revision}); again != (client.Result{Revision: first.Revision}) {
 		t.Errorf("the same again: %+v", again)
 	}
-	second := apply(t, w, etcd.Change{Name: "web", Fields: fields(81), Base: first.Revision, By: "bob"})
+	second := apply(t, w, definitions.Change{Name: "web", Fields: fields(81), Base: first.Revision, By: "bob"})
 	expectConflict := func(base int64, want ...string) {
 		t.Helper()
-		_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
-		var conflict *etcd.ConflictError
+		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
+		var conflict *definitions.ConflictError
 		if !errors.As(err, &conflict) {
 			t.Fatalf("got %v, want a conflict", err)
 		}
@@ -86,10 +90,10 @@ func TestApply(t *testing.T) {
 	expectConflict(0, "by bob")
 	foreign := p.put("/services/web", web)
 	expectConflict(second.Revision, fmt.Sprintf("(now at revision %d) since it was read", foreign))
-	apply(t, w, etcd.Change{Name: "web", Fields: fields(83), Base: etcd.Any, By: "carol"})
-	removed := apply(t, w, etcd.Change{Name: "web", Base: etcd.Any, By: "dave"})
+	apply(t, w, definitions.Change{Name: "web", Fields: fields(83), Base: definitions.Any, By: "carol"})
+	removed := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any, By: "dave"})
 	expectConflict(foreign, "service web was removed by dave")
-	if again := apply(t, w, etcd.Change{Name: "web"}); again.Changed {
+	if again := apply(t, w, definitions.Change{Name: "web"}); again.Changed {
 		t.Errorf("removed again: %+v", again)
 	}
 	f.reaches(removed.Revision)
@@ -109,7 +113,7 @@ func TestApply(t *testing.T) {
 	if want := []string{"1 alice 80 false", "2 bob 81 false", "3  80 true", "4 carol 83 false", "5 dave removed false"}; !reflect.DeepEqual(story, want) {
 		t.Errorf("the history is %q, want %q", story, want)
 	}
-	back := apply(t, w, etcd.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
+	back := apply(t, w, definitions.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
 	if s := f.reaches(back.Revision).Services.At("web"); s == nil || s.Ports[0].Port != 81 {
 		t.Errorf("rolled back to %+v", s)
 	}
@@ -119,7 +123,7 @@ func TestApplyRefuses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	w := newWriter(t, configAt(c, 0))
-	for want, change := range map[string]etcd.Change{
+	for want, change := range map[string]definitions.Change{
 		"names no service": {Name: "Web", Fields: fields(80)},
 		"ports":            {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}}},
 		"unknown field":    {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}, "ports": []any{map[string]any{"port": int64(1)}}, "color": "red"}},
@@ -154,7 +158,7 @@ func TestWritesWhatIsRead(t *testing.T) {
 			return err
 		},
 		"/nodes/n1/config": func() error {
-			_, err := w.SetNode(t.Context(), "n1", func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{Standby: true, Reason: long} })
+			_, err := w.SetNode(t.Context(), "n1", func(schema.NodeConfig) schema.NodeConfig { return schema.NodeConfig{Standby: true, Reason: long} })
 			return err
 		},
 		"/ownership/policy/10.96.0.1": func() error {
@@ -177,7 +181,7 @@ func TestWritesWhatIsRead(t *testing.T) {
 
 // TestRegistrarRefuses: an endpoint that a source would refuse is not registered.
 func TestRegistrarRefuses(t *testing.T) {
-	w := newWriter(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
+	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	for want, change := range map[string]func(*balancer.Endpoint){
 		"0.0.0.0 is the unspecified address": func(e *balancer.Endpoint) { e.Address = netip.IPv4Unspecified() },
 		"224.0.0.1 is a multicast address":   func(e *balancer.Endpoint) { e.Address = netip.MustParseAddr("224.0.0.1") },
@@ -217,7 +221,7 @@ func TestLargeService(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		change := etcd.Change{Name: "web", Fields: large(bytes), Base: etcd.Any, AllowUnknown: true}
+		change := definitions.Change{Name: "web", Fields: large(bytes), Base: definitions.Any, AllowUnknown: true}
 		dry := w.Check(t.Context(), change, stored)
 		_, err = w.Apply(t.Context(), change)
 		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
@@ -238,7 +242,7 @@ func TestLargeService(t *testing.T) {
 	p.put("/services/web", string(text))
 	try("in place of what the history lacks", fits+2, false)
 	try("less in place of that", fits/2, true)
-	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 }
 
 // TestHistoryLength: the last texts are kept, and no more.
@@ -247,7 +251,7 @@ func TestHistoryLength(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	w := newWriter(t, configAt(c, 0))
 	for i := range 30 {
-		apply(t, w, etcd.Change{Name: "web", Fields: fields(1 + i), Base: etcd.Any})
+		apply(t, w, definitions.Change{Name: "web", Fields: fields(1 + i), Base: definitions.Any})
 	}
 	past, err := w.History(t.Context(), "web")
 	if err != nil || len(past) != 20 || past[0].N != 11 || past[19].N != 30 {
@@ -262,7 +266,7 @@ func TestHistoryOfStrangers(t *testing.T) {
 	p.put("/history/db/9223372036854775807", "{}")
 	w := newWriter(t, p.config)
 	for i := range 3 {
-		apply(t, w, etcd.Change{Name: "db", Fields: fields(80 + i), Base: etcd.Any})
+		apply(t, w, definitions.Change{Name: "db", Fields: fields(80 + i), Base: definitions.Any})
 	}
 	if past, err := w.History(t.Context(), "db"); err != nil || len(past) != 3 || past[2].N != 3 {
 		t.Errorf("%+v, %v", past, err)
@@ -275,15 +279,15 @@ func TestRace(t *testing.T) {
 	const n = 8
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, config: configAt(c, 0)}
-	base := apply(t, newWriter(t, p.config), etcd.Change{Name: "web", Fields: fields(80)}).Revision
+	base := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: fields(80)}).Revision
 	var won atomic.Int64
 	var running sync.WaitGroup
 	target, _ := balancer.ParseTarget("web", "10.0.0.1:80")
 	for i := range n {
 		w := newWriter(t, p.config)
 		running.Go(func() {
-			_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(100 + i), Base: base})
-			var conflict *etcd.ConflictError
+			_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(100 + i), Base: base})
+			var conflict *definitions.ConflictError
 			if err == nil {
 				won.Add(1)
 			} else if !errors.As(err, &conflict) {
@@ -319,7 +323,7 @@ func TestRemove(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
 	for _, name := range []balancer.Name{"web", "web-2"} {
-		apply(t, w, etcd.Change{Name: name, Fields: fields(80)})
+		apply(t, w, definitions.Change{Name: name, Fields: fields(80)})
 		for i := range 450 {
 			p.put(fmt.Sprintf("/endpoints/%s/e%d", name, i), fmt.Sprintf(`{"address":"10.0.%d.%d"}`, i>>8, i&255))
 		}
@@ -334,7 +338,7 @@ func TestRemove(t *testing.T) {
 	run(t, r)
 	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 901 })
 	before := p.now()
-	if r := apply(t, w, etcd.Change{Name: "web", Base: etcd.Any}); r.Revision != before+1 {
+	if r := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}); r.Revision != before+1 {
 		t.Errorf("it was removed from revision %d to %d, want one", before, r.Revision)
 	}
 	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
@@ -349,7 +353,7 @@ func TestRemoveMany(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
-	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)})
+	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)})
 	const loose, at = 27_000, 100
 	long := strings.Repeat("x", 40) // 1.5 MiB come to some 80 bytes a key
 	for i := 0; i < loose; i += at {
@@ -363,7 +367,7 @@ func TestRemoveMany(t *testing.T) {
 		})
 	}
 	p.put("/endpoints/web/"+strings.Repeat("y", 1100<<10), "") // as somebody may do by hand
-	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 	p.await("nothing", func(s store.Snapshot) bool { return s.Services.Len() == 0 && s.Endpoints.Len() == 0 })
 }
 
@@ -385,7 +389,7 @@ func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot 
 const life = 10 * time.Second
 
 // run runs a registrar until stop is called, or the test ends.
-func run(t *testing.T, r *etcd.Registrar) (stop func()) {
+func run(t *testing.T, r *definitions.Registrar) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -417,8 +421,8 @@ func TestRegistrar(t *testing.T) {
 	var said reports
 	r.Report = said.add
 	stop := run(t, r)
-	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)})
-	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)})
+	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	there := func(s store.Snapshot) bool {
 		e := s.Endpoints.At(id)
 		return s.Connected && e != nil && reflect.DeepEqual(*e, endpoint) && len(s.Problems) == 0
@@ -429,7 +433,7 @@ func TestRegistrar(t *testing.T) {
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
-	apply(t, newWriter(t, p.config), etcd.Change{Name: "web", Fields: fields(80)})
+	apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: fields(80)})
 	p.await("the endpoint in a new etcd", func(s store.Snapshot) bool { return s.Endpoints.Has(id) })
 	f.wait("who follows to see it", there)
 
@@ -454,7 +458,7 @@ func TestRegistrar(t *testing.T) {
 		if err == nil {
 			t.Fatal("the first drains the second's endpoint")
 		}
-		return errors.Is(err, etcd.ErrHeld)
+		return errors.Is(err, definitions.ErrHeld)
 	})
 	if err := second.Drain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -475,7 +479,7 @@ func TestRegistrarStopped(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	config := configAt(c, 0)
 	w, random := newWriter(t, config), rand.New(rand.NewPCG(1, 2))
-	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)}) // it is connected
+	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)}) // it is connected
 	for i := range 60 {
 		id := balancerID("web", fmt.Sprint("e", i))
 		r, err := w.Registrar(id, someEndpoint(), time.Minute) // a quarter of which etcd has for an answer
@@ -507,7 +511,7 @@ func TestRegistrarYields(t *testing.T) {
 	c, relay, p := single(t, etcdkit.Options{})
 	direct := &place{t: t, client: p.client, config: configAt(c, 0)}
 	id := balancerID("web", "b")
-	start := func(config etcd.Config, weight int, ttl time.Duration) *reports {
+	start := func(config client.Config, weight int, ttl time.Duration) *reports {
 		e := someEndpoint()
 		e.Weight = weight
 		r, err := newWriter(t, config).Registrar(id, e, ttl)
@@ -522,7 +526,7 @@ func TestRegistrarYields(t *testing.T) {
 	has := func(weight int) func(store.Snapshot) bool {
 		return func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Weight == weight }
 	}
-	said := start(p.config, 1, etcd.MinTTL)
+	said := start(p.config, 1, client.MinTTL)
 	direct.await("the first", has(1))
 	relay.Cut()
 	direct.await("the end of its lease", func(s store.Snapshot) bool { return !s.Endpoints.Has(id) })
@@ -546,7 +550,7 @@ func TestWriterRights(t *testing.T) {
 	config.Username, config.PasswordFile = "web", file
 	w := newWriter(t, config)
 	for range 2 {
-		_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(80)})
+		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(80)})
 		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
 			t.Errorf("got %v", err)
 		}
@@ -567,16 +571,16 @@ func TestAuthTurnedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWriter(t, config)
-	apply(t, w, etcd.Change{Name: "db", Fields: fields(80)})
+	apply(t, w, definitions.Change{Name: "db", Fields: fields(80)})
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
-	if r := apply(t, w, etcd.Change{Name: "db", Fields: fields(81), Base: etcd.Any}); !r.Changed {
+	if r := apply(t, w, definitions.Change{Name: "db", Fields: fields(81), Base: definitions.Any}); !r.Changed {
 		t.Error("nothing was written")
 	}
 }
 
 // TestNoServer: where nobody listens, that is said at once.
 func TestNoServer(t *testing.T) {
-	w := newWriter(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
+	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	began := time.Now()
 	_, err := w.Read(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "etcd at http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "connection refused") {

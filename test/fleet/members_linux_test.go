@@ -17,6 +17,8 @@ import (
 
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/watch"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/program"
@@ -34,7 +36,7 @@ type cutFleet struct {
 	t       *testing.T
 	bin     string
 	etcd    *etcdkit.Cluster
-	sources [9]*etcd.Source
+	sources [9]*watch.Source
 }
 
 // TestMemberCut cuts each member off from the others for longer than leases live, in each direction, while clients still reach
@@ -91,7 +93,7 @@ func (f *cutFleet) follow(t *testing.T) {
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
 	for i := range f.sources {
-		s, err := etcd.New(etcd.Options{Config: etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix}})
+		s, err := watch.New(watch.Options{Config: client.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix}})
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -243,7 +245,7 @@ func (w *witness) gap(since time.Time) (longest time.Duration) {
 func (f *cutFleet) seen(t *testing.T) {
 	var revision int64
 	wait.For(t, wait.Patience, "the revision of the last change", func() bool {
-		w, err := etcd.NewStore(etcd.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix})
+		w, err := etcd.NewStore(client.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix})
 		if err != nil {
 			t.Fatal(err)
 		}

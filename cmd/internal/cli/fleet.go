@@ -10,6 +10,7 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // fleetFlags say how etcd is reached. What they leave out comes from [etcd] of the config. There is none for the
@@ -80,22 +81,22 @@ func (c *Call) fleetConfig() (fleetConfig, error) {
 }
 
 // EtcdConfig returns how etcd is reached. Flags override the config.
-func (c *Call) EtcdConfig() (etcd.Config, error) {
+func (c *Call) EtcdConfig() (client.Config, error) {
 	file := c.Flags.String("config")
 	said, err := c.fleetConfig()
 	absent, named := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile, c.Flags.String("etcd") != ""
 	switch {
 	case absent && !named:
-		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	case err != nil && !absent && !named:
-		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
+		return client.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
 	case err != nil && !absent:
 		c.Note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd
 	case !named && said.Store.Kind != config.EtcdStore:
-		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}
-	conf, flagged := etcd.Config(said.Etcd), false
+	conf, flagged := client.Config(said.Etcd), false
 	if named {
 		conf.Endpoints, flagged = nil, true
 		for url := range strings.SplitSeq(c.Flags.String("etcd"), ",") {

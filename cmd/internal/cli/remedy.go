@@ -7,18 +7,18 @@ import (
 	"syscall"
 
 	"vipd/balancer/lib/sockerr"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // remedy says what to do about an error of the system, which itself says no more than what is so; "" for other errors.
 func remedy(err error) string {
 	switch {
-	case etcd.Untrusted(err):
+	case client.Untrusted(err):
 		return "; look at the certificates of both ends, and at ca_file and cert_file: openssl x509 -noout -issuer -dates -ext subjectAltName -in FILE"
-	case etcd.Unreachable(err):
+	case client.Unreachable(err):
 		return "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
-	case etcd.Full(err):
-		return "; hosts serve on; " + etcd.FullRemedy
+	case client.Full(err):
+		return "; hosts serve on; " + client.FullRemedy
 	case errors.Is(err, exec.ErrNotFound):
 		return "; install it, or name it with its path"
 	case errors.Is(err, fs.ErrPermission):

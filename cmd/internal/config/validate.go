@@ -15,7 +15,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
 )
 
 // findings are the problems of a configuration.
@@ -86,7 +87,7 @@ func (c *Config) checkInterfaces(f *findings) {
 
 // checkFleet looks at what takes etcd, and at how that is reached.
 func (c *Config) checkFleet(f *findings) {
-	if err := etcd.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
+	if err := schema.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
 		f.wrong("node", "%s", err)
 	}
 	if len(c.Addresses.Allowed) == 0 && c.Store.Kind == EtcdStore {
@@ -172,7 +173,7 @@ func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map
 
 // etcdErrors are what is wrong with how etcd is reached.
 func (c *Config) etcdErrors() []error {
-	err := etcd.Config(c.Etcd).Check()
+	err := client.Config(c.Etcd).Check()
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return all.Unwrap()
 	}

@@ -46,6 +46,7 @@ import (
 	"vipd/dataplane/host"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
@@ -169,7 +170,7 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	if to := d.config.Tracing.OTLPEndpoint; to != "" {
 		o := tracing.Options{Endpoint: to, Node: d.config.Node, Version: d.Version, Log: d.component("tracing")}
 		if d.config.Store.Kind == config.EtcdStore {
-			if o.Commands, err = etcd.NewStore(etcd.Config(d.config.Etcd)); err != nil {
+			if o.Commands, err = etcd.NewStore(client.Config(d.config.Etcd)); err != nil {
 				return err
 			}
 		}
@@ -198,7 +199,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 		Observe: d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
 	if d.config.Store.Kind == config.EtcdStore {
-		o.Etcd = (*etcd.Config)(&d.config.Etcd)
+		o.Etcd = (*client.Config)(&d.config.Etcd)
 	}
 	if d.checks, err = checks.New(o); err != nil {
 		return err
@@ -241,7 +242,7 @@ func (d *Daemon) newSource() (err error) {
 		Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sources: d.host.Sources, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
 	})
 	if d.fleet, err = fleet.New(fleet.Options{
-		Config: etcd.Config(c.Etcd), Name: c.Node, StateDir: d.stateDir, Defaults: c.Defaults,
+		Config: client.Config(c.Etcd), Name: c.Node, StateDir: d.stateDir, Defaults: c.Defaults,
 		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Events: d.events, Configured: d.configuration.Configure, Sources: d.reserved.Sources,
 	}); err != nil {
 		return err

@@ -22,6 +22,9 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/definitions"
+	"vipd/store/etcd/schema"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -42,7 +45,7 @@ func joinFleet(t *testing.T, services string) *member {
 
 func joinVia(t *testing.T, c *etcdkit.Cluster, endpoints []string, services string) *member {
 	t.Helper()
-	w, err := etcd.NewStore(etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"})
+	w, err := etcd.NewStore(client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,12 +65,12 @@ func fleetHeader(endpoints []string) string {
 }
 
 // apply writes a service with one VIP and one endpoint on this machine.
-func (m *member) apply(name balancer.Name, vip, endpoint string) etcd.Result {
+func (m *member) apply(name balancer.Name, vip, endpoint string) client.Result {
 	m.t.Helper()
 	host, port, _ := strings.Cut(endpoint, ":")
-	var r etcd.Result
+	var r client.Result
 	var err error
-	change := etcd.Change{Name: name, Base: etcd.Any, Fields: map[string]any{
+	change := definitions.Change{Name: name, Base: definitions.Any, Fields: map[string]any{
 		"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": host, "port": number(port)}},
 	}}
@@ -201,36 +204,36 @@ func TestFleetSeesNodes(t *testing.T) {
 	}
 	r := m.apply("web", "127.41.0.9", "127.41.1.4:9001")
 	m.start()
-	told := func(what string, is func(etcd.NodeStatus) bool) {
+	told := func(what string, is func(schema.NodeStatus) bool) {
 		t.Helper()
 		wait.For(t, 20*time.Second, what, func() bool {
 			nodes, _, err := m.writer.Nodes(context.Background())
 			return err == nil && len(nodes) == 1 && nodes[0].Live != nil && nodes[0].Status != nil && is(*nodes[0].Status)
 		})
 	}
-	told("the node's status", func(s etcd.NodeStatus) bool {
+	told("the node's status", func(s schema.NodeStatus) bool {
 		return s.Revision >= r.Revision && s.Ready && s.Mode == "userspace" && s.Services == 1 && s.Endpoints == 1 && s.ProblemCount == 0
 	})
-	set := func(edit func(etcd.NodeConfig) etcd.NodeConfig) {
+	set := func(edit func(schema.NodeConfig) schema.NodeConfig) {
 		t.Helper()
 		m.asks("etcd to take what is said of the node", func() error { _, err := m.writer.SetNode(t.Context(), "n1", edit); return err })
 	}
-	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Zone, c.By, c.Reason = "z9", "ana", "moved"; return c })
-	told("the zone", func(s etcd.NodeStatus) bool { return s.Zone == "z9" })
+	set(func(c schema.NodeConfig) schema.NodeConfig { c.Zone, c.By, c.Reason = "z9", "ana", "moved"; return c })
+	told("the zone", func(s schema.NodeStatus) bool { return s.Zone == "z9" })
 	m.answers("127.41.0.9", "one")
 	wait.For(t, 10*time.Second, "the zone in the node's own status", func() bool { return m.status().Zone == "z9" })
-	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Mode, c.By, c.Reason = "iptables", "ben", ""; return c })
-	told("the mode", func(s etcd.NodeStatus) bool {
+	set(func(c schema.NodeConfig) schema.NodeConfig { c.Mode, c.By, c.Reason = "iptables", "ben", ""; return c })
+	told("the mode", func(s schema.NodeStatus) bool {
 		return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback && s.Why == "set in etcd by vipctl node set"
 	})
 	if _, err := m.etcd.Client().Put(t.Context(), "/vipd/nodes/n1/config", `{"mode": "fast"}`); err != nil {
 		t.Fatal(err)
 	}
-	told("the problem", func(s etcd.NodeStatus) bool {
+	told("the problem", func(s schema.NodeStatus) bool {
 		return s.Mode == "iptables" && s.ProblemCount == 1 && strings.Contains(s.Problems[0], "/vipd/nodes/n1/config: mode: ")
 	})
-	set(func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{By: "cleo", Reason: "done"} })
-	told("what the file says", func(s etcd.NodeStatus) bool {
+	set(func(schema.NodeConfig) schema.NodeConfig { return schema.NodeConfig{By: "cleo", Reason: "done"} })
+	told("what the file says", func(s schema.NodeStatus) bool {
 		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
 	})
 	m.answers("127.41.0.9", "one")
@@ -319,7 +322,7 @@ func TestFleetCountsDrains(t *testing.T) {
 		wait.For(t, 20*time.Second, fmt.Sprintf("%d connections to be left", want), func() bool {
 			nodes, _, err := m.writer.Nodes(context.Background())
 			return err == nil && len(nodes) == 1 && nodes[0].Status != nil &&
-				slices.Equal(nodes[0].Status.Drains, []etcd.NodeDrain{{Service: "web", Address: "127.41.1.5:9001", Active: want}})
+				slices.Equal(nodes[0].Status.Drains, []schema.NodeDrain{{Service: "web", Address: "127.41.1.5:9001", Active: want}})
 		})
 	}
 	left(1)

@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/cmd/internal/api"
-	"vipd/store/etcd"
+	"vipd/store/etcd/definitions"
 	"vipd/test/wait"
 )
 
@@ -36,7 +36,7 @@ func TestFleetChecksSteer(t *testing.T) {
 		put("/health/"+n+"/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z","cause":"no answer"}`)
 	}
 	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T11:00:00Z","cause":"connection refused"}`)
-	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
+	_, err := m.writer.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any, Fields: map[string]any{
 		"vips": []any{"127.44.0.1"}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": "127.44.1.1", "port": int64(9001)}, map[string]any{"address": "127.44.1.1", "port": int64(9002)}},
 		"health":    map[string]any{"type": "tcp", "interval": "500ms", "timeout": "400ms", "rise": int64(2), "fall": int64(2), "from": "fleet"},
@@ -111,7 +111,7 @@ func (m *member) check(address string) *api.Check {
 func TestFleetRunsNoPrograms(t *testing.T) {
 	m := joinFleet(t, "")
 	ran := filepath.Join(t.TempDir(), "ran")
-	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
+	_, err := m.writer.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any, Fields: map[string]any{
 		"vips": []any{"127.44.0.3"}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": "127.44.1.3", "port": int64(9001)}},
 		"health":    map[string]any{"type": "exec", "command": []any{"/bin/touch", ran}, "interval": "200ms", "timeout": "150ms", "from": "fleet"},

@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/lockfile"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // socketGroup may use the API's socket, if the group exists.
@@ -25,7 +25,7 @@ const socketGroup = "vipd"
 // fileProblems are what is wrong with vipd's files, and with the certificate by which etcd knows it.
 func (d *Daemon) fileProblems() []balancer.Problem {
 	all := d.lostFiles()
-	if text := etcd.Config(d.config.Etcd).Expiry(time.Now()); text != "" && d.fleet != nil {
+	if text := client.Config(d.config.Etcd).Expiry(time.Now()); text != "" && d.fleet != nil {
 		at := balancer.Origin{File: d.ConfigFile}
 		all = append(all, balancer.Problem{Severity: balancer.SeverityWarning, Origin: at, Field: "etcd.cert_file", Text: text})
 	}

@@ -20,7 +20,7 @@ import (
 	"vipd/cmd/internal/api"
 	onhost "vipd/dataplane/failover"
 	"vipd/dataplane/failover/heartbeat"
-	"vipd/store/etcd"
+	"vipd/store/etcd/owners"
 )
 
 // core is one run of the protocol, from registration to farewell.
@@ -28,7 +28,7 @@ type core struct {
 	o       Options
 	node    *failover.Node
 	link    *heartbeat.Link
-	store   *etcd.Ownership
+	store   *owners.Ownership
 	worker  *worker
 	journal *journal
 	etcd    etcdState
@@ -80,7 +80,7 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal) (c *co
 	if c.link, err = heartbeat.Listen(l.At); err != nil {
 		return nil, err
 	}
-	if c.store, err = etcd.NewOwnership(o.Etcd, o.Node); err != nil {
+	if c.store, err = owners.NewOwnership(o.Etcd, o.Node); err != nil {
 		return nil, err
 	}
 	c.worker = newWorker(kernel, c.node, o.Timing, c.tell, c.failed, gone)

@@ -7,7 +7,7 @@ import (
 
 	"vipd/balancer/failover"
 	"vipd/cmd/internal/api"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // etcdState is whether etcd is reached and writes.
@@ -58,12 +58,12 @@ const refusalKept = time.Minute
 // describe adds the state to a status.
 func (s *etcdState) describe(status *api.OwnerStatus) {
 	if away := s.away.Load(); away != nil {
-		status.Etcd, status.EtcdAway = etcd.Advised(away.err).Error(), time.Since(away.at).Seconds()
+		status.Etcd, status.EtcdAway = client.Advised(away.err).Error(), time.Since(away.at).Seconds()
 		if status.Session == "" {
 			status.Problems = append(status.Problems, "this host can own no VIPs, because it has no session in etcd: "+status.Etcd)
 		}
 	}
 	if r := s.refused.Load(); r != nil && time.Since(r.at) < refusalKept {
-		status.Problems = append(status.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+etcd.Advised(r.err).Error())
+		status.Problems = append(status.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+client.Advised(r.err).Error())
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/vipd/owner/cleanup"
 	onhost "vipd/dataplane/failover"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 )
 
 // Options configure an owner.
@@ -31,7 +31,7 @@ type Options struct {
 	Node, Zone, Version string
 	Weight              int
 	Timing              failover.Timing
-	Etcd                etcd.Config
+	Etcd                client.Config
 	// Interfaces and Listen limit where VIPs and heartbeats are.
 	Interfaces []string
 	Listen     []netip.Addr

@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/watch"
 	"vipd/store/statedir"
 )
 
@@ -40,8 +41,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	}
 	var crowd crowd
 	for i := range *number {
-		source, err := etcd.New(etcd.Options{
-			Config: etcd.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: kept, Node: fmt.Sprint("n", i),
+		source, err := watch.New(watch.Options{
+			Config: client.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: kept, Node: fmt.Sprint("n", i),
 		})
 		if err != nil {
 			return err
@@ -65,7 +66,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 
 // follower is one source, and what it has published.
 type follower struct {
-	source *etcd.Source
+	source *watch.Source
 
 	mu      sync.Mutex // guards the rest
 	first   time.Time

@@ -18,7 +18,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/dataplane/probe"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 	"vipd/store/statedir"
 )
 
@@ -45,7 +45,7 @@ type Options struct {
 	Node string
 	// Etcd is where a fleet shares checks; nil means they are not shared. Lease is how long after this node's end what it has found
 	// counts there, and Log is for what becomes of the connection.
-	Etcd   *etcd.Config
+	Etcd   *client.Config
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History

@@ -7,7 +7,8 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/transitions"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
 )
 
 // connection records that etcd is followed, or lost.
@@ -49,7 +50,7 @@ func (f *Member) Began(s *model.State, now time.Time) {
 }
 
 // configured records a change of what is set in etcd for this node, and passes it on.
-func (f *Member) configured(set etcd.NodeConfig) {
+func (f *Member) configured(set schema.NodeConfig) {
 	if f.set != nil {
 		for _, e := range transitions.NodeSet(*f.set, set) {
 			f.o.Events.Record(e)
@@ -61,7 +62,7 @@ func (f *Member) configured(set etcd.NodeConfig) {
 
 // report takes in whether the fleet sees this node.
 func (f *Member) report(err error) {
-	err = etcd.Advised(err)
+	err = client.Advised(err)
 	f.mu.Lock()
 	was, now := f.trouble, time.Now()
 	f.trouble = err

@@ -18,15 +18,19 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
+	"vipd/store/etcd/watch"
 	"vipd/store/statedir"
 )
 
 // Member is this node as a member of a fleet. If nil, this node belongs to no fleet.
 type Member struct {
 	o        Options
-	source   *etcd.Source
+	source   *watch.Source
 	writer   *etcd.Store
-	presence *etcd.Presence
+	presence *fleet.Presence
 
 	mu      sync.Mutex
 	trouble error     // why the fleet does not see this node; nil means it does
@@ -37,7 +41,7 @@ type Member struct {
 	lost     time.Time // when etcd was lost; zero means it is followed
 
 	// set is what etcd last said of this node; nil before it said anything. It belongs to the source.
-	set *etcd.NodeConfig
+	set *schema.NodeConfig
 
 	// What was published of this node's addresses belongs to Run: from which state and sources, and what it was.
 	publishedOf *model.State
@@ -48,7 +52,7 @@ type Member struct {
 // Options are what a Member is made from.
 type Options struct {
 	// Config is that of etcd, Name this node's.
-	Config etcd.Config
+	Config client.Config
 	Name   string
 	// StateDir keeps what was read last, for the time when etcd is away.
 	StateDir *statedir.Dir
@@ -62,7 +66,7 @@ type Options struct {
 	Log    *slog.Logger
 	Events *events.History
 	// Configured is told what the fleet says of this node.
-	Configured func(etcd.NodeConfig)
+	Configured func(schema.NodeConfig)
 	// Sources are the addresses from which this node sends. If nil, none is known.
 	Sources func() []netip.Addr
 }
@@ -74,7 +78,7 @@ func New(o Options) (*Member, error) {
 	}
 	f := &Member{o: o}
 	var err error
-	f.source, err = etcd.New(etcd.Options{
+	f.source, err = watch.New(watch.Options{
 		Config: o.Config, StateDir: o.StateDir, Defaults: o.Defaults, Log: o.Log, Node: o.Name, Configured: f.configured, Connection: f.connection,
 	})
 	if err != nil {
@@ -83,7 +87,7 @@ func New(o Options) (*Member, error) {
 	if f.writer, err = etcd.NewStore(o.Config); err != nil {
 		return nil, err
 	}
-	live := etcd.NodeLive{Version: o.Version, Started: o.Started.UTC().Round(0)}
+	live := schema.NodeLive{Version: o.Version, Started: o.Started.UTC().Round(0)}
 	if f.presence, err = f.writer.Presence(o.Name, live, o.Lease); err != nil {
 		return nil, err
 	}
@@ -92,7 +96,7 @@ func New(o Options) (*Member, error) {
 }
 
 // Source is where what the fleet shares comes from.
-func (f *Member) Source() *etcd.Source { return f.source }
+func (f *Member) Source() *watch.Source { return f.source }
 
 // Reached is the newest revision of the store for which the snapshot of another one is complete.
 func (f *Member) Reached(revision int64) int64 {
@@ -105,7 +109,7 @@ func (f *Member) Reached(revision int64) int64 {
 }
 
 // Nodes returns all nodes of the fleet as etcd has them.
-func (f *Member) Nodes(ctx context.Context) ([]etcd.Node, error) { return f.writer.Statuses(ctx) }
+func (f *Member) Nodes(ctx context.Context) ([]fleet.Node, error) { return f.writer.Statuses(ctx) }
 
 // Problems says why the fleet does not see this node. That etcd is away, the store says itself.
 func (f *Member) Problems(connected bool) []balancer.Problem {
@@ -175,14 +179,14 @@ type news struct {
 	state    *model.State
 	engine   *dataplane.Status
 	mode     *modeswitch.Chosen
-	position etcd.Position
+	position watch.Position
 	problems string // those that come and go without a change of the rest
 }
 
 // status is what the fleet is told of this node.
-func (f *Member) status(v *status.View) etcd.NodeStatus {
+func (f *Member) status(v *status.View) schema.NodeStatus {
 	s := v.State
-	out := etcd.NodeStatus{
+	out := schema.NodeStatus{
 		At: time.Now().UTC().Round(time.Second), Version: f.o.Version, Zone: s.Config.Zone,
 		Mode: string(v.Mode.Name), Wanted: string(s.Config.Mode), Why: v.Mode.Reason, Fallback: v.Mode.Fallback,
 		Revision: v.Applied(), Ready: v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(),
@@ -193,7 +197,7 @@ func (f *Member) status(v *status.View) etcd.NodeStatus {
 	}
 	problems := v.Problems()
 	out.ProblemCount = len(problems)
-	for i := range problems[:min(len(problems), etcd.MaxNodeProblems)] {
+	for i := range problems[:min(len(problems), schema.MaxNodeProblems)] {
 		out.Problems = append(out.Problems, problems[i].String())
 	}
 	out.Drains = drainsOf(v)
@@ -201,7 +205,7 @@ func (f *Member) status(v *status.View) etcd.NodeStatus {
 }
 
 // drainsOf lists the endpoints that drain, with their live connections on this node.
-func drainsOf(v *status.View) []etcd.NodeDrain {
+func drainsOf(v *status.View) []schema.NodeDrain {
 	type place struct { // counts are of a port, whatever the VIP
 		traffic.Port
 		at netip.AddrPort
@@ -216,9 +220,9 @@ func drainsOf(v *status.View) []etcd.NodeDrain {
 			}
 		}
 	}
-	var all []etcd.NodeDrain
+	var all []schema.NodeDrain
 	for _, t := range slices.SortedFunc(maps.Keys(active), balancer.Target.Compare) {
-		all = append(all, etcd.NodeDrain{Service: t.Service, Address: t.Address(), Active: active[t]})
+		all = append(all, schema.NodeDrain{Service: t.Service, Address: t.Address(), Active: active[t]})
 	}
 	return all
 }

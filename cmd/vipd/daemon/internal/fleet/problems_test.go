@@ -20,6 +20,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 	"vipd/test/etcdkit"
 	"vipd/test/fake"
 	"vipd/test/wait"
@@ -31,7 +32,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	log := slog.New(slog.DiscardHandler)
 	n, err := New(Options{
-		Config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
+		Config: client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
 		Log: log, Events: events.New(events.Options{Log: log}),
 	})
 	if err != nil {
@@ -80,7 +81,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 // TestTooManyAddresses publishes more addresses than a value may have bytes. The node reports a problem until they are fewer.
 func TestTooManyAddresses(t *testing.T) {
 	n, err := New(Options{
-		Config: etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
+		Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -17,6 +17,9 @@ import (
 	"vipd/dataplane/probe"
 	"vipd/store"
 	"vipd/store/etcd"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/fleet"
+	"vipd/store/etcd/schema"
 )
 
 // Checks is a node's part. While no service asks for such checks, there is no connection, no lease and no key. A nil *Checks
@@ -40,7 +43,7 @@ type Checks struct {
 	// votes are what this node has found of the targets that it checks for the fleet, and voter writes them; nil means no fleet.
 	// pending are targets that are still to be looked at.
 	votes       snap.Map[balancer.Target, *quorum.Vote]
-	voter       *etcd.HealthVoter
+	voter       *fleet.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
 	pending     map[balancer.Target]bool
 	// lame is since when checks can't be run any more that were before.
@@ -55,7 +58,7 @@ type Checks struct {
 // Options are what a node's part is made of.
 type Options struct {
 	// Config is that of etcd, Node this node's name.
-	Config etcd.Config
+	Config client.Config
 	Node   string
 	// Runner gets the checks that are this node's. It reports to Vote.
 	Runner *probe.Runner
@@ -87,7 +90,7 @@ const (
 // New returns the part of a node in a fleet's checks, which does nothing before Verdicts and Run. An error says that the node
 // can't have that name.
 func New(o Options) (*Checks, error) {
-	if err := etcd.CheckNode(o.Node); err != nil {
+	if err := schema.CheckNode(o.Node); err != nil {
 		return nil, err
 	}
 	o.Settle = cmp.Or(o.Settle, o.Lease)
@@ -188,7 +191,7 @@ func (f *Checks) Run(ctx context.Context) error {
 
 // take takes part until ctx ends or no service asks for it any more.
 func (f *Checks) take(ctx context.Context) error {
-	board, err := etcd.NewHealthBoard(etcd.BoardOptions{Config: f.o.Config, Log: f.o.Log, Patience: f.o.Patience})
+	board, err := fleet.NewHealthBoard(fleet.BoardOptions{Config: f.o.Config, Log: f.o.Log, Patience: f.o.Patience})
 	if err != nil {
 		return err
 	}
@@ -263,7 +266,7 @@ func (f *Checks) attend(ctx context.Context) {
 
 // speak has the voter run while the board can be read: a node that does not see what others say does not know what it has
 // to check, and would be waited for in vain. An absence that is no longer than the lease makes no difference.
-func (f *Checks) speak(ctx context.Context, voter *etcd.HealthVoter) {
+func (f *Checks) speak(ctx context.Context, voter *fleet.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
 	end := func() {}

@@ -20,7 +20,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane/probe"
-	"vipd/store/etcd"
+	"vipd/store/etcd/client"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -117,7 +117,7 @@ func (w *world) join(name string, edit ...func(*simulated, *Options)) *simulated
 		h.kick()
 	}}
 	o := Options{
-		Config: etcd.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, Node: name, Log: w.log, Record: h.events.Record, Kick: h.kick,
+		Config: client.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, Node: name, Log: w.log, Record: h.events.Record, Kick: h.kick,
 		Lease: w.lease, Patience: w.patience, Settle: 2 * w.lease,
 	}
 	h.runner = probe.NewRunner(runner)

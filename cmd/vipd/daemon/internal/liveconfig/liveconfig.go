@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/config"
 	"vipd/store"
-	"vipd/store/etcd"
+	"vipd/store/etcd/schema"
 )
 
 // Config is the daemon's own part of the configuration, of which some can change while it runs. All methods may be called
@@ -23,9 +23,9 @@ type Config struct {
 
 	settings store.Document // what was last read; for Follow alone
 
-	mu       sync.Mutex      // guards the rest
-	read     config.Config   // the file as it was last read without errors
-	node     etcd.NodeConfig // what the fleet says of this node
+	mu       sync.Mutex        // guards the rest
+	read     config.Config     // the file as it was last read without errors
+	node     schema.NodeConfig // what the fleet says of this node
 	problems []balancer.Problem
 }
 
@@ -36,7 +36,7 @@ func New(file string, mode config.ModeName, start config.Config, kick func()) *C
 }
 
 // Configure takes what the fleet says of this node.
-func (c *Config) Configure(nc etcd.NodeConfig) {
+func (c *Config) Configure(nc schema.NodeConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.currentLocked()

@@ -20,7 +20,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/rates"
-	"vipd/store/etcd"
+	"vipd/store/etcd/fleet"
 )
 
 // html never changes: it is the text of the file.
@@ -47,7 +47,7 @@ type Options struct {
 	// Keys returns where a service is served.
 	Keys func(balancer.Name) []balancer.Key
 	// Fleet returns the nodes of the fleet; nil means that this node is in none.
-	Fleet func(context.Context) ([]etcd.Node, error)
+	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
 // Page answers requests for the status page. It may be called by any goroutine.
@@ -69,7 +69,7 @@ type Page struct {
 
 // nodes is what etcd said of the fleet.
 type nodes struct {
-	all   []etcd.Node
+	all   []fleet.Node
 	err   error
 	until time.Time // until when it is shown
 }
@@ -116,7 +116,7 @@ func (p *Page) Register(mux *http.ServeMux) {
 type view struct {
 	Name          balancer.Name // of the service; "" means the node, fleetPage the fleet
 	Fleet         bool          // this node is in one
-	Nodes         []etcd.Node
+	Nodes         []fleet.Node
 	Error         error          // why Nodes are not there
 	Keys          []balancer.Key // of the service
 	Status        api.Status
@@ -262,11 +262,11 @@ func useClass(r rates.Row) string {
 }
 
 // readyClass is the class of a node in the fleet.
-func readyClass(n etcd.Node) string {
+func readyClass(n fleet.Node) string {
 	switch n.Ready() {
-	case etcd.NodeReady:
+	case fleet.NodeReady:
 		return "good"
-	case etcd.NodeStarting:
+	case fleet.NodeStarting:
 		return "notice"
 	}
 	return "bad"

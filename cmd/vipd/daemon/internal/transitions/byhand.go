@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
-	"vipd/store/etcd"
+	"vipd/store/etcd/schema"
 )
 
 // ByHand returns the events of a change of the override of a target, from was to is: one for each thing that is set or taken
@@ -125,7 +125,7 @@ func saidBy(by balancer.Signature) string {
 }
 
 // NodeSet returns the events of a change of what is set in etcd for this node.
-func NodeSet(was, is etcd.NodeConfig) (out []events.Event) {
+func NodeSet(was, is schema.NodeConfig) (out []events.Event) {
 	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, is.Mode}, {"zone", was.Zone, is.Zone}} {
 		text := field.name + " set to " + field.is
 		switch field.is {

@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/page"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane/userspace"
-	"vipd/store/etcd"
+	"vipd/store/etcd/fleet"
 )
 
 // Options are what a Handler is made from.
@@ -24,7 +24,7 @@ type Options struct {
 	Metrics http.HandlerFunc
 	Events  *events.History
 	// Fleet returns the nodes of the fleet; nil means that this node is in none.
-	Fleet func(context.Context) ([]etcd.Node, error)
+	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
 // server answers the requests to api.http.

@@ -1,0 +1,191 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"vipd/store/etcd/schema"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// Client asks etcd for keys and carries out transactions. Its methods may be called by several goroutines at once.
+type Client struct {
+	Config  Config
+	Keys    schema.Keys
+	Members *Members
+}
+
+// NewClient returns a client, which connects when it is first used. The error is one of the configuration.
+func NewClient(c Config) (*Client, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	keys, err := schema.NewKeys(c.Prefix)
+	return &Client{Config: c, Keys: keys, Members: NewMembers(c, keys)}, err
+}
+
+// Close ends the connection. Another question makes another.
+func (c *Client) Close() error {
+	c.Members.Close()
+	return nil
+}
+
+// patience bounds one question to etcd.
+const patience = 10 * time.Second
+
+// attempts carries out an operation: members.do or members.write.
+type attempts func(context.Context, func(context.Context, *Member) error) error
+
+// Do carries out an operation in time. What is the key or folder that it is about.
+func (c *Client) Do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *Member) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := attempts(ctx, operation)
+	switch {
+	case err == nil:
+		return nil
+	case Is(err, rpctypes.ErrPermissionDenied):
+		return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", c.Config.Who(), what), err}
+	case c.Config.ended(err):
+		return c.where(errors.New("its tokens end at once"))
+	}
+	return c.where(Plain(err))
+}
+
+// Unsent is why etcd was not asked at all.
+type Unsent struct{ error }
+
+// Unwrap returns the reason.
+func (u Unsent) Unwrap() error { return u.error }
+
+func (c *Client) where(err error) error {
+	return fmt.Errorf("etcd at %s: %w", strings.Join(c.Config.Endpoints, ", "), err)
+}
+
+// Get asks for keys. It does not wait for members that are silent.
+func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
+	err = c.Do(ctx, string(request.Key), c.Members.Do, func(ctx context.Context, m *Member) (err error) {
+		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		return err
+	})
+	c.Members.saw(answer.GetHeader())
+	return answer, err
+}
+
+// Commit runs a transaction, and reports its revision and whether all of ifs were so.
+func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
+	answer, err := c.Transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
+	if err != nil {
+		return 0, false, err
+	}
+	return answer.Header.Revision, answer.Succeeded, nil
+}
+
+// Transact runs a transaction. If it is repeated because an answer was lost, and its conditions no longer hold because it was
+// carried out, that is found by what it has written.
+func (c *Client) Transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
+	answer, _, err := c.TransactRepeated(ctx, what, request)
+	return answer, err
+}
+
+// TransactRepeated is transact, and also reports whether the transaction was repeated: if it is refused, it may still have been carried out,
+// and changed by others since.
+func (c *Client) TransactRepeated(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (
+	answer *etcdserverpb.TxnResponse, repeated bool, err error,
+) {
+	tries := 0
+	err = c.Do(ctx, what, c.Members.write, func(ctx context.Context, m *Member) (err error) {
+		kv := etcdserverpb.NewKVClient(m.Conn())
+		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		if tries++; err == nil && !answer.Succeeded && tries > 1 {
+			answer, err = readBack(ctx, kv, request, answer)
+		}
+		return err
+	})
+	c.Members.saw(answer.GetHeader())
+	return answer, tries > 1, err
+}
+
+// readBack returns the answer to a transaction as if it were the first: its conditions do not hold now, but if all that it puts and
+// deletes is so, it was carried out before. Of a transaction that puts nothing the revision is not known, so it stays refused.
+func readBack(
+	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
+) (*etcdserverpb.TxnResponse, error) {
+	effects, first := effectsOf(request.Success)
+	if first == nil {
+		return refused, nil
+	}
+	answer, err := kv.Txn(ctx, &etcdserverpb.TxnRequest{Compare: effects, Success: first})
+	if err != nil || !answer.Succeeded {
+		return refused, err
+	}
+	for _, part := range answer.Responses {
+		for _, kv := range part.GetResponseRange().GetKvs() {
+			answer.Header.Revision = kv.ModRevision
+		}
+	}
+	return answer, nil
+}
+
+// effectsOf returns conditions that hold after operations, and a request for the first key that is put. Deletions in nested transactions
+// are not among them.
+func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, first []*etcdserverpb.RequestOp) {
+	for _, op := range ops {
+		if p := op.GetRequestPut(); p != nil {
+			value := clientv3.Compare(clientv3.Value(string(p.Key)), "=", string(p.Value))
+			effects = append(effects, value.GetCompare(), Under(string(p.Key), p.Lease))
+			if first == nil {
+				first = []*etcdserverpb.RequestOp{Read(&etcdserverpb.RangeRequest{Key: p.Key, KeysOnly: true})}
+			}
+		}
+		if d := op.GetRequestDeleteRange(); d != nil {
+			gone := clientv3.Compare(clientv3.Version(string(d.Key)).WithRange(string(d.RangeEnd)), "=", 0)
+			effects = append(effects, gone.GetCompare())
+		}
+	}
+	return effects[:min(len(effects), mostEffects)], first
+}
+
+// mostEffects is how many conditions are enough to recognize a transaction: etcd accepts 128.
+const mostEffects = 100
+
+// Unchanged is the condition that a key was last changed at a revision; 0 means that it is not there.
+func Unchanged(key string, revision int64) *etcdserverpb.Compare {
+	c := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+	return c.GetCompare()
+}
+
+// Put returns the operation that writes a key, under a lease unless that is 0.
+func Put(key string, text []byte, lease int64) *etcdserverpb.RequestOp {
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{
+		RequestPut: &etcdserverpb.PutRequest{Key: []byte(key), Value: text, Lease: lease},
+	}}
+}
+
+// Read returns the operation that reads keys.
+func Read(request *etcdserverpb.RangeRequest) *etcdserverpb.RequestOp {
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: request}}
+}
+
+// Remove returns the operation that deletes a key.
+func Remove(key string) *etcdserverpb.RequestOp { return RemoveRange(key, "") }
+
+// RemoveAll removes all below a folder.
+func RemoveAll(folder string) *etcdserverpb.RequestOp {
+	return RemoveRange(folder, clientv3.GetPrefixRangeEnd(folder))
+}
+
+// RemoveRange returns the operation that deletes the keys from key to end, without end.
+func RemoveRange(key, end string) *etcdserverpb.RequestOp {
+	request := &etcdserverpb.DeleteRangeRequest{Key: []byte(key)}
+	if end != "" {
+		request.RangeEnd = []byte(end)
+	}
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestDeleteRange{RequestDeleteRange: request}}
+}

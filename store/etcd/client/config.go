@@ -1,0 +1,147 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"vipd/store/etcd/schema"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Config is how etcd is reached: [etcd] of the daemon's configuration.
+type Config struct {
+	// Endpoints are the URLs of members or of proxies before them. At least one, all http or all https.
+	Endpoints []string
+	// Prefix is what all keys begin with, such as /vipd.
+	Prefix string
+	// Username, and the file that its password is in. Without them etcd has no authentication, or goes by the client certificate.
+	Username     string
+	PasswordFile string
+	// CAFile has the authorities that a server's certificate may be of. Default: those of the system.
+	CAFile string
+	// CertFile and KeyFile are the client's certificate.
+	CertFile string
+	KeyFile  string
+}
+
+// Check returns what is wrong with c, without looking at any file. Errors name the fields.
+func (c Config) Check() error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, err := schema.NewKeys(c.Prefix); err != nil {
+		add("prefix: %w", err)
+	}
+	if len(c.Endpoints) == 0 {
+		add(`endpoints: name at least one member, such as "http://127.0.0.1:2379"`)
+	}
+	secure := 0
+	for i, endpoint := range c.Endpoints {
+		u, err := url.Parse(endpoint)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || !isPort(u.Port()):
+			// The error of Parse is not passed on: the text may hold a password.
+			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
+			continue
+		case u.User != nil:
+			add("endpoints[%d]: a user does not belong in the URL: set username and password_file", i)
+		case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+			add("endpoints[%d]: nothing may follow the port", i)
+		}
+		if u.Scheme == "https" {
+			secure++
+		}
+	}
+	if secure > 0 && secure < len(c.Endpoints) {
+		add("endpoints: either all are http or all are https")
+	}
+	if (c.CAFile != "" || c.CertFile != "" || c.KeyFile != "") && secure == 0 {
+		add("ca_file, cert_file and key_file are for endpoints that begin with https")
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		add("cert_file and key_file belong together")
+	}
+	if (c.Username == "") != (c.PasswordFile == "") {
+		add("username and password_file belong together")
+	}
+	return errors.Join(errs...)
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// handshakes are those of TLS, each of which reads the files again: a client lives for as long as the daemon, and authorities and
+// certificates do not.
+type handshakes struct {
+	credentials.TransportCredentials
+	config Config
+}
+
+// ClientHandshake makes one.
+func (h handshakes) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	fresh, err := h.config.tls()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(fresh).ClientHandshake(ctx, name, conn)
+}
+
+// Clone returns h, of which nothing changes.
+func (h handshakes) Clone() credentials.TransportCredentials { return h }
+
+// tls reads the authorities and the client's certificate.
+func (c Config) tls() (*tls.Config, error) {
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CAFile != "" {
+		text, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading ca_file: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("ca_file %s has no certificate in it", c.CAFile)
+		}
+	}
+	if c.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cert_file %s and key_file %s can't be used: %w", c.CertFile, c.KeyFile, err)
+		}
+		out.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &pair, c.unfit(&pair, asked)
+		}
+	}
+	return out, nil
+}
+
+// Unusable says which of the files of TLS hold the wrong thing; "" means none, or that they can't be read.
+func (c Config) Unusable() string {
+	var unread *fs.PathError
+	if _, err := c.tls(); err != nil && !errors.As(err, &unread) {
+		return err.Error()
+	}
+	return ""
+}
+
+// unfit says why a member that asks for the client's certificate would refuse it. It would hang up after the handshake, as a rule
+// before its reason is read.
+func (c Config) unfit(pair *tls.Certificate, asked *tls.CertificateRequestInfo) error {
+	if until := pair.Leaf.NotAfter; time.Now().After(until) {
+		return fmt.Errorf("cert_file %s expired on %s", c.CertFile, until.Format(time.RFC3339))
+	}
+	if err := asked.SupportsCertificate(pair); err != nil {
+		return fmt.Errorf("etcd would refuse cert_file %s: %w", c.CertFile, err)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+	"vipd/store/etcd/schema"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Result is what came of a change.
+type Result struct {
+	// Revision is that of the write; where nothing was to be changed, that of the definition.
+	Revision int64
+	Changed  bool
+}
+
+// noteTTL is how long etcd keeps a note, which says who took an override or a node's settings back: long enough for every
+// node that reaches etcd to read it, and to put it into its events.
+const noteTTL = time.Minute
+
+// Edited is the new value of a key: nil removes the key, and a note is under a lease.
+type Edited struct {
+	Text []byte
+	Note bool
+}
+
+// Edit changes one key: change gets its value (nil if there is none) and returns the new one. It is called again if another
+// client has written in between.
+func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edited, error)) (Result, error) {
+	for range 10 {
+		answer, err := c.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+		if err != nil {
+			return Result{}, err
+		}
+		var old []byte
+		var revision int64
+		if len(answer.Kvs) > 0 {
+			old, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
+		}
+		next, err := change(old)
+		if err == nil {
+			err = schema.CheckEntry(key, next.Text)
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		if next.Text == nil && revision == 0 || next.Text != nil && revision != 0 && bytes.Equal(next.Text, old) {
+			return Result{Revision: revision}, nil
+		}
+		op := Remove(key)
+		if next.Text != nil {
+			lease, err := c.noteLease(ctx, key, next.Note)
+			if err != nil {
+				return Result{}, err
+			}
+			op = Put(key, next.Text, lease)
+		}
+		at, ok, err := c.Commit(ctx, key, []*etcdserverpb.Compare{Unchanged(key, revision)}, []*etcdserverpb.RequestOp{op})
+		if err != nil || ok {
+			return Result{at, ok}, err
+		}
+	}
+	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
+}
+
+// noteLease asks for the lease of a note; 0 for other values.
+func (c *Client) noteLease(ctx context.Context, key string, note bool) (int64, error) {
+	if !note {
+		return 0, nil
+	}
+	l, err := c.Granted(ctx, key, noteTTL)
+	if err != nil {
+		return 0, err
+	}
+	return l.ID, nil
+}

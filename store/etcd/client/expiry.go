@@ -1,0 +1,39 @@
+package client
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"time"
+)
+
+// expiryNotice is how long before its end a client's certificate is told of. One that lives for less than some weeks is exchanged by a
+// program, and has a quarter of its life left then.
+const expiryNotice = 14 * 24 * time.Hour
+
+// Expiry says that the client's certificate ends soon, or has ended; "" means neither, or that it can't be read, which connecting says.
+func (c Config) Expiry(now time.Time) string {
+	if c.CertFile == "" {
+		return ""
+	}
+	text, err := os.ReadFile(c.CertFile)
+	if err != nil {
+		return ""
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		leaf, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || leaf.NotAfter.Sub(now) > min(expiryNotice, leaf.NotAfter.Sub(leaf.NotBefore)/4) {
+			return ""
+		}
+		at := leaf.NotAfter.UTC().Format(time.RFC3339)
+		if now.After(leaf.NotAfter) {
+			return fmt.Sprintf("%s expired on %s, and etcd has refused it since: renew it", c.CertFile, at)
+		}
+		return fmt.Sprintf("%s expires on %s, and etcd refuses it from then on: renew it", c.CertFile, at)
+	}
+	return ""
+}

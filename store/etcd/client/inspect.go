@@ -1,0 +1,63 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/wake"
+)
+
+// inspect asks all members but the one in use to prove themselves, and returns a problem for each that does not, in the order of the
+// configuration.
+func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.Problem {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	used := s.current.Load()
+	failed := make([]error, len(s.config.Endpoints))
+	var asking sync.WaitGroup
+	for i, endpoint := range s.config.Endpoints {
+		if used != nil && endpoint != used.endpoint {
+			asking.Go(func() { failed[i] = s.inspectOne(ctx, endpoint, used) })
+		}
+	}
+	asking.Wait()
+	problems := []balancer.Problem{}
+	for i, err := range failed {
+		if err == nil {
+			continue
+		}
+		reason := "does not answer"
+		if !Late(err) && !undecided(err) { // which take turns while a member has lost the others
+			reason += fmt.Sprintf(" (%v)", Plain(err))
+		}
+		problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+			"etcd's member at %s %s: other members are used; see whether it runs and reaches the others (etcdctl endpoint status --cluster)",
+			s.config.Endpoints[i], reason)})
+	}
+	return problems
+}
+
+// inspectOne asks one member.
+func (s *Members) inspectOne(ctx context.Context, endpoint string, used *Member) error {
+	m, err := s.config.open(endpoint)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	m.use(used)
+	_, err = m.prove(ctx, s.key)
+	return err
+}
+
+// inspect reports which members have failed, soon and then as often as rights are checked.
+func (s *stream) inspect(ctx context.Context) {
+	for pause := s.timing.Ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.Knock {
+		if problems := s.members.inspect(ctx, s.timing.Call); ctx.Err() == nil {
+			s.tell(ctx, Message{Members: problems})
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/wake"
+	"vipd/store/etcd/schema"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+)
+
+// Link owns the connection: it reads, follows, and notices when that no longer works. What it learns it tells in
+// messages, in order.
+type Link struct {
+	config  Config
+	keys    schema.Keys
+	log     *slog.Logger
+	timing  Timing
+	out     chan<- Message
+	members *Members
+	// Inspects reports whether the members that are not in use are inspected.
+	Inspects bool
+
+	// full: everything must be read (again). another: because etcd has another history than what was seen.
+	full, another bool
+	// Cluster and revision say which history was seen up to where. marker is a key in it, with the revision of its
+	// last change; "" where there is none.
+	cluster  uint64
+	revision int64
+	marker   string
+	marked   int64
+	// scopes are what is read and followed.
+	scopes []followed
+	// Steady: the present attempt has come to following. reread is when everything is to be read again.
+	steady bool
+	reread time.Time
+}
+
+// followed is a scope, and how far it is known.
+type followed struct {
+	Scope
+	// next is where its watch goes on. count is how many keys it has.
+	next, count int64
+	// Denied: it may not be read, and is left out.
+	denied bool
+}
+
+// total is the number of keys.
+func total(scopes []followed) (n int64) {
+	for i := range scopes {
+		n += scopes[i].count
+	}
+	return n
+}
+
+// RefillTime is how long no service may come until what another history has counts.
+const RefillTime = 30 * time.Second
+
+// Timing has the intervals of a connection. Tests shorten them.
+type Timing struct {
+	// Now is the clock. What passes is told by its monotonic part, lest a jump of the wall clock look like an outage.
+	Now func() time.Time
+	// ErrorPause is the time between two errors that are published during one absence, if they differ.
+	ErrorPause time.Duration
+	// Ask is the time between questions how far etcd is; Silence is how long a stream may be behind the answers before it is given up.
+	Ask, Silence time.Duration
+	// Call bounds one question; Page bounds the reading of one page.
+	Call, Page time.Duration
+	// Jitter bounds the wait before the first new attempt; later ones wait twice as long each time, up to Slowest.
+	Jitter, Slowest time.Duration
+	// Reread is the time between full readings, without any reason but caution; Knock that between questions whether
+	// what may not be read may be read by now.
+	Reread, Knock time.Duration
+	// ProxyReread is the time between full readings behind a proxy, with few keys.
+	ProxyReread time.Duration
+	// Refill is how long no service may come until what another history has counts, at most longestRefill after the first.
+	Refill, LongestRefill time.Duration
+	// PageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
+	PageKeys int64
+	// MostKeys bounds all keys together.
+	MostKeys int64
+}
+
+// UsualTiming returns the intervals that programs use.
+func UsualTiming() Timing {
+	return Timing{
+		Now: time.Now, Ask: 5 * time.Second, Silence: 9 * time.Second, Call: 5 * time.Second, Page: 30 * time.Second,
+		Jitter: 500 * time.Millisecond, Slowest: 5 * time.Second, ErrorPause: 2 * time.Second, Reread: time.Hour, Knock: time.Minute, ProxyReread: 2 * time.Minute, Refill: RefillTime, LongestRefill: 10 * time.Minute, PageKeys: 5000, MostKeys: schema.MaxKeys,
+	}
+}
+
+// NewLink returns a link that sends its messages to out.
+func NewLink(c Config, keys schema.Keys, scopes []Scope, t Timing, log *slog.Logger, out chan<- Message) *Link {
+	l := &Link{config: c, members: NewMembers(c, keys), keys: keys, log: log, timing: t, out: out}
+	for _, s := range scopes {
+		l.scopes = append(l.scopes, followed{Scope: s})
+	}
+	return l
+}
+
+// Message is what the link tells. Exactly one of its parts is set.
+type Message struct {
+	// Page is a page of a full reading; begin and end are around all of one. The revision is theirs, or of the events.
+	Begin, End bool
+	Page       []*mvccpb.KeyValue
+	Events     []*mvccpb.Event
+	Revision   int64
+	// Denied, with end, are the scopes that may not be read; cluster is who was read, and another says that it has another
+	// history than before.
+	Denied  []Scope
+	Cluster uint64
+	Another bool
+	// Steady: the watches are open, nothing has been missed. away: they no longer are, because of err.
+	Steady bool
+	Away   error
+	// Members are problems of members of etcd that have failed; nil means that says nothing about them.
+	Members []balancer.Problem
+}
+
+// errReread ends an attempt without anything being wrong.
+var errReread = errors.New("it is time to read everything again")
+
+// Run connects again and again until ctx ends.
+func (l *Link) Run(ctx context.Context) {
+	defer l.members.Close()
+	l.full = true
+	for failures := 0; ctx.Err() == nil; {
+		l.steady = false
+		err := l.attempt(ctx)
+		if ctx.Err() != nil || errors.Is(err, errReread) {
+			continue
+		}
+		if l.steady {
+			failures = 0
+		}
+		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
+		if errors.Is(err, errSilent) {
+			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
+		}
+		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.tell(ctx, Message{Away: err}) { // a move takes a moment
+			return
+		}
+		if !l.steady {
+			l.members.Close() // the next connection has fresh files and names
+		}
+		wake.Sleep(ctx, l.timing.pause(failures))
+		failures++
+	}
+}
+
+// pause is how long to wait after so many failures. It differs from host to host, lest all come back at once.
+func (t Timing) pause(failures int) time.Duration {
+	most := min(t.Jitter<<min(failures, 10), t.Slowest)
+	least := most / 2
+	if failures == 0 {
+		least = 0
+	}
+	return least + rand.N(most-least+1)
+}
+
+// tell hands a message over, unless ctx ends.
+func (l *Link) tell(ctx context.Context, m Message) bool {
+	select {
+	case l.out <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// attempt gets up to date and follows, until that ends; the error says why.
+func (l *Link) attempt(ctx context.Context) error {
+	if l.cluster != 0 {
+		if err := l.verify(ctx); err != nil {
+			return err
+		}
+	}
+	if l.full {
+		if err := l.readAll(ctx); err != nil {
+			return err
+		}
+	}
+	return l.follow(ctx)
+}
+
+// get asks etcd for keys, as all members agree on them.
+func (l *Link) get(ctx context.Context, limit time.Duration, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err = l.members.Do(ctx, func(ctx context.Context, m *Member) (err error) {
+		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		return err
+	})
+	l.members.saw(answer.GetHeader())
+	return answer, err
+}
+
+// verify asks whether etcd still has the history that was seen: the key that changed last must have been what it was, at
+// the revision up to which all is known. If not, everything is to be read.
+func (l *Link) verify(ctx context.Context) error {
+	key := l.marker
+	if key == "" {
+		key = l.scopes[0].Key
+	}
+	at := max(l.revision, l.known())
+	another := false
+	answer, err := l.get(ctx, l.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
+	switch {
+	case Is(err, rpctypes.ErrFutureRev):
+		another = true
+	case Is(err, rpctypes.ErrCompacted):
+		l.full = true
+		return nil // nothing is wrong; it was long ago
+	case err != nil:
+		return l.config.Denied(Plain(err), "read", l.scopes[0].Key)
+	case answer.Header.ClusterId != l.cluster:
+		another = true
+	case l.marker != "":
+		another = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
+	}
+	if another {
+		l.full, l.another = true, true
+		l.log.Warn("etcd has another history than before: reading everything again", "rev", at)
+	}
+	return nil
+}
+
+// known is the revision up to which all that is followed is known.
+func (l *Link) known() int64 {
+	known := l.scopes[0].next - 1
+	for _, s := range l.scopes {
+		if !s.denied {
+			known = min(known, s.next-1)
+		}
+	}
+	return known
+}
+
+// readAll reads everything at one revision.
+func (l *Link) readAll(ctx context.Context) error {
+	began := l.timing.Now()
+	r := reading{Link: l, limit: l.timing.PageKeys}
+	var denied []Scope
+	for i := range l.scopes {
+		s := &l.scopes[i]
+		before := r.total
+		err := r.scope(ctx, s.Scope)
+		if s.denied = s.Optional() && Forbidden(err); s.denied {
+			denied = append(denied, s.Scope)
+		} else if err != nil {
+			return l.config.Denied(err, "read", s.Key)
+		}
+		s.next, s.count = r.revision+1, r.total-before
+	}
+	l.full, l.revision, l.cluster = false, r.revision, r.cluster
+	l.marker, l.marked = r.marker, r.marked
+	l.reread = began.Add(l.timing.Reread*4/5 + rand.N(l.timing.Reread*2/5+1))
+	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.Now().Sub(began))
+	if !l.tell(ctx, Message{End: true, Revision: r.revision, Denied: denied, Cluster: r.cluster, Another: l.another}) {
+		return ctx.Err()
+	}
+	l.another = false
+	return nil
+}
+
+// reading is one reading of everything.
+type reading struct {
+	*Link
+	limit    int64
+	revision int64 // 0 means the first page decides
+	cluster  uint64
+	total    int64
+	marker   string
+	marked   int64
+}
+
+// Scope reads one scope.
+func (r *reading) scope(ctx context.Context, s Scope) error {
+	first := true
+	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		answer, err := r.get(ctx, r.timing.Page, request)
+		return answer, Plain(err)
+	}
+	return ReadScope(ctx, ask, s, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
+		if r.cluster == 0 {
+			r.cluster = answer.Header.ClusterId
+			if !r.tell(ctx, Message{Begin: true, Revision: r.revision}) {
+				return ctx.Err()
+			}
+		}
+		if first {
+			if r.total += answer.Count; r.total > r.timing.MostKeys {
+				return r.tooMany(r.total)
+			}
+		}
+		first = false
+		if !s.Optional() {
+			r.mark(answer.Kvs)
+		}
+		if len(answer.Kvs) > 0 && !r.tell(ctx, Message{Page: answer.Kvs}) {
+			return ctx.Err()
+		}
+		return nil
+	})
+}
+
+func (l *Link) tooMany(n int64) error {
+	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.Prefix, l.timing.MostKeys)
+}
+
+// mark keeps the key that changed last, among those that may be read for sure.
+func (r *reading) mark(kvs []*mvccpb.KeyValue) {
+	for _, kv := range kvs {
+		if kv.ModRevision > r.marked {
+			r.marker, r.marked = string(kv.Key), kv.ModRevision
+		}
+	}
+}
+
+// LeaseAnswer is what is known of a lease.
+type LeaseAnswer int
+
+const (
+	LeaseUnknown LeaseAnswer = iota
+	LeaseLives
+	LeaseEnded
+)
+
+// AskLeases asks which of the leases live, in their order. If etcd does not answer, the rest is unknown.
+func (l *Link) AskLeases(ctx context.Context, ids []int64) []LeaseAnswer {
+	answers, known := make([]LeaseAnswer, len(ids)), map[int64]LeaseAnswer{}
+	for i, id := range ids {
+		answer, asked := known[id]
+		if !asked {
+			var err error
+			if answer, err = l.lease(ctx, id); err != nil && Unreachable(err) {
+				return answers
+			}
+			known[id] = answer
+		}
+		answers[i] = answer
+	}
+	return answers
+}
+
+// lease asks whether a lease lives. With an error it is unknown.
+func (l *Link) lease(ctx context.Context, id int64) (is LeaseAnswer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timing.Call)
+	defer cancel()
+	err = l.members.Do(ctx, func(ctx context.Context, m *Member) error {
+		is, err = timeToLive(ctx, m, id)
+		return err
+	})
+	return is, err
+}
+
+func timeToLive(ctx context.Context, m *Member, id int64) (LeaseAnswer, error) {
+	answer, err := etcdserverpb.NewLeaseClient(m.Conn()).LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
+	switch {
+	case Is(err, rpctypes.ErrLeaseNotFound), err == nil && answer.TTL <= 0:
+		return LeaseEnded, nil
+	case err != nil:
+		return LeaseUnknown, err
+	}
+	return LeaseLives, nil
+}

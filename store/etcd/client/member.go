@@ -1,0 +1,138 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+)
+
+// The life of a connection.
+const (
+	// dialTimeout limits one attempt to connect.
+	dialTimeout = 5 * time.Second
+	// keepaliveTime and keepaliveTimeout detect a dead connection. Servers refuse clients that ask more often than every 5 s.
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 5 * time.Second
+	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is longer than a request waits.
+	slowestDial = 3 * time.Second
+	// mostReceived limits one answer, in bytes.
+	mostReceived = 64 << 20
+)
+
+// Member is a connection to one member of etcd, or to one proxy.
+type Member struct {
+	config   Config
+	endpoint string
+	Client   *clientv3.Client
+	token    token
+}
+
+// open returns a member that connects when it is first used, and outlives ctx. Certificates are read for each connection.
+func (c Config) open(endpoint string) (*Member, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	m := &Member{config: c, endpoint: endpoint}
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = slowestDial
+	config := clientv3.Config{
+		Endpoints: []string{endpoint}, Context: context.Background(),
+		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
+		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}),
+			grpc.WithNoProxy(), // as for checks: http_proxy is about the web
+		},
+	}
+	if c.Username != "" {
+		config.DialOptions = append(config.DialOptions, grpc.WithPerRPCCredentials(&m.token))
+	}
+	var err error
+	if strings.HasPrefix(endpoint, "https:") {
+		if config.TLS, err = c.tls(); err != nil {
+			return nil, err
+		}
+		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(handshakes{credentials.NewTLS(config.TLS), c}))
+	}
+	m.Client, err = clientv3.New(config)
+	return m, Plain(err)
+}
+
+// close ends the connection.
+func (m *Member) close() { _ = m.Client.Close() } // nothing is left to be done about an error
+
+// Conn is the connection, for requests that do not wait until a member listens, unlike the client's own.
+func (m *Member) Conn() *grpc.ClientConn { return m.Client.ActiveConnection() }
+
+// authenticate gets a token in the name of the user. The password is read each time, so a replaced one is used.
+func (m *Member) authenticate(ctx context.Context) error {
+	text, err := os.ReadFile(m.config.PasswordFile)
+	if err != nil {
+		return fmt.Errorf("reading password_file: %w", err)
+	}
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" {
+		return fmt.Errorf("password_file %s is empty", m.config.PasswordFile)
+	}
+	answer, err := etcdserverpb.NewAuthClient(m.Conn()).Authenticate(ctx,
+		&etcdserverpb.AuthenticateRequest{Name: m.config.Username, Password: password})
+	if Is(err, rpctypes.ErrAuthNotEnabled) {
+		err = nil
+	}
+	if err == nil {
+		m.token.text.Store(answer.GetToken())
+	}
+	return err
+}
+
+// use makes the member use the token of another one, which may be nil: each new token costs etcd a write.
+func (m *Member) use(other *Member) {
+	if other == nil {
+		return
+	}
+	if text := other.token.text.Load(); text != nil {
+		m.token.text.Store(text)
+	}
+}
+
+// prove asks the member for a key that all members agree on, and returns the revision. A member that has lost the others does not
+// answer. The revision is 0 if the user may not read the key, which is the answer of a member that has not lost them.
+func (m *Member) prove(ctx context.Context, key string) (int64, error) {
+	if m.config.Username != "" && m.token.text.Load() == nil {
+		if err := m.authenticate(ctx); err != nil {
+			return 0, err
+		}
+	}
+	answer, err := etcdserverpb.NewKVClient(m.Conn()).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+	if Forbidden(err) || m.config.ended(err) {
+		err = nil
+	}
+	return answer.GetHeader().GetRevision(), err
+}
+
+// token is a user's token, which is sent with each request. The client's own can't be renewed on a connection: it asks for the new
+// token in the name of the old one, which servers before 3.5 refuse.
+type token struct{ text atomic.Value }
+
+// GetRequestMetadata returns the header with the token. A request for a token has none.
+func (t *token) GetRequestMetadata(_ context.Context, uri ...string) (map[string]string, error) {
+	text, _ := t.text.Load().(string)
+	if text == "" || len(uri) > 0 && strings.HasSuffix(uri[0], "/etcdserverpb.Auth") {
+		return nil, nil
+	}
+	return map[string]string{rpctypes.TokenFieldNameGRPC: text}, nil
+}
+
+// RequireTransportSecurity returns false: tokens also work without TLS.
+func (*token) RequireTransportSecurity() bool { return false }

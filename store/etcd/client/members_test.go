@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"vipd/store/etcd/schema"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// TestMembersPreferHistory gives two clusters as endpoints. The one whose revision is not behind is used, and the other only when that one
+// does not answer.
+func TestMembersPreferHistory(t *testing.T) {
+	t.Parallel()
+	seen, other := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
+	client := seen.Client()
+	for range 5 {
+		if _, err := client.Put(t.Context(), "x", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := NewMembers(Config{Endpoints: append(seen.Endpoints(), other.Endpoints()...), Prefix: "/vipd"}, schema.Keys{Prefix: "/vipd"})
+	defer s.Close()
+	s.seen.Store(6)
+	reach := func() string {
+		s.Close()
+		m, err := s.Reach(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.endpoint
+	}
+	for range 10 {
+		if got := reach(); got != seen.Endpoints()[0] {
+			t.Fatalf("the member in use = %s, want that of the history that was seen", got)
+		}
+	}
+	seen.Kill()
+	if got := reach(); got != other.Endpoints()[0] {
+		t.Errorf("the member in use = %s, want the only one that answers", got)
+	}
+}
+
+// TestMembersMove stops the process of the member in use. A request that waits for it is answered by another one, and the former
+// connection is closed.
+func TestMembersMove(t *testing.T) {
+	t.Parallel()
+	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
+	s := NewMembers(Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, schema.Keys{Prefix: "/vipd"})
+	defer s.Close()
+	before, err := s.Reach(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range c.Members {
+		if c.URL(m.Addr()) == before.endpoint {
+			m.Pause()
+			defer m.Resume()
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(time.Minute))
+	defer cancel()
+	var asked []string
+	if err := s.Do(ctx, func(ctx context.Context, m *Member) error {
+		asked = append(asked, m.endpoint)
+		_, err := m.prove(ctx, "x")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if asked[0] != before.endpoint || asked[len(asked)-1] == before.endpoint {
+		t.Errorf("asked %q, want the member that stopped and then another", asked)
+	}
+	if s.current.Load() == before {
+		t.Error("the member that stopped is still in use")
+	}
+}

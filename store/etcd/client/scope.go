@@ -1,0 +1,101 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"vipd/store/etcd/schema"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Scope is a folder or a single key that is read and followed.
+type Scope struct {
+	// Key is the folder, which ends in /, or the key; end is where the folder ends, "" for a single key.
+	Key, End string
+	// Without says what is missing for those who may not read it, which is not the end of the rest then; "" means it is
+	// needed.
+	Without string
+}
+
+// Folder is all keys that begin with key, which ends in /.
+func Folder(key string) Scope { return Scope{Key: key, End: clientv3.GetPrefixRangeEnd(key)} }
+
+// Scopes returns what a Source follows: those that are needed first, then what some roles may not read. Node is whose
+// configuration is read too; "" means none is.
+func Scopes(k schema.Keys, node string) []Scope {
+	vips := Folder(k.Prefix + schema.VIPFolder)
+	vips.Without = `services whose vips say "auto" keep the addresses that were read before`
+	policies, pools := Folder(k.Prefix+schema.PolicyFolder), Folder(k.Prefix+schema.PoolFolder)
+	policies.Without = "addresses keep the settings that were read before"
+	pools.Without = "addresses of pools keep the settings that were read before"
+	hosts := Folder(k.Prefix + schema.HostFolder)
+	hosts.Without = "services may claim the addresses of other nodes, which this node then can't reach"
+	all := []Scope{Folder(k.Prefix + schema.ServiceFolder), Folder(k.Prefix + schema.EndpointFolder), Folder(k.Prefix + schema.OverrideFolder), vips, policies, pools, hosts}
+	if node != "" {
+		all = append(all, Scope{Key: k.NodeConfig(node), Without: "this node keeps the configuration that was read before"})
+	}
+	return all
+}
+
+// Optional reports whether the rest is followed if this scope may not be read.
+func (s Scope) Optional() bool { return s.Without != "" }
+
+// Holds reports whether a key is in the scope.
+func (s Scope) Holds(key string) bool {
+	if s.End == "" {
+		return key == s.Key
+	}
+	return key >= s.Key && key < s.End
+}
+
+// asker is how keys are asked for.
+type asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
+
+// ReadScope reads a scope, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
+func ReadScope(
+	ctx context.Context, ask asker, s Scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
+) error {
+	request := etcdserverpb.RangeRequest{Key: []byte(s.Key), RangeEnd: []byte(s.End)}
+	for {
+		request.Limit, request.Revision = *limit, *revision
+		answer, err := ask(ctx, &request)
+		if status.Code(Unwrapped(err)) == codes.ResourceExhausted && *limit > 1 {
+			*limit = max(1, *limit/4) // the page is larger than an answer may be
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		*revision = cmp.Or(*revision, answer.Header.Revision)
+		if err := each(answer); err != nil {
+			return err
+		}
+		if !answer.More || len(answer.Kvs) == 0 {
+			return nil
+		}
+		request.Key = append(append([]byte(nil), answer.Kvs[len(answer.Kvs)-1].Key...), 0)
+	}
+}
+
+// Forbidden reports whether err says that a right in etcd is missing.
+func Forbidden(err error) bool {
+	return Is(err, rpctypes.ErrPermissionDenied) || Is(err, rpctypes.ErrUserEmpty)
+}
+
+// ReadFolder reads a folder, all at one revision.
+func (c *Client) ReadFolder(ctx context.Context, name string, revision *int64, each func(string, *mvccpb.KeyValue)) error {
+	limit := UsualTiming().PageKeys
+	all := Folder(c.Keys.Prefix + name)
+	return ReadScope(ctx, c.Get, all, &limit, revision, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			each(strings.TrimPrefix(string(kv.Key), all.Key), kv)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,285 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer/lib/wake"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// stream is the watches of one attempt.
+type stream struct {
+	*Link
+	watch etcdserverpb.Watch_WatchClient
+	// wanted is how far etcd was when it was last asked, and proven when the stream had come so far, in nanoseconds since began:
+	// handing while an answer is handed over.
+	began          time.Time
+	wanted, proven atomic.Int64
+	created        int
+	// ready: all watches exist. proxied: a gRPC proxy has made them. It numbers them itself, from 0, and has no answer to requests for
+	// progress, on which old proxies crash.
+	ready, proxied atomic.Bool
+	// size is the number of keys when the attempt started.
+	size int64
+}
+
+const handing = -1
+
+var errSilent = errors.New("the watch is silent: it is behind what etcd answers")
+
+// follow opens the watches and tells what changes, until that ends.
+func (l *Link) follow(ctx context.Context) error {
+	// A member that has lost the others ends the stream, instead of saying nothing.
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	defer cancel(nil)
+	reaching, stop := context.WithTimeout(ctx, l.timing.Call)
+	m, err := l.members.Reach(reaching, nil)
+	stop()
+	if err != nil {
+		return Plain(err)
+	}
+	watch, err := etcdserverpb.NewWatchClient(m.Conn()).Watch(ctx, grpc.MaxCallRecvMsgSize(mostReceived))
+	if err != nil {
+		return Plain(err)
+	}
+	s := &stream{Link: l, watch: watch, began: l.timing.Now(), size: total(l.scopes)}
+	s.create()
+	var asking sync.WaitGroup
+	asking.Go(func() { cancel(s.ask(ctx, l.reread)) })
+	if l.Inspects {
+		asking.Go(func() { s.inspect(ctx) })
+	}
+	defer asking.Wait()
+	defer cancel(nil)
+	for {
+		answer, err := watch.Recv()
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+				l.full = l.full || errors.Is(cause, errReread)
+				if errors.Is(cause, errSilent) {
+					l.members.Leave(m) // requests may have moved to another one already
+				}
+				return cause
+			}
+			if l.members.current.Load() != m {
+				return errMoved
+			}
+			return Plain(err)
+		}
+		before := s.proven.Swap(handing)
+		if err := s.take(ctx, answer); err != nil {
+			return err
+		}
+		if len(answer.Events) > 0 || answer.Header.GetRevision() >= s.wanted.Load() {
+			before = s.now()
+		}
+		s.proven.Store(before)
+	}
+}
+
+// now is the time since the stream began.
+func (s *stream) now() int64 { return int64(s.timing.Now().Sub(s.began)) }
+
+// create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
+func (s *stream) create() {
+	for i, f := range s.scopes {
+		if f.denied {
+			continue
+		}
+		create := &etcdserverpb.WatchCreateRequest{
+			Key: []byte(f.Key), RangeEnd: []byte(f.End),
+			StartRevision: f.next, ProgressNotify: true, Fragment: true, WatchId: int64(i + 1),
+		}
+		request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}
+		if err := s.watch.Send(request); err != nil {
+			return // Recv says why
+		}
+		s.created--
+	}
+}
+
+// ask asks how far etcd is, now and then, and returns why the stream should end; nil means it has ended.
+func (s *stream) ask(ctx context.Context, reread time.Time) error {
+	knock := s.began.Add(s.timing.Knock)
+	behindProxy := s.timing.ProxyReread/2 + rand.N(s.timing.ProxyReread) + time.Duration(s.size)*rereadKey
+	for {
+		wake.Sleep(ctx, s.timing.Ask*9/10+rand.N(s.timing.Ask/5))
+		proven, now := s.proven.Load(), s.timing.Now()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case proven != handing && time.Duration(s.now()-proven) > s.timing.Silence:
+			return errSilent
+		case now.After(reread), s.proxied.Load() && now.After(s.began.Add(behindProxy)):
+			return errReread
+		case now.After(knock):
+			if err := s.knock(ctx); err != nil {
+				return err
+			}
+			knock = now.Add(s.timing.Knock)
+		}
+		if err := s.prove(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// rereadKey is how much longer each key makes the time between full readings behind a proxy, which may have lost a watch and not
+// report it: a host reads 100 keys a second at most.
+const rereadKey = 10 * time.Millisecond
+
+// prove asks how far etcd is, as all members agree on it, and then the watches. If the member that these are on does not answer, the
+// question moves to another one, which ends the stream. If none answers, the stream becomes silent.
+func (s *stream) prove(ctx context.Context) error {
+	answer, err := s.get(ctx, s.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(s.scopes[0].Key)})
+	switch {
+	case Forbidden(err):
+		return errReread // which reports that
+	case err != nil && !Unreachable(err):
+		return Plain(err)
+	case err != nil:
+		return nil
+	case answer.Header.ClusterId != s.cluster || answer.Header.Revision < s.wanted.Load():
+		return fmt.Errorf("etcd has another history than before, at revision %d", answer.Header.Revision)
+	}
+	s.wanted.Store(answer.Header.Revision)
+	switch {
+	case !s.ready.Load():
+	case s.proxied.Load():
+		if before := s.proven.Load(); before != handing {
+			s.proven.CompareAndSwap(before, s.now())
+		}
+	default:
+		_ = s.watch.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{ // Recv reports the error
+			ProgressRequest: &etcdserverpb.WatchProgressRequest{},
+		}})
+	}
+	return nil
+}
+
+// knock asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
+// one that was denied is not granted later. The error is why the stream should end. It asks for the key of the folder itself,
+// which costs nothing, and which can't exist.
+func (s *stream) knock(ctx context.Context) error {
+	for i := range s.scopes {
+		f := &s.scopes[i] // whose next the other goroutine writes
+		request := &etcdserverpb.RangeRequest{Key: []byte(f.Key)}
+		if f.denied {
+			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.End), true, true
+		}
+		_, err := s.get(ctx, s.timing.Call, request)
+		if f.denied && err == nil || !f.denied && Forbidden(err) {
+			return errReread
+		}
+		if Is(err, rpctypes.ErrAuthFailed) {
+			return Plain(err)
+		}
+	}
+	return nil
+}
+
+// take handles one answer.
+func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
+	switch {
+	case answer.Canceled:
+		return s.canceled(answer)
+	case answer.Created:
+		if answer.WatchId == 0 {
+			s.proxied.Store(true)
+		}
+		if s.created++; s.created == 0 {
+			s.steady = true
+			s.ready.Store(true)
+			if !s.tell(ctx, Message{Steady: true}) {
+				return ctx.Err()
+			}
+		}
+	case len(answer.Events) > 0:
+		return s.takeEvents(ctx, answer)
+	case answer.Header.Revision < s.revision:
+		// Progress of a member that is behind, or of one that has lost what there was.
+		if err := s.verify(ctx); err != nil || s.full {
+			return errors.Join(err, fmt.Errorf("etcd went back from revision %d to %d", s.revision, answer.Header.Revision))
+		}
+	default:
+		if id := answer.WatchId; s.steady && !s.proxied.Load() && id > 0 && id <= int64(len(s.scopes)) {
+			// A watch's own notice comes in order with its events, other than the answer to a request.
+			f := &s.scopes[id-1]
+			f.next = max(f.next, answer.Header.Revision+1)
+		}
+	}
+	return nil
+}
+
+func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
+	if answer.CompactRevision > 0 {
+		s.full = true
+		return fmt.Errorf("what changed since revision %d is compacted", s.revision)
+	}
+	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
+	err := s.config.Denied(Plain(errors.New(reason)), "read", s.keys.Prefix)
+	// Denied watches have no ID in some versions: reading all anew finds out which it is, and whether it is needed.
+	s.full = s.full || strings.Contains(reason, "permission denied")
+	return err
+}
+
+// holding is the scope that a key is in; nil means none.
+func (s *stream) holding(key string) *followed {
+	for i := range s.scopes {
+		if s.scopes[i].Holds(key) {
+			return &s.scopes[i]
+		}
+	}
+	return nil
+}
+
+// takeEvents hands changes over.
+func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
+	last := answer.Events[len(answer.Events)-1].Kv.ModRevision
+	f := s.holding(string(answer.Events[0].Kv.Key))
+	for _, e := range answer.Events {
+		switch {
+		case f == nil:
+		case e.Type == mvccpb.DELETE:
+			f.count--
+			if string(e.Kv.Key) == s.marker {
+				s.marker = ""
+			}
+		default:
+			if e.Kv.CreateRevision == e.Kv.ModRevision {
+				f.count++
+			}
+			if !f.Optional() {
+				s.marker, s.marked = string(e.Kv.Key), e.Kv.ModRevision
+			}
+		}
+	}
+	if f != nil {
+		f.next = last
+		if !answer.Fragment {
+			f.next = last + 1
+		}
+	}
+	s.revision = max(s.revision, last)
+	if !s.tell(ctx, Message{Events: answer.Events, Revision: last}) {
+		return ctx.Err()
+	}
+	if n := total(s.scopes); n > s.timing.MostKeys {
+		s.full = true
+		return s.tooMany(n)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package definitions
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// allocation is what is to become of the addresses of a service: which it keeps, which it gets, and which it no longer
+// holds.
+type allocation struct {
+	keep, free []heldVIP
+	take       []netip.Addr
+	// pools are those that it has addresses of.
+	pools []*pool
+}
+
+// heldVIP is an allocated address, with the revision of its last change.
+type heldVIP struct {
+	addr     netip.Addr
+	modified int64
+}
+
+func (a allocation) changes() bool { return len(a.take)+len(a.free) > 0 }
+
+// sort puts the addresses of a service in the order of their creation.
+func (b *book) sort(name balancer.Name) {
+	slices.SortFunc(b.of[name], func(x, y netip.Addr) int {
+		return cmp.Or(cmp.Compare(b.held[x].created, b.held[y].created), x.Compare(y))
+	})
+}
+
+// taken reports whether an address may not be given.
+func (b *book) taken(a netip.Addr) bool {
+	_, held := b.held[a]
+	return held || b.claimed[a] > 0
+}
+
+// choose decides which addresses the service has that asks for one of each of pools: those that it holds, where they
+// are of the pool, and new ones for the rest. It must not hold what its own text names.
+func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
+	wanted, err := b.wanted(s)
+	if err != nil {
+		return allocation{}, err
+	}
+	out := allocation{pools: slices.Compact(slices.Clone(wanted))}
+	missing := map[*pool]int{}
+	for _, p := range wanted {
+		missing[p]++
+	}
+	for _, a := range b.of[s.Name] {
+		h := heldVIP{a, b.held[a].modified}
+		i := slices.IndexFunc(out.pools, func(p *pool) bool { return p.holds(a) })
+		if i < 0 || missing[out.pools[i]] == 0 || slices.Contains(s.VIPs, a) {
+			out.free = append(out.free, h)
+			continue
+		}
+		out.keep = append(out.keep, h)
+		missing[out.pools[i]]--
+	}
+	for _, p := range wanted {
+		if missing[p]--; missing[p] < 0 {
+			continue
+		}
+		a := p.pick(s.Name, attempt, func(a netip.Addr) bool {
+			return b.taken(a) || slices.Contains(s.VIPs, a) || slices.Contains(out.take, a)
+		})
+		if !a.IsValid() {
+			return out, fmt.Errorf("pool %s is exhausted: all %d addresses of %s are held, or named by services; \"vipctl pool set %[1]s CIDR...\" with another network helps",
+				p.name, p.size(), joined(p.cidrs))
+		}
+		out.take = append(out.take, a)
+	}
+	return out, nil
+}
+
+// wanted returns the pools that a service asks for, one for each address, by name. Two that overlap are an error: an address could be
+// of either.
+func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
+	var wanted []*pool
+	for _, name := range s.Pools {
+		name = cmp.Or(name, DefaultPool)
+		p := b.pools[name]
+		switch {
+		case p == nil:
+			return nil, fmt.Errorf("there is no pool %s: \"vipctl pool set %[1]s CIDR...\" makes it", name)
+		case p.wrong != "":
+			return nil, fmt.Errorf("pool %s can't be used: %s; \"vipctl pool set %[1]s CIDR...\" gives it others", name, p.wrong)
+		}
+		wanted = append(wanted, p)
+	}
+	slices.SortFunc(wanted, func(a, b *pool) int { return cmp.Compare(a.name, b.name) })
+	for i, p := range wanted {
+		for _, other := range wanted[:i] {
+			if p != other && p.overlaps(other) {
+				return nil, fmt.Errorf("service %s: pools %q and %q overlap, so they can't both give it addresses: ask for addresses of one of them, or give each its own networks", s.Name, other.name, p.name)
+			}
+		}
+	}
+	return wanted, nil
+}
+
+func joined(cidrs []netip.Prefix) string {
+	var texts []string
+	for _, c := range cidrs {
+		texts = append(texts, c.String())
+	}
+	return strings.Join(texts, ", ")
+}
+
+// allOf is the allocation of a service that is to hold nothing.
+func (b *book) allOf(name balancer.Name) (out allocation) {
+	for _, a := range b.of[name] {
+		out.free = append(out.free, heldVIP{a, b.held[a].modified})
+	}
+	return out
+}
+
+// plan returns what is to become of the addresses of a service that is to be wanted (nil: to be gone), and that is at
+// a revision now.
+func (w *Writer) plan(ctx context.Context, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
+	w.bookMu.Lock()
+	defer w.bookMu.Unlock()
+	for fresh := false; ; {
+		if w.book == nil || w.book.revision < revision {
+			b, err := w.readHeld(ctx)
+			if err != nil {
+				return allocation{}, err
+			}
+			w.book, fresh = b, true
+		}
+		if wanted == nil || len(wanted.Pools) == 0 {
+			return w.book.allOf(name), nil
+		}
+		if w.book.pools == nil {
+			if err := w.readRest(ctx, w.book); err != nil {
+				return allocation{}, err
+			}
+		}
+		out, err := w.book.choose(wanted, attempt)
+		switch {
+		case err == nil:
+			return out, nil
+		case fresh:
+			return out, fmt.Errorf("service %s: %w", name, err)
+		}
+		w.book = nil // it may be otherwise by now
+	}
+}
+
+// noted keeps the book right after a change that was made at a revision.
+func (w *Writer) noted(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
+	w.bookMu.Lock()
+	defer w.bookMu.Unlock()
+	if w.book != nil {
+		w.book.note(name, wanted, a, revision)
+	}
+}
+
+// note adds what a change at a revision has done with the addresses of a service.
+func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
+	for _, h := range a.free {
+		delete(b.held, h.addr)
+	}
+	b.of[name] = nil
+	for _, h := range a.keep {
+		b.of[name] = append(b.of[name], h.addr)
+	}
+	for _, vip := range a.take {
+		b.hold(vip, held{name, revision, revision})
+	}
+	var vips []netip.Addr
+	if wanted != nil {
+		vips = wanted.VIPs
+	}
+	b.claim(name, vips)
+}
+
+// doubt rereads the book after a write that relied on it was refused.
+func (w *Writer) doubt() {
+	w.bookMu.Lock()
+	defer w.bookMu.Unlock()
+	w.book = nil
+}
+
+// ops are what a transaction does about the addresses of a service, and on which conditions.
+func (a allocation) ops(keys schema.Keys, name balancer.Name) (ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) {
+	for _, p := range a.pools {
+		ifs = append(ifs, client.Unchanged(keys.Pool(p.name), p.revision))
+	}
+	for _, h := range a.keep {
+		ifs = append(ifs, client.Unchanged(keys.VIP(h.addr), h.modified))
+	}
+	for _, vip := range a.take {
+		ifs = append(ifs, client.Unchanged(keys.VIP(vip), 0))
+		then = append(then, client.Put(keys.VIP(vip), []byte(name), 0))
+	}
+	for _, h := range a.free {
+		ifs = append(ifs, client.Unchanged(keys.VIP(h.addr), h.modified))
+		then = append(then, client.Remove(keys.VIP(h.addr)))
+	}
+	return ifs, then
+}

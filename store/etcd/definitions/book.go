@@ -1,0 +1,114 @@
+package definitions
+
+import (
+	"context"
+	"net/netip"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/store/etcd/schema"
+)
+
+// book is what is known of addresses: who holds which, and which the services' texts claim. It is a hint: what is written
+// on the strength of it is written on the condition that it is still so.
+type book struct {
+	// revision is that at which it was read.
+	revision int64
+	// held are the allocated addresses.
+	held map[netip.Addr]held
+	// of are those of each service, in the order of their creation.
+	of map[balancer.Name][]netip.Addr
+	// pools and texts are read only where an address is to be found; nil until then.
+	pools map[string]*pool
+	texts map[balancer.Name][]netip.Addr
+	// claimed counts the texts that claim an address.
+	claimed map[netip.Addr]int
+}
+
+// held is who holds an address.
+type held struct {
+	by                balancer.Name
+	created, modified int64
+}
+
+// readHeld reads who holds which address.
+func (w *Writer) readHeld(ctx context.Context) (*book, error) {
+	b := &book{held: map[netip.Addr]held{}, of: map[balancer.Name][]netip.Addr{}}
+	err := w.client.ReadFolder(ctx, schema.VIPFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
+		s, err := schema.ParseVIP(address)
+		if err != nil {
+			return
+		}
+		// A holder with an invalid name holds the address all the same.
+		b.hold(s.VIP, held{balancer.Name(kv.Value), kv.CreateRevision, kv.ModRevision})
+	})
+	for name := range b.of {
+		b.sort(name)
+	}
+	return b, err
+}
+
+// readRest reads the pools, and what the texts of services claim.
+func (w *Writer) readRest(ctx context.Context, b *book) error {
+	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
+	var revision int64
+	err := w.client.ReadFolder(ctx, schema.PoolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
+		if balancer.Name(name).Valid() { // others can't be asked for
+			pools[name] = decodePool(name, kv.Value, kv.ModRevision)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	err = w.client.ReadFolder(ctx, schema.ServiceFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
+		texts[balancer.Name(name)] = claims(kv.Value)
+	})
+	if err != nil {
+		return err
+	}
+	b.pools, b.claimed, b.texts = pools, map[netip.Addr]int{}, map[balancer.Name][]netip.Addr{}
+	for name, vips := range texts {
+		b.claim(name, vips)
+	}
+	return nil
+}
+
+// claims are the addresses that the text of a service names.
+func claims(text []byte) (vips []netip.Addr) {
+	fields, err := schema.ParseObject(text)
+	if err != nil {
+		return nil
+	}
+	entries, _ := fields["vips"].([]any)
+	for _, e := range entries {
+		if s, ok := e.(string); ok {
+			if a, err := decode.ParseAddr(s); err == nil {
+				vips = append(vips, a)
+			}
+		}
+	}
+	return vips
+}
+
+// claim notes which addresses the text of a service names.
+func (b *book) claim(name balancer.Name, vips []netip.Addr) {
+	if b.texts == nil {
+		return
+	}
+	for _, a := range b.texts[name] {
+		if b.claimed[a]--; b.claimed[a] == 0 {
+			delete(b.claimed, a)
+		}
+	}
+	b.texts[name] = vips
+	for _, a := range vips {
+		b.claimed[a]++
+	}
+}
+
+func (b *book) hold(a netip.Addr, h held) {
+	b.held[a] = h
+	b.of[h.by] = append(b.of[h.by], a)
+}

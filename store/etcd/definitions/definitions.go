@@ -1,0 +1,178 @@
+package definitions
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// Definitions are all services as etcd holds them at one revision.
+type Definitions struct {
+	// Services are sorted by name. Keys that name no service are left out.
+	Services []*Stored
+	// Held says who holds which address of a pool. It is empty for who may not read that.
+	Held     map[netip.Addr]balancer.Name
+	Revision int64
+}
+
+// Definitions reads all services.
+func (w *Writer) Definitions(ctx context.Context) (d Definitions, err error) {
+	err = w.client.ReadFolder(ctx, schema.ServiceFolder, &d.Revision, func(name string, kv *mvccpb.KeyValue) {
+		if balancer.Name(name).Valid() {
+			d.Services = append(d.Services, stored(kv, balancer.Name(name)))
+		}
+	})
+	if err != nil {
+		return Definitions{}, err
+	}
+	d.Held = map[netip.Addr]balancer.Name{}
+	err = w.client.ReadFolder(ctx, schema.VIPFolder, &d.Revision, func(address string, kv *mvccpb.KeyValue) {
+		if s, err := schema.ParseVIP(address); err == nil {
+			d.Held[s.VIP] = balancer.Name(kv.Value)
+		}
+	})
+	if err != nil && !client.Forbidden(err) {
+		return Definitions{}, err
+	}
+	return d, nil
+}
+
+// Names returns the names of all services, sorted.
+func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
+	limit, revision := client.UsualTiming().PageKeys, int64(0)
+	all := client.Folder(w.keys.Prefix + schema.ServiceFolder)
+	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		request.KeysOnly = true
+		return w.client.Get(ctx, request)
+	}
+	err = client.ReadScope(ctx, ask, all, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			if name := balancer.Name(strings.TrimPrefix(string(kv.Key), all.Key)); name.Valid() {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	return names, err
+}
+
+// stored reads the key of a service.
+func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
+	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
+	s := &Stored{Name: name, Revision: kv.ModRevision}
+	says, problems := schema.DecodeValue(schema.Subject{Kind: schema.ServiceKind, Of: name}, kv.Value, origin, nil)
+	s.Service, _ = says.(*balancer.Service)
+	s.Problems = problems
+	s.Fields, _ = schema.ParseObject(kv.Value) // what is wrong with it is among the problems
+	return s
+}
+
+// Says reports whether writing fields in place of what is stored would change nothing for any reader: both come to the
+// same service, whatever the reader's defaults, and have the same fields that this version does not know.
+func (s *Stored) Says(fields map[string]any) bool {
+	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
+	if !like(s.Service, wanted) || !slices.Equal(settings(s.Fields), settings(fields)) {
+		return false
+	}
+	if len(problems) == 0 && len(s.Problems) == 0 {
+		return true
+	}
+	return !strange(s.Name, fields) && !strange(s.Name, s.Fields) || reflect.DeepEqual(normal(s.Fields), normal(fields))
+}
+
+// settings are the names of the fields that keep a reader's defaults out, sorted.
+func settings(fields map[string]any) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(field string) bool {
+		return field == "vips" || field == "ports" || field == "endpoints"
+	})
+}
+
+// strange reports whether there are fields that this version does not know.
+func strange(name balancer.Name, fields map[string]any) bool {
+	service, _ := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
+	return service == nil
+}
+
+// normal is what fields are once they have been written and read.
+func normal(fields map[string]any) map[string]any {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return fields
+	}
+	out, err := schema.ParseObject(text)
+	if err != nil {
+		return fields
+	}
+	return out
+}
+
+// StoredPolicy are the settings of an address as etcd holds them.
+type StoredPolicy struct {
+	Addr     netip.Addr
+	Fields   map[string]any
+	Revision int64
+	// VIP is what the fields come to; nil means that they have a mistake.
+	VIP *balancer.VIP
+}
+
+// Policies returns the settings of all addresses, by address. Keys that name no address are left out.
+func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) {
+	var revision int64
+	err = w.client.ReadFolder(ctx, schema.PolicyFolder, &revision, func(address string, kv *mvccpb.KeyValue) {
+		s, err := schema.ParseVIP(address)
+		if err != nil {
+			return
+		}
+		s.Kind = schema.PolicyKind
+		p := &StoredPolicy{Addr: s.VIP, Revision: kv.ModRevision}
+		says, _ := schema.DecodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
+		p.VIP, _ = says.(*balancer.VIP)
+		p.Fields, _ = schema.ParseObject(kv.Value) // one that can't be read has no VIP
+		all = append(all, p)
+	})
+	slices.SortFunc(all, func(a, b *StoredPolicy) int { return a.Addr.Compare(b.Addr) })
+	return all, err
+}
+
+// Says reports whether writing fields in place of what is stored would change nothing for any reader.
+func (p *StoredPolicy) Says(fields map[string]any) bool {
+	wanted, _ := balancer.DecodeVIP(p.Addr.String(), fields, nil, balancer.SeverityWarning)
+	if p.VIP == nil || wanted == nil {
+		return false
+	}
+	known := slices.Equal(slices.Sorted(maps.Keys(p.Fields)), slices.Sorted(maps.Keys(fields)))
+	return known && reflect.DeepEqual(p.VIP.VIPPolicy, wanted.VIPPolicy)
+}
+
+// SetPolicy writes the settings of an address, in place of what is there; nil fields remove them. Fields that this version does
+// not know are an error, unless they may be there.
+func (w *Writer) SetPolicy(ctx context.Context, addr netip.Addr, fields map[string]any, allowUnknown bool) (client.Result, error) {
+	var text []byte
+	if fields != nil {
+		unknown := balancer.SeverityError
+		if allowUnknown {
+			unknown = balancer.SeverityWarning
+		}
+		vip, problems := balancer.DecodeVIP(addr.String(), fields, nil, unknown)
+		if vip == nil {
+			return client.Result{}, fmt.Errorf("settings of %s: %w", addr, refusal(problems))
+		}
+		var err error
+		if text, err = schema.Encode(fields); err != nil {
+			return client.Result{}, err
+		}
+	}
+	return w.client.Edit(ctx, w.keys.Policy(addr), func([]byte) (client.Edited, error) { return client.Edited{Text: text}, nil })
+}

@@ -1,0 +1,26 @@
+package definitions
+
+import "testing"
+
+// FuzzPool reads any text of a pool. One that can be used gives addresses that it has, and its networks are those that
+// may be set.
+func FuzzPool(f *testing.F) {
+	for _, text := range []string{`{"cidrs":["10.96.0.0/24","fd00::/64"]}`, `{"cidrs":["0.0.0.0/1","255.255.255.255/32"],"x":[]}`, `{"cidrs":"::/1"}`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p := decodePool("p", text, 1)
+		if p.wrong != "" {
+			return
+		}
+		if err := checkCIDRs(p.cidrs); err != nil {
+			t.Fatalf("%s is read as %v: %v", text, p.cidrs, err)
+		}
+		n := p.size()
+		for _, i := range []uint64{0, n / 2, n - 1} {
+			if a := p.at(i); n == 0 || !p.holds(a) || !p.gives(a) {
+				t.Fatalf("%v has %d addresses, and not %s at %d", p.cidrs, n, a, i)
+			}
+		}
+	})
+}

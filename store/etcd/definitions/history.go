@@ -1,0 +1,153 @@
+package definitions
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// historyLength is how many texts of a service are kept.
+const historyLength = 20
+
+// Entry is a text that a service has had.
+type Entry struct {
+	// N counts the texts of a service.
+	N int
+	// At and By say when it was written, and by whom. Both are empty for one that was not written by Apply.
+	At time.Time
+	By string
+	// Rollback is the text that was written again with it; 0 means none was.
+	Rollback int
+	// Fields are nil where the service was removed.
+	Fields map[string]any
+	// Revision is that of the write; 0 where it was not by Apply.
+	Revision int64
+}
+
+// entryText is an entry as etcd holds it.
+type entryText struct {
+	At       time.Time       `json:"at,omitzero"`
+	By       string          `json:"by,omitempty"`
+	Trace    string          `json:"trace,omitempty"`
+	Rollback int             `json:"rollback,omitempty"`
+	Fields   json.RawMessage `json:"fields,omitempty"`
+	// Found: another writer had put the text there before Apply came.
+	Found bool `json:"found,omitempty"`
+}
+
+// History returns the last texts of a service, the oldest first. Entries that can't be read are left out.
+func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, error) {
+	var out []Entry
+	err := w.client.ReadFolder(ctx, schema.HistoryFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || n > math.MaxInt32 { // another program's: there would be no next one
+			return
+		}
+		e := Entry{N: n, Revision: kv.ModRevision}
+		var text entryText
+		if json.Unmarshal(kv.Value, &text) == nil {
+			e.At, e.By, e.Rollback = text.At, text.By, text.Rollback
+			if e.Fields, _ = schema.ParseObject(text.Fields); text.Found {
+				e.Revision = 0
+			}
+		}
+		out = append(out, e)
+	})
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.N, b.N) })
+	return out, err
+}
+
+// Traces returns what Change.Trace said of the changes of these services after one revision and until another, the newest first.
+func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
+	at := map[string]int64{}
+	for _, name := range services {
+		of := client.Folder(w.keys.HistoryOf(balancer.Name(name)))
+		answer, err := w.client.Get(ctx, &etcdserverpb.RangeRequest{
+			Key: []byte(of.Key), RangeEnd: []byte(of.End), MinModRevision: after + 1, MaxModRevision: until,
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range answer.Kvs {
+			var text entryText
+			if json.Unmarshal(kv.Value, &text) == nil && text.Trace != "" {
+				at[text.Trace] = max(at[text.Trace], kv.ModRevision)
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
+}
+
+// mostWritten bounds the text of a service together with what the history gets in the same transaction, in bytes: etcd takes
+// 1.5 MiB at once, with all that is around them. As the history has the text again, it is shorter than maxServiceText.
+const mostWritten = 1400 << 10
+
+// Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
+// which depends on what is stored (nil means nothing is).
+func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
+	text, _, err := w.text(c)
+	if err != nil {
+		return err
+	}
+	// Without a history, as much is added to it as can be.
+	if _, _, err = w.record(c, text, stored, nil); err == nil || stored == nil {
+		return err
+	}
+	past, err := w.History(ctx, c.Name)
+	if err == nil {
+		_, _, err = w.record(c, text, stored, past)
+	}
+	return err
+}
+
+// record returns what a change that writes text adds to the history, and the condition that no other writer has added it. A text
+// that was written without a history is kept too, so that it is not lost. The error may be that all this is too much.
+func (w *Writer) record(c Change, text []byte, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
+	n, size := 1, len(text)
+	if len(past) > 0 {
+		n = past[len(past)-1].N + 1
+	}
+	add := func(e entryText, fields map[string]any) error {
+		if fields != nil {
+			if e.Fields, err = json.Marshal(fields); err != nil {
+				return fmt.Errorf("encoding service %s: %w", c.Name, err)
+			}
+		}
+		text, err := json.Marshal(e)
+		key := w.keys.History(c.Name, n)
+		then, ifs, n = append(then, client.Put(key, text, 0)), append(ifs, client.Unchanged(key, 0)), n+1
+		size += len(text)
+		return err
+	}
+	if before != nil && before.Fields != nil && (len(past) == 0 || past[len(past)-1].Revision != before.Revision) {
+		if err := add(entryText{Found: true}, before.Fields); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By, Trace: c.Trace, Rollback: c.Rollback}, c.Fields); err != nil {
+		return nil, nil, err
+	}
+	if c.Fields != nil && size > mostWritten {
+		return nil, nil, fmt.Errorf("service %s is too large: with what its history gets, %d bytes are to be written, and etcd takes %d at once: "+
+			"split the service, or publish its endpoints apart from it (vipctl register)", c.Name, size, mostWritten)
+	}
+	for i, e := range past {
+		if e.N <= n-1-historyLength && i < mostOps/2 {
+			then = append(then, client.Remove(w.keys.History(c.Name, e.N)))
+		}
+	}
+	return then, ifs, nil
+}

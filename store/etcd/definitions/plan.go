@@ -1,0 +1,290 @@
+package definitions
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// Outcome is what becomes of a service.
+type Outcome string
+
+// The outcomes of a change.
+const (
+	Created   Outcome = "created"
+	Updated   Outcome = "updated"
+	Unchanged Outcome = "unchanged"
+	Removed   Outcome = "removed"
+)
+
+// Plan is a set of changes that are judged together, and then written one by one. [NewPlan] finds what is wrong with each change by
+// itself, [Plan.Read] compares them with etcd, [Plan.Judge] finds what is wrong with all of them there, and [Plan.Write] writes them.
+type Plan struct {
+	// Steps are the changes. Read sorts them into the order in which they are written: the removals last, so that a claim that
+	// moves from one service to another always has an owner.
+	Steps []*Step
+	// Problems are what is wrong with the changes. A plan with an error among them must not be written.
+	Problems []balancer.Problem
+	// AllowUnknown allows fields that this version does not know. Otherwise Judge makes them errors, unless etcd has them already.
+	AllowUnknown bool
+
+	w *Writer
+	// stored are the services when they were read last, given the addresses of pools that each holds, sorted, and revision is that
+	// of the reading.
+	stored   map[balancer.Name]*Stored
+	given    map[balancer.Name][]netip.Addr
+	revision int64
+}
+
+// Step is one change of a Plan, and what becomes of the service.
+type Step struct {
+	Change
+	Outcome Outcome
+	// Stored is the service before the change; nil means that there is none.
+	Stored *Stored
+	// Service is the service after the change, with the addresses that it holds already. It is nil if it is removed, or wrong.
+	Service *balancer.Service
+	// Revision is that of the write, or of the definition if nothing is to be written; 0 means that nothing is written yet.
+	Revision int64
+	// Err says why the change was not written, although others were.
+	Err error
+}
+
+// NewPlan decodes changes. Fields that this version does not know are warnings, which Judge decides about.
+func NewPlan(changes []Change) *Plan {
+	p := &Plan{}
+	for _, c := range changes {
+		s := &Step{Change: c}
+		if c.Fields != nil {
+			var problems []balancer.Problem
+			s.Service, problems = balancer.DecodeService(c.Name, c.Fields, nil, c.Where, balancer.SeverityWarning)
+			p.Problems = append(p.Problems, problems...)
+		}
+		p.Steps = append(p.Steps, s)
+	}
+	return p
+}
+
+// Read compares the changes with what etcd holds, and sets the outcome of each.
+func (p *Plan) Read(ctx context.Context, w *Writer) error {
+	p.w = w
+	err := p.read(ctx)
+	for _, s := range p.Steps {
+		if s.Stored = p.stored[s.Name]; s.Stored != nil {
+			s.Base = s.Stored.Revision
+		}
+		s.Service = p.withGiven(s.Service)
+		switch says := s.Stored != nil && s.Fields != nil && s.Stored.Says(s.Fields); {
+		case s.Fields == nil:
+			s.Outcome = Removed
+		case s.Stored == nil:
+			s.Outcome = Created
+		case says && (s.Service == nil || len(s.Service.Allocated) >= len(s.Service.Pools)):
+			s.Outcome, s.Revision = Unchanged, s.Stored.Revision
+		default:
+			s.Outcome = Updated // if it says the same, then by the addresses that it asks for
+		}
+	}
+	slices.SortStableFunc(p.Steps, func(a, b *Step) int {
+		return cmp.Or(strings.Compare(a.removal(), b.removal()), a.Name.Compare(b.Name))
+	})
+	return err
+}
+
+// removal is the outcome of a step that removes a service, and "" for all others.
+func (s *Step) removal() string {
+	if s.Fields == nil {
+		return string(Removed)
+	}
+	return ""
+}
+
+// place returns where a field of the service is written; nowhere if it is in no file.
+func (s *Step) place(field string) balancer.Origin {
+	if s.Where == nil {
+		return balancer.Origin{}
+	}
+	return s.Where(field)
+}
+
+// changes reports whether a step gives a service other claims.
+func (s *Step) changes() bool { return s.Outcome != Unchanged && s.Fields != nil && s.Service != nil }
+
+// read reads all services, or, if all steps are removals, those that are removed.
+func (p *Plan) read(ctx context.Context) error {
+	p.stored, p.given = map[balancer.Name]*Stored{}, map[balancer.Name][]netip.Addr{}
+	if len(p.Steps) > 0 && !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.Fields != nil }) {
+		for _, s := range p.Steps {
+			found, err := p.w.Service(ctx, s.Name)
+			if err != nil {
+				return err
+			}
+			if found != nil {
+				p.stored[s.Name] = found
+			}
+		}
+		return nil
+	}
+	d, err := p.w.Definitions(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the services: %w", err)
+	}
+	for _, s := range d.Services {
+		p.stored[s.Name] = s
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(d.Held), netip.Addr.Compare) {
+		p.given[d.Held[a]] = append(p.given[d.Held[a]], a)
+	}
+	p.revision = d.Revision
+	return nil
+}
+
+// Stored returns the services that Read has found.
+func (p *Plan) Stored() map[balancer.Name]*Stored { return p.stored }
+
+// Remove adds the removal of a stored service after Read.
+func (p *Plan) Remove(c Change) {
+	s := &Step{Change: c, Outcome: Removed, Stored: p.stored[c.Name]}
+	s.Base = s.Stored.revision()
+	p.Steps = append(p.Steps, s)
+}
+
+// Judge adds what is wrong with the changes as a whole to the problems: fields that no version has written before, claims of other
+// services, pools without addresses, and what Apply would refuse.
+func (p *Plan) Judge(ctx context.Context) error {
+	for i := range p.Problems {
+		if p.Problems[i].Unknown {
+			p.judgeUnknown(&p.Problems[i])
+		}
+	}
+	p.Problems = append(p.Problems, p.contests(p.Steps)...)
+	if err := p.judgeAllocations(ctx); err != nil {
+		return err
+	}
+	for _, s := range p.Steps {
+		if !s.changes() {
+			continue
+		}
+		if err := p.w.Check(ctx, s.allowed(), s.Stored); err != nil {
+			p.Problems = append(p.Problems, s.problem("", err.Error()))
+		}
+	}
+	return nil
+}
+
+// problem is an error in a field of the service.
+func (s *Step) problem(field, text string) balancer.Problem {
+	return balancer.Problem{Severity: balancer.SeverityError, Origin: s.place(field), Service: s.Name, Field: field, Text: text}
+}
+
+// allowed is the change once unknown fields have been judged.
+func (s *Step) allowed() Change {
+	c := s.Change
+	c.AllowUnknown = true
+	return c
+}
+
+// judgeUnknown decides about a field that this version does not know. If etcd has the field already, a newer version has written
+// it, and it is kept. Others are mistakes, unless the plan allows them.
+func (p *Plan) judgeUnknown(problem *balancer.Problem) {
+	var has []balancer.Problem
+	if s := p.stored[problem.Service]; s != nil {
+		_, has = balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
+	}
+	switch {
+	case slices.ContainsFunc(has, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(problem.Field) }):
+		problem.Text += "; it is kept, because the service has it in etcd already"
+	case p.AllowUnknown:
+		problem.Text += "; it is written as it is"
+	default:
+		problem.Severity = balancer.SeverityError
+		problem.Text += "; --allow-unknown writes it as it is"
+	}
+}
+
+// element is the number of an element in a field's path.
+var element = regexp.MustCompile(`\[[^]]*\]?`)
+
+// anyElement is a field's path without the numbers of elements: entries of a list may have moved.
+func anyElement(path string) string { return element.ReplaceAllString(path, "") }
+
+// contests returns the problems of what steps claim and others have, as etcd was read last.
+func (p *Plan) contests(steps []*Step) (problems []balancer.Problem) {
+	before, changed := map[balancer.Name]*balancer.Service{}, map[balancer.Name]*balancer.Service{}
+	for name, addresses := range p.given {
+		before[name] = &balancer.Service{Name: name, Allocated: addresses} // its text may be gone, or unreadable
+	}
+	for name, s := range p.stored {
+		if s.Service != nil {
+			before[name] = p.withGiven(s.Service)
+		}
+	}
+	of := map[balancer.Name]*Step{}
+	for _, s := range steps {
+		if s.changes() || s.Outcome == Removed {
+			of[s.Name], changed[s.Name] = s, s.Service
+		}
+	}
+	for _, c := range balancer.Contests(before, changed) {
+		problem := c.Problem()
+		problem.Origin = of[c.Service.Name].place(c.Field)
+		problems = append(problems, problem)
+	}
+	return problems
+}
+
+// withGiven returns a service with the addresses that it holds, if it asks for any.
+func (p *Plan) withGiven(s *balancer.Service) *balancer.Service {
+	if s == nil || len(s.Pools) == 0 {
+		return s
+	}
+	joined, given := *s, p.given[s.Name]
+	joined.Allocated = given[:min(len(given), len(s.Pools))]
+	return &joined
+}
+
+// judgeAllocations gives the services the addresses that they ask for in a copy of what is allocated, and adds what is
+// missing to the problems, each shortage once.
+func (p *Plan) judgeAllocations(ctx context.Context) error {
+	if !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.changes() && len(s.Service.Allocated) < len(s.Service.Pools) }) {
+		return nil
+	}
+	b, err := p.w.readHeld(ctx)
+	if err == nil {
+		err = p.w.readRest(ctx, b)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the pools: %w", err)
+	}
+	short, more := map[string]*Step{}, map[string]int{}
+	for _, s := range p.Steps {
+		if !s.changes() {
+			continue
+		}
+		a, err := b.choose(s.Service, 0)
+		if err == nil {
+			b.note(s.Name, s.Service, a, b.revision)
+			continue
+		}
+		if short[err.Error()] == nil {
+			short[err.Error()] = s
+		} else {
+			more[err.Error()]++
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(short)) {
+		problem := short[text].problem("vips", text)
+		if n := more[text]; n > 0 {
+			problem.Text += fmt.Sprintf("; services that lack one besides this: %d", n)
+		}
+		p.Problems = append(p.Problems, problem)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// Write makes the changes, one transaction each. A change that was overtaken by another writer has an error, and the others are
+// made. If etcd fails, nothing more is written, and Steps has only what was written before.
+func (p *Plan) Write(ctx context.Context) error {
+	for n, s := range p.Steps {
+		if s.Outcome == Unchanged {
+			continue
+		}
+		err := p.write(ctx, n)
+		var conflict *ConflictError
+		var contested *ContestedError
+		switch {
+		case err == nil:
+		case errors.As(err, &conflict) && p.agrees(ctx, s):
+		case errors.As(err, &conflict) || errors.As(err, &contested):
+			s.Err = err
+		default:
+			p.Steps = p.Steps[:n]
+			doing := "writing"
+			if s.Fields == nil {
+				doing = "removal"
+			}
+			return fmt.Errorf("%s of %s: %w", doing, s.Name, err)
+		}
+	}
+	return p.reread(ctx)
+}
+
+// reread reads which addresses pools have given to the services, if any asks for one.
+func (p *Plan) reread(ctx context.Context) error {
+	asks := func(s *Step) bool { return s.changes() && s.Err == nil && len(s.Service.Pools) > 0 }
+	if !slices.ContainsFunc(p.Steps, asks) {
+		return nil
+	}
+	if err := p.read(ctx); err != nil {
+		return err
+	}
+	for _, s := range p.Steps {
+		if asks(s) {
+			s.Service = p.withGiven(s.Service)
+		}
+	}
+	return nil
+}
+
+// maxReadings is the maximum number of readings of all services for one change.
+const maxReadings = 1000
+
+// write makes one change. If others may have claimed something since the services were read, they are read again: what no other
+// service claims is still free.
+func (p *Plan) write(ctx context.Context, n int) error {
+	s := p.Steps[n]
+	for range maxReadings {
+		c := s.allowed()
+		c.Checked = p.revision
+		r, err := p.w.Apply(ctx, c)
+		var stale *StaleError
+		if !errors.As(err, &stale) {
+			if err == nil {
+				s.Revision = r.Revision
+			}
+			return err
+		}
+		if err := p.read(ctx); err != nil {
+			return err
+		}
+		lost := slices.DeleteFunc(p.contests(p.Steps[n:]), func(problem balancer.Problem) bool {
+			return problem.Service != s.Name || problem.Severity == balancer.SeverityWarning
+		})
+		if len(lost) > 0 {
+			return &ContestedError{lost}
+		}
+	}
+	return errors.New("others claim addresses or ports all the time")
+}
+
+// ContestedError says that another service has come to claim what a change claims since that was judged.
+type ContestedError struct{ Problems []balancer.Problem }
+
+// Error has the problems in one line.
+func (e *ContestedError) Error() string {
+	var all []string
+	for _, p := range e.Problems {
+		all = append(all, p.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// agrees reports whether the writer that was faster wanted the same.
+func (p *Plan) agrees(ctx context.Context, s *Step) bool {
+	now, err := p.w.Service(ctx, s.Name)
+	switch {
+	case err != nil:
+		return false
+	case s.Fields == nil || now == nil:
+		return s.Fields == nil && now == nil
+	case !now.Says(s.Fields):
+		return false
+	}
+	s.Outcome, s.Revision = Unchanged, now.Revision
+	return true
+}

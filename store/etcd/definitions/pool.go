@@ -1,0 +1,179 @@
+package definitions
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/store/etcd/schema"
+)
+
+// DefaultPool is the pool that "auto" is of.
+const DefaultPool = "default"
+
+// pool is addresses to be given to services.
+type pool struct {
+	name     string
+	revision int64
+	cidrs    []netip.Prefix
+	// wrong says why it can't be read; "" means it can.
+	wrong string
+	// fields are all that it says.
+	fields map[string]any
+}
+
+// with is the text of the pool with other networks, and all else that it says.
+func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
+	fields := maps.Clone(p.fields)
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	fields["cidrs"] = cidrs
+	return schema.Encode(fields)
+}
+
+// mostOfCIDR is how many addresses of a network are used: more than can ever be held, so that numbers stay numbers.
+const mostOfCIDR = 1 << 48
+
+// checkCIDRs says what is wrong with the networks of a pool; nil means nothing.
+func checkCIDRs(cidrs []netip.Prefix) error {
+	if len(cidrs) == 0 {
+		return fmt.Errorf(`needs at least one network, such as "10.96.0.0/24"`)
+	}
+	multicast := []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
+	for i, c := range cidrs {
+		if !c.IsValid() || c.Addr().Zone() != "" || c.Addr().Is4In6() || c != c.Masked() {
+			return fmt.Errorf("%s is not a network: did you mean %s?", c, c.Masked())
+		}
+		for _, m := range multicast {
+			if c.Overlaps(m) {
+				return fmt.Errorf("%s has multicast addresses: a VIP is an address of one host; name another network", c)
+			}
+		}
+		for _, other := range cidrs[:i] {
+			if c.Overlaps(other) {
+				return fmt.Errorf("%s and %s overlap: leave one out", other, c)
+			}
+		}
+	}
+	return nil
+}
+
+// decodePool reads a pool.
+func decodePool(name string, text []byte, revision int64) *pool {
+	p := &pool{name: name, revision: revision}
+	if len(text) > schema.MaxEntryText {
+		p.wrong = fmt.Sprintf("has %d bytes; %d are possible", len(text), schema.MaxEntryText)
+		return p
+	}
+	fields, err := schema.ParseObject(text)
+	if err != nil {
+		p.wrong = "the value " + err.Error()
+		return p
+	}
+	p.fields = fields
+	var f balancer.Pool
+	var wrong []string
+	for _, problem := range decode.Into(&f, fields) {
+		if !problem.Unknown {
+			wrong = append(wrong, problem.Path+": "+problem.Text)
+		}
+	}
+	if err := checkCIDRs(f.CIDRs); err != nil && wrong == nil {
+		wrong = append(wrong, "cidrs: "+err.Error())
+	}
+	p.cidrs, p.wrong = slices.DeleteFunc(f.CIDRs, func(c netip.Prefix) bool { return !c.IsValid() }), strings.Join(wrong, "; ")
+	return p
+}
+
+// holds reports whether an address is in the pool.
+func (p *pool) holds(a netip.Addr) bool {
+	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
+}
+
+// overlaps reports whether both pools have an address.
+func (p *pool) overlaps(other *pool) bool {
+	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(other.cidrs, c.Overlaps) })
+}
+
+// usable is how many addresses of a network can be given, and the place of the first: the network's own address is left
+// out, and the broadcast address, where it has them.
+func usable(c netip.Prefix) (n, first uint64) {
+	bits := c.Addr().BitLen() - c.Bits()
+	switch {
+	case bits >= 48:
+		return mostOfCIDR - 1, 1
+	case bits < 2:
+		return 1 << bits, 0
+	case c.Addr().Is4():
+		return 1<<bits - 2, 1
+	}
+	return 1<<bits - 1, 1
+}
+
+// size is how many addresses the pool can give.
+func (p *pool) size() (n uint64) {
+	for _, c := range p.cidrs {
+		of, _ := usable(c)
+		n += of
+	}
+	return n
+}
+
+// at returns address i of those that the pool can give.
+func (p *pool) at(i uint64) netip.Addr {
+	for _, c := range p.cidrs {
+		n, first := usable(c)
+		if i < n {
+			return plus(c.Addr(), first+i)
+		}
+		i -= n
+	}
+	return netip.Addr{}
+}
+
+// gives reports whether the pool can give an address.
+func (p *pool) gives(a netip.Addr) bool {
+	for _, c := range p.cidrs {
+		if n, first := usable(c); c.Contains(a) {
+			return a.Compare(plus(c.Addr(), first)) >= 0 && a.Compare(plus(c.Addr(), first+n-1)) <= 0
+		}
+	}
+	return false
+}
+
+// plus returns the address that comes n after a, the address of a network that has so many.
+func plus(a netip.Addr, n uint64) netip.Addr {
+	if a.Is4() {
+		b := a.As4()
+		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(n))
+		return netip.AddrFrom4(b)
+	}
+	b := a.As16()
+	binary.BigEndian.PutUint64(b[8:], binary.BigEndian.Uint64(b[8:])+n)
+	return netip.AddrFrom16(b)
+}
+
+// pick returns an address of the pool that is not taken, or none. Where it begins to look follows from the service's
+// name and the attempt, so that those who look at the same time seldom meet.
+func (p *pool) pick(service balancer.Name, attempt int, taken func(netip.Addr) bool) netip.Addr {
+	size := p.size()
+	if size == 0 {
+		return netip.Addr{}
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%d", p.name, service, attempt)
+	begin := h.Sum64() % size
+	for i := range size { // what is taken bounds this, not the size
+		if a := p.at((begin + i) % size); !taken(a) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,172 @@
+package definitions
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// Pool is addresses that services are given where their vips say "auto" (the pool named default) or "auto:NAME".
+type Pool struct {
+	Name string `json:"name"`
+	// CIDRs are its networks; never nil.
+	CIDRs []netip.Prefix `json:"cidrs"`
+	// Size is how many addresses it can give: of an IPv6 network no more than some 2^48 are used. Held are those of it
+	// that services hold, Free those that it can still give: not held, and not named in the text of a service.
+	Size uint64 `json:"size"`
+	Held uint64 `json:"held"`
+	Free uint64 `json:"free"`
+	// Revision is that of its last change.
+	Revision int64 `json:"revision"`
+	// Problem says why it can't be used; "" means it can.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Pools returns all pools, by name.
+func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
+	b, err := w.readHeld(ctx)
+	if err == nil {
+		err = w.readRest(ctx, b)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Pool
+	for _, p := range b.pools {
+		pool := Pool{Name: p.name, CIDRs: append([]netip.Prefix{}, p.cidrs...), Revision: p.revision, Problem: p.wrong}
+		if p.wrong == "" {
+			pool.Size = p.size()
+			pool.Free = pool.Size
+		}
+		for a := range b.held {
+			if p.holds(a) {
+				pool.Held++
+			}
+			if p.wrong == "" && p.gives(a) {
+				pool.Free--
+			}
+		}
+		for a := range b.claimed {
+			if _, held := b.held[a]; !held && p.wrong == "" && p.gives(a) {
+				pool.Free--
+			}
+		}
+		out = append(out, pool)
+	}
+	slices.SortFunc(out, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// Holds reports whether addresses of pools are a service's. It need not exist: its text may have been removed by hand.
+func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
+	b, err := w.readHeld(ctx)
+	return err == nil && len(b.of[name]) > 0, err
+}
+
+// SetPool gives a pool other networks; nil removes it. It refuses to drop addresses that services hold of it, and says
+// which.
+func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (client.Result, error) {
+	if !balancer.Name(name).Valid() {
+		return client.Result{}, fmt.Errorf("%q names no pool: names are DNS labels of a-z, 0-9 and -", name)
+	}
+	var text []byte
+	if cidrs != nil {
+		err := checkCIDRs(cidrs)
+		if err == nil {
+			text, err = schema.Encode(map[string]any{"cidrs": cidrs})
+		}
+		if err == nil && len(text) > schema.MaxEntryText {
+			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and %d are possible", len(cidrs), len(text), schema.MaxEntryText)
+		}
+		if err != nil {
+			return client.Result{}, fmt.Errorf("setting pool %s: %w", name, err)
+		}
+	}
+	for range mostTries {
+		result, ok, err := w.setPool(ctx, name, cidrs, text)
+		if err != nil || ok {
+			return result, err
+		}
+	}
+	return client.Result{}, fmt.Errorf("the addresses of pool %s are changed by others all the time: nothing was written", name)
+}
+
+// setPool writes a pool, unless it was changed, or an address taken, since it was looked at.
+func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix, text []byte) (client.Result, bool, error) {
+	b, err := w.readHeld(ctx)
+	if err == nil {
+		err = w.readRest(ctx, b)
+	}
+	if err != nil {
+		return client.Result{}, false, err
+	}
+	old := cmp.Or(b.pools[name], &pool{})
+	if old.wrong == "" && slices.Equal(old.cidrs, cidrs) {
+		return client.Result{Revision: old.revision}, true, nil
+	}
+	if err := w.orphans(ctx, b, old, &pool{cidrs: cidrs}); err != nil {
+		return client.Result{}, false, fmt.Errorf("setting pool %s: %w", name, err)
+	}
+	key := w.keys.Pool(name)
+	op := client.Remove(key)
+	if text != nil {
+		if text, err = old.with(cidrs); err == nil {
+			err = schema.CheckEntry(key, text)
+		}
+		if err != nil {
+			return client.Result{}, false, err
+		}
+		op = client.Put(key, text, 0)
+	}
+	ifs := []*etcdserverpb.Compare{client.Unchanged(key, old.revision), notSince(client.Folder(w.keys.Prefix+schema.VIPFolder), b.revision)}
+	at, ok, err := w.client.Commit(ctx, key, ifs, []*etcdserverpb.RequestOp{op})
+	return client.Result{Revision: at, Changed: ok}, ok, err
+}
+
+// mostNamed is how many addresses an error names.
+const mostNamed = 10
+
+// orphans is the error that services hold addresses of the pool old that next has not.
+func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
+	var lost []netip.Addr
+	for a := range b.held {
+		if old.holds(a) && !next.holds(a) {
+			lost = append(lost, a)
+		}
+	}
+	slices.SortFunc(lost, netip.Addr.Compare)
+	asks := map[balancer.Name]bool{}
+	named, n := "", 0
+	for _, a := range lost {
+		by := b.held[a].by
+		if _, known := asks[by]; !known && by.Valid() {
+			s, err := w.Service(ctx, by)
+			if err != nil {
+				return err
+			}
+			// Whose text can't be read, or is gone, may still ask for it.
+			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return cmp.Or(p, DefaultPool) == old.name })
+		}
+		if !asks[by] {
+			continue // it is of another pool that has it too
+		}
+		if n++; n <= mostNamed {
+			named += fmt.Sprintf(", %s (service %s)", a, by)
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if n > mostNamed {
+		named += fmt.Sprintf(" and %d more", n-mostNamed)
+	}
+	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or take the services away first", named[2:])
+}

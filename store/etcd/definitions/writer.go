@@ -1,0 +1,325 @@
+package definitions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// Writer writes services and what belongs to them, and reads what there is. Each service is one transaction. Its
+// methods may be called by several goroutines at once.
+type Writer struct {
+	client *client.Client
+	keys   schema.Keys
+
+	bookMu sync.Mutex // guards book
+	book   *book      // nil means it has to be read
+
+	claimsMu sync.Mutex // guards claims
+	claims   ownClaims
+}
+
+// NewWriter returns a writer.
+func NewWriter(c *client.Client) *Writer { return &Writer{client: c, keys: c.Keys} }
+
+// Change is what is to become of a service.
+type Change struct {
+	Name balancer.Name
+	// Fields are those of its table; nil means the service is to be removed.
+	Fields map[string]any
+	// Where finds the places of the fields, for messages; nil means that they are in no file.
+	Where balancer.Locator
+	// Base is the revision of the definition that the change was made from, 0 where there was none: if etcd holds
+	// another by now, nothing is written. Any overwrites whatever is there.
+	Base int64
+	// By says who makes the change, for the history.
+	By string
+	// Trace is the span of the command that makes the change, as W3C's traceparent, for the nodes that carry it out; "" means
+	// it is not traced. It stands in the history, beside who and when.
+	Trace string
+	// Rollback is the text of the history that is written again; 0 means none is.
+	Rollback int
+	// Checked is the revision at which all services were read, and no other one claimed what this one will claim. If another
+	// Writer has brought about a claim since, nothing is written, and the error is a StaleError. 0 means that none was read.
+	Checked int64
+	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
+	AllowUnknown bool
+}
+
+// Any is the Base of a change that goes ahead whatever is there.
+const Any int64 = -1
+
+// ConflictError says that a service was changed since it was read.
+type ConflictError struct {
+	Name balancer.Name
+	// Revision is that of the definition now; 0 means there is none any more.
+	Revision int64
+	// By and At say who it was and when, where the history knows.
+	By string
+	At time.Time
+}
+
+// Error names who has changed the service, and the way out.
+func (e *ConflictError) Error() string {
+	what := fmt.Sprintf("service %s was changed (now at revision %d)", e.Name, e.Revision)
+	if e.Revision == 0 {
+		what = fmt.Sprintf("service %s was removed", e.Name)
+	}
+	if e.By != "" {
+		what += " by " + e.By
+	}
+	if !e.At.IsZero() {
+		what += " at " + e.At.Local().Format(time.RFC3339)
+	}
+	return what + " since it was read: look at it again and repeat your change"
+}
+
+// Stored is a service as etcd holds it.
+type Stored struct {
+	Name   balancer.Name
+	Fields map[string]any
+	// Revision is that of the last change.
+	Revision int64
+	// Service is what the fields come to without defaults, or nil with Problems.
+	Service  *balancer.Service
+	Problems []balancer.Problem
+}
+
+// Service reads one service. It is nil where there is none.
+func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, error) {
+	key := w.keys.Service(name)
+	answer, err := w.client.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+	if err != nil || len(answer.Kvs) == 0 {
+		return nil, err
+	}
+	return stored(answer.Kvs[0], name), nil
+}
+
+// mostTries is how often a change is tried again while others write: the same definition, or, far more often,
+// while they take the addresses that it was about to take.
+const mostTries = 10
+
+// Apply makes a change, in one transaction with its place in the history and the addresses of pools that the
+// service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
+// service that is removed takes its overrides along, and its endpoints that are under no lease: those that are too many for one
+// transaction go before it. The others are their registrars'. What is there already is not written again.
+func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
+	text, wanted, err := w.text(c)
+	if err != nil {
+		return client.Result{}, err
+	}
+	last := int64(-1)
+	for tries, attempt := 0, 0; tries < mostTries && attempt < 100*mostTries; attempt++ {
+		before, err := w.Service(ctx, c.Name)
+		if err != nil {
+			return client.Result{}, err
+		}
+		past, err := w.History(ctx, c.Name)
+		if err != nil {
+			return client.Result{}, err
+		}
+		revision := before.revision()
+		if c.Base != Any && c.Base != revision {
+			return client.Result{}, conflict(c.Name, revision, past)
+		}
+		vips, err := w.plan(ctx, c.Name, wanted, revision, attempt)
+		if err != nil {
+			return client.Result{}, err
+		}
+		same := before == nil && c.Fields == nil || before != nil && c.Fields != nil && before.Says(c.Fields)
+		if same && !vips.changes() {
+			return client.Result{Revision: revision}, nil
+		}
+		at, ok, err := w.write(ctx, c, text, before, past, vips, bringsClaims(before, wanted, vips))
+		if ok {
+			w.noted(c.Name, wanted, vips, at)
+		} else {
+			w.doubt()
+		}
+		if err != nil || ok {
+			return client.Result{Revision: at, Changed: ok}, err
+		}
+		if last != revision {
+			last = revision
+			tries++
+		}
+	}
+	return client.Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
+}
+
+// revision is that of the definition; 0 means there is none.
+func (s *Stored) revision() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.Revision
+}
+
+// longText is how long the text of a service may be that is written on many lines, in bytes.
+const longText = 64 << 10
+
+// text is what is written for a change, and what it comes to.
+func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
+	if !c.Name.Valid() {
+		return nil, nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", c.Name)
+	}
+	if c.Fields == nil {
+		return nil, nil, nil
+	}
+	unknown := balancer.SeverityError
+	if c.AllowUnknown {
+		unknown = balancer.SeverityWarning
+	}
+	service, problems := balancer.DecodeService(c.Name, c.Fields, nil, nil, unknown)
+	if service == nil {
+		return nil, nil, refusal(problems)
+	}
+	if n := len(service.Pools); n > schema.MaxAllocated {
+		return nil, nil, fmt.Errorf("service %s asks for %d addresses of pools; %d are possible", c.Name, n, schema.MaxAllocated)
+	}
+	text, err := schema.Encode(c.Fields)
+	if err == nil && len(text) > longText {
+		var short bytes.Buffer
+		err = json.Compact(&short, text)
+		text = short.Bytes()
+	}
+	return text, service, err
+}
+
+// refusal is the error that has these problems.
+func refusal(problems []balancer.Problem) error {
+	var errs []error
+	for _, p := range problems {
+		errs = append(errs, errors.New(p.String()))
+	}
+	return errors.Join(errs...)
+}
+
+// like reports whether two services say the same, wherever they were read.
+func like(a, b *balancer.Service) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	moved := *a
+	moved.Origin = b.Origin
+	return reflect.DeepEqual(&moved, b)
+}
+
+// write commits a change of a service that was read before, unless that has changed since.
+func (w *Writer) write(
+	ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation, claims bool,
+) (int64, bool, error) {
+	key := w.keys.Service(c.Name)
+	same := client.Unchanged(key, before.revision())
+	// More than a service may hold: they were written by hand.
+	for ; len(vips.free) > mostFreed; vips.free = vips.free[mostFreed:] {
+		ifs, then := allocation{free: vips.free[:mostFreed]}.ops(w.keys, c.Name)
+		if _, ok, err := w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, append(ifs, same), then); err != nil || !ok {
+			return 0, false, err
+		}
+	}
+	ifs, then := vips.ops(w.keys, c.Name)
+	ifs = append(ifs, same)
+	if c.Fields == nil && before == nil {
+		return w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, ifs, then) // it was removed by hand, and has left them
+	}
+	entry, more, err := w.record(c, text, before, past)
+	if err != nil {
+		return 0, false, err
+	}
+	ifs, then = append(ifs, more...), append(then, entry...)
+	if c.Fields != nil {
+		return w.claim(ctx, c, claims, ifs, append(then, client.Put(key, text, 0)))
+	}
+	loose, err := w.loose(ctx, c.Name)
+	if err != nil {
+		return 0, false, err
+	}
+	for n := fitting(loose); n < len(loose); n = fitting(loose) {
+		// The service goes last: where this does not come to its end, it can be removed again.
+		if _, ok, err := w.client.Commit(ctx, key, []*etcdserverpb.Compare{same}, nested(loose[:n])); err != nil || !ok {
+			return 0, false, err
+		}
+		loose = loose[n:]
+	}
+	then = append(append(then, nested(loose)...), client.Remove(key), client.RemoveAll(w.keys.OverridesOf(c.Name)))
+	return w.client.Commit(ctx, key, ifs, then)
+}
+
+// claim commits a change, which may bring about claims.
+func (w *Writer) claim(
+	ctx context.Context, c Change, claims bool, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp,
+) (int64, bool, error) {
+	what := w.keys.Service(c.Name)
+	if !claims {
+		return w.client.Commit(ctx, what, ifs, then)
+	}
+	unclaimed, write, otherwise := w.claimOps(c.Name, c.Checked)
+	answer, err := w.client.Transact(ctx, what+" or "+w.keys.Prefix+schema.ClaimFolder, &etcdserverpb.TxnRequest{
+		Compare: append(ifs, unclaimed...), Success: append(then, write...), Failure: otherwise,
+	})
+	switch {
+	case err != nil:
+		return 0, false, err
+	case answer.Succeeded:
+		w.claimed(c.Checked, answer.Header.Revision)
+	case len(otherwise) > 0 && len(answer.Responses[0].GetResponseRange().GetKvs()) > 0:
+		return 0, false, &StaleError{c.Name, c.Checked}
+	}
+	return answer.Header.Revision, answer.Succeeded, nil
+}
+
+// mostOps is how many operations of one kind go into a transaction, and mostFreed how many addresses are given back in
+// it: etcd takes 128 in all.
+const (
+	mostOps   = 64
+	mostFreed = 16
+)
+
+// conflict says who has changed a service that was at a revision, as far as its history knows: that may have been read
+// a moment later, and know more.
+func conflict(name balancer.Name, revision int64, past []Entry) error {
+	e := &ConflictError{Name: name, Revision: revision}
+	for _, p := range slices.Backward(past) {
+		if revision != 0 && p.Revision == revision || revision == 0 && p.Fields == nil {
+			e.By, e.At = p.By, p.At
+			break
+		}
+	}
+	return e
+}
+
+// EditOverride changes the override of a target: edit gets a copy of it (the zero value if there is none), and returns the
+// new one, nil for none. A note (one that sets nothing) is under a lease of noteTTL. Edit may be called again if another
+// client writes at the same time.
+func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (client.Result, error) {
+	return w.client.Edit(ctx, w.keys.Override(t), func(text []byte) (client.Edited, error) {
+		var old balancer.Override
+		says, _ := schema.DecodeValue(schema.Subject{Kind: schema.OverrideKind, Of: t.Service, Target: t}, text, balancer.Origin{}, nil)
+		was, _ := says.(*balancer.Override)
+		if was != nil {
+			old = *was // one that can't be read says nothing, and is overwritten
+		}
+		switch next := edit(old); {
+		case next == nil:
+			return client.Edited{}, nil
+		case was != nil && reflect.DeepEqual(*next, old):
+			return client.Edited{Text: text}, nil
+		default:
+			text, err := schema.Encode(next)
+			return client.Edited{Text: text, Note: !next.Says()}, err
+		}
+	})
+}

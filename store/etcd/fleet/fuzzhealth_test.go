@@ -1,0 +1,52 @@
+package fleet
+
+import (
+	"testing"
+	"vipd/store/etcd/schema"
+)
+
+// FuzzHealth reads any value under any key of the fleet's health checks. Keys that are read are those that are written,
+// and so are values, but for causes that are too long.
+func FuzzHealth(f *testing.F) {
+	for key, text := range map[string]string{
+		"n1/live":                `{"version":1,"exec":true}`,
+		"n1/web/10.0.0.1:80":     `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00.123Z","cause":"connection refused"}`,
+		"n1/web/[fd00::1]:80":    `{"version":1,"verdict":"unknown","since":"2026-01-31T12:00:00Z","new":[]}`,
+		"n1/web/10.0.0.1":        `{"version":2,"verdict":"up"}`,
+		"n1/web/010.0.0.1:80":    `{"version":1,"verdict":"sideways"}`,
+		"n1/live/10.0.0.1:80":    `{"version":1,"verdict":"up"}`,
+		"live/live/10.0.0.1:080": "", "": "", "/": "", "n1/": "",
+	} {
+		f.Add(key, []byte(text))
+	}
+	keys, err := schema.NewKeys("/p")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, name string, text []byte) {
+		key := "/p/health/" + name
+		p, err := readHealth(keys, key, text)
+		if err != nil {
+			return
+		}
+		node := string(p.ballot.Node)
+		if p.checker != nil {
+			again, err := encodeChecker(*p.checker)
+			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.ballot != p.ballot || *q.checker != *p.checker {
+				t.Fatalf("%+v is read again as %+v, %v, %v", p, q, err, err2)
+			}
+			return
+		}
+		if written := keys.Health(node, p.ballot.Target); written != key {
+			t.Fatalf("%q is read as %+v, which is written as %q", key, p.ballot, written)
+		}
+		again, err := encodeVote(p.vote)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := readHealth(keys, key, again)
+		if err != nil || q.ballot != p.ballot || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= longestCause && q.vote.Cause != p.vote.Cause {
+			t.Fatalf("%s is read as %+v, %v", again, q, err)
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+	"vipd/store/etcd/schema"
+)
+
+// What is below PREFIX/health/, all of a node under one lease:
+//
+//	NODE/live              the node takes part: checkerText
+//	NODE/SERVICE/ADDRESS   what it has found of a target: voteText
+//
+// The folder is each node's own, so that its role can't write in the name of another.
+
+// healthVersion is that of the two texts. Fields may be added to it; a text of another version is not read.
+const healthVersion = 1
+
+type checkerText struct {
+	Version int `json:"version"`
+	quorum.Checker
+}
+
+// voteText has up, down or, from a node that can't run the check, unknown as verdict.
+type voteText struct {
+	Version int `json:"version"`
+	quorum.Vote
+}
+
+const abstains balancer.Verdict = "unknown"
+
+// precision is that of the times of votes.
+const precision = time.Millisecond
+
+// longestCause bounds what is written of a cause, in bytes.
+const longestCause = 200
+
+func encodeVote(v *quorum.Vote) ([]byte, error) {
+	text := voteText{healthVersion, *v}
+	text.Since = v.Since.UTC().Round(precision)
+	if v.Verdict == balancer.HealthUnknown {
+		text.Verdict = abstains
+	}
+	if len(text.Cause) > longestCause {
+		text.Cause = strings.ToValidUTF8(text.Cause[:longestCause], "") + "..."
+	}
+	return json.Marshal(text) // in one line: there are many
+}
+
+func encodeChecker(c quorum.Checker) ([]byte, error) {
+	return json.Marshal(checkerText{healthVersion, c})
+}
+
+// posted is what one key below health/ says: that a node is there, or its vote.
+type posted struct {
+	ballot  quorum.Ballot // Target is the zero value where checker is set
+	checker *quorum.Checker
+	vote    *quorum.Vote
+}
+
+// healthKey reads a key below health/. The target is the zero value for the key of the node itself.
+func healthKey(k schema.Keys, key string) (quorum.Ballot, error) {
+	node, rest, _ := strings.Cut(strings.TrimPrefix(key, k.Prefix+schema.HealthFolder), "/")
+	if err := schema.CheckNode(node); err != nil {
+		return quorum.Ballot{}, err
+	}
+	b := quorum.Ballot{Node: balancer.NodeName(node)}
+	if rest == schema.LiveName {
+		return b, nil
+	}
+	service, address, _ := strings.Cut(rest, "/")
+	var err error
+	if b.Target, err = balancer.ParseTarget(balancer.Name(service), address); err != nil {
+		return b, err
+	}
+	if !b.Target.Service.Valid() || b.Target.Address() != address || b.Target.Port == 0 {
+		return b, fmt.Errorf("%s is not the key of a result: health/NODE/SERVICE/ADDRESS:PORT", schema.Quote(key))
+	}
+	return b, nil
+}
+
+// readHealth reads a key below health/ and its value.
+func readHealth(k schema.Keys, key string, value []byte) (posted, error) {
+	p := posted{}
+	var err error
+	if p.ballot, err = healthKey(k, key); err != nil {
+		return p, err
+	}
+	if len(value) > schema.MaxEntryText {
+		return p, fmt.Errorf("%s has %d bytes; %d are possible", schema.Quote(key), len(value), schema.MaxEntryText)
+	}
+	if p.ballot.Target == (balancer.Target{}) {
+		var text checkerText
+		if err = json.Unmarshal(value, &text); err == nil {
+			err = checkVersion(text.Version)
+		}
+		p.checker = &text.Checker
+		return p, err
+	}
+	var text voteText
+	if err = json.Unmarshal(value, &text); err == nil {
+		err = checkVersion(text.Version)
+	}
+	p.vote = &text.Vote
+	switch {
+	case err != nil:
+	case text.Verdict == abstains:
+		text.Verdict = balancer.HealthUnknown
+	case text.Verdict != balancer.HealthUp && text.Verdict != balancer.HealthDown:
+		err = fmt.Errorf("%s is no verdict", schema.Quote(string(text.Verdict)))
+	}
+	return p, err
+}
+
+func checkVersion(v int) error {
+	if v != healthVersion {
+		return fmt.Errorf("it is written in version %d; this vipd reads %d", v, healthVersion)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// BoardOptions say what a HealthBoard follows.
+type BoardOptions struct {
+	client.Config
+	// Log gets keys that can't be read; nil means none.
+	Log *slog.Logger
+	// Patience is how long etcd may be away before that is published. Default 2s.
+	Patience time.Duration
+	// Timing has the intervals of the connection. If nil, they are the usual ones.
+	Timing *client.Timing
+}
+
+const (
+	boardPatience = 2 * time.Second
+	// boardQuiet is how long nothing may come before what came is published.
+	boardQuiet = 10 * time.Millisecond
+)
+
+// HealthBoard follows what the nodes of a fleet have found (PREFIX/health/), on its own connection: those who do
+// without it don't pay for it.
+type HealthBoard struct {
+	options BoardOptions
+	keys    schema.Keys
+	timing  client.Timing
+}
+
+// NewHealthBoard returns one that connects when Watch runs. The error is one of the options.
+func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
+	if err := o.Check(); err != nil {
+		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
+	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Patience = cmp.Or(o.Patience, boardPatience)
+	usual := client.UsualTiming()
+	o.Timing = cmp.Or(o.Timing, &usual)
+	keys, err := schema.NewKeys(o.Prefix)
+	return &HealthBoard{o, keys, *o.Timing}, err
+}
+
+// Watch publishes what is on the board, now and after changes, until ctx ends, each time with the error that keeps it
+// from being followed. While etcd is away, what it held last is published, and Connected is false. Where it is not
+// reached at the start, that is published after Patience. Publish must not block.
+func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, error)) {
+	messages := make(chan client.Message, 16)
+	scopes := []client.Scope{client.Folder(h.keys.Prefix + schema.HealthFolder)}
+	l := client.NewLink(h.options.Config, h.keys, scopes, h.timing, h.options.Log, messages)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { l.Run(ctx) })
+	w := boarding{HealthBoard: h, publish: publish, lost: h.timing.Now()}
+	w.loop(ctx, messages)
+}
+
+// boarding is one run of Watch. All of it belongs to its goroutine.
+type boarding struct {
+	*HealthBoard
+	publish func(quorum.Board, error)
+
+	board quorum.Board
+	// next is what a full reading makes.
+	next quorum.Board
+	err  error
+	// lost is when the connection was lost, and is not told yet; changed when the first change came that is not told
+	// yet. Zero: there is none.
+	lost, changed time.Time
+}
+
+func (w *boarding) loop(ctx context.Context, messages <-chan client.Message) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(w.due())
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-messages:
+			w.take(m)
+		case <-timer.C:
+			w.tell()
+		}
+	}
+}
+
+// due is how long there is nothing to tell.
+func (w *boarding) due() time.Duration {
+	due := time.Hour
+	if !w.lost.IsZero() {
+		due = min(due, w.options.Patience-w.timing.Now().Sub(w.lost))
+	}
+	if !w.changed.IsZero() {
+		due = min(due, boardQuiet-w.timing.Now().Sub(w.changed))
+	}
+	return max(due, 0)
+}
+
+// tell publishes what is due.
+func (w *boarding) tell() {
+	now := w.timing.Now()
+	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
+	unread := !w.board.Connected && !w.lost.IsZero() // for the first time, and there is patience left
+	if !away && (unread || w.changed.IsZero() || now.Sub(w.changed) < boardQuiet) {
+		return
+	}
+	if away {
+		w.board.Connected, w.lost = false, time.Time{}
+	}
+	w.changed = time.Time{}
+	w.publish(w.board, w.err)
+}
+
+func (w *boarding) take(m client.Message) {
+	if reads := m.Begin || m.Page != nil || m.End; reads && !w.lost.IsZero() {
+		w.lost = w.timing.Now() // etcd answers: a large board takes longer than the patience with one that is away
+	}
+	switch {
+	case m.Begin:
+		w.next = quorum.Board{}
+	case m.Page != nil:
+		for _, kv := range m.Page {
+			w.put(&w.next, kv)
+		}
+	case m.End:
+		w.board.Nodes, w.board.Votes = w.next.Nodes, w.next.Votes
+		w.next = quorum.Board{}
+		w.noted()
+	case m.Events != nil:
+		for _, e := range m.Events {
+			if e.Type == mvccpb.DELETE {
+				w.erase(&w.board, string(e.Kv.Key))
+			} else {
+				w.put(&w.board, e.Kv)
+			}
+		}
+		w.noted()
+	case m.Steady:
+		w.board.Connected, w.err, w.lost = true, nil, time.Time{}
+		w.noted()
+	case m.Away != nil:
+		other := w.err == nil || w.err.Error() != m.Away.Error()
+		w.err = m.Away
+		switch {
+		case w.board.Connected && w.lost.IsZero():
+			w.lost = w.timing.Now()
+		case w.lost.IsZero() && other: // that it is away is told already
+			w.noted()
+		}
+	}
+}
+
+// noted says that there is something to publish.
+func (w *boarding) noted() {
+	if w.changed.IsZero() {
+		w.changed = w.timing.Now()
+	}
+}
+
+// put takes in a key. What can't be read is as if it were not there.
+func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
+	p, err := readHealth(w.keys, string(kv.Key), kv.Value)
+	switch {
+	case err != nil:
+		w.options.Log.Debug("a key of the fleet's health checks can't be read", "key", string(kv.Key), "err", err)
+		w.erase(b, string(kv.Key))
+	case p.checker != nil:
+		b.Nodes = b.Nodes.Set(p.ballot.Node, *p.checker)
+	default:
+		b.Votes = b.Votes.Set(p.ballot, p.vote)
+	}
+}
+
+// erase takes from b what a key is about: a vote, or a node.
+func (w *boarding) erase(b *quorum.Board, key string) {
+	switch of, err := healthKey(w.keys, key); {
+	case err != nil:
+	case of.Target == (balancer.Target{}):
+		b.Nodes = b.Nodes.Delete(of.Node)
+	default:
+		b.Votes = b.Votes.Delete(of)
+	}
+}

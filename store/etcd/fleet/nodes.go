@@ -1,0 +1,203 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// Node is what etcd has of a node.
+type Node struct {
+	Name string
+	// Config is what the node is told; nil means nothing, or what can't be read.
+	Config *schema.NodeConfig
+	// Live is there while the node's daemon is, in contact with etcd; Status is how that was last.
+	Live   *schema.NodeLive
+	Status *schema.NodeStatus
+	// Problems are what can't be read of the node's keys.
+	Problems []balancer.Problem
+}
+
+// The words that Ready returns.
+const (
+	NodeReady    = "yes"
+	NodeNotReady = "no"
+	NodeStarting = "starting"
+	NodeGone     = "gone"
+)
+
+// Ready says whether the node serves its first complete state; it is gone where only its config is left.
+func (n *Node) Ready() string {
+	switch {
+	case n.Live == nil:
+		return NodeGone
+	case n.Status == nil:
+		return NodeStarting
+	case !n.Status.Ready:
+		return NodeNotReady
+	}
+	return NodeReady
+}
+
+// Registry reads and configures the nodes of a fleet. Its methods may be called by several goroutines at once.
+type Registry struct {
+	client *client.Client
+	keys   schema.Keys
+}
+
+// NewRegistry returns a registry.
+func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
+
+// Nodes returns all nodes that exist or are configured, by name. Revision is the newest change of what all nodes follow. Removals of
+// endpoints and overrides leave nothing behind, so they count with the next change. It is 0 if the user may not read all that.
+func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
+	if nodes, err = r.Statuses(ctx); err != nil {
+		return nil, 0, err
+	}
+	if revision, err = r.newest(ctx); client.Forbidden(err) {
+		return nodes, 0, nil
+	}
+	return nodes, revision, err
+}
+
+// newest returns the revision of the last change of what all nodes follow. The history is read because it knows of removed services.
+func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
+	for _, s := range append(client.Scopes(r.keys, ""), client.Folder(r.keys.Prefix+schema.HistoryFolder)) {
+		answer, err := r.client.Get(ctx, &etcdserverpb.RangeRequest{
+			Key: []byte(s.Key), RangeEnd: []byte(s.End), Limit: 1, KeysOnly: true,
+			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
+		})
+		if err != nil {
+			return 0, err
+		}
+		if len(answer.Kvs) > 0 {
+			revision = max(revision, answer.Kvs[0].ModRevision)
+		}
+	}
+	return revision, nil
+}
+
+// Statuses returns the nodes as Nodes does, and looks at no other keys.
+func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
+	byName := map[string]*Node{}
+	err = r.client.ReadFolder(ctx, schema.NodeFolder, new(int64), func(rest string, kv *mvccpb.KeyValue) {
+		name, key, _ := strings.Cut(rest, "/")
+		if schema.CheckNode(name) != nil || key == schema.ConfigName && isNote(kv.Value) {
+			return
+		}
+		if byName[name] == nil {
+			byName[name] = &Node{Name: name}
+		}
+		byName[name].take(key, kv)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range byName {
+		nodes = append(nodes, *n)
+	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes, nil
+}
+
+// Published returns what the live nodes publish of themselves, without what can't be read.
+func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
+	err = r.client.ReadFolder(ctx, schema.HostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
+		if n, _ := schema.DecodeHost(kv.Value, balancer.Origin{}); schema.CheckNode(name) == nil && n != nil {
+			nodes = nodes.Set(balancer.NodeName(name), n.(*balancer.Node))
+		}
+	})
+	return nodes, err
+}
+
+// isNote reports whether a node's configuration says only who took back what was set.
+func isNote(text []byte) bool {
+	says, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind}, text, balancer.Origin{}, nil)
+	config, _ := says.(*schema.NodeConfig)
+	return config != nil && !config.Says() && len(problems) == 0
+}
+
+// take takes in one key of a node.
+func (n *Node) take(key string, kv *mvccpb.KeyValue) {
+	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
+	read := func(into any) bool {
+		err := json.Unmarshal(kv.Value, into)
+		if err != nil {
+			n.Problems = append(n.Problems, schema.Problem("", origin, "the value can't be read: "+err.Error())...)
+		}
+		return err == nil
+	}
+	switch key {
+	case schema.ConfigName:
+		says, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind, Node: n.Name}, kv.Value, origin, nil)
+		n.Config, _ = says.(*schema.NodeConfig)
+		n.Problems = append(n.Problems, problems...)
+	case schema.LiveName:
+		n.Live = &schema.NodeLive{} // the node is there, whatever is said
+		read(n.Live)
+	case schema.StatusName:
+		var s schema.NodeStatus
+		if read(&s) {
+			n.Status = &s
+		}
+	}
+}
+
+// SetNode changes what a node is told: edit gets what it is told now (the zero value: nothing), and returns what it is to
+// be told. Fields that a newer version has written stay. It may be called again if another client writes at the same time.
+func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.NodeConfig) schema.NodeConfig) (client.Result, error) {
+	if err := schema.CheckNode(name); err != nil {
+		return client.Result{}, err
+	}
+	key := r.keys.NodeConfig(name)
+	return r.client.Edit(ctx, key, func(old []byte) (client.Edited, error) {
+		fields, _ := schema.ParseObject(old)
+		d, _ := schema.DecodeNodeConfig(fields, balancer.Origin{})
+		if d == nil {
+			d, fields = &schema.NodeConfig{}, nil // what can't be read says nothing, and is overwritten
+		}
+		next := edit(*d)
+		if err := next.Check(); err != nil {
+			return client.Edited{}, fmt.Errorf("configuring node %s: %w", name, err)
+		}
+		if next.Mode == d.Mode && next.Zone == d.Zone && next.Standby == d.Standby && fields != nil {
+			return client.Edited{Text: old}, nil
+		}
+		return nodeText(next, fields, len(old) > 0)
+	})
+}
+
+// nodeText writes c over the fields that are there. Where c takes back all that was set, only a note is left, if something was.
+func nodeText(c schema.NodeConfig, fields map[string]any, was bool) (client.Edited, error) {
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	signs := 0
+	for field, value := range map[string]string{"mode": c.Mode, "zone": c.Zone, "by": c.By, "reason": c.Reason} {
+		if fields[field] = value; value == "" {
+			delete(fields, field)
+		} else if field == "by" || field == "reason" {
+			signs++
+		}
+	}
+	if fields["standby"] = c.Standby; !c.Standby {
+		delete(fields, "standby")
+	}
+	note := len(fields) == signs
+	if note && (!was || signs == 0) {
+		return client.Edited{}, nil
+	}
+	text, err := schema.Encode(fields)
+	return client.Edited{Text: text, Note: note}, err
+}

@@ -1,0 +1,374 @@
+package owners
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer/failover"
+	"vipd/balancer/lib/wake"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// Admin reads who owns which VIP, and asks owners for what operators want. Its methods may be called by several goroutines at once.
+type Admin struct {
+	client *client.Client
+	keys   schema.Keys
+}
+
+// NewAdmin returns an admin.
+func NewAdmin(c *client.Client) *Admin { return &Admin{c, c.Keys} }
+
+// OwnedVIP is a VIP of which one host is the owner (hold = "one").
+type OwnedVIP struct {
+	Addr netip.Addr
+	// Owner is what etcd says of it. Live: its session is there, so that it may answer.
+	Owner failover.Owner
+	Live  bool
+	// Jury are the nodes that confirm the owner's session, itself among them.
+	Jury []string
+	// Ready are the nodes that could take it, as far as etcd tells, and Not the others with the reason of each.
+	Ready []string
+	Not   map[string]string
+	// Move is what is asked for; nil means nothing.
+	Move *failover.Move
+}
+
+// records are those of who owns which VIP.
+type records struct {
+	revisions map[failover.Key]int64
+	members   map[string]failover.Member
+	sessions  map[string]failover.Session
+	owners    map[netip.Addr]failover.Owner
+	moves     map[netip.Addr]failover.Move
+	fences    map[string]failover.Fence
+}
+
+// readOwnership reads all records at one revision, and leaves the key of heartbeats alone: most users may not read it.
+func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
+	request := &etcdserverpb.TxnRequest{}
+	for _, kind := range []failover.Kind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
+		folder := o.keys.Ownership(failover.Key{Kind: kind})
+		request.Success = append(request.Success, client.Read(&etcdserverpb.RangeRequest{Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder))}))
+	}
+	answer, err := o.client.Transact(ctx, o.keys.Prefix+schema.OwnershipFolder, request)
+	if err != nil {
+		return nil, err
+	}
+	r := &records{map[failover.Key]int64{}, map[string]failover.Member{}, map[string]failover.Session{}, map[netip.Addr]failover.Owner{}, map[netip.Addr]failover.Move{}, map[string]failover.Fence{}}
+	records := Ownership{keys: o.keys}
+	for _, part := range answer.Responses {
+		for _, kv := range part.GetResponseRange().Kvs {
+			if c, ok := records.change(kv, false); ok {
+				r.add(c)
+			}
+		}
+	}
+	return r, nil
+}
+
+func (r *records) add(c failover.Change) {
+	r.revisions[c.Key] = c.Revision
+	switch c.Kind {
+	case failover.Nodes:
+		readRecord(r.members, c.Name, c.Text)
+	case failover.Sessions:
+		readRecord(r.sessions, c.Name, c.Text)
+	case failover.VIPs:
+		if a, err := netip.ParseAddr(c.Name); err == nil {
+			readRecord(r.owners, a, c.Text)
+		}
+	case failover.Moves:
+		if a, err := netip.ParseAddr(c.Name); err == nil {
+			readRecord(r.moves, a, c.Text)
+		}
+	case failover.Fences:
+		readRecord(r.fences, c.Name, c.Text)
+	}
+}
+
+// readRecord adds a record, unless a newer version has written what this one can't read.
+func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
+	var v V
+	if json.Unmarshal(text, &v) == nil {
+		to[name] = v
+	}
+}
+
+// OwnedVIPs returns the VIPs that have or had an owner, and those that are to have one, in order. Weights are those of the nodes
+// that take part.
+func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
+	r, err := o.readOwnership(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, a := range wanted {
+		if _, there := r.owners[a]; !there {
+			r.owners[a] = failover.Owner{} // it has had no owner yet
+		}
+	}
+	weights = map[string]int{}
+	for name, m := range r.members {
+		weights[name] = m.Weight
+	}
+	for a, owner := range r.owners {
+		session, there := r.sessions[owner.Node]
+		v := OwnedVIP{Addr: a, Owner: owner, Live: there && session.ID == owner.Session, Not: map[string]string{}}
+		if v.Live {
+			v.Jury = session.Jury
+		}
+		for name, m := range r.members {
+			if why := r.cannot(name, m, a, false); why != "" {
+				v.Not[name] = why
+			} else {
+				v.Ready = append(v.Ready, name)
+			}
+		}
+		slices.Sort(v.Ready)
+		if m, ok := r.moves[a]; ok {
+			v.Move = &m
+		}
+		all = append(all, v)
+	}
+	slices.SortFunc(all, func(a, b OwnedVIP) int { return a.Addr.Compare(b.Addr) })
+	return all, weights, nil
+}
+
+// cannot says why a node can't take a VIP, or, by force, why it can't even have one that it can't serve, as far as etcd tells; "" means
+// it can.
+func (r *records) cannot(name string, m failover.Member, a netip.Addr, force bool) string {
+	_, session := r.sessions[name]
+	switch _, fenced := r.fences[name]; {
+	case !session:
+		return "it has no session"
+	case fenced:
+		return "it is fenced"
+	case m.Standby:
+		return "it is on standby"
+	case !m.Reaches(a):
+		return "none of its devices has a network with it"
+	}
+	return m.Lacks(a, force)
+}
+
+// MoveVIP asks the owner of a VIP to give it to another node; "" means to the best one. It returns who owns it when the owner has
+// done so or refused, and an error that says which.
+func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
+	r, err := o.readOwnership(ctx)
+	if err != nil {
+		return "", err
+	}
+	owner, ok := r.owners[a]
+	if !ok {
+		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists those that have", a)
+	}
+	member, there := r.members[m.To]
+	session, alive := r.sessions[owner.Node]
+	switch {
+	case m.To == owner.Node && alive && session.ID == owner.Session:
+		return m.To, nil
+	case m.To != "" && !there:
+		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd; start it, or name another node", m.To)
+	}
+	if why := r.cannot(m.To, member, a, m.Force); m.To != "" && why != "" {
+		if r.cannot(m.To, member, a, true) == "" {
+			why += " (--force moves it anyway)"
+		}
+		return owner.Node, fmt.Errorf("%s can't take %s: %s", m.To, a, why)
+	}
+	takeBack, err := o.askMove(ctx, a, m)
+	if err != nil {
+		return owner.Node, err
+	}
+	defer takeBack()
+	for {
+		r, err := o.readOwnership(ctx)
+		switch {
+		case err == nil && r.owners[a].Node != owner.Node:
+			return r.owners[a].Node, nil
+		case err == nil && r.moves[a].Until.IsZero():
+			return owner.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there says why", owner.Node, a)
+		case ctx.Err() != nil:
+			return owner.Node, fmt.Errorf("%s has not answered in time: %s stays there; look whether its vipd owner runs", owner.Node, a)
+		case err != nil:
+			return owner.Node, err
+		}
+		wake.Sleep(ctx, movePause)
+	}
+}
+
+// askMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
+// that the VIP does not move when no person expects it. takeBack ends it before.
+func (o *Admin) askMove(ctx context.Context, a netip.Addr, m failover.Move) (takeBack func(), err error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	key := o.keys.Ownership(failover.Key{Kind: failover.Moves, Name: a.String()})
+	l, err := o.client.Granted(ctx, key, max(time.Until(m.Until), client.MinTTL))
+	if err != nil {
+		return nil, err
+	}
+	takeBack = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.MinTTL)
+		defer cancel()
+		_ = l.Revoke(ctx) // else it ends by itself
+	}
+	if _, _, err := o.client.Commit(ctx, key, nil, []*etcdserverpb.RequestOp{l.Put(key, text)}); err != nil {
+		takeBack()
+		return nil, err
+	}
+	return takeBack, nil
+}
+
+// LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.
+func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, most int) (all []failover.Owner, err error) {
+	ask := &etcdserverpb.RangeRequest{Key: []byte(o.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
+	for len(all) < most {
+		answer, err := o.client.Get(ctx, ask)
+		if client.Is(err, rpctypes.ErrCompacted) || err == nil && len(answer.Kvs) == 0 {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		kv := answer.Kvs[0]
+		var owner failover.Owner
+		if json.Unmarshal(kv.Value, &owner) == nil {
+			all = append(all, owner)
+		}
+		if kv.Version == 1 {
+			break // what comes before is of an earlier time at which it was owned
+		}
+		ask.Revision = kv.ModRevision - 1
+	}
+	return all, nil
+}
+
+// RekeyOwnership replaces the key of heartbeats in steps, with a pause behind each but the last: all hosts learn the next key; they sign
+// with it; they refuse the one before.
+func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
+	next := newSecret()
+	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
+		if len(s.Key) == 0 {
+			return s, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
+		}
+		return secrets{Key: s.Key, Previous: next}, nil // it is known then but signs nothing
+	})
+	if err != nil {
+		return err
+	}
+	if wake.Sleep(ctx, pause); ctx.Err() != nil {
+		return fmt.Errorf("hosts still sign heartbeats with the key before: run it again: %w", ctx.Err())
+	}
+	if err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
+		if !bytes.Equal(s.Previous, next) {
+			return s, errRekeyed
+		}
+		return secrets{Key: next, Previous: s.Key}, nil
+	}); err != nil {
+		return err
+	}
+	if wake.Sleep(ctx, pause); ctx.Err() != nil {
+		return fmt.Errorf("hosts still accept the key before: run it again: %w", ctx.Err())
+	}
+	return o.editSecrets(ctx, func(s secrets) (secrets, error) {
+		if !bytes.Equal(s.Key, next) {
+			return s, errRekeyed
+		}
+		return secrets{Key: next}, nil
+	})
+}
+
+var errRekeyed = errors.New("the key of heartbeats was replaced by another command meanwhile")
+
+// editSecrets changes the keys of heartbeats.
+func (o *Admin) editSecrets(ctx context.Context, change func(secrets) (secrets, error)) error {
+	_, err := o.client.Edit(ctx, o.keys.Secrets(), func(old []byte) (client.Edited, error) {
+		var s secrets
+		if len(old) > 0 {
+			if err := json.Unmarshal(old, &s); err != nil {
+				return client.Edited{}, fmt.Errorf("reading %s: %w", o.keys.Secrets(), err)
+			}
+		}
+		s, err := change(s)
+		if err != nil {
+			return client.Edited{}, err
+		}
+		text, err := json.Marshal(s)
+		return client.Edited{Text: text}, err
+	})
+	return err
+}
+
+// Unregistered are the hosts that have a session, and don't follow etcd, as far as it knows.
+func (o *Admin) Unregistered(ctx context.Context) (nodes []string, err error) {
+	r, err := o.readOwnership(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.sessions)) {
+		if _, there := r.members[name]; !there {
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes, nil
+}
+
+// Members returns the URLs of each member of etcd.
+func (o *Admin) Members(ctx context.Context) (all [][]string, err error) {
+	err = o.client.Do(ctx, "the list of members", o.client.Members.Do, func(ctx context.Context, m *client.Member) error {
+		answer, err := m.Client.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		for _, each := range answer.Members {
+			all = append(all, append(each.GetPeerURLs(), each.GetClientURLs()...))
+		}
+		return nil
+	})
+	return all, err
+}
+
+// movePause is the time between two looks whether a VIP has moved.
+const movePause = 20 * time.Millisecond
+
+// FenceNode states that a node is off, so that others take its VIPs without having its silence confirmed. It refuses to while
+// the node is registered, and where there is nothing of it: the name may be mistyped.
+func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) error {
+	if err := schema.CheckNode(node); err != nil {
+		return err
+	}
+	text, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	r, err := o.readOwnership(ctx)
+	if err != nil {
+		return err
+	}
+	if r.revisions[failover.Key{Kind: failover.Sessions, Name: node}]+r.revisions[failover.Key{Kind: failover.Fences, Name: node}] == 0 {
+		return fmt.Errorf("%s has no session in etcd, and no VIP waits for it: nodes with one are %s", node,
+			cmp.Or(strings.Join(slices.Sorted(maps.Keys(r.sessions)), ", "), "none"))
+	}
+	key := o.keys.Ownership(failover.Key{Kind: failover.Fences, Name: node})
+	alive := o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: node})
+	_, ok, err := o.client.Commit(ctx, key, []*etcdserverpb.Compare{client.Unchanged(alive, 0)}, []*etcdserverpb.RequestOp{client.Put(key, text, 0)})
+	if err == nil && !ok {
+		err = fmt.Errorf("%s was registered in etcd less than 15 s ago: if it is off, try again then; if not, use \"vipctl node standby %s\"", node, node)
+	}
+	return err
+}

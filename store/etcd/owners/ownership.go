@@ -1,0 +1,431 @@
+package owners
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
+
+	"vipd/balancer/failover"
+	"vipd/balancer/lib/wake"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// The times of Ownership. A question must be short: without a leader etcd drops it, and it is asked again.
+const (
+	ownershipCall    = 400 * time.Millisecond
+	ownershipLoad    = 5 * time.Second
+	ownershipTTL     = 15 * time.Second
+	ownershipProbe   = time.Second
+	ownershipSilence = 3 * time.Second
+)
+
+// Ownership is how a host takes part in who owns which VIP: it is registered under a lease, follows all records, and writes.
+type Ownership struct {
+	keys schema.Keys
+	node string
+	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
+	// heartbeats, newest first. Report hears what is in the way; nil means nothing.
+	Member  func() failover.Member
+	Tell    func(changes []failover.Change, revision int64, all bool)
+	Secrets func([][]byte)
+	// Standby is told whether the node is on standby, and who said so.
+	Standby func(on bool, by failover.Request)
+	Report  func(error)
+
+	client *client.Client
+	// watched are the members for what is followed: a write that moves to another one ends no watch.
+	watched *client.Members
+	// ready: the history that is followed is the one that was, and may be written to.
+	ready atomic.Bool
+	wake  wake.Signal
+
+	// Run's: proxied says that what etcd tells comes through a proxy, and does not suffice.
+	told    history
+	proxied bool
+}
+
+// NewOwnership returns what does nothing until Run. The error is one of the configuration.
+func NewOwnership(c client.Config, node string) (*Ownership, error) {
+	etcd, err := client.NewClient(c)
+	if err = errors.Join(err, schema.CheckNode(node)); err != nil {
+		return nil, err
+	}
+	return &Ownership{keys: etcd.Keys, node: node, client: etcd, watched: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
+}
+
+// MemberChanged has what Member returns written again.
+func (o *Ownership) MemberChanged() { o.wake.Send() }
+
+// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn. It returns ErrAnother as soon as
+// etcd has another history: who follows that begins as after a start.
+func (o *Ownership) Run(ctx context.Context) error {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		began := time.Now()
+		err := o.attempt(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, ErrAnother) {
+			return err
+		}
+		o.Report(o.denied(err))
+		if time.Since(began) > 10*time.Second {
+			failures = 0
+		}
+		wake.Sleep(ctx, min(50*time.Millisecond<<min(failures, 5), time.Second))
+	}
+	return nil
+}
+
+// denied is an error of etcd as people read it.
+func (o *Ownership) denied(err error) error {
+	return o.client.Config.Denied(client.Plain(client.Unwrapped(err)), "read and write", o.keys.Prefix+schema.OwnershipFolder)
+}
+
+func (o *Ownership) attempt(run context.Context) error {
+	m, err := o.reach(run)
+	if err != nil {
+		return err
+	}
+	defer func() { o.watched.Close(); _ = o.client.Close() }() // which returns no error
+	ctx, cancel := context.WithCancelCause(run)
+	defer cancel(nil)
+	defer o.ready.Store(false)
+	lease, err := o.register(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { // a registration that ends by itself would keep its node in juries for a while
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(run), ownershipCall)
+		defer cancel()
+		if run.Err() != nil {
+			_ = lease.Revoke(bounded)
+		}
+	}()
+	revision, err := o.load(ctx, m.Client)
+	if err != nil {
+		return err
+	}
+	go func() { // the client would go on with what listens there next, which may be another etcd
+		if m.Conn().WaitForStateChange(ctx, connectivity.Ready) {
+			cancel(errors.New("the connection was lost"))
+		}
+	}()
+	if !o.proxied {
+		o.Report(nil)
+	}
+	err = o.follow(ctx, m, lease, revision)
+	return cmp.Or(context.Cause(ctx), err) // the cause is known only now
+}
+
+// reach returns a member that has not lost the others.
+func (o *Ownership) reach(ctx context.Context) (*client.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	return o.watched.Reach(ctx, nil)
+}
+
+// register writes nodes/NODE under a lease.
+func (o *Ownership) register(ctx context.Context) (*client.Lease, error) {
+	l, err := o.client.Granted(ctx, o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: o.node}), ownershipTTL)
+	if err == nil {
+		err = o.putMember(ctx, l)
+	}
+	return l, err
+}
+
+// putMember writes nodes/NODE, unless that has changed meanwhile: a write that comes to etcd late must not bring back a run of the past.
+func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	before, err := o.client.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(l.Key), KeysOnly: true})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(o.Member())
+	if err != nil {
+		return err
+	}
+	was := int64(0)
+	if len(before.Kvs) > 0 {
+		was = before.Kvs[0].ModRevision
+	}
+	_, ok, err := o.client.Commit(ctx, l.Key, []*etcdserverpb.Compare{client.Unchanged(l.Key, was)}, []*etcdserverpb.RequestOp{l.Put(l.Key, text)})
+	if err == nil && !ok {
+		err = errors.New(l.Key + " has changed meanwhile")
+	}
+	return err
+}
+
+// load reads everything, as all members agree on it, and makes the key of heartbeats where there is none.
+func (o *Ownership) load(ctx context.Context, conn *clientv3.Client) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	secret := o.keys.Secrets()
+	fresh, err := json.Marshal(secrets{Key: newSecret()})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := conn.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(secret), "=", 0)).
+		Then(clientv3.OpPut(secret, string(fresh))).Commit(); err != nil {
+		return 0, err
+	}
+	both, err := conn.Txn(ctx).Then(clientv3.OpGet(o.keys.Prefix+schema.OwnershipFolder, clientv3.WithPrefix()),
+		clientv3.OpGet(o.keys.NodeConfig(o.node))).Commit()
+	if err != nil {
+		if _, own := conn.Get(ctx, o.keys.NodeConfig(o.node)); client.Forbidden(own) {
+			return 0, fmt.Errorf("%s may not read %s: give its role that right", o.client.Config.Who(), o.keys.NodeConfig(o.node))
+		}
+		return 0, err
+	}
+	records, config := both.Responses[0].GetResponseRange().Kvs, both.Responses[1].GetResponseRange().Kvs
+	if err := o.told.load(both.Header, records); err != nil {
+		return 0, err
+	}
+	o.ready.Store(true)
+	var changes []failover.Change
+	for _, kv := range records {
+		if c, ok := o.change(kv, false); ok {
+			changes = append(changes, c)
+		}
+	}
+	o.configured(append(config, nil)[0])
+	o.Tell(changes, both.Header.Revision, true)
+	return both.Header.Revision, nil
+}
+
+// configured tells whether the node is on standby.
+func (o *Ownership) configured(kv *mvccpb.KeyValue) {
+	var config struct {
+		Standby json.RawMessage `json:"standby"`
+		failover.Request
+	}
+	if kv != nil {
+		_ = json.Unmarshal(kv.Value, &config) // what is wrong with it is told by vipd, which follows it
+	}
+	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false", config.Request)
+}
+
+// change is a key as the protocol knows it; not ok: it is none of that.
+func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.Change, ok bool) {
+	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.Prefix+schema.OwnershipFolder)
+	if !ok {
+		return c, false
+	}
+	if rest == "key" && !gone {
+		var s secrets
+		if json.Unmarshal(kv.Value, &s) == nil {
+			o.Secrets(s.list())
+		}
+		return c, false
+	}
+	kind, name, ok := strings.Cut(rest, "/")
+	c = failover.Change{Key: failover.Key{Kind: failover.Kind(kind), Name: name}, Revision: kv.ModRevision}
+	if !gone {
+		c.Text = append([]byte{}, kv.Value...)
+	}
+	return c, ok
+}
+
+// follow passes changes on and keeps the lease, until something fails.
+func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Lease, revision int64) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	var keeping sync.WaitGroup
+	defer keeping.Wait() // the lease is for one goroutine at a time
+	defer cancel()
+	records := m.Client.Watch(ctx, o.keys.Prefix+schema.OwnershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
+	config := m.Client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
+	kept := make(chan error, 1)
+	keeping.Go(func() { kept <- o.keep(ctx, l) })
+	wanted := make(chan int64, 1)
+	keeping.Go(func() { o.probe(ctx, m, wanted) })
+	look := time.NewTicker(ownershipProbe)
+	defer look.Stop()
+	heard, progressed, behind := time.Now(), false, int64(0)
+	for {
+		select {
+		case err := <-kept:
+			return err
+		case behind = <-wanted:
+		case <-look.C:
+			if time.Since(heard) > ownershipSilence {
+				return o.silent(ctx, m, progressed)
+			}
+		case answer, ok := <-config:
+			if !ok || answer.Err() != nil {
+				return errors.Join(errors.New("the watch has ended"), answer.Err())
+			}
+			for _, e := range answer.Events {
+				if e.Type == mvccpb.DELETE {
+					e.Kv = nil
+				}
+				o.configured(e.Kv)
+			}
+		case answer, ok := <-records:
+			if !ok || answer.Err() != nil {
+				return errors.Join(errors.New("the watch has ended"), answer.Err())
+			}
+			if len(answer.Events) > 0 || answer.Header.Revision >= behind {
+				heard = time.Now()
+			}
+			progressed = progressed || answer.IsProgressNotify()
+			if o.proxied && progressed {
+				o.proxied = false
+				o.Report(nil)
+			}
+			o.told.follow(answer)
+			var changes []failover.Change
+			for _, e := range answer.Events {
+				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {
+					changes = append(changes, c)
+				}
+			}
+			o.Tell(changes, answer.Header.Revision, false)
+		}
+	}
+}
+
+// probe asks how far etcd is, as all members agree on it, and then the watches, until ctx ends. If the member that these are on does not
+// answer, the question moves to another one, which ends the watches.
+func (o *Ownership) probe(ctx context.Context, m *client.Member, wanted chan<- int64) {
+	for wake.Sleep(ctx, ownershipProbe) {
+		revision, err := o.agreed(ctx)
+		if err != nil {
+			continue // silence is what counts
+		}
+		select {
+		case wanted <- revision:
+		case <-ctx.Done():
+			return
+		}
+		_ = m.Client.RequestProgress(ctx)
+	}
+}
+
+// agreed returns etcd's revision, as all members agree on it.
+func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipProbe)
+	defer cancel()
+	err = o.watched.Do(ctx, func(ctx context.Context, m *client.Member) error {
+		answer, err := etcdserverpb.NewKVClient(m.Conn()).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(o.keys.NodeConfig(o.node)), CountOnly: true})
+		revision = answer.GetHeader().GetRevision()
+		return err
+	})
+	return revision, err
+}
+
+// silent says why etcd tells nothing. A gRPC proxy answers questions, and requests for progress never.
+func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed bool) error {
+	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
+	defer cancel()
+	if _, err := m.Client.Get(ctx, o.keys.NodeConfig(o.node), clientv3.WithCountOnly()); err == nil && !progressed {
+		o.proxied = true
+		return fmt.Errorf("etcd at %s answers, but not how far its watches have come, as its gRPC proxies do not: name etcd's members as endpoints",
+			strings.Join(o.client.Config.Endpoints, ", "))
+	}
+	o.watched.Leave(m)
+	return errors.New("etcd is silent")
+}
+
+// keep renews the lease, and writes what has changed of the member.
+func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
+	renew := time.NewTicker(ownershipTTL / 5)
+	defer renew.Stop()
+	failures := 0
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-o.wake:
+			if err = o.putMember(ctx, l); err != nil {
+				o.wake.Send() // again
+			}
+		case <-renew.C:
+			bounded, cancel := context.WithTimeout(ctx, ownershipTTL/5)
+			err = l.Alive(bounded)
+			cancel()
+		}
+		if failures++; err == nil {
+			failures = 0
+		} else if failures == 3 || !client.Late(err) {
+			return fmt.Errorf("renewing the registration: %w", err)
+		}
+	}
+}
+
+// Write carries a transaction out, once.
+func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outcome, int64, error) {
+	if !o.ready.Load() {
+		return failover.Unsent, 0, errors.New("there is no connection to etcd")
+	}
+	request := &etcdserverpb.TxnRequest{}
+	for _, c := range w.If {
+		request.Compare = append(request.Compare, client.Unchanged(o.keys.Ownership(c.Key), c.Revision))
+	}
+	for _, k := range w.Delete {
+		request.Success = append(request.Success, client.Remove(o.keys.Ownership(k)))
+	}
+	for _, p := range w.Put {
+		request.Success = append(request.Success, client.Put(o.keys.Ownership(p.Key), p.Text, 0))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
+	defer cancel()
+	answer, repeated, err := o.client.TransactRepeated(ctx, o.keys.Prefix+schema.OwnershipFolder, request)
+	switch never := (client.Unsent{}); {
+	case errors.As(err, &never):
+		return failover.Unsent, 0, o.denied(err)
+	case err != nil && (client.Forbidden(err) && !repeated || client.Full(err) && o.holds(ctx, request.Compare)):
+		return failover.Unsent, 0, o.denied(err)
+	case err != nil:
+		return failover.Unknown, 0, client.Plain(client.Unwrapped(err))
+	case !answer.Succeeded && repeated:
+		return failover.Unknown, 0, errors.New("etcd has refused the repetition of a write that it may have carried out")
+	case !answer.Succeeded:
+		return failover.Refused, 0, nil
+	}
+	return failover.Done, answer.Header.Revision, nil
+}
+
+// holds reports whether conditions hold. A transaction that etcd refused as full has then not been carried out: etcd gives the same answer
+// to the one that fills it, which is.
+func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compare) bool {
+	key := o.keys.NodeConfig(o.node) // without any, a member answers what it knows
+	look := []*etcdserverpb.RequestOp{client.Read(&etcdserverpb.RangeRequest{Key: []byte(key)})}
+	_, ok, err := o.client.Commit(ctx, key, conditions, look)
+	return err == nil && ok
+}
+
+// secrets is what ownership/key says.
+type secrets struct {
+	Key      []byte `json:"key"`
+	Previous []byte `json:"previous,omitempty"`
+}
+
+func (s secrets) list() (all [][]byte) {
+	for _, k := range [][]byte{s.Key, s.Previous} {
+		if len(k) > 0 {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+func newSecret() []byte {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // it never fails
+	return b
+}

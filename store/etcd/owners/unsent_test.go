@@ -1,0 +1,36 @@
+package owners
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"context"
+
+	"vipd/balancer/failover"
+	"vipd/store/etcd/client"
+)
+
+// TestWriteOfOwnershipIsUnsent lets a transaction wait for a member of etcd that never answers. It waits no longer than it may, and is
+// known not to have been sent.
+func TestWriteOfOwnershipIsUnsent(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // which accepts no connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	o, err := NewOwnership(client.Config{Endpoints: []string{"http://" + ln.Addr().String()}, Prefix: "/vipd"}, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.ready.Store(true)
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // as somebody else does
+	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
+		t.Errorf("got %v, %v", outcome, err)
+	}
+}

@@ -1,0 +1,270 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/balancer/failover"
+)
+
+// Keys are the names under one prefix.
+type Keys struct{ Prefix string }
+
+// NewKeys returns the names under prefix, such as /vipd.
+func NewKeys(prefix string) (Keys, error) {
+	prefix = strings.TrimRight(prefix, "/")
+	if prefix == "" || !printable(prefix) {
+		return Keys{}, fmt.Errorf(`the prefix %q is not possible: write a path such as "/vipd"`, prefix)
+	}
+	return Keys{prefix}, nil
+}
+
+// The folders below the prefix.
+const (
+	ServiceFolder   = "/services/"
+	EndpointFolder  = "/endpoints/"
+	OverrideFolder  = "/overrides/"
+	VIPFolder       = "/vips/"
+	PoolFolder      = "/pools/"
+	NodeFolder      = "/nodes/"
+	HistoryFolder   = "/history/"
+	HealthFolder    = "/health/"
+	HostFolder      = "/hosts/"
+	ClaimFolder     = "/claims/"
+	OwnershipFolder = "/ownership/"
+	PolicyFolder    = OwnershipFolder + "policy/"
+)
+
+// The keys of a node, in its folder.
+const (
+	ConfigName = "config"
+	LiveName   = "live"
+	StatusName = "status"
+)
+
+// Service returns the key of a service.
+func (k Keys) Service(name balancer.Name) string { return k.Prefix + ServiceFolder + string(name) }
+
+// Endpoint returns the key of an endpoint that is published apart from its service.
+func (k Keys) Endpoint(id balancer.EndpointID) string {
+	return k.Prefix + EndpointFolder + string(id.Service) + "/" + id.ID
+}
+
+// Override returns the key of what is said by hand of a target.
+func (k Keys) Override(t balancer.Target) string {
+	return k.Prefix + OverrideFolder + string(t.Service) + "/" + t.Address()
+}
+
+// VIP returns the key of an allocated address.
+func (k Keys) VIP(a netip.Addr) string { return k.Prefix + VIPFolder + a.String() }
+
+// Policy returns the key of the settings of an address.
+func (k Keys) Policy(a netip.Addr) string { return k.Prefix + PolicyFolder + a.String() }
+
+// Pool returns the key of a pool of addresses.
+func (k Keys) Pool(name string) string { return k.Prefix + PoolFolder + name }
+
+// NodeConfig returns the key of what a node is told.
+func (k Keys) NodeConfig(node string) string { return k.nodeKey(node, ConfigName) }
+
+// NodeLive returns the key that is there while the node is.
+func (k Keys) NodeLive(node string) string { return k.nodeKey(node, LiveName) }
+
+// NodeStatus returns the key in which a node says how it is.
+func (k Keys) NodeStatus(node string) string { return k.nodeKey(node, StatusName) }
+
+// Host returns the key in which a node publishes its addresses.
+func (k Keys) Host(node string) string { return k.Prefix + HostFolder + node }
+
+func (k Keys) nodeKey(node, key string) string { return k.Prefix + NodeFolder + node + "/" + key }
+
+// HealthLive returns the key that is there while the node takes part in the fleet's health checks.
+func (k Keys) HealthLive(node string) string { return k.HealthOf(node) + LiveName }
+
+// HealthOf is the folder of all that a node says of health checks.
+func (k Keys) HealthOf(node string) string { return k.Prefix + HealthFolder + node + "/" }
+
+// Health returns the key of what a node has found of a target.
+func (k Keys) Health(node string, t balancer.Target) string {
+	return k.HealthOf(node) + string(t.Service) + "/" + t.Address()
+}
+
+// Ownership returns the key of a record of who owns which VIP.
+func (k Keys) Ownership(of failover.Key) string {
+	return k.Prefix + OwnershipFolder + string(of.Kind) + "/" + of.Name
+}
+
+// Secrets returns the key of the keys of heartbeats.
+func (k Keys) Secrets() string { return k.Prefix + OwnershipFolder + "key" }
+
+// EndpointsOf returns the folder of the endpoints of a service.
+func (k Keys) EndpointsOf(name balancer.Name) string {
+	return k.Prefix + EndpointFolder + string(name) + "/"
+}
+
+// OverridesOf returns the folder of the overrides of a service.
+func (k Keys) OverridesOf(name balancer.Name) string {
+	return k.Prefix + OverrideFolder + string(name) + "/"
+}
+
+// HistoryOf returns the folder of the last texts of a service.
+func (k Keys) HistoryOf(name balancer.Name) string {
+	return k.Prefix + HistoryFolder + string(name) + "/"
+}
+
+// History returns the key of a text in the history of a service.
+func (k Keys) History(name balancer.Name, n int) string { return k.HistoryOf(name) + strconv.Itoa(n) }
+
+// Kind is what a key is about.
+type kind int
+
+const (
+	unknownKind kind = iota
+	ServiceKind
+	EndpointKind
+	OverrideKind
+	VIPKind
+	NodeConfigKind
+	PolicyKind
+	PoolKind
+	HostKind
+)
+
+// Subject is what a key names.
+type Subject struct {
+	Kind kind
+	// Of is the service; "" where the key names none.
+	Of     balancer.Name
+	ID     balancer.EndpointID
+	Target balancer.Target
+	VIP    netip.Addr
+	Node   string
+	OfPool balancer.Name
+}
+
+// longestID is how long the ID of an endpoint or the name of a node may be, in bytes.
+const longestID = 253
+
+// Parse reads a key of those that a Source follows. With an error, the subject has the service as far as that can be
+// told.
+func (k Keys) Parse(key string) (Subject, error) {
+	rest, _ := strings.CutPrefix(key, k.Prefix)
+	folder, rest, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	switch "/" + folder + "/" {
+	case VIPFolder:
+		return ParseVIP(rest)
+	case OwnershipFolder:
+		s, err := ParseVIP(strings.TrimPrefix(rest, "policy/"))
+		s.Kind = PolicyKind
+		return s, err
+	case PoolFolder:
+		s := Subject{Kind: PoolKind, OfPool: balancer.Name(rest)}
+		if !s.OfPool.Valid() {
+			return Subject{}, fmt.Errorf("%s names no pool: names are DNS labels of a-z, 0-9 and -", Quote(key))
+		}
+		return s, nil
+	case NodeFolder:
+		return parseNode(key, rest)
+	case HostFolder:
+		return Subject{Kind: HostKind, Node: rest}, CheckNode(rest)
+	}
+	return k.parseOfService(key, folder, rest)
+}
+
+// parseOfService reads a key that names a service behind its folder.
+func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
+	name, id, deeper := strings.Cut(rest, "/")
+	s := Subject{Of: balancer.Name(name)}
+	if !s.Of.Valid() {
+		s.Of = ""
+		return s, fmt.Errorf("%s names no service: names are DNS labels of a-z, 0-9 and -", Quote(key))
+	}
+	switch "/" + folder + "/" {
+	case ServiceFolder:
+		if deeper {
+			return s, fmt.Errorf("%s is not the key of a service: nothing is below %s", Quote(key), k.Service(s.Of))
+		}
+		s.Kind = ServiceKind
+	case EndpointFolder:
+		if err := CheckID(id); err != nil {
+			return s, err
+		}
+		s.Kind, s.ID = EndpointKind, balancer.EndpointID{Service: s.Of, ID: id}
+	case OverrideFolder:
+		t, err := balancer.ParseTarget(s.Of, id)
+		if err != nil {
+			return s, err
+		}
+		if t.Address() != id {
+			return s, fmt.Errorf("the address %q must be written as %q here: only one key may be about an endpoint", id, t.Address())
+		}
+		s.Kind, s.Target = OverrideKind, t
+	}
+	return s, nil
+}
+
+// ParseVIP reads the name of a key of an address.
+func ParseVIP(address string) (Subject, error) {
+	a, err := decode.ParseAddr(address)
+	switch {
+	case err != nil:
+		return Subject{}, err
+	case a.String() != address:
+		return Subject{}, fmt.Errorf("the address %s must be written as %q here: only one key may be about an address", Quote(address), a)
+	}
+	return Subject{Kind: VIPKind, VIP: a}, nil
+}
+
+func parseNode(key, rest string) (Subject, error) {
+	node, name, _ := strings.Cut(rest, "/")
+	if err := CheckNode(node); err != nil {
+		return Subject{}, err
+	}
+	if name != ConfigName {
+		return Subject{}, fmt.Errorf("%s is not the configuration of a node", Quote(key))
+	}
+	return Subject{Kind: NodeConfigKind, Node: node}, nil
+}
+
+// CheckID says what is wrong with the ID of an endpoint; nil means nothing.
+func CheckID(id string) error {
+	return checkPart(id, "an endpoint needs an ID: endpoints/SERVICE/ID", "ID", "an endpoint")
+}
+
+// CheckNode says what is wrong with the name of a node; nil means nothing.
+func CheckNode(name string) error {
+	return checkPart(name, "a node needs a name", "name", "a node")
+}
+
+// checkPart says what is wrong with a part of a key, which is what (ID, name) of something.
+func checkPart(text, missing, what, of string) error {
+	switch {
+	case text == "":
+		return errors.New(missing)
+	case len(text) > longestID:
+		return fmt.Errorf("the %s of %s has at most %d bytes; this one has %d", what, of, longestID, len(text))
+	case strings.Contains(text, "/") || !printable(text):
+		return fmt.Errorf("the %s %s of %s is not possible: it has no /, no spaces and only characters that print", what, Quote(text), of)
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
+}
+
+// Quote writes foreign text, in bounds.
+func Quote(text string) string {
+	const most = 120
+	if len(text) > most {
+		return strconv.Quote(text[:most]) + "..."
+	}
+	return strconv.Quote(text)
+}

@@ -1,0 +1,153 @@
+package watch
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+)
+
+const (
+	cacheName    = "etcd.state"
+	cacheVersion = 1
+)
+
+// cacheHead is the first line of the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
+type cacheHead struct {
+	Version  int       `json:"version"`
+	Prefix   string    `json:"prefix"`
+	Revision int64     `json:"revision"`
+	Cluster  uint64    `json:"cluster,omitempty"`
+	Saved    time.Time `json:"saved"`
+	Keys     int       `json:"keys"`
+}
+
+// cachedKey is a key with its last good value.
+type cachedKey struct {
+	Key      string `json:"key"`
+	Text     string `json:"text"`
+	Created  int64  `json:"created"`
+	Modified int64  `json:"modified"`
+	Lease    int64  `json:"lease,omitempty"`
+	// Kept: it had vanished with its lease, and stayed in use.
+	Kept bool `json:"kept,omitempty"`
+}
+
+// load fills the state with what the file holds.
+func (w *watching) load() {
+	err := w.file.Load(func(text []byte) error {
+		head, keys, err := parseCache(text)
+		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.Prefix { // else it is of another fleet
+			w.restore(head, keys)
+			w.loaded, w.kept = true, w.state
+		}
+		return err
+	})
+	if err != nil {
+		w.options.Log.Error("the last good state of etcd can't be read", "err", err)
+	}
+}
+
+func (w *watching) restore(head cacheHead, keys []cachedKey) {
+	now := w.timing.Now()
+	services := map[balancer.Name]bool{}
+	for _, k := range keys {
+		if !slices.ContainsFunc(w.scopes, func(s client.Scope) bool { return s.Holds(k.Key) }) {
+			continue // this node had another name
+		}
+		r := w.reader.make(k.Key, value{[]byte(k.Text), k.Created, k.Modified, k.Lease}, nil)
+		if !r.good() {
+			continue // a newer version wrote it
+		}
+		if k.Kept {
+			w.state.restoreDeparted(r, now)
+		} else {
+			w.state.put(r, now)
+		}
+		services[r.Of] = true
+	}
+	w.state.revision, w.state.cluster = head.Revision, head.Cluster
+	for name := range services {
+		w.state.settle(name, now)
+	}
+}
+
+func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
+	end := bytes.LastIndexByte(bytes.TrimSuffix(text, []byte("\n")), '\n') + 1
+	sum := sha256.Sum256(text[:end])
+	if want := bytes.TrimSpace(text[end:]); !bytes.Equal(want, []byte(hex.EncodeToString(sum[:]))) {
+		return head, nil, errors.New("its checksum is wrong: it was cut short or edited")
+	}
+	d := json.NewDecoder(bytes.NewReader(text[:end]))
+	if err := d.Decode(&head); err != nil {
+		return head, nil, err
+	}
+	if head.Version != cacheVersion {
+		return head, nil, fmt.Errorf("it has version %d; this program reads %d", head.Version, cacheVersion)
+	}
+	for d.More() {
+		var k cachedKey
+		if err := d.Decode(&k); err != nil {
+			return head, nil, err
+		}
+		keys = append(keys, k)
+	}
+	return head, keys, nil
+}
+
+// save has the state kept, if that is not done.
+func (w *watching) save() {
+	if s := w.shown(); s.revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
+		kept := *s
+		w.kept = kept
+		w.file.Keep(func(to *bufio.Writer) error { return encodeCache(to, kept) })
+	}
+}
+
+func encodeCache(buffer *bufio.Writer, s state) error {
+	sum := sha256.New()
+	write := func(line any) error {
+		text, err := json.Marshal(line)
+		if err != nil {
+			return err
+		}
+		text = append(text, '\n')
+		_, _ = sum.Write(text) // a hash takes everything
+		_, err = buffer.Write(text)
+		return err
+	}
+	head := cacheHead{Version: cacheVersion, Prefix: s.keys.Prefix, Revision: s.revision, Cluster: s.cluster, Saved: time.Now().UTC(), Keys: s.records.Len()}
+	if err := write(head); err != nil {
+		return err
+	}
+	line := func(r *record, kept bool) error {
+		if !r.good() {
+			return nil
+		}
+		return write(cachedKey{r.key, string(r.last.text), r.last.created, r.last.modified, r.last.lease, kept})
+	}
+	for _, r := range s.records.All() {
+		if err := line(r, false); err != nil {
+			return err
+		}
+	}
+	for _, d := range s.departed.All() {
+		if !d.kept {
+			continue
+		}
+		if err := line(d.record, true); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(buffer, hex.EncodeToString(sum.Sum(nil)))
+	return nil // atomicfile finds the writer's errors
+}

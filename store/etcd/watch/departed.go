@@ -1,0 +1,227 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+)
+
+const (
+	// together is how far apart endpoints may vanish that vanish together: leases that are no longer renewed end in the
+	// order in which they were renewed last.
+	together = 30 * time.Second
+	// comeback is how long those that are kept stay once the first of a service has come back.
+	comeback = 30 * time.Second
+)
+
+// departure is what is known of an endpoint that vanished with its lease.
+type departure struct {
+	*record
+	// at is when that was seen.
+	at time.Time
+	// kept: it stays in use nevertheless, until the time that is set once others are back.
+	kept  bool
+	until time.Time
+}
+
+// absence is what was found of all endpoints of a service that vanished: they are looked at again only where that changes.
+type absence struct {
+	// kept is how many of them are.
+	kept int
+	// own: the service needs none of them, as it has endpoints of its own or is gone. empty: no other is registered.
+	own, empty bool
+	// due is when they are to be looked at, zero means at no time.
+	due time.Time
+}
+
+// depart remembers an endpoint that was removed, if it may have vanished with its lease rather than on purpose.
+func (s *state) depart(key rawKey, r *record, now time.Time) {
+	if e, _ := r.says.(*balancer.Endpoint); e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
+		s.departed = s.departed.Set(key, &departure{record: r, at: now})
+		a := s.absences.At(r.Of)
+		if a.own || a.empty {
+			a.due = now
+		} else if a.due.IsZero() {
+			a.due = now.Add(together)
+		}
+		s.absences = s.absences.Set(r.Of, a)
+	}
+}
+
+// restoreDeparted takes in an endpoint that was kept before a restart.
+func (s *state) restoreDeparted(r *record, now time.Time) {
+	key, a := rawKey(r.key), s.absences.At(r.Of)
+	s.departed = s.departed.Set(key, &departure{record: r, at: now, kept: true})
+	s.unsure = s.unsure.Set(key, true)
+	a.kept, a.due = a.kept+1, now
+	s.absences = s.absences.Set(r.Of, a)
+}
+
+// keepDeparted keeps endpoints of a service in use that vanished together, where nothing else is left, or ends that.
+func (s *state) keepDeparted(name balancer.Name, now time.Time) {
+	folder := s.keys.EndpointsOf(name)
+	a, some := s.absences.Get(name)
+	if some {
+		service := s.services.At(name)
+		own, empty := service == nil || len(service.Endpoints) > 0, s.counts.At(rawKey(folder)) == 0
+		if own != a.own || empty != a.empty || !a.due.IsZero() && !now.Before(a.due) {
+			a = s.lookAtDeparted(name, absence{own: own, empty: empty}, now)
+		}
+	}
+	text := fmt.Sprintf("the leases of its last endpoints have ended: %d stay in use until one is registered again", a.kept)
+	if a.kept == 1 {
+		text = "the lease of its last endpoint has ended: it stays in use until one is registered again"
+	}
+	s.trouble(rawKey(folder+"\x00kept"), notice(a.kept > 0, balancer.SeverityWarning, name, folder, text))
+}
+
+// lookAtDeparted decides about each endpoint of a service that vanished, and returns what comes of it.
+func (s *state) lookAtDeparted(name balancer.Name, a absence, now time.Time) absence {
+	left := 0
+	for key, d := range below(s.departed, s.keys.EndpointsOf(name)) {
+		next := *d
+		switch {
+		case a.own:
+			next.kept, next.at = false, time.Time{}
+		case a.empty:
+			next.kept, next.until = d.kept || now.Sub(d.at) <= together, time.Time{}
+		case d.kept && d.until.IsZero():
+			next.until = now.Add(comeback)
+		case d.kept:
+			next.kept = now.Before(d.until)
+		}
+		switch {
+		case next.kept:
+			a.kept++
+			a.due = next.until
+			s.use(d.record, now)
+			if !d.kept {
+				s.unsure = s.unsure.Set(key, true)
+			}
+			if next != *d {
+				s.departed = s.departed.Set(key, &next)
+			}
+		case d.kept || now.Sub(next.at) > together:
+			s.forget(key)
+			continue
+		}
+		left++
+	}
+	if left == 0 {
+		s.absences = s.absences.Delete(name)
+		return absence{}
+	}
+	if left > a.kept && a.due.IsZero() {
+		a.due = now.Add(together)
+	}
+	s.absences = s.absences.Set(name, a)
+	return a
+}
+
+// forget gives up an endpoint that vanished.
+func (s *state) forget(key rawKey) {
+	if d := s.returned(key); d != nil {
+		s.disuse(d.record)
+	}
+}
+
+// returned takes an endpoint off those that vanished, and returns what was known of it; nil means that it was not among them.
+func (s *state) returned(key rawKey) *departure {
+	d := s.departed.At(key)
+	if d == nil {
+		return nil
+	}
+	s.departed, s.unsure = s.departed.Delete(key), s.unsure.Delete(key)
+	if d.kept {
+		a := s.absences.At(d.Of)
+		a.kept--
+		s.absences = s.absences.Set(d.Of, a)
+	}
+	return d
+}
+
+// mostAsked is how many leases are asked for on one connection: what was deleted on purpose is not to wait for all others.
+const mostAsked = 500
+
+// ask returns the leases of some kept endpoints of which it is not known whether they have really ended, and notes that they are
+// asked for.
+func (s *state) ask() (leases []leaseNews) {
+	for key := range s.unsure.Keys() {
+		if len(leases) == mostAsked {
+			break
+		}
+		leases = append(leases, leaseNews{key: key, lease: s.departed.At(key).now.lease})
+		s.unsure = s.unsure.Delete(key)
+	}
+	return leases
+}
+
+// answer takes in what etcd says of a lease. Endpoints that were deleted while their lease lived are gone on purpose.
+func (s *state) answer(news leaseNews) {
+	d, ok := s.departed.Get(news.key)
+	if !ok || d.now.lease != news.lease {
+		return
+	}
+	switch news.LeaseAnswer {
+	case client.LeaseLives:
+		s.forget(news.key)
+	case client.LeaseUnknown:
+		if d.kept {
+			s.unsure = s.unsure.Set(news.key, true)
+		}
+	}
+}
+
+// question asks about the leases of endpoints that are kept, unless some are being asked for.
+func (w *watching) question(ctx context.Context) {
+	if !w.connected || w.asking {
+		return
+	}
+	leases := w.state.ask()
+	if leases == nil {
+		return
+	}
+	w.asking = true
+	w.running.Go(func() {
+		ids := make([]int64, len(leases))
+		for i := range leases {
+			ids[i] = leases[i].lease
+		}
+		for i, answer := range w.link.AskLeases(ctx, ids) {
+			leases[i].LeaseAnswer = answer
+		}
+		w.answers <- leases // there is room: one is asked at a time
+	})
+}
+
+// answered takes in what etcd says of leases.
+func (w *watching) answered(leases []leaseNews) {
+	services := map[balancer.Name]bool{}
+	for _, news := range leases {
+		if news.LeaseAnswer == client.LeaseUnknown {
+			w.unknown = append(w.unknown, news)
+			continue
+		}
+		w.answer(news)
+		services[w.serviceOf(news.key)] = true
+	}
+	w.settle(services)
+}
+
+// askAgain has the leases asked for once more that etcd could not say anything of.
+func (w *watching) askAgain() {
+	for _, news := range w.unknown {
+		w.answer(news)
+	}
+	w.unknown = nil
+}
+
+func (w *watching) answer(news leaseNews) {
+	w.state.answer(news)
+	if w.reading != nil {
+		w.reading.answer(news)
+	}
+}

@@ -1,0 +1,90 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/store/etcd/schema"
+)
+
+// holding is an address that a service holds.
+type holding struct {
+	of      balancer.Name
+	created int64
+	VIP     netip.Addr
+}
+
+// Compare orders by service, the oldest first.
+func (h holding) Compare(other holding) int {
+	return cmp.Or(h.of.Compare(other.of), cmp.Compare(h.created, other.created), h.VIP.Compare(other.VIP))
+}
+
+// holdings yields what a service holds, the oldest first.
+func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
+	return s.held.While(holding{of: name}, func(h holding) bool { return h.of == name })
+}
+
+// hold notes that the address of a record is held by its holder, or no longer is.
+func (s *state) hold(r *record, held bool) {
+	holder, _ := r.says.(balancer.Name)
+	h := holding{holder, r.last.created, r.VIP}
+	if held {
+		s.held = s.held.Set(h, true)
+	} else {
+		s.held = s.held.Delete(h)
+	}
+	if _, service := s.serviceOf(holder); service != nil {
+		s.services = s.services.Set(holder, s.allocated(service))
+	}
+}
+
+// serviceOf returns the record of a service, and what that says; nil where there is none.
+func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
+	r := s.records.At(rawKey(s.keys.Service(name)))
+	if r == nil {
+		return nil, nil
+	}
+	service, _ := r.says.(*balancer.Service)
+	return r, service
+}
+
+// allocated returns the service with the addresses that it holds, as many as it asks for.
+func (s *state) allocated(service *balancer.Service) *balancer.Service {
+	var vips []netip.Addr
+	most := min(len(service.Pools), schema.MaxAllocated)
+	for h := range s.holdings(service.Name) {
+		if len(vips) == most {
+			break
+		}
+		vips = append(vips, h.VIP)
+	}
+	if vips == nil {
+		return service
+	}
+	joined := *service
+	joined.Allocated = vips
+	return &joined
+}
+
+// surplus tells of addresses that are held for nothing. Of a service whose text can't be read that is not known.
+func (s *state) surplus(name balancer.Name) {
+	made := rawKey(s.keys.Prefix + schema.VIPFolder + "\x00surplus/" + string(name))
+	r, service := s.serviceOf(name)
+	asked, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
+	if service != nil {
+		asked = min(len(service.Pools), schema.MaxAllocated)
+		text = "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
+	}
+	if r == nil || r.current() {
+		for h := range s.holdings(name) {
+			if asked--; asked < 0 {
+				s.trouble(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(h.VIP), fmt.Sprintf(text, name)))
+				return
+			}
+		}
+	}
+	s.trouble(made, &record{})
+}

@@ -1,0 +1,158 @@
+package watch
+
+import (
+	"bytes"
+	"cmp"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/schema"
+)
+
+// rawKey is a key as etcd has it.
+type rawKey string
+
+// Compare orders keys as etcd does.
+func (k rawKey) Compare(other rawKey) int { return cmp.Compare(k, other) }
+
+// value is what a key held at one revision.
+type value struct {
+	text                     []byte
+	created, modified, lease int64
+}
+
+// record is what is known of one key. It never changes.
+type record struct {
+	schema.Subject
+	key string
+	// now is what etcd holds. The text is nil where it is too long.
+	now value
+	// last is the last good value, and says what it says, as decodeValue returns it; none where there was no good one.
+	last value
+	says any
+	// problems are those of now.
+	problems []balancer.Problem
+}
+
+// current reports whether what the record says is what etcd holds.
+func (r *record) current() bool { return r.good() && r.last.modified == r.now.modified }
+
+// good reports whether there is a good value.
+func (r *record) good() bool { return r.says != nil }
+
+// reader makes records.
+type reader struct {
+	keys     schema.Keys
+	defaults map[string]any
+}
+
+// record reads a key, given what was known of it, or nil.
+func (r *reader) record(kv *mvccpb.KeyValue, old *record) *record {
+	v := value{kv.Value, kv.CreateRevision, kv.ModRevision, kv.Lease}
+	if old != nil && old.now.same(v) {
+		return old
+	}
+	return r.make(string(kv.Key), v, old)
+}
+
+func (v value) same(w value) bool {
+	return v.created == w.created && v.modified == w.modified && v.lease == w.lease && v.text != nil && bytes.Equal(v.text, w.text)
+}
+
+// make reads the value v of a key.
+func (r *reader) make(key string, v value, old *record) *record {
+	next := &record{key: key, now: v}
+	origin := balancer.Origin{Key: key, Revision: v.modified, Created: v.created}
+	subject, err := r.keys.Parse(key)
+	next.Subject = subject
+	if err != nil {
+		if len(key) > longestProblem || strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			origin.Key = schema.Quote(key)
+		}
+		next.problems = schema.Problem(subject.Of, origin, err.Error())
+		next.now.text = nil
+		return next
+	}
+	next.says, next.problems = schema.DecodeValue(subject, v.text, origin, r.defaults)
+	next.problems = bounded(next.problems)
+	if len(v.text) > subject.Longest() {
+		next.now.text = nil
+	}
+	switch {
+	case next.good():
+		next.last = next.now
+		next.keep(old)
+	case old != nil:
+		next.last, next.says = old.last, old.says
+	}
+	if next.Kind == schema.VIPKind {
+		next.Of, _ = next.says.(balancer.Name) // the key of an address does not say whose it is
+	}
+	return next
+}
+
+// A problem goes into every status and metric: what a stranger wrote in place of a name must not fill them.
+const (
+	longestProblem = 500
+	mostOfKey      = 100
+)
+
+// bounded is the first problems of a key, their texts cut short.
+func bounded(all []balancer.Problem) []balancer.Problem {
+	all = slices.Clone(all[:min(len(all), mostOfKey)])
+	for i := range all {
+		for _, text := range []*string{&all[i].Field, &all[i].Text} {
+			if len(*text) > longestProblem {
+				*text = strings.ToValidUTF8((*text)[:longestProblem], "") + "..."
+			}
+		}
+	}
+	return all
+}
+
+// keep takes the pointer of old where it says the same.
+func (r *record) keep(old *record) {
+	if old != nil && reflect.DeepEqual(r.says, old.says) {
+		r.says = old.says
+	}
+}
+
+// again reads what the record was made of once more, after the defaults have changed.
+func (r *reader) again(old *record) *record {
+	if old.now.text == nil {
+		return old
+	}
+	next := r.make(old.key, old.now, nil)
+	if !next.good() && old.good() {
+		good := r.make(old.key, old.last, nil)
+		next.last, next.says = good.last, good.says
+		if !good.good() {
+			next.last, next.says = old.last, old.says
+		}
+	}
+	next.keep(old)
+	return next
+}
+
+// records reads many keys at once, on all processors: decoding is what the first state costs most.
+func (r *reader) records(kvs []*mvccpb.KeyValue, old func(string) *record) []*record {
+	out := make([]*record, len(kvs))
+	workers := min(runtime.GOMAXPROCS(0), 1+len(kvs)/100)
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			for i := w; i < len(kvs); i += workers {
+				out[i] = r.record(kvs[i], old(string(kvs[i].Key)))
+			}
+		})
+	}
+	running.Wait()
+	return out
+}

@@ -1,0 +1,37 @@
+package watch
+
+import (
+	"testing"
+	"time"
+
+	"vipd/store"
+	"vipd/store/etcd/client"
+)
+
+// TestRefillAway: while etcd is away, the end of a refill is nothing to wake up for, again and again; it is when etcd is
+// back.
+func TestRefillAway(t *testing.T) {
+	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, revision: 7}, everTold: true}
+	now := s.timing.Now()
+	ended := now.Add(-time.Hour)
+	w.wiped = &wiped{state: state{keys: s.keys, revision: 5}, first: ended, last: ended}
+	w.awaySince = ended
+	w.tell()
+	if due := w.due(); !due.After(now) {
+		t.Errorf("with etcd away it is due again %s after it was looked at", due.Sub(now))
+	}
+	if w.wiped == nil {
+		t.Error("what was held is given up while etcd is away")
+	}
+	w.connected = true
+	if due := w.due(); due.After(now) {
+		t.Errorf("with etcd back it is due only in %s", due.Sub(now))
+	}
+	if w.tell(); w.wiped != nil {
+		t.Error("what was held is held for ever")
+	}
+}

@@ -1,0 +1,384 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+	"vipd/store/statedir"
+)
+
+// Options say what a Source follows.
+type Options struct {
+	client.Config
+	// StateDir is the folder that the last good state is kept in; nil means it is not kept.
+	StateDir *statedir.Dir
+	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults exchanges them.
+	Defaults map[string]any
+	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "" means none is.
+	Node string
+	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
+	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block.
+	Configured func(schema.NodeConfig)
+	// Connection hears when etcd is followed, with its revision, and, with the reason, when it is lost. It is called by the
+	// goroutine of Watch, and must not block.
+	Connection func(revision int64, err error)
+	// Log hears what is wrong with what is kept.
+	Log *slog.Logger
+	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
+	// Default 2s.
+	Patience time.Duration
+	// Timing has the intervals of the connection. If nil, they are the usual ones.
+	Timing *client.Timing
+}
+
+const (
+	defaultPatience = 2 * time.Second
+	// quiet is how long nothing may come before what came is published, at most longest after the first of it.
+	quiet   = 10 * time.Millisecond
+	longest = 50 * time.Millisecond
+	// tick is how often what passes with time is looked at.
+	tick = 5 * time.Second
+)
+
+// Source follows services in etcd. It implements store.Source.
+type Source struct {
+	options  Options
+	keys     schema.Keys
+	file     *statedir.File
+	timing   client.Timing
+	defaults chan map[string]any
+
+	running sync.Mutex // held while Watch runs
+	mu      sync.Mutex // guards seen
+	seen    Position
+}
+
+var _ store.Source = (*Source)(nil)
+
+// Position is how far a Source has come.
+type Position struct {
+	// Published is the revision of the last snapshot, Seen the last revision that it is complete for: what changed
+	// since Published made no difference to it.
+	Published, Seen int64
+}
+
+// New returns a source, which connects when Watch runs. The error is one of the options.
+func New(o Options) (*Source, error) {
+	if err := o.Check(); err != nil {
+		return nil, fmt.Errorf("following etcd: %w", err)
+	}
+	if o.Node != "" {
+		if err := schema.CheckNode(o.Node); err != nil {
+			return nil, fmt.Errorf("following etcd: %w", err)
+		}
+	}
+	if o.Configured == nil {
+		o.Configured = func(schema.NodeConfig) {}
+	}
+	if o.Connection == nil {
+		o.Connection = func(int64, error) {}
+	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
+	usual := client.UsualTiming()
+	o.Timing = cmp.Or(o.Timing, &usual)
+	keys, err := schema.NewKeys(o.Prefix)
+	file := o.StateDir.File(cacheName, "the last good state of etcd is not kept", statedir.Large)
+	return &Source{options: o, keys: keys, file: file, timing: *o.Timing, defaults: make(chan map[string]any, 1)}, err
+}
+
+// SetDefaults exchanges the fields of services that don't set them. It does not wait until that is published.
+func (s *Source) SetDefaults(defaults map[string]any) {
+	for {
+		select {
+		case s.defaults <- defaults:
+			return
+		case <-s.defaults: // the ones before were not taken yet
+		}
+	}
+}
+
+// Position returns how far the source has come. vipctl waits for a revision: it is in effect once a snapshot is whose
+// Seen has reached it.
+func (s *Source) Position() Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+// Watch publishes what etcd holds, now and after changes, until ctx ends, and returns nil then. While etcd is away it
+// publishes what it held last, also from before a restart, with Connected false. A first snapshot of revision 0 says
+// that nothing was ever read. The one error is that it runs already.
+func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+	if !s.running.TryLock() {
+		return errors.New("following etcd: Watch runs already")
+	}
+	defer s.running.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	messages := make(chan client.Message, 16)
+	scopes := client.Scopes(s.keys, s.options.Node)
+	l := client.NewLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
+	l.Inspects = true
+	w := &watching{
+		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, awaySince: s.timing.Now(),
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	w.running = &running
+	running.Go(func() { l.Run(ctx) })
+	w.load()
+	w.loop(ctx, messages)
+	w.save()
+	return nil
+}
+
+// watching is one run of Watch. All of it belongs to the goroutine of Watch.
+type watching struct {
+	*Source
+	link    *client.Link
+	scopes  []client.Scope
+	reader  reader
+	publish func(store.Snapshot)
+	running *sync.WaitGroup
+	// answers are those about leases; asking: some are on their way. unknown are what etcd could not say, to be asked again.
+	answers chan []leaseNews
+	asking  bool
+	unknown []leaseNews
+
+	// loaded: the state came from the file. kept is what was last given to the file, or came from it.
+	loaded bool
+	kept   state
+
+	state state
+	// wiped is what is published instead, where etcd was emptied by a wipe; nil means it was not.
+	wiped *wiped
+	// reading is the state that a full reading makes, with the keys that it has met; nil means none is going on.
+	reading *state
+	met     map[rawKey]bool
+
+	// connected: the state is followed. awaySince is since when it is not, err why; told is when that was published.
+	connected bool
+	awaySince time.Time
+	err       error
+	told      time.Time
+	// members are the problems of members of etcd that have failed.
+	members []balancer.Problem
+
+	published   store.Snapshot
+	everTold    bool
+	configured  *schema.NodeConfig // what was told; nil means nothing yet
+	first, last time.Time          // of the changes that are still to be published; zero means none
+}
+
+// leaseNews is the answer to a question about the lease of a key.
+type leaseNews struct {
+	key   rawKey
+	lease int64
+	client.LeaseAnswer
+}
+
+// loop takes in what comes until ctx ends.
+func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(max(0, w.due().Sub(w.timing.Now())))
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-messages:
+			w.take(m)
+			w.save()
+		case defaults := <-w.defaults:
+			w.redefault(defaults)
+		case news := <-w.answers:
+			w.asking = false
+			w.answered(news)
+		case <-ticker.C:
+			w.askAgain()
+			w.pass()
+			w.save()
+		case <-timer.C:
+			w.tell()
+		}
+		w.question(ctx)
+	}
+}
+
+// take handles a message of the link.
+func (w *watching) take(m client.Message) {
+	switch {
+	case m.Begin:
+		next := w.state
+		w.reading, w.met = &next, map[rawKey]bool{}
+	case m.Page != nil:
+		w.takePage(m)
+	case m.End:
+		w.takeAll(m)
+	case m.Events != nil:
+		w.takeEvents(m)
+	case m.Steady:
+		w.takeSteady()
+	case m.Away != nil:
+		w.takeAway(m.Away)
+	case m.Members != nil:
+		if !slices.Equal(w.members, m.Members) {
+			w.members = m.Members
+			w.changed()
+		}
+	}
+}
+
+func (w *watching) takeSteady() {
+	if !w.connected {
+		w.options.Connection(w.state.revision, nil)
+	}
+	w.connected, w.err = true, nil
+	w.changed()
+}
+
+func (w *watching) takeAway(err error) {
+	w.reading, w.met = nil, nil
+	if w.connected {
+		w.options.Connection(w.state.revision, err)
+		w.connected, w.awaySince = false, w.timing.Now()
+	}
+	if w.err == nil || w.timing.Now().Sub(w.told) > w.timing.ErrorPause {
+		w.err = err
+		if !w.published.Connected && w.everTold {
+			w.changed()
+		}
+	}
+}
+
+// takePage takes in a page of a full reading.
+func (w *watching) takePage(m client.Message) {
+	now := w.timing.Now()
+	for _, r := range w.reader.records(m.Page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
+		w.met[rawKey(r.key)] = true
+		w.reading.put(r, now)
+	}
+}
+
+// takeAll ends a full reading: what was not met is gone, unless it may not be read.
+func (w *watching) takeAll(m client.Message) {
+	now := w.timing.Now()
+	services := map[balancer.Name]bool{}
+	for key, r := range w.state.records.All() {
+		denied := func(s client.Scope) bool { return s.Holds(string(key)) }
+		if !w.met[key] && !slices.ContainsFunc(m.Denied, denied) {
+			w.reading.remove(key, now)
+			services[r.Of] = true
+		}
+	}
+	for folder := range w.reading.counts.Keys() {
+		services[w.serviceOf(folder)] = true
+	}
+	for key := range w.reading.departed.Keys() {
+		services[w.serviceOf(key)] = true
+	}
+	for h := range w.reading.held.Keys() {
+		services[h.of] = true
+	}
+	w.reading.deny(w.scopes, m.Denied, w.options.Config)
+	before := w.state
+	w.state = *w.reading
+	w.reading, w.met = nil, nil
+	w.state.revision, w.state.cluster = m.Revision, m.Cluster
+	w.settle(services)
+	w.suspect(&before, m.Another)
+	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
+	w.takeSteady()
+	w.tell()
+}
+
+// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of one.
+func (w *watching) serviceOf(key rawKey) balancer.Name {
+	s, _ := w.keys.Parse(string(key))
+	return s.Of
+}
+
+func (w *watching) takeEvents(m client.Message) {
+	now := w.timing.Now()
+	before := w.state.services
+	services := map[balancer.Name]bool{}
+	for _, e := range m.Events {
+		key := rawKey(e.Kv.Key)
+		old := w.state.records.At(key)
+		if old != nil {
+			services[old.Of] = true
+		}
+		if e.Type == mvccpb.DELETE {
+			w.state.remove(key, now)
+			continue
+		}
+		r := w.reader.record(e.Kv, old)
+		w.state.put(r, now)
+		services[r.Of] = true
+	}
+	w.state.revision = max(w.state.revision, m.Revision)
+	w.settle(services)
+	if w.state.services != before {
+		w.refilled()
+	}
+}
+
+func (w *watching) settle(services map[balancer.Name]bool) {
+	now := w.timing.Now()
+	for name := range services {
+		if name != "" {
+			w.state.settle(name, now)
+		}
+	}
+	w.changed()
+}
+
+// pass does what comes with time.
+func (w *watching) pass() {
+	now, services := w.timing.Now(), map[balancer.Name]bool{}
+	for name, a := range w.state.absences.All() {
+		if !a.due.IsZero() && !now.Before(a.due) {
+			services[name] = true
+		}
+	}
+	if len(services) > 0 {
+		w.settle(services)
+	}
+}
+
+// redefault reads all services again.
+func (w *watching) redefault(defaults map[string]any) {
+	w.reader.defaults = defaults
+	now := w.timing.Now()
+	redo := func(s *state) {
+		for _, r := range s.records.All() {
+			if r.Kind == schema.ServiceKind {
+				s.put(w.reader.again(r), now)
+			}
+		}
+	}
+	redo(&w.state)
+	if w.wiped != nil {
+		redo(&w.wiped.state)
+	}
+	if w.reading != nil {
+		redo(w.reading)
+	}
+	w.changed()
+}

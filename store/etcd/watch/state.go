@@ -1,0 +1,244 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store"
+	"vipd/store/etcd/schema"
+)
+
+// state is what is known of all keys. It is a value: a copy is another version, and costs nothing.
+type state struct {
+	keys    schema.Keys
+	records snap.Map[rawKey, *record]
+	// departed are endpoints that vanished with their leases a moment ago, or that are kept in use since.
+	departed snap.Map[rawKey, *departure]
+	// absences sum them up by service. unsure are those that are kept, and whose leases may live.
+	absences snap.Map[balancer.Name, absence]
+	unsure   snap.Map[rawKey, bool]
+	// troubled are the records with problems, and one made up for each folder that has some as a whole.
+	troubled snap.Map[rawKey, *record]
+	// counts are the numbers of keys in each folder of a service.
+	counts snap.Map[rawKey, int]
+
+	services  snap.Map[balancer.Name, *balancer.Service]
+	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
+	overrides snap.Map[balancer.Target, *balancer.Override]
+	vips      snap.Map[netip.Addr, *balancer.VIP]
+	pools     snap.Map[balancer.Name, *balancer.Pool]
+	nodes     snap.Map[balancer.NodeName, *balancer.Node]
+	// held are the addresses that are allocated, by service.
+	held snap.Map[holding, bool]
+	// config is what this node is told; nil means nothing.
+	config *schema.NodeConfig
+	// revision is that of the last change, cluster whose history that is of; 0 means it is not known.
+	revision int64
+	cluster  uint64
+	// expiry is when the first override lapses, or before; zero means none does.
+	expiry time.Time
+}
+
+// folder is the folder of its service that the record is in; "" for services.
+func (s *state) folder(r *record) string {
+	switch r.Kind {
+	case schema.EndpointKind:
+		return s.keys.EndpointsOf(r.Of)
+	case schema.OverrideKind:
+		return s.keys.OverridesOf(r.Of)
+	}
+	return ""
+}
+
+// put takes a record in, in place of that of the same key.
+func (s *state) put(r *record, now time.Time) {
+	key := rawKey(r.key)
+	old, had := s.records.Get(key)
+	if old == r {
+		return
+	}
+	s.records = s.records.Set(key, r)
+	if folder := rawKey(s.folder(r)); !had && folder != "" {
+		s.counts = s.counts.Set(folder, s.counts.At(folder)+1)
+	}
+	s.returned(key)
+	s.trouble(key, r)
+	if had && old.Kind == schema.VIPKind {
+		s.disuse(old) // it may have been another's
+	}
+	s.use(r, now)
+}
+
+// trouble shows the problems of a record, or that it has none any more.
+func (s *state) trouble(key rawKey, r *record) {
+	if len(r.problems) > 0 {
+		s.troubled = s.troubled.Set(key, r)
+	} else {
+		s.troubled = s.troubled.Delete(key)
+	}
+}
+
+// use publishes what the record says, and disuse takes it back.
+func (s *state) use(r *record, now time.Time) {
+	switch is := r.says.(type) {
+	case *balancer.Service:
+		s.services = s.services.Set(r.Of, s.allocated(is))
+	case *balancer.Endpoint:
+		s.endpoints = s.endpoints.Set(r.ID, is)
+	case *balancer.Override:
+		s.useOverride(r.Target, is, now)
+	case balancer.Name:
+		s.hold(r, true)
+	case *schema.NodeConfig:
+		s.config = is
+	case *balancer.VIP:
+		s.vips = s.vips.Set(r.VIP, is)
+	case *balancer.Pool:
+		s.pools = s.pools.Set(r.OfPool, is)
+	case *balancer.Node:
+		s.nodes = s.nodes.Set(balancer.NodeName(r.Node), is)
+	}
+}
+
+// useOverride publishes what of an override has not lapsed.
+func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
+	if o = o.Lasting(now); o == nil {
+		s.overrides = s.overrides.Delete(target)
+		return
+	}
+	if s.overrides.At(target) != o {
+		s.overrides = s.overrides.Set(target, o)
+	}
+	if next := o.NextExpiry(); !next.IsZero() && (s.expiry.IsZero() || next.Before(s.expiry)) {
+		s.expiry = next
+	}
+}
+
+func (s *state) disuse(r *record) {
+	switch r.Kind {
+	case schema.ServiceKind:
+		s.services = s.services.Delete(r.Of)
+	case schema.EndpointKind:
+		s.endpoints = s.endpoints.Delete(r.ID)
+	case schema.OverrideKind:
+		s.overrides = s.overrides.Delete(r.Target)
+	case schema.VIPKind:
+		s.hold(r, false)
+	case schema.NodeConfigKind:
+		s.config = nil
+	case schema.PolicyKind:
+		s.vips = s.vips.Delete(r.VIP)
+	case schema.PoolKind:
+		s.pools = s.pools.Delete(r.OfPool)
+	case schema.HostKind:
+		s.nodes = s.nodes.Delete(balancer.NodeName(r.Node))
+	}
+}
+
+// expire takes back overrides that have lapsed.
+func (s *state) expire(now time.Time) {
+	if s.expiry.IsZero() || s.expiry.After(now) {
+		return
+	}
+	s.expiry = time.Time{}
+	for target, override := range s.overrides.All() {
+		if !override.NextExpiry().IsZero() {
+			s.useOverride(target, override, now)
+		}
+	}
+}
+
+// remove forgets a key that is gone. An endpoint that may have gone with its lease is remembered for a while.
+func (s *state) remove(key rawKey, now time.Time) {
+	r, had := s.records.Get(key)
+	if !had {
+		return
+	}
+	s.records = s.records.Delete(key)
+	s.troubled = s.troubled.Delete(key)
+	if folder := rawKey(s.folder(r)); folder != "" {
+		if n := s.counts.At(folder) - 1; n > 0 {
+			s.counts = s.counts.Set(folder, n)
+		} else {
+			s.counts = s.counts.Delete(folder)
+		}
+	}
+	s.disuse(r)
+	s.depart(key, r, now)
+}
+
+// settle brings what belongs to a service in order after some of it has come or gone: no more endpoints and overrides
+// than may be, those that vanished together kept, and what it holds without need told.
+func (s *state) settle(name balancer.Name, now time.Time) {
+	s.limit(s.keys.EndpointsOf(name), name, "endpoints", now)
+	s.limit(s.keys.OverridesOf(name), name, "overrides", now)
+	s.keepDeparted(name, now)
+	s.surplus(name)
+}
+
+// limit leaves the oldest MaxEndpoints keys of a folder in use.
+func (s *state) limit(folder string, name balancer.Name, what string, now time.Time) {
+	made := rawKey(folder + "\x00limit")
+	n := s.counts.At(rawKey(folder))
+	if n <= schema.MaxEndpoints && !s.troubled.Has(made) {
+		return
+	}
+	var all []*record
+	for _, r := range below(s.records, folder) {
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b *record) int { return cmp.Compare(a.now.created, b.now.created) })
+	for i, r := range all {
+		if i < schema.MaxEndpoints {
+			s.use(r, now)
+		} else {
+			s.disuse(r)
+		}
+	}
+	s.trouble(made, notice(n > schema.MaxEndpoints, balancer.SeverityError, name, folder,
+		fmt.Sprintf("has %d %s; the oldest %d are used", n, what, schema.MaxEndpoints)))
+}
+
+// notice is a made-up record with a problem, or without one.
+func notice(is bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
+	r := &record{}
+	if is {
+		r.problems = []balancer.Problem{{Severity: severity, Service: name, Origin: balancer.Origin{Key: folder}, Text: text}}
+	}
+	return r
+}
+
+// below yields the entries of a folder.
+func below[V comparable](m snap.Map[rawKey, V], folder string) iter.Seq2[rawKey, V] {
+	return m.While(rawKey(folder), func(key rawKey) bool { return strings.HasPrefix(string(key), folder) })
+}
+
+// mostProblems is how many problems are published: more do not help, and cost as much as they are.
+const mostProblems = 1000
+
+// problems returns what is wrong, in the order of keys.
+func (s *state) problems() []balancer.Problem {
+	var out []balancer.Problem
+	for _, r := range s.troubled.All() {
+		if len(out) >= mostProblems {
+			return append(out, balancer.Problem{
+				Severity: balancer.SeverityError, Origin: balancer.Origin{Key: s.keys.Prefix},
+				Text: fmt.Sprintf("%d keys have problems; the first %d are shown", s.troubled.Len(), mostProblems),
+			})
+		}
+		out = append(out, r.problems...)
+	}
+	return out
+}
+
+// snapshot is what is published of the state.
+func (s *state) snapshot() store.Snapshot {
+	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, VIPs: s.vips, Pools: s.pools, Nodes: s.nodes, Revision: s.revision}
+}

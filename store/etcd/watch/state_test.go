@@ -1,0 +1,342 @@
+package watch
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// bench is a state with what makes its records.
+type bench struct {
+	state
+	reader   reader
+	now      time.Time
+	revision int64
+}
+
+func newBench() *bench {
+	keys, _ := schema.NewKeys("/p")
+	return &bench{state: state{keys: keys}, reader: reader{keys: keys}, now: time.Unix(1_800_000_000, 0), revision: 1}
+}
+
+// set writes a key, under a lease unless that is 0.
+func (b *bench) set(key, text string, lease int64) {
+	b.revision++
+	key = "/p/" + key
+	created := b.revision
+	if old := b.records.At(rawKey(key)); old != nil {
+		created = old.now.created
+	}
+	r := b.reader.record(&mvccpb.KeyValue{
+		Key: []byte(key), Value: []byte(text), CreateRevision: created, ModRevision: b.revision, Lease: lease,
+	}, b.records.At(rawKey(key)))
+	b.put(r, b.now)
+	b.settle("web", b.now)
+}
+
+func (b *bench) unset(key string) {
+	b.remove(rawKey("/p/"+key), b.now)
+	b.settle("web", b.now)
+}
+
+// after lets time pass.
+func (b *bench) after(d time.Duration) {
+	b.now = b.now.Add(d)
+	b.settle("web", b.now)
+}
+
+// ids are the endpoints in use.
+func (b *bench) ids() string {
+	var ids []string
+	for id := range b.endpoints.Keys() {
+		ids = append(ids, id.ID)
+	}
+	return strings.Join(ids, "")
+}
+
+func (b *bench) expect(t *testing.T, when, want string, warned bool) {
+	t.Helper()
+	if got := b.ids(); got != want {
+		t.Errorf("%s: %q are in use, want %q", when, got, want)
+	}
+	if got := len(b.problems()) > 0; got != warned {
+		t.Errorf("%s: problems %v", when, b.problems())
+	}
+}
+
+const plainService = `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`
+
+func endpoint(n int) string { return fmt.Sprintf(`{"address":"10.0.%d.%d"}`, n>>8, n&255) }
+
+// departures is a service with three leased endpoints.
+func departures() *bench {
+	b := newBench()
+	b.set("services/web", plainService, 0)
+	for i, id := range []string{"a", "b", "c"} {
+		b.set("endpoints/web/"+id, endpoint(i), int64(i+1))
+	}
+	return b
+}
+
+func TestDeparture(t *testing.T) {
+	gone := func(b *bench, ids ...string) {
+		for _, id := range ids {
+			b.unset("endpoints/web/" + id)
+			b.after(3 * time.Second)
+		}
+	}
+	for name, run := range map[string]func(*testing.T, *bench){
+		"some are gone": func(t *testing.T, b *bench) {
+			gone(b, "a", "b")
+			b.expect(t, "two gone", "c", false)
+		},
+		"all within the time": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.expect(t, "all gone", "abc", true)
+			b.after(24 * time.Hour)
+			b.expect(t, "a day later", "abc", true)
+		},
+		"the only one": func(t *testing.T, b *bench) {
+			gone(b, "a", "b")
+			b.after(together)
+			gone(b, "c")
+			b.expect(t, "all gone", "c", true)
+			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until one is registered again") {
+				t.Errorf("got %s", got)
+			}
+		},
+		"the first long before": func(t *testing.T, b *bench) {
+			gone(b, "a")
+			b.after(together)
+			gone(b, "b", "c")
+			b.expect(t, "all gone", "bc", true)
+		},
+		"one comes back": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.set("endpoints/web/b", endpoint(9), 9)
+			b.expect(t, "at once", "abc", true)
+			b.after(comeback - time.Second)
+			b.expect(t, "before the others' time is over", "abc", true)
+			b.after(time.Second)
+			b.expect(t, "after", "b", false)
+		},
+		"one comes back and goes again": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.set("endpoints/web/b", endpoint(9), 9)
+			b.after(comeback / 2)
+			gone(b, "b")
+			b.after(comeback)
+			b.expect(t, "after the time that was running", "abc", true)
+		},
+		"left on purpose": func(t *testing.T, b *bench) {
+			b.set("endpoints/web/a", `{"address":"10.0.0.1","draining":true}`, 1)
+			b.set("endpoints/web/b", `{"address":"10.0.0.1","weight":0}`, 2)
+			b.set("endpoints/web/c", `{"address":"10.0.0.1"}`, 0)
+			gone(b, "a", "b", "c")
+			b.expect(t, "all gone", "", false)
+		},
+		"the service has endpoints of its own": func(t *testing.T, b *bench) {
+			b.set("services/web", strings.Replace(plainService, "{", `{"endpoints":[{"address":"10.1.1.1"}],`, 1), 0)
+			gone(b, "a", "b", "c")
+			b.expect(t, "all gone", "", false)
+		},
+		"the service gets endpoints of its own": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.set("services/web", strings.Replace(plainService, "{", `{"endpoints":[{"address":"10.1.1.1"}],`, 1), 0)
+			b.expect(t, "then", "", false)
+		},
+		"the service goes": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.unset("services/web")
+			b.expect(t, "then", "", false)
+			b.set("services/web", plainService, 0)
+			b.expect(t, "and comes again", "", false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { run(t, departures()) })
+	}
+}
+
+// TestDepartureHistories: what vanished is looked at only where that changes something. Whatever happens, the outcome is that of
+// looking each time.
+func TestDepartureHistories(t *testing.T) {
+	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		b, each := newBench(), newBench()
+		for step := range 60 {
+			id, n, wait := fmt.Sprintf("endpoints/web/%d", random.IntN(4)), random.IntN(12), time.Duration(random.Int64N(int64(together)))
+			answer := client.LeaseAnswer(random.IntN(int(client.LeaseEnded) + 1))
+			for _, s := range []*bench{b, each} {
+				if a, some := s.absences.Get("web"); some && s == each {
+					a.due = s.now
+					s.absences = s.absences.Set("web", a)
+				}
+				switch n {
+				case 0:
+					s.set("services/web", plainService, 0)
+				case 1:
+					s.set("services/web", strings.Replace(plainService, "{", own, 1), 0)
+				case 2:
+					s.unset("services/web")
+				case 3, 4, 5:
+					s.set(id, endpoint(step), int64(step+1))
+				case 6, 7, 8, 9:
+					s.unset(id)
+				case 10:
+					s.after(wait)
+				case 11:
+					for _, news := range s.ask() {
+						news.LeaseAnswer = answer
+						s.answer(news)
+					}
+					s.settle("web", s.now)
+				}
+			}
+			if got, want := b.ids()+fmt.Sprint(b.problems()), each.ids()+fmt.Sprint(each.problems()); got != want {
+				t.Fatalf("seed %d, step %d (%d): got %s, want %s", seed, step, n, got, want)
+			}
+		}
+	}
+}
+
+// TestDepartureWork: that each of many endpoints of a service vanishes, is asked about, and comes back costs about as much as with few.
+// What is looked at is copied, so that the work shows as allocations.
+func TestDepartureWork(t *testing.T) {
+	each := func(n int) float64 {
+		ids := slices.Collect(names("endpoints/web/%05d", n))
+		return testing.AllocsPerRun(1, func() {
+			b := newBench()
+			b.set("services/web", plainService, 0)
+			for i, id := range ids {
+				b.set(id, endpoint(i), int64(i+1))
+			}
+			for _, id := range ids {
+				b.unset(id)
+			}
+			if b.endpoints.Len() != n || len(b.problems()) != 1 {
+				t.Fatalf("%d of %d endpoints are in use, problems %v", b.endpoints.Len(), n, b.problems())
+			}
+			for range n { // as many answers as there may be
+				for _, news := range b.ask() {
+					news.LeaseAnswer = client.LeaseEnded
+					b.answer(news)
+				}
+				b.settle("web", b.now)
+			}
+			for i, id := range ids {
+				b.set(id, endpoint(i), int64(n+i+1))
+			}
+			if b.departed.Len() != 0 || b.unsure.Len() != 0 || b.absences.At("web").kept != 0 || len(b.problems()) != 0 {
+				t.Fatalf("of %d endpoints that came back %d are still gone", n, b.departed.Len())
+			}
+		}) / float64(n)
+	}
+	few, many := each(200), each(1600)
+	t.Logf("%.0f allocations for each of 200 endpoints, %.0f for each of 1600", few, many)
+	if many > 2*few {
+		t.Errorf("each of 1600 endpoints costs %.0f allocations, each of 200 costs %.0f", many, few)
+	}
+}
+
+// TestDepartureClockJump: how long ago endpoints vanished, and how long they may take to come back, does not change with
+// the clock of the host.
+func TestDepartureClockJump(t *testing.T) {
+	for _, hours := range []int64{1, -1, 0} {
+		b := departures()
+		b.now = time.Now()
+		jump := func() { b.now = jumped(b.now, hours*3600) }
+		b.unset("endpoints/web/a")
+		jump()
+		b.after(together - time.Second)
+		b.unset("endpoints/web/b")
+		b.unset("endpoints/web/c")
+		b.expect(t, "all gone", "abc", true)
+		jump()
+		b.set("endpoints/web/b", endpoint(9), 9)
+		jump()
+		b.after(comeback - time.Second)
+		b.expect(t, "before the others' time is over", "abc", true)
+		jump()
+		b.after(time.Second)
+		b.expect(t, "after", "b", false)
+	}
+	now := time.Now()
+	if j := jumped(now, 3600); j.Sub(now) != 0 || j.Round(0).Sub(now.Round(0)) != time.Hour {
+		t.Errorf("the jump is %s, and %s of time passes", j.Round(0).Sub(now.Round(0)), j.Sub(now))
+	}
+}
+
+// TestLimit: of too many endpoints the oldest are used, whatever the order in which they were seen.
+func TestLimit(t *testing.T) {
+	b := newBench()
+	b.set("services/web", plainService, 0)
+	for i := range schema.MaxEndpoints {
+		b.set(fmt.Sprintf("endpoints/web/z%05d", i), endpoint(i), 0)
+	}
+	b.expect(t, "as many as may be", strings.Join(slices.Collect(names("z%05d", schema.MaxEndpoints)), ""), false)
+	b.set("endpoints/web/a1", endpoint(1), 0)
+	b.set("endpoints/web/a2", endpoint(1), 0)
+	if b.endpoints.Len() != schema.MaxEndpoints || b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
+		t.Errorf("%d endpoints are used, problems %v", b.endpoints.Len(), b.problems())
+	}
+	before := maps.Collect(b.endpoints.All())
+	b.unset("endpoints/web/a1")
+	b.set("endpoints/web/a1", endpoint(2), 0)
+	if !maps.Equal(before, maps.Collect(b.endpoints.All())) {
+		t.Error("what may not be used changes what is")
+	}
+	b.unset("endpoints/web/z00000")
+	if !b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
+		t.Error("the next oldest was not taken")
+	}
+	b.unset("endpoints/web/a1")
+	if len(b.problems()) != 0 || b.endpoints.Len() != schema.MaxEndpoints {
+		t.Errorf("%d endpoints, problems %v", b.endpoints.Len(), b.problems())
+	}
+}
+
+func names(format string, n int) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := range n {
+			if !yield(fmt.Sprintf(format, i)) {
+				return
+			}
+		}
+	}
+}
+
+// TestProblemsAreBounded: a folder full of garbage costs no more to tell than a thousand problems.
+func TestProblemsAreBounded(t *testing.T) {
+	b := newBench()
+	for i := range 3 * mostProblems {
+		b.set(fmt.Sprintf("services/x%d", i), "?", 0)
+	}
+	problems := b.problems()
+	if last := problems[len(problems)-1]; len(problems) != mostProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
+		t.Errorf("%d problems, the last %v", len(problems), last)
+	}
+}
+
+// jumped returns t with another wall time and the same monotonic one, which nothing but a jump of the clock makes.
+func jumped(t time.Time, seconds int64) time.Time {
+	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time in Go's time.go).
+	type layout struct {
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	}
+	(*layout)(unsafe.Pointer(&t)).wall += uint64(seconds) << 30
+	return t
+}
