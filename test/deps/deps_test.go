@@ -142,6 +142,30 @@ func TestModesKnowNotEachOther(t *testing.T) {
 	}
 }
 
+// TestPartsOfEtcd holds the packages below store/etcd to one direction: what etcd holds is decoded without a connection, how etcd is
+// reached does not depend on who asks, and those who ask share nothing else.
+func TestPartsOfEtcd(t *testing.T) {
+	const parent = "vipd/store/etcd/"
+	askers := []string{"schema", "client"}
+	may := map[string][]string{"schema": nil, "client": {"schema"}, "watch": askers, "definitions": askers, "fleet": askers, "owners": askers}
+	_, files := readTree(t)
+	for _, f := range files {
+		part, ok := strings.CutPrefix(f.folder(), "store/etcd/")
+		if !ok || f.test {
+			continue
+		}
+		allowed, known := may[part]
+		if !known {
+			t.Errorf("%s is in a package that this test does not know: say what it may import", f.path)
+		}
+		for _, imported := range f.imports {
+			if other, ok := strings.CutPrefix(imported, parent); imported+"/" == parent || ok && !slices.Contains(allowed, other) {
+				t.Errorf("%s imports %s: of its siblings it may import %q", f.path, imported, allowed)
+			}
+		}
+	}
+}
+
 // TestErrorsOfSockets: what runs on Windows asks package sockerr, which knows the numbers there.
 func TestErrorsOfSockets(t *testing.T) {
 	set, files := readTree(t)
