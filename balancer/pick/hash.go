@@ -6,11 +6,11 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// hashAddr hashes the bytes of a. IPv4 addresses are the same in their IPv6 form. Zones, which are names that each node
-// gives its own links, do not count.
+// hashAddr hashes the bytes of a. An IPv4 address has the same hash in its IPv6 form. Zones are ignored, because each node names its
+// links itself.
 func hashAddr(a netip.Addr) uint64 { return hash.Mix(fnvAddr(a)) }
 
-// hashAddrPort hashes the address of a backend, with its zone: that tells backends apart.
+// hashAddrPort hashes the address of a backend with its zone, which distinguishes backends.
 func hashAddrPort(ap netip.AddrPort) uint64 {
 	h := hash.Add(fnvAddr(ap.Addr()), ap.Addr().Zone())
 	port := [2]byte{byte(ap.Port() >> 8), byte(ap.Port())}

@@ -2,18 +2,18 @@ package pick
 
 import "vipd/balancer"
 
-// least takes the member with the lowest cost for its scheduler, by its load c and weight w:
+// least chooses the member with the lowest cost for its scheduler, from its load c and weight w:
 //
 //	lc   c
 //	wlc  c / w
 //	sed  (c + 1) / w
-//	nq   0 where c is 0, else (c + 1) / w
+//	nq   0 if c is 0, else (c + 1) / w
 //
-// Equals take turns: the search begins after the one that was taken last.
+// Equals take turns: the search starts after the last choice.
 type least struct {
 	cursor
 	load func(i int) int64
-	// more is added to each load, unweighted has every weight taken for 1, idle has the first idle member taken.
+	// more is added to each load. If unweighted, every weight counts as 1. If idle, the first idle member is chosen.
 	more             int64
 	unweighted, idle bool
 }
@@ -52,7 +52,7 @@ func (l *least) Pick(_ Flow, skip func(i int) bool) int {
 		}
 		idle := l.idle && c == 0
 		c += l.more
-		// Fractions are compared crosswise, in whole numbers.
+		// Fractions are compared by cross-multiplication, in integers.
 		if best >= 0 && !idle && c*bestWeight >= bestCost*weight {
 			continue
 		}

@@ -10,24 +10,24 @@ import (
 const (
 	// maglevSize is the number of slots: a prime, the smaller one of the two in the paper.
 	maglevSize = 65537
-	// maglevEmpty marks a slot that is not taken. Of more members than this, the last ones get no slots.
+	// maglevEmpty marks a free slot. It is also the maximum number of members that get slots.
 	maglevEmpty = 1<<16 - 1
-	// maglevWork bounds the visits to members while a table is filled.
+	// maglevWork is the maximum number of visits to members while a table is filled.
 	maglevWork = 4 * maglevSize
-	// maglevWalk bounds the slots that are looked at past those of skipped members.
+	// maglevWalk is the maximum number of slots that are tried if members are skipped.
 	maglevWalk = 64
 )
 
-// maglev looks clients up in a table in which each member has slots in proportion to its weight.
+// maglev looks clients up in a table. Each member has slots in proportion to its weight.
 type maglev struct {
 	members []member
 	table   *maglevTable
-	// rest chooses where many members in a row are skipped.
+	// rest chooses if many slots in a row belong to skipped members.
 	rest rendezvous
 }
 
-// maglevTable is filled at the first pick, since most of its time and memory would be lost on services that change
-// often or get no traffic. It depends on addresses and weights only, so pickers can share it.
+// maglevTable is filled at the first pick, because services that change often or get no traffic would waste the time and memory. It
+// depends only on addresses and weights, so pickers can share it.
 type maglevTable struct {
 	fill  sync.Once
 	slots []uint16 // positions of members
@@ -43,10 +43,10 @@ func newMaglev(members []member, old Picker) *maglev {
 	return m
 }
 
-// sameShare reports whether two members are equal but for their index.
+// sameShare reports whether two members are equal except for their index.
 func sameShare(a, b member) bool { return a.addr == b.addr && a.weight == b.weight }
 
-// Pick implements Picker. Past skipped members it goes on to the slots that follow.
+// Pick implements Picker. If a slot's member is skipped, it tries the following slots.
 func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 	if len(m.members) == 0 {
 		return -1
@@ -65,15 +65,15 @@ func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 	return m.rest.pick(key, skip)
 }
 
-// maglevSeat is a member while a table is filled: the next slot of its permutation, the step to the one after, and the
-// part of a slot that is due to it.
+// maglevSeat is a member while a table is filled: the next slot of its permutation, the step between slots, and the fraction of a slot
+// that is due to it.
 type maglevSeat struct {
 	slot, step  uint32
 	due, weight int64
 }
 
-// maglevSlots fills a table: in rounds, in which each member takes the next free slots of its permutation, as many as
-// are due to it by its weight. In the first round each takes one at least.
+// maglevSlots returns a filled table. In each round, every member gets the next free slots of its permutation, as many as are due to it
+// by its weight. In the first round each gets at least one.
 func maglevSlots(members []member) []uint16 {
 	members = members[:min(len(members), maglevEmpty)]
 	slots := slices.Repeat([]uint16{maglevEmpty}, maglevSize)
@@ -87,8 +87,8 @@ func maglevSlots(members []member) []uint16 {
 		for i := range seats {
 			s := &seats[i]
 			s.due += s.weight
-			for take := first; take || s.due >= price; take = false {
-				s.take(slots, uint16(i))
+			for minimum := first; minimum || s.due >= price; minimum = false {
+				s.claimSlot(slots, uint16(i))
 				s.due -= price
 				if left--; left == 0 {
 					return slots
@@ -98,8 +98,8 @@ func maglevSlots(members []member) []uint16 {
 	}
 }
 
-// take gives the next free slot of the permutation to member i. There must be one.
-func (s *maglevSeat) take(slots []uint16, i uint16) {
+// claimSlot gives the next free slot of the permutation to member i. A free slot must exist.
+func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 	for {
 		at := s.slot
 		if s.slot += s.step; s.slot >= maglevSize {
@@ -112,9 +112,9 @@ func (s *maglevSeat) take(slots []uint16, i uint16) {
 	}
 }
 
-// maglevPrice is the weight that a slot costs. By the greatest weight the heaviest member takes one slot a round, as in
-// the paper; where that needs too many rounds, half of it and so on: the heavy ones then take several at once. Halving
-// keeps the price, and with it most of the table, where members come and go.
+// maglevPrice returns the weight that a slot costs. If it is the greatest weight, the heaviest member gets one slot a round, as in the
+// paper. If that needs too many rounds, the price is halved, and heavy members get several slots a round. Halving keeps the price, and
+// with it most of the table, when members are added or removed.
 func maglevPrice(members []member) int64 {
 	price, sum := int64(1), int64(0)
 	for _, m := range members {

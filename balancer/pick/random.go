@@ -5,37 +5,36 @@ import (
 	"slices"
 )
 
-// weightedRandom draws with probabilities in proportion to the weights of those that are not skipped.
+// weightedRandom draws members that are not skipped with probabilities in proportion to their weights.
 type weightedRandom struct {
 	members []member
-	// upto are the running sums of the weights.
-	upto []int64
-	// draw returns a number below its argument; it is safe for concurrent use.
+	// sums are the cumulative sums of the weights.
+	sums []int64
+	// draw returns a random number below its argument. It is safe for concurrent use.
 	draw func(n int64) int64
 }
 
-// randomTries bounds the draws that hit skipped members before those that are left are looked for one by one.
+// randomTries is the maximum number of draws before all members that are not skipped are visited.
 const randomTries = 4
 
 func newRandom(members []member) *weightedRandom {
-	r := &weightedRandom{members: members, upto: make([]int64, len(members)), draw: rand.Int64N}
+	r := &weightedRandom{members: members, sums: make([]int64, len(members)), draw: rand.Int64N}
 	sum := int64(0)
 	for i, m := range members {
 		sum += m.weight
-		r.upto[i] = sum
+		r.sums[i] = sum
 	}
 	return r
 }
 
-// Pick implements Picker. Drawing again after a skipped member has the same probabilities as drawing among the others
-// to begin with.
+// Pick implements Picker. Drawing again after a skipped member has the same probabilities as drawing among the other members.
 func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	if len(r.members) == 0 {
 		return -1
 	}
 	for range randomTries {
-		ticket := r.draw(r.upto[len(r.upto)-1])
-		at, _ := slices.BinarySearch(r.upto, ticket+1)
+		ticket := r.draw(r.sums[len(r.sums)-1])
+		at, _ := slices.BinarySearch(r.sums, ticket+1)
 		if i := r.members[at].index; skip == nil || !skip(i) {
 			return i
 		}
@@ -43,8 +42,8 @@ func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	return r.pickAmong(skip)
 }
 
-// pickAmong draws among those that are not skipped in one walk: each takes the place of the one chosen before with the
-// probability of its weight among those so far.
+// pickAmong draws among the members that are not skipped in one pass: each member replaces the choice with the probability of its
+// weight among the members so far (reservoir sampling).
 func (r *weightedRandom) pickAmong(skip func(i int) bool) int {
 	chosen, sum := -1, int64(0)
 	for _, m := range r.members {

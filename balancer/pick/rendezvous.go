@@ -7,12 +7,12 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// rendezvous chooses by highest random weight: each member draws a number from the hash of the key and its own
-// address, and the best one wins. A member that goes or is skipped changes nothing between the others, so only its own keys
-// move, and a member whose weight grows only gains keys.
+// rendezvous chooses by highest random weight: each member's number is a hash of the key and of its address, and the least number wins.
+// A member that is removed or skipped does not change the order of the others, so only its own keys move. A member whose weight grows
+// only gains keys.
 //
-// The numbers are exponentially distributed with the weight as rate, of which the least belongs to a member with the
-// probability of its weight among all.
+// The numbers are exponentially distributed with the weight as rate. So the probability that a member has the least number is its part of
+// all weights.
 type rendezvous struct {
 	members []member
 	seeds   []uint64
@@ -33,7 +33,7 @@ func (r *rendezvous) pick(key uint64, skip func(i int) bool) int {
 	for i, seed := range r.seeds {
 		// u, a fraction in (0, 1], is (2^53 - gap) / 2^53.
 		gap := float64(1<<53 - 1 - hash.Mix(key^seed)>>11)
-		// -ln(u) is at least 1-u: most members are out before their logarithm is needed.
+		// -ln(u) is at least 1-u, so most members lose without a logarithm.
 		if gap/(1<<53)*r.inverse[i] >= least {
 			continue
 		}
@@ -46,8 +46,8 @@ func (r *rendezvous) pick(key uint64, skip func(i int) bool) int {
 	return best
 }
 
-// logarithm is the natural logarithm of u in (0, 1]. That of package math may differ in its last bit between
-// architectures; here each product is rounded by an explicit conversion, which keeps it from being fused into a sum.
+// logarithm returns the natural logarithm of u in (0, 1]. math.Log may differ in the last bit between architectures. Here an explicit
+// conversion rounds each product, so the compiler can't fuse it with a sum.
 func logarithm(u float64) float64 {
 	m, exp := math.Frexp(u)
 	if m < math.Sqrt2/2 {
@@ -79,9 +79,9 @@ func (d *destinationHash) Pick(f Flow, skip func(i int) bool) int {
 	return d.pick(hashAddr(f.VIP.Addr()), skip)
 }
 
-// Buckets returns, for each of n buckets, the index of the backend that clients in it go to, for modes that hash clients into
-// buckets in the kernel. Backends are Active and have a weight. A bucket's backend depends on its number and the backends alone;
-// when a backend comes or goes only its own buckets change.
+// Buckets returns the index of the backend for each of n buckets, for modes in which the kernel hashes clients into buckets. Only
+// Active backends with a weight get buckets. A bucket's backend depends only on its number and the backends. If a backend is added or
+// removed, only its own buckets change.
 func Buckets(backends []balancer.Backend, n int) []int {
 	r := newRendezvous(membersOf(backends))
 	out := make([]int, n)

@@ -6,25 +6,24 @@ import (
 	"sync/atomic"
 )
 
-// cursor is a position among members that goes round and survives changes of them.
+// cursor is a circular position among members that survives changes of the members.
 type cursor struct {
 	members []member
-	// start is the position to begin at while nothing was taken, and before the address it follows: the one that was
-	// taken last of earlier members.
+	// start is the first position while nothing was chosen. before is the last choice of earlier members, which start follows.
 	start  int
 	before netip.AddrPort
-	// taken is the position that was taken last plus 1; 0 means none yet.
+	// taken is the last chosen position plus 1. Zero means none.
 	taken atomic.Int64
 }
 
-// init sets the members of c, and begins after what was taken last from old, which may be nil.
+// init sets the members of c. It starts after the last choice of old, which may be nil.
 func (c *cursor) init(members []member, old *cursor) {
 	c.members = members
 	if old == nil {
 		return
 	}
 	c.before = old.last()
-	// Addresses without one compare below all others, so that a cursor which never moved begins at the first member.
+	// The zero AddrPort sorts before all others, so a cursor that never moved starts at the first member.
 	c.start, _ = slices.BinarySearchFunc(members, c.before, func(m member, last netip.AddrPort) int {
 		if m.addr.Compare(last) <= 0 {
 			return -1
@@ -33,7 +32,7 @@ func (c *cursor) init(members []member, old *cursor) {
 	})
 }
 
-// last returns the address that was taken last, by c or by those it took over from.
+// last returns the address that c, or a cursor before it, has chosen last.
 func (c *cursor) last() netip.AddrPort {
 	if taken := c.taken.Load(); taken > 0 {
 		return c.members[taken-1].addr
@@ -41,7 +40,7 @@ func (c *cursor) last() netip.AddrPort {
 	return c.before
 }
 
-// from returns the position to begin at when taken is what was read of c.taken.
+// from returns the first position to try, given a value of c.taken.
 func (c *cursor) from(taken int64) int {
 	at := int(taken)
 	if at == 0 {
@@ -53,8 +52,7 @@ func (c *cursor) from(taken int64) int {
 	return at
 }
 
-// roundRobin takes each member in turn. Who is skipped loses that turn to the next, who is not asked twice for it:
-// the position moves past the one that was taken.
+// roundRobin chooses each member in turn. A skipped member loses its turn to the next one, whose own turn this uses up.
 type roundRobin struct{ cursor }
 
 func newRoundRobin(members []member, old Picker) *roundRobin {

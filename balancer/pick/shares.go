@@ -6,9 +6,9 @@ import (
 	"vipd/balancer"
 )
 
-// Shares returns the part of new connections that each backend gets, as the picker of s gives them out: all of them to one
-// where the choice depends on f or on the load, which is that of now; else by turns or by weight. It is all zeros where no
-// backend is left. The arguments are those of New and Pick.
+// Shares returns the fraction of new connections that each backend gets with scheduler s. If the choice depends on f or on the present
+// load, one backend has all. Otherwise the fractions follow turns or weights. All are zero if no backend is left. The arguments are the
+// same as for New and Pick.
 func Shares(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64, f Flow, skip func(i int) bool) []float64 {
 	parts := make([]float64, len(backends))
 	switch s {

@@ -10,15 +10,15 @@ import (
 	"vipd/balancer"
 )
 
-// weighted is smooth weighted round robin: each pick gives every member its weight in credit, takes the one with the most
-// credit (the first of equals) and charges it the sum of all weights.
+// weighted is smooth weighted round robin: each pick adds to every member's credit its weight, chooses the member with the most credit
+// (the first of equals), and charges it the sum of all weights.
 //
-// Members of one weight gain alike, so their order among themselves changes only by what they pay: the one that was taken
-// mostly goes to the end. A pick compares the first of each weight.
+// Members with the same weight gain the same, so only payments change their order: a chosen member usually moves to the end. A pick
+// compares the first member of each weight.
 //
-// Skipped members take no part: they gain nothing, and the one that is taken pays only the weights of those that do.
-// A member is found to be skipped when its turn comes, so while it is full it waits with about a turn's credit; when
-// it is free again it does not get all at once what it has missed.
+// Skipped members do not take part: they gain nothing, and the chosen member pays only the weights of the others. A member is found to be
+// skipped in its turn, so a full member waits with the credit of about one turn. When it is free again, it does not get all missed
+// turns at once.
 type weighted struct {
 	members []member
 	total   int64 // sum of all weights
@@ -27,18 +27,18 @@ type weighted struct {
 	groups []group
 	// own is each member's credit without the gain of its group.
 	own []int64
-	// out are the members that were skipped at the latest pick that skipped some.
+	// out marks the members that the latest pick with skipped members has skipped.
 	out []bool
-	// away is the credit of backends that may not be picked now, for when they may again.
+	// away is the credit of backends that are not usable now, for their return.
 	away []share
 }
 
-// group is the members of one weight.
+// group has the members with the same weight.
 type group struct {
 	weight int64
-	// gain is what each of them was given since the start.
+	// gain is the credit that each member has received since the start.
 	gain int64
-	// ring has their places in members: the most credit at head, and less from there on, around the end.
+	// ring has their indexes in members, circular and sorted by falling credit from head on.
 	ring []int
 	head int
 }
@@ -51,7 +51,7 @@ type share struct {
 
 func newWeighted(members []member, backends []balancer.Backend, old Picker) *weighted {
 	w := &weighted{members: members, own: make([]int64, len(members)), out: make([]bool, len(members))}
-	byWeight := map[int64]int{} // the place in groups
+	byWeight := map[int64]int{} // indexes in groups
 	for i, m := range members {
 		w.total += m.weight
 		g, ok := byWeight[m.weight]
@@ -72,12 +72,12 @@ func newWeighted(members []member, backends []balancer.Backend, old Picker) *wei
 func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	first, at, most := (*group)(nil), -1, int64(0)
+	first, at, highest := (*group)(nil), -1, int64(0)
 	for j := range w.groups {
 		g := &w.groups[j]
 		i := g.ring[g.head]
-		if credit := g.gain + g.weight + w.own[i]; at < 0 || credit > most || credit == most && i < at {
-			first, at, most = g, i, credit
+		if credit := g.gain + g.weight + w.own[i]; at < 0 || credit > highest || credit == highest && i < at {
+			first, at, highest = g, i, credit
 		}
 	}
 	switch {
@@ -88,19 +88,19 @@ func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 	}
 	w.gainLocked()
 	w.own[at] -= w.total
-	w.passLocked(first)
+	w.requeueLocked(first)
 	return w.members[at].index
 }
 
-// gainLocked gives every member its weight.
+// gainLocked adds to every member's credit its weight.
 func (w *weighted) gainLocked() {
 	for i := range w.groups {
 		w.groups[i].gain += w.groups[i].weight
 	}
 }
 
-// passLocked brings the head of a group, which has paid, to where it belongs: at the end, or before those with less.
-func (w *weighted) passLocked(g *group) {
+// requeueLocked moves the head of a group, which has paid, to its new position by credit.
+func (w *weighted) requeueLocked(g *group) {
 	at, n := g.head, len(g.ring)
 	for g.head = (g.head + 1) % n; at != g.head; {
 		before := (at + n - 1) % n
@@ -112,22 +112,22 @@ func (w *weighted) passLocked(g *group) {
 	}
 }
 
-// compare orders members of a group: the most credit first, and the first of equals.
+// compare orders members of a group by falling credit, then by index.
 func (w *weighted) compare(a, b int) int {
 	return cmp.Or(cmp.Compare(w.own[b], w.own[a]), cmp.Compare(a, b))
 }
 
-// pickAmongLocked picks among those that are not skipped, with a look at every member; skipped is known to be.
+// pickAmongLocked picks among the members that are not skipped. It visits every member. The member skipped is known to be skipped.
 func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
-	best, most, total := -1, int64(0), int64(0)
+	best, highest, total := -1, int64(0), int64(0)
 	for _, g := range w.groups {
 		for _, i := range g.ring {
 			if w.out[i] = i == skipped || skip(w.members[i].index); w.out[i] {
 				continue
 			}
 			total += g.weight
-			if credit := g.gain + g.weight + w.own[i]; best < 0 || credit > most || credit == most && i < best {
-				best, most = i, credit
+			if credit := g.gain + g.weight + w.own[i]; best < 0 || credit > highest || credit == highest && i < best {
+				best, highest = i, credit
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
 	return w.members[best].index
 }
 
-// sortLocked puts the members of each group in order.
+// sortLocked sorts the members of each group.
 func (w *weighted) sortLocked() {
 	for i := range w.groups {
 		w.groups[i].head = 0
@@ -153,7 +153,7 @@ func (w *weighted) sortLocked() {
 	}
 }
 
-// shares returns the credit of each member and of those that are away, sorted by address.
+// shares returns the credit of each member and of away, sorted by address.
 func (w *weighted) shares() []share {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,10 +170,10 @@ func (w *weighted) shares() []share {
 	return shares
 }
 
-// inherit gives addresses the credit they had. It is carried in turns, since a change of weights changes what a turn
-// costs, and around the mean of all that are known, so that an address that is new is neither ahead nor behind. Those
-// of backends that may not be picked now are put aside: one that fails and recovers all the time would never have
-// credit enough if each time it began anew. While there are no members at all, everything is.
+// inherit gives addresses their former credit. Credit is carried over in turns, because a change of weights changes the cost of a turn,
+// and relative to the mean of all known addresses, so that a new address is neither ahead nor behind. The credit of unusable backends is
+// kept in away: a backend that fails and recovers all the time would never get enough credit if it started from zero each time. If
+// there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
 		w.away = past
@@ -183,7 +183,7 @@ func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	sum, count := 0.0, 0
 	at, ok := 0, false
 	for i, b := range backends {
-		// Backends mostly come in order, and each is the next of those before.
+		// Backends are usually in order, so each one is next in past.
 		if ok = at < len(past) && past[at].addr == b.Addr; !ok {
 			at, ok = slices.BinarySearchFunc(past, b.Addr, func(s share, a netip.AddrPort) int { return s.addr.Compare(a) })
 		}
