@@ -91,6 +91,9 @@ func (m *members) lose() {
 
 // spread has what is at places that have changed be looked at again: what an entry contained may have to stand for itself, or need not.
 func (m *members) spread() {
+	if len(m.moved) == 0 {
+		return
+	}
 	for place := range m.moved {
 		maps.Copy(m.dirty, m.near[place])
 	}
@@ -205,6 +208,9 @@ func (m *members) trim() { m.flush(m.kernel.Delete, false) }
 // early, what no wanted frontend asks for any more.
 func (m *members) withdraw() {
 	m.spread()
+	if len(m.dirty) == 0 {
+		return
+	}
 	displaced := m.displaced()
 	var change []entry
 	for e := range m.dirty {
@@ -217,6 +223,9 @@ func (m *members) withdraw() {
 
 func (m *members) flush(apply func(string, []entry), present bool) {
 	m.spread()
+	if len(m.dirty) == 0 {
+		return
+	}
 	var change []entry
 	for e := range m.dirty {
 		wanted := m.wants(e)
