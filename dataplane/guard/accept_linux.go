@@ -31,7 +31,9 @@ type acceptor struct {
 	settled bool
 	// prints are the fingerprints of the chains as they were written; nil means that there are no filters, or no rules in them.
 	prints map[string]xtables.Print
-	look   xtables.Look
+	// damaged are the fingerprints of our chains that another program has changed, until they are written again.
+	damaged map[string]xtables.Print
+	look    xtables.Look
 	// fault is why our connections may be dropped, and due when the rules are tried again.
 	fault error
 	due   time.Time
@@ -120,7 +122,7 @@ func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 func (a *acceptor) note(err error) {
 	a.settled, a.fault = err == nil, err
 	if err == nil {
-		a.pause = 0
+		a.pause, a.damaged = 0, nil
 		return
 	}
 	a.pause = min(max(2*a.pause, firstAcceptPause), longestAcceptPause)
@@ -147,7 +149,8 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 		return err
 	}
 	for _, c := range chains {
-		if got := prints[c.Name]; got.Rules != len(c.Rules) {
+		got := prints[c.Name]
+		if was, damaged := a.damaged[c.Name]; got.Rules != len(c.Rules) || damaged && got == was {
 			return xtables.NotWritten(filterTable, c.Name, got)
 		}
 	}
@@ -207,7 +210,7 @@ func (a *acceptor) retry(ctx context.Context) bool {
 	return err == nil && a.fault == nil
 }
 
-// intact returns what other programs have changed, or that there are filters now.
+// intact repairs rules that other programs have changed and returns which ones they were, or that there are filters now.
 func (a *acceptor) intact(ctx context.Context) (string, error) {
 	if !a.settled { // establish is due
 		return "", nil
@@ -223,10 +226,15 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	reason, err := a.look.Probe(a.tool, filterTable, a.entries, func() (string, error) { return a.compare(ctx) })
-	if reason != "" {
-		reason = fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason)
+	if reason == "" {
+		return "", err
 	}
-	return reason, err
+	if err := a.write(ctx); err != nil { // a repair that fails is a problem, and not a repair
+		a.note(err)
+		return "", ctx.Err()
+	}
+	a.note(nil)
+	return fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason), nil
 }
 
 // compare returns which chain has other rules than when it was written.
@@ -238,6 +246,9 @@ func (a *acceptor) compare(ctx context.Context) (string, error) {
 	}
 	for _, name := range names {
 		if now[name] != a.prints[name] {
+			if strings.HasPrefix(name, ourPrefix) {
+				a.damaged = map[string]xtables.Print{name: now[name]}
+			}
 			return "rules of chain " + name + " were changed", nil
 		}
 	}

@@ -53,10 +53,18 @@ func feed(t *testing.T, input, program string, args ...string) {
 	}
 }
 
-// formerLeft is what there is of iptables' rules and ipsets.
+// formerLeft returns the rules of iptables and the ipsets, without comments, which have the time.
 func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	t.Helper()
-	return l.Host().Exec("iptables-"+variant+"-save") + l.Host().Exec("ip6tables-"+variant+"-save") + l.Host().Exec("ipset", "list", "-n")
+	var left strings.Builder
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for line := range strings.Lines(l.Host().Exec(program + "-" + variant + "-save")) {
+			if !strings.HasPrefix(line, "#") {
+				left.WriteString(line)
+			}
+		}
+	}
+	return left.String() + l.Host().Exec("ipset", "list", "-n")
 }
 
 // TestFormerGuard removes what an earlier version left in each variant of iptables, by the guard that takes its place and by a

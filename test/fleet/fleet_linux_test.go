@@ -70,7 +70,7 @@ func (w *world) keepTheirAddresses() {
 			if i == 0 {
 				return told(own+" is not served") && told(`add allowed_endpoints = ["`+own+`/32"] to [addresses]`)
 			}
-			return told("it is an address of node "+w.nodes[0].name) && told("on ports below 1024 of other nodes are not used")
+			return told("it is an address of node "+w.nodes[0].name) && told("on ports below 1024 of other nodes (target_port or health.port) are not used")
 		})
 	}
 	for _, key := range []string{"/services/claim", "/services/lead"} {

@@ -198,7 +198,7 @@ func TestTraceOfEtcd(t *testing.T) {
 	m.vipctl("apply", "-f", file)
 	r.gets(t, "vipctl apply (change of store near "+served+")")
 	m.vipctl("delete", "service", "near")
-	r.gets(t, "vipctl delete (change of store near "+served+")")
+	r.gets(t, "vipctl delete service (change of store near "+served+")")
 }
 
 // TestReceiverAway: where nobody takes traces, changes are served and vipd ends as ever.
