@@ -1,9 +1,8 @@
 package main
 
 import (
-	"vipd/cmd/internal/version"
-
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/version"
 )
 
 func versionVerb() *cli.Verb {

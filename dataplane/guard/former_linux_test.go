@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
 	"vipd/test/lab"
 )
@@ -106,6 +108,41 @@ func TestFormerGuard(t *testing.T) {
 			checkNoFormer(t, l, variant)
 			removeOthers(l, variant)
 		})
+	}
+}
+
+// TestAdoptedRedirectsReplaceFormer sets redirects for sockets that a process of an earlier version has handed over. Its redirects
+// in iptables must go with the first Set and not before.
+func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "iptables-nft", "ip6tables-nft", "ipset", "nft")
+	l := lab.New(t)
+	putFormer(t, "nft")
+	defer func() { // the package's tests share a network namespace
+		if _, err := Cleanup(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		removeOthers(l, "nft")
+	}()
+	for of, addr := range map[inet.Family]string{inet.IPv4: "192.0.2.1", inet.IPv6: "2001:db8::1"} {
+		r, err := NewRedirects(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Adopt()
+		if _, err := r.Observe(t.Context()); err != nil || !strings.Contains(l.Host().Exec(of.Program()+"-nft-save"), "VIPD-US") {
+			t.Errorf("%s: Observe removed the former redirects, error %v", of, err)
+		}
+		key := balancer.Key{Addr: netip.MustParseAddr(addr), Port: 80, Proto: balancer.TCP}
+		if err := r.Set(t.Context(), map[balancer.Key]uint16{key: 8080}); err != nil {
+			t.Error(err)
+		}
+		if saved := l.Host().Exec(of.Program() + "-nft-save"); strings.Contains(saved, "VIPD-US") {
+			t.Errorf("%s: former redirects after Set:\n%s", of, saved)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -19,6 +19,8 @@ type Redirects struct {
 	table *redirectTable
 	// made reports whether this process has made what is in the kernel.
 	made bool
+	// former reports whether an earlier version, whose sockets this process has, may have redirects in iptables.
+	former bool
 }
 
 // NewRedirects proves by a trial that redirects of a family work here.
@@ -42,7 +44,7 @@ func NewRedirects(family inet.Family) (*Redirects, error) {
 }
 
 // Adopt makes Observe leave what an earlier process has made until Set replaces it.
-func (r *Redirects) Adopt() { r.made = true }
+func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
 // Set leads connections to the frontends to these ports, and to no others.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
@@ -50,7 +52,12 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 		return nil
 	}
 	r.made = true
-	return r.table.set(ctx, ports)
+	if err := r.table.set(ctx, ports); err != nil || !r.former {
+		return err
+	}
+	err := r.removeFormer(ctx)
+	r.former = err != nil
+	return err
 }
 
 // Observe removes what an earlier process has left, before the first Set, and later returns in what the redirects differ from
@@ -91,9 +98,14 @@ func (r *Redirects) Close(ctx context.Context) error {
 // remove removes redirects, also those that an earlier version kept in iptables.
 func (r *Redirects) remove(ctx context.Context) error {
 	r.table.have = nil
+	return errors.Join(r.removeFormer(ctx), r.table.Remove())
+}
+
+// removeFormer removes the redirects of an earlier version in iptables.
+func (r *Redirects) removeFormer(ctx context.Context) error {
 	c := cleaner{ctx: ctx}
 	c.tables(r.table.family, formerRedirects())
-	return errors.Join(append(c.errs, r.table.Remove())...)
+	return errors.Join(c.errs...)
 }
 
 // redirectTable is the table of one family.

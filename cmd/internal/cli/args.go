@@ -50,8 +50,11 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	if at := marked - 1; v.Wraps && at >= 0 {
 		line.Args = slices.Insert(slices.Clone(line.Args), at, "--") // the command that the verb runs follows it
 	}
-	if line.Help || v.Hidden || v.Name == "version" {
+	if line.Help || v.Hidden {
 		used = nil
+	}
+	if v.Name == "version" { // "vipctl --version" is the verb, and no verb has a flag of this name
+		used = slices.DeleteFunc(used, func(f usedFlag) bool { return f.name == "version" })
 	}
 	line.SocketWins = socketWins(used)
 	return line, line.setFlags(ctx, used)

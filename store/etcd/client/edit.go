@@ -5,9 +5,10 @@ import (
 	"context"
 	"fmt"
 	"time"
-	"vipd/store/etcd/schema"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/store/etcd/schema"
 )
 
 // Result is what came of a change.
