@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestContestsLaw: each key that two services would have is told once, if one of them changes; as an error exactly
-// where a change brings it about. Of many others, one service names maxRivals, and how many more there are.
+// TestContestsLaw changes random services. Each key that two services claim must be reported once if one of them changes, and be an error
+// only if the change causes it. A service with many rivals must name maxRivals of them and count the rest.
 func TestContestsLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -100,13 +100,13 @@ type Outcome int
 
 // The outcomes.
 const (
-	// Unknown: it may have been carried out, or may still be.
+	// Unknown means that etcd has made the write, or may still make it.
 	Unknown Outcome = iota
-	// Refused: a condition did not hold.
+	// Refused means that a condition of the write did not hold.
 	Refused
-	// Unsent: it was not carried out and never will be, because etcd is away, full, or does not let this node write.
+	// Unsent means that the write was not made and never will be, because etcd is unreachable, full, or denies it to this node.
 	Unsent
-	// Done: it is carried out.
+	// Done means that etcd has made the write.
 	Done
 )
 
