@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	urfave "github.com/urfave/cli/v2"
@@ -215,7 +216,14 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	if !takesValue(f) && value != "true" && value != "false" {
 		return WrongUse("flag %s takes no value", u.text)
 	}
-	if set.Set(f.Names()[0], value) == nil {
+	parsed := value
+	if _, number := f.(*urfave.IntFlag); number { // the flag set would read 010 as octal
+		parsed = ""
+		if n, err := strconv.Atoi(value); err == nil {
+			parsed = strconv.Itoa(n)
+		}
+	}
+	if set.Set(f.Names()[0], parsed) == nil {
 		return nil
 	}
 	if _, is := f.(*urfave.DurationFlag); is {
