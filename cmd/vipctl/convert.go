@@ -14,8 +14,9 @@ func convertVerb() *cli.Verb {
 		Name: "convert", Args: "--from FORMAT FILE", Brief: "turn another load balancer's file into ours",
 		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween or nginx (its stream block), or what " +
 			"\"ipvsadm -Sn\" prints, and prints it as a configuration of vipd. Behind each setting is the line that it comes from. " +
-			"Lines without an exact equivalent are listed at the end, each with what is nearest to it: read them before you use " +
-			"the output. What is printed passes \"vipctl check\".\n\n" +
+			"Lines without an exact equivalent are listed at the end, each with the nearest setting: read them before you use " +
+			"the output. A service that would not do what the origin does is commented out, with the reasons above it, and the exit " +
+			"code is 3. The output passes \"vipctl check\".\n\n" +
 			"A listener on every address (\"*:80\") says no VIP: give it with --vip, one of each family that you need. Included " +
 			"files are not read; convert them one by one. No daemon is needed.",
 		Example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
@@ -56,11 +57,15 @@ func runConvert(c *cli.Call) error {
 	if err := c.Print(result.TOML); err != nil {
 		return err
 	}
-	if result.Services == 0 {
+	if result.Services+result.Disabled == 0 {
 		return fmt.Errorf("%s has no service that vipd could serve; is it a configuration of %s? --from can be %s", file, format, wording.List(convert.Formats(), "or"))
 	}
 	if len(result.Notes) > 0 {
-		c.Hint("%s", fmt.Sprintf("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line")))
+		c.Hint("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line"))
+	}
+	if result.Disabled > 0 {
+		c.Hint("%s commented out, with the reasons above each: they would not do what the origin does", wording.Count(result.Disabled, "service"))
+		return &cli.ExitError{Code: cli.ExitDifferences}
 	}
 	return nil
 }

@@ -41,7 +41,8 @@ Flags may stand anywhere; "--" ends them. All commands have:
                   such as jsonpath='{[*].name}'
   -h, --help      help of a command, with an example
 
-Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff).
+Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff)
+or services that need a decision (convert).
 `)
 	return b.String()
 }

@@ -44,7 +44,7 @@ const (
 	ExitDone        = 0
 	ExitFailed      = 1
 	ExitWrongUse    = 2
-	ExitDifferences = 3
+	ExitDifferences = 3 // also services that need a decision
 )
 
 // Run executes a command line of these verbs, prints an error in one line, and returns the exit code.

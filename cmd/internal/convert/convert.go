@@ -19,10 +19,12 @@ type Options struct {
 
 // Result is a converted configuration.
 type Result struct {
-	// TOML is a configuration of vipd. The notes stand at its end, as comments.
+	// TOML is a configuration of vipd. The notes are comments at its end.
 	TOML string
-	// Services is the number of services in TOML.
+	// Services is the number of services in TOML that vipd would serve.
 	Services int
+	// Disabled is the number of services that TOML contains as comments, with the reasons above them.
+	Disabled int
 	// Notes are the lines that have no exact equivalent, in the order of their lines.
 	Notes []Note
 }
@@ -80,5 +82,6 @@ func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	}
 	d.fitAll()
 	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
-	return &Result{TOML: d.text(), Services: len(d.services), Notes: d.notes}, nil
+	disabled := d.disabled()
+	return &Result{TOML: d.text(), Services: len(d.services) - disabled, Disabled: disabled, Notes: d.notes}, nil
 }

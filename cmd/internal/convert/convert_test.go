@@ -2,6 +2,8 @@ package convert
 
 import (
 	"errors"
+	"flag"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -11,13 +13,61 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"vipd/balancer"
 	"vipd/store/tomlfile"
 	"vipd/test/wait"
 )
 
+var update = flag.Bool("update", false, "write the outputs of testdata")
+
+// TestConfigurations converts the configurations of testdata. The output is in the file with the same name and the extension toml. The
+// first line of a configuration may have the VIPs of wildcards: "# --vip 10.5.0.1".
+func TestConfigurations(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.conf")
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d configurations, %v", len(files), err)
+	}
+	for _, file := range files {
+		format := filepath.Base(filepath.Dir(file))
+		t.Run(format+"/"+filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var o Options
+			if flags, given := strings.CutPrefix(strings.SplitN(string(text), "\n", 2)[0], "# --vip "); given {
+				for _, word := range strings.Split(flags, " --vip ") {
+					o.VIPs = append(o.VIPs, netip.MustParseAddr(word))
+				}
+			}
+			result, err := Convert(format, "standard input", text, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := strings.TrimSuffix(file, ".conf") + ".toml"
+			if *update {
+				if err := os.WriteFile(golden, []byte(result.TOML), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), result.TOML); d != "" {
+				t.Errorf("output (-want +got):\n%s", d)
+			}
+			for _, p := range problemsOf(result) {
+				t.Errorf("problem: %s", p)
+			}
+		})
+	}
+}
+
 // TestWhateverIsReadIsValid damages the configurations of testdata at random. Each either is an error with its place, or is
-// written as TOML whose services vipd takes.
+// written as TOML whose services vipd accepts.
 func TestWhateverIsReadIsValid(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
@@ -80,15 +130,34 @@ func damaged(r *rand.Rand, text, other []byte) []byte {
 	return out
 }
 
-// problemsOf are the errors that vipd finds in what was written.
+// enabled returns text with the services that are commented out.
+func enabled(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		code, isComment := strings.CutPrefix(line, "#")
+		isElement := strings.HasPrefix(code, "  ") && !strings.HasPrefix(code, "   ")
+		if isComment && (isElement || !strings.HasPrefix(code, " ")) {
+			line = code
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// problemsOf returns the errors that vipd finds in the output. The output with all services must also be TOML.
 func problemsOf(result *Result) []balancer.Problem {
 	doc, problems := tomlfile.Parse("converted", []byte(result.TOML))
 	if doc == nil {
 		return problems
 	}
+	all, problems := tomlfile.Parse("enabled", []byte(enabled(result.TOML)))
+	if all == nil {
+		return problems
+	}
 	services, _ := doc.Tree()["services"].(map[string]any)
-	if len(services) != result.Services {
-		return []balancer.Problem{{Text: "the number of services is wrong"}}
+	allServices, _ := all.Tree()["services"].(map[string]any)
+	if len(services) != result.Services || len(allServices) != result.Services+result.Disabled {
+		return []balancer.Problem{{Text: fmt.Sprintf("%d of %d services, want %d and %d commented out", len(services), len(allServices), result.Services, result.Disabled)}}
 	}
 	claims := map[balancer.Key]bool{}
 	for _, name := range slices.Sorted(maps.Keys(services)) {

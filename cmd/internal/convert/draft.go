@@ -39,6 +39,8 @@ type service struct {
 	settings               []setting
 	// health are the fields of the health table.
 	health []setting
+	// reasons say why the service is commented out; none means that it is not.
+	reasons []Note
 }
 
 // entry is an element of a list.
@@ -97,10 +99,14 @@ func (d *draft) errorf(line int, format string, args ...any) error {
 // note records that a line has no exact equivalent. The text says what vipd does instead. A line that several services
 // inherit is noted once.
 func (d *draft) note(line int, format string, args ...any) {
-	n := Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
+	n := d.newNote(line, format, args...)
 	if !slices.Contains(d.notes, n) {
 		d.notes = append(d.notes, n)
 	}
+}
+
+func (d *draft) newNote(line int, format string, args ...any) Note {
+	return Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
 }
 
 // newService adds a service. Its name is made of the words.

@@ -11,25 +11,25 @@ import (
 	"vipd/balancer"
 )
 
-// fitAll removes what vipd would refuse, with a note for each.
+// fitAll removes fields that vipd would refuse, with a note for each, and disables services that it could not serve.
 func (d *draft) fitAll() {
 	claims := map[balancer.Key]*service{}
-	var kept []*service
 	for _, s := range d.services {
 		decoded := d.fit(s)
-		if decoded == nil {
+		if len(s.endpoints) == 0 {
+			d.disable(s, s.line, "it has no endpoint, so all its clients would be refused; add endpoints, or let servers join with \"vipctl register\"")
+		}
+		if len(s.reasons) > 0 {
 			continue
 		}
 		if first, key := claimed(claims, decoded); first != nil {
-			d.note(s.line, "left out: %s is already served by service %s (line %d)", key, first.name, first.line)
+			d.disable(s, s.line, "%s is already served by service %s (line %d)", key, first.name, first.line)
 			continue
 		}
 		for key := range decoded.Claims() {
 			claims[key] = s
 		}
-		kept = append(kept, s)
 	}
-	d.services = kept
 }
 
 // claimed returns the service that has one of the addresses and ports already.
@@ -43,8 +43,8 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes from s what the decoder of services refuses, one after the other. It returns the decoded service; nil if nothing is left
-// that can be served.
+// fit removes from s the fields that the decoder of services refuses, one after the other. It returns the decoded service. If the
+// rest can't be served, it disables the service and returns nil.
 func (d *draft) fit(s *service) *balancer.Service {
 	s.settle()
 	for {
@@ -52,8 +52,8 @@ func (d *draft) fit(s *service) *balancer.Service {
 		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return d.remove(s, p) }) {
 			continue
 		}
-		if decoded == nil {
-			d.note(s.line, "left out: %s", problems[0].Text)
+		if decoded == nil && len(s.reasons) == 0 {
+			d.disable(s, s.line, "%s: %s", problems[0].Field, problems[0].Text)
 		}
 		return decoded
 	}

@@ -15,6 +15,9 @@ func (d *draft) text() string {
 	if len(d.notes) > 0 {
 		b.WriteString("# Lines without an exact equivalent are listed at the end. Read them before you use this file.\n")
 	}
+	if d.disabled() > 0 {
+		b.WriteString("# Services that would not do what the origin does are commented out, with the reasons above them.\n")
+	}
 	if d.mode != "" {
 		fmt.Fprintf(&b, "\nmode = %s # %s\n", tomltext.Quote(d.mode), d.modeWhy)
 	}
@@ -22,19 +25,41 @@ func (d *draft) text() string {
 		fmt.Fprintf(&b, "\n[addresses]\nbind = false%s\n", d.comment(d.unbound))
 	}
 	for _, s := range d.services {
-		d.writeService(&b, s)
+		d.writeBlock(&b, s)
 	}
 	if len(d.notes) > 0 {
 		b.WriteString("\n# Lines without an exact equivalent:\n#\n")
 	}
 	for _, n := range d.notes {
-		fmt.Fprintf(&b, "# line %d: %s\n#   %s\n", n.Line, n.Text, n.Nearest)
+		d.writeNote(&b, n)
 	}
 	return b.String()
 }
 
+func (d *draft) writeNote(b *strings.Builder, n Note) {
+	fmt.Fprintf(b, "# %s:%d: %s\n#   %s\n", plain(d.file), n.Line, n.Text, n.Nearest)
+}
+
+// writeBlock writes a service and the line that it comes from. Each line of a disabled service begins with "#", without a space.
+func (d *draft) writeBlock(b *strings.Builder, s *service) {
+	fmt.Fprintf(b, "\n#%s\n", strings.TrimPrefix(d.comment(s.line), " #"))
+	if len(s.reasons) == 0 {
+		d.writeService(b, s)
+		return
+	}
+	b.WriteString("# Commented out:\n")
+	for _, n := range s.reasons {
+		d.writeNote(b, n)
+	}
+	var text strings.Builder
+	d.writeService(&text, s)
+	for line := range strings.Lines(text.String()) {
+		b.WriteString("#" + line)
+	}
+}
+
 func (d *draft) writeService(b *strings.Builder, s *service) {
-	fmt.Fprintf(b, "\n#%s\n[services.%s]\n", strings.TrimPrefix(d.comment(s.line), " #"), tomltext.Key(s.name))
+	fmt.Fprintf(b, "[services.%s]\n", tomltext.Key(s.name))
 	d.writeList(b, s, "vips", s.vips)
 	d.writeList(b, s, "ports", s.ports)
 	d.writeList(b, s, "endpoints", s.endpoints)
