@@ -50,7 +50,7 @@ func runConvert(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	result, err := convert.Convert(format, file, text, o)
+	result, err := convert.Convert(c.Context, format, file, text, o)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,4 +69,21 @@ func runAlone(t *testing.T, stdin string, args ...string) (code int, stdout, std
 	w := cli.World{Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &err, Getenv: func(string) string { return "" }}
 	code = run(context.Background(), w, args)
 	return code, out.String(), err.String()
+}
+
+// TestInterruptEndsReading lets "convert" and "check" read from standard input, which never ends. An interrupt ends both.
+func TestInterruptEndsReading(t *testing.T) {
+	for _, args := range [][]string{{"convert", "--from", "nginx", "-"}, {"check", "-"}} {
+		never, end := io.Pipe()
+		ctx, interrupt := context.WithCancel(t.Context())
+		var stderr strings.Builder
+		w := cli.World{Stdin: never, Stdout: io.Discard, Stderr: &stderr, Getenv: func(string) string { return "" }}
+		ended := make(chan int)
+		go func() { ended <- run(ctx, w, args) }()
+		interrupt()
+		if code := <-ended; code == cli.ExitDone || !strings.Contains(stderr.String(), "interrupted") {
+			t.Errorf("%s: exit code %d, stderr %q, want interrupted", args[0], code, stderr.String())
+		}
+		_ = end.Close()
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -126,17 +127,13 @@ func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	switch {
 	case file == stdinName:
 		name = "standard input"
-		text, err = readStream(c.Stdin)
+		text, err = readStream(c.Context, func() (io.ReadCloser, error) { return io.NopCloser(c.Stdin), nil })
 	case statErr == nil && info.Mode()&os.ModeNamedPipe != 0:
-		var pipe *os.File
-		if pipe, err = os.Open(file); err == nil {
-			text, err = readStream(pipe)
-			_ = pipe.Close() // it was only read
-		}
+		text, err = readStream(c.Context, func() (io.ReadCloser, error) { return os.Open(file) })
 	default:
 		text, err = tomlfile.ReadFile(file)
 	}
-	if err != nil {
+	if err != nil && c.Context.Err() == nil {
 		err = unreadable(file, err)
 	}
 	return name, text, err
@@ -161,12 +158,27 @@ func reason(err error) error {
 	return err
 }
 
-func readStream(from io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(from, mostInput+1))
-	if err == nil && len(text) > mostInput {
-		err = fmt.Errorf("there are more than %d bytes", mostInput)
+// readStream reads a stream up to its end. An interrupt ends the wait: the goroutine that still reads ends with the process.
+func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
+	var text []byte
+	done := make(chan error, 1)
+	go func() {
+		from, err := open()
+		if err == nil {
+			text, err = io.ReadAll(io.LimitReader(from, mostInput+1))
+			_ = from.Close() // it was only read
+		}
+		done <- err
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case err := <-done:
+		if err == nil && len(text) > mostInput {
+			err = fmt.Errorf("there are more than %d bytes", mostInput)
+		}
+		return text, err
 	}
-	return text, err
 }
 
 // add takes in what a file holds: JSON where it begins with a brace, as no TOML does, or else TOML.

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -63,8 +64,8 @@ func readers() map[string]func(*draft) error {
 func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
 
 // Convert converts text, which was read from file. The format is one of Formats. The error is an *Error where it belongs
-// to a line.
-func Convert(format, file string, text []byte, o Options) (*Result, error) {
+// to a line, and ctx.Err() if ctx ends first.
+func Convert(ctx context.Context, format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {
 	case !known:
@@ -76,11 +77,13 @@ func Convert(format, file string, text []byte, o Options) (*Result, error) {
 		line := 1 + strings.Count(valid[:strings.IndexByte(valid, 0xff)], "\n")
 		return nil, &Error{File: file, Line: line, Text: "is not text in UTF-8; convert its encoding first, for example with iconv"}
 	}
-	d := newDraft(format, file, string(text), o)
+	d := newDraft(ctx, format, file, string(text), o)
 	if err := read(d); err != nil {
 		return nil, err
 	}
-	d.fitAll()
+	if err := d.fitAll(); err != nil {
+		return nil, err
+	}
 	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
 	disabled := d.disabled()
 	return &Result{TOML: d.text(), Services: len(d.services) - disabled, Disabled: disabled, Notes: d.notes}, nil

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,6 +16,8 @@ import (
 
 // draft is a configuration while it is converted.
 type draft struct {
+	// ctx ends the conversion.
+	ctx          context.Context
 	format, file string
 	// lines are the lines of the origin; line n is lines[n-1].
 	lines []string
@@ -28,7 +31,19 @@ type draft struct {
 	unbound  int
 	services []*service
 	notes    []Note
-	names    map[string]bool
+	// index finds notes, names and lines without a search.
+	index index
+	// work counts the statements that were read, repeatedly if several services use them.
+	work int
+}
+
+// index keeps what a draft looks up again and again.
+type index struct {
+	noted map[Note]bool
+	// names are the names of services, with the last number that was appended to each; 1 means none was.
+	names map[string]int
+	// texts are the results of lineText.
+	texts map[int]string
 }
 
 // service is a service of a draft: each part with the line that it comes from.
@@ -62,11 +77,29 @@ type setting struct {
 	why  string
 }
 
-func newDraft(format, file, text string, o Options) *draft {
+func newDraft(ctx context.Context, format, file, text string, o Options) *draft {
 	return &draft{
-		format: format, file: file, wildcard: o.VIPs, names: map[string]bool{},
+		ctx: ctx, format: format, file: file, wildcard: o.VIPs,
 		lines: strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"),
+		index: index{noted: map[Note]bool{}, names: map[string]int{}, texts: map[int]string{}},
 	}
+}
+
+// maxWork is the maximum number of statements that are read. A text of 2 MB has about 100,000; a shared list in many services
+// multiplies them.
+const maxWork = 1_000_000
+
+// endpointWork counts an endpoint as several statements: decoding and writing it takes longer. vipd reads at most 500,000 keys and
+// elements from a file, so 200,000 endpoints are too many in any case.
+const endpointWork = 4
+
+// spend counts statements before they are read. It returns an error if the conversion was interrupted or reads too many.
+func (d *draft) spend(line, statements int) error {
+	d.work += statements
+	if d.work > maxWork {
+		return d.errorf(line, "shared lists, defaults or variables repeat more than %d statements: convert the file in parts", maxWork)
+	}
+	return d.ctx.Err()
 }
 
 // lineText is what line n says, without what a comment in TOML can't hold.
@@ -74,7 +107,12 @@ func (d *draft) lineText(n int) string {
 	if n < 1 || n > len(d.lines) {
 		return ""
 	}
-	return plain(d.lines[n-1])
+	text, known := d.index.texts[n]
+	if !known {
+		text = plain(d.lines[n-1])
+		d.index.texts[n] = text
+	}
+	return text
 }
 
 // oneLine makes text fit for a comment.
@@ -100,7 +138,8 @@ func (d *draft) errorf(line int, format string, args ...any) error {
 // inherit is noted once.
 func (d *draft) note(line int, format string, args ...any) {
 	n := d.newNote(line, format, args...)
-	if !slices.Contains(d.notes, n) {
+	if !d.index.noted[n] {
+		d.index.noted[n] = true
 		d.notes = append(d.notes, n)
 	}
 }
@@ -118,7 +157,7 @@ func (d *draft) newService(line int, words ...string) *service {
 
 // freeName makes a DNS label of text that no other service has.
 func (d *draft) freeName(text string) string {
-	const longest = 63 - len("-9999")
+	const longest = 63 - len("-99999")
 	label := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
@@ -131,10 +170,11 @@ func (d *draft) freeName(text string) string {
 	label = strings.Trim(label[:min(len(label), longest)], "-")
 	label = cmp.Or(label, "service")
 	name := label
-	for n := 2; d.names[name]; n++ {
-		name = label + "-" + strconv.Itoa(n)
+	for d.index.names[name] > 0 {
+		d.index.names[label]++
+		name = label + "-" + strconv.Itoa(d.index.names[label])
 	}
-	d.names[name] = true
+	d.index.names[name] = 1
 	return name
 }
 
@@ -191,8 +231,8 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 		}
 	}
 	addr, ok := d.host(line, host)
-	if !ok {
-		return nil
+	if !ok || d.spend(line, endpointWork) != nil {
+		return nil // fitAll returns the error of spend
 	}
 	return s.endpoint(line, addr, port)
 }
@@ -243,22 +283,25 @@ func (d *draft) spread(line int, name string, listeners []listener) []*service {
 	}
 	var ports []port
 	vips := map[port][]listener{}
+	seen := map[listener]bool{}
 	for _, l := range listeners {
 		p := port{l.port, l.proto}
 		if vips[p] == nil {
 			ports = append(ports, p)
 		}
-		if !slices.ContainsFunc(vips[p], func(other listener) bool { return other.addr == l.addr }) {
+		if where := (listener{addr: l.addr, port: l.port, proto: l.proto}); !seen[where] {
+			seen[where] = true
 			vips[p] = append(vips[p], l)
 		}
 	}
 	sets := map[string]*service{}
 	var out []*service
 	for _, p := range ports {
-		key := ""
+		var addresses strings.Builder
 		for _, l := range vips[p] {
-			key += l.addr.String() + " "
+			addresses.WriteString(l.addr.String() + " ")
 		}
+		key := addresses.String()
 		s := sets[key]
 		if s == nil {
 			s = d.newService(line, name)

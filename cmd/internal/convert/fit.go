@@ -2,7 +2,6 @@ package convert
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -12,9 +11,15 @@ import (
 )
 
 // fitAll removes fields that vipd would refuse, with a note for each, and disables services that it could not serve.
-func (d *draft) fitAll() {
+func (d *draft) fitAll() error {
+	if err := d.spend(1, 0); err != nil {
+		return err
+	}
 	claims := map[balancer.Key]*service{}
 	for _, s := range d.services {
+		if err := d.spend(s.line, 0); err != nil {
+			return err
+		}
 		decoded := d.fit(s)
 		if len(s.endpoints) == 0 {
 			d.disable(s, s.line, "it has no endpoint, so all its clients would be refused; add endpoints, or let servers join with \"vipctl register\"")
@@ -30,6 +35,7 @@ func (d *draft) fitAll() {
 			claims[key] = s
 		}
 	}
+	return nil
 }
 
 // claimed returns the service that has one of the addresses and ports already.
@@ -43,13 +49,13 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes from s the fields that the decoder of services refuses, one after the other. It returns the decoded service. If the
+// fit removes from s the fields that the decoder of services refuses, until it refuses none. It returns the decoded service. If the
 // rest can't be served, it disables the service and returns nil.
 func (d *draft) fit(s *service) *balancer.Service {
 	s.settle()
 	for {
 		decoded, problems := balancer.DecodeService(balancer.Name(s.name), s.fields(), nil, nil, balancer.SeverityError)
-		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return d.remove(s, p) }) {
+		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return d.remove(s, p, problems) }) {
 			continue
 		}
 		if decoded == nil && len(s.reasons) == 0 {
@@ -59,15 +65,49 @@ func (d *draft) fit(s *service) *balancer.Service {
 	}
 }
 
-// remove removes what a problem is about, and reports whether there was something to remove. Warnings remove settings
-// alone: an endpoint with a warning is still an endpoint. A problem with what is missing in the health table removes all of it.
-func (d *draft) remove(s *service, p balancer.Problem) bool {
+// isPart and isWhole tell problems with a field of an element from problems with all of it, such as a duplicate. The first kind
+// is removed first: an element that was removed has no duplicates.
+func isPart(field string) bool  { return strings.Contains(field, "].") }
+func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
+
+// removeElements removes the elements that have an error whose field is of the kind, and reports whether there were any. Elements
+// with warnings stay.
+func (d *draft) removeElements(s *service, problems []balancer.Problem, kind func(field string) bool) bool {
+	refused := map[string]map[int]bool{}
+	for _, p := range problems {
+		list, rest, isElement := strings.Cut(p.Field, "[")
+		index, _, _ := strings.Cut(rest, "]")
+		i, err := strconv.Atoi(index)
+		entries := s.list(list)
+		if p.Severity != balancer.SeverityError || !isElement || err != nil || !kind(p.Field) || entries == nil || i >= len(*entries) {
+			continue
+		}
+		if refused[list] == nil {
+			refused[list] = map[int]bool{}
+		}
+		if !refused[list][i] {
+			refused[list][i] = true
+			d.note((*entries)[i].line, "left out: %s", p.Text)
+		}
+	}
+	for list, indexes := range refused {
+		entries, i := s.list(list), -1
+		*entries = slices.DeleteFunc(*entries, func(entry) bool {
+			i++
+			return indexes[i]
+		})
+	}
+	return len(refused) > 0
+}
+
+// remove removes the setting that a problem is about, and reports whether there was one. Warnings remove settings alone: an endpoint
+// with a warning is still an endpoint. If the problem is an error of an element, all elements with errors among problems are removed.
+// A problem with a missing field of the health table removes all of it.
+func (d *draft) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
-	if list, _, isElement := strings.Cut(field, "["); isElement {
-		i := -1
-		_, _ = fmt.Sscanf(field, list+"[%d]", &i) // -1 where there is no index
-		return p.Severity == balancer.SeverityError && d.removeElement(s.list(list), i, p.Text)
+	if strings.Contains(field, "[") {
+		return p.Severity == balancer.SeverityError && (d.removeElements(s, problems, isPart) || d.removeElements(s, problems, isWhole))
 	}
 	if field == "health" {
 		settings = &s.health
@@ -89,15 +129,6 @@ func (d *draft) remove(s *service, p balancer.Problem) bool {
 // list is the list of a name; nil means there is none.
 func (s *service) list(name string) *[]entry {
 	return map[string]*[]entry{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
-}
-
-func (d *draft) removeElement(list *[]entry, i int, text string) bool {
-	if list == nil || i < 0 || i >= len(*list) {
-		return false
-	}
-	d.note((*list)[i].line, "left out: %s", text)
-	*list = slices.Delete(*list, i, i+1)
-	return true
 }
 
 // settle names the ports of a service where it has several, and puts the endpoints' port where it is written shortest.

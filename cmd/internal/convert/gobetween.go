@@ -66,7 +66,12 @@ func readGobetween(d *draft) error {
 		return g.line(servers, a) - g.line(servers, b)
 	})
 	for _, name := range names {
-		if err := g.server(name, servers.under(name), root.under("defaults")); err != nil {
+		t := servers.under(name)
+		line := max(1, g.doc.Where(t.path).Line)
+		if err := g.spend(line, len(t.fields)); err != nil {
+			return err
+		}
+		if err := g.server(name, t, root.under("defaults")); err != nil {
 			return err
 		}
 	}

@@ -12,24 +12,44 @@ type section struct {
 	kind, name string
 	line       int
 	statements []*statement
-	// base are the statements of the defaults that hold for it.
-	base []*statement
+	// base is the defaults section that holds for it, and inherited counts its statements and those it inherits itself.
+	base      *section
+	inherited int
 }
+
+// inherit makes base the defaults of a section.
+func (s *section) inherit(base *section) {
+	s.base, s.inherited = base, len(base.statements)+base.inherited+1
+}
+
+// size counts what all returns, at most.
+func (s *section) size() int { return len(s.statements) + s.inherited + 1 }
 
 // all are the statements that hold in a section, the inherited ones first. Steps of checks are inherited where it has none of its own.
 func (s *section) all() []*statement {
-	base := s.base
-	if slices.ContainsFunc(s.statements, isCheckStep) {
-		base = slices.DeleteFunc(slices.Clone(base), isCheckStep)
+	chain := []*section{s}
+	for base := s.base; base != nil; base = base.base {
+		chain = append(chain, base)
 	}
-	return slices.Concat(base, s.statements)
+	parts := make([][]*statement, len(chain))
+	ownSteps := false
+	for i, each := range chain {
+		part := each.statements
+		hasSteps := slices.ContainsFunc(part, isCheckStep)
+		if ownSteps && hasSteps {
+			part = slices.DeleteFunc(slices.Clone(part), isCheckStep)
+		}
+		ownSteps = ownSteps || hasSteps
+		parts[len(chain)-1-i] = part
+	}
+	return slices.Concat(parts...)
 }
 
 func isCheckStep(s *statement) bool { return s.is("http-check") || s.is("tcp-check") }
 
-// disabled reports whether the section serves nothing.
-func (s *section) disabled() (is bool) {
-	for _, one := range s.all() {
+// disabled reports whether a section with the statements serves nothing.
+func disabled(all []*statement) (is bool) {
+	for _, one := range all {
 		is = one.is("disabled") || is && !one.is("enabled")
 	}
 	return is
@@ -153,7 +173,7 @@ func (h *haproxy) split() error {
 		switch current.kind {
 		case "defaults":
 			if slices.Contains(words, "from") {
-				current.base = from.all()
+				current.inherit(from)
 			}
 			defaults, named[current.name] = current, current
 		case "frontend", "backend", "listen":
@@ -161,7 +181,7 @@ func (h *haproxy) split() error {
 				return h.errorf(i+1, "a %s needs a name", current.kind)
 			}
 			if from != nil {
-				current.base = from.all()
+				current.inherit(from)
 			}
 		}
 		h.sections = append(h.sections, current)
@@ -215,6 +235,9 @@ func (h *haproxy) words(line int) ([]string, error) {
 // frontend makes services of a frontend and its backend.
 func (h *haproxy) frontend(front *section) error {
 	name := ""
+	if err := h.spend(front.line, front.size()); err != nil {
+		return err
+	}
 	for _, s := range front.all() {
 		switch {
 		case s.is("default_backend"):
@@ -239,11 +262,15 @@ func (h *haproxy) frontend(front *section) error {
 
 // serve makes services of what a frontend listens on and a backend serves; both are the same for a listen section.
 func (h *haproxy) serve(front, back *section) error {
-	if front == back && !slices.ContainsFunc(front.all(), func(s *statement) bool { return strings.HasPrefix(s.word(0), "server") }) {
+	if err := h.spend(front.line, front.size()+back.size()); err != nil {
+		return err
+	}
+	outer, inner := front.all(), back.all()
+	if front == back && !slices.ContainsFunc(outer, func(s *statement) bool { return strings.HasPrefix(s.word(0), "server") }) {
 		h.note(front.line, "left out: it has no server; vipd's own status page is at [api] http")
 		return nil
 	}
-	if front.disabled() || back.disabled() {
+	if disabled(outer) || disabled(inner) {
 		h.note(front.line, "left out: it is disabled")
 		return nil
 	}
@@ -260,19 +287,17 @@ func (h *haproxy) serve(front, back *section) error {
 	if len(listeners) == 0 {
 		h.note(front.line, "left out: no address and port that vipd could serve")
 	}
+	held := slices.DeleteFunc(outer, func(s *statement) bool { return s.is("bind") || front != back && backendOnly(s) })
+	if front != back {
+		held = append(held, slices.DeleteFunc(inner, frontendOnly)...)
+	}
 	for _, s := range h.spread(front.line, front.name, listeners) {
-		p := &proxy{haproxy: h, service: s, acls: map[string][]string{}}
-		for _, one := range front.all() {
-			if front == back || !backendOnly(one) {
-				p.statement(one)
-			}
+		if err := h.spend(front.line, len(held)); err != nil {
+			return err
 		}
-		if front != back {
-			for _, one := range back.all() {
-				if !frontendOnly(one) {
-					p.statement(one)
-				}
-			}
+		p := &proxy{haproxy: h, service: s, acls: map[string][]string{}}
+		for _, one := range held {
+			p.statement(one)
 		}
 		p.finish()
 	}
@@ -310,14 +335,15 @@ func (h *haproxy) bind(s *statement) ([]listener, error) {
 		}
 	}
 	var out []listener
+	v6only, v4v6 := slices.Contains(s.words, "v6only"), slices.Contains(s.words, "v4v6")
 	for place := range strings.SplitSeq(s.word(1), ",") {
 		if strings.HasPrefix(place, "/") || strings.Contains(place, "@") && !strings.HasPrefix(place, "ipv") {
 			h.note(s.line, "vipd listens on addresses, not on Unix sockets or descriptors")
 			continue
 		}
-		only6 := strings.HasPrefix(place, "ipv6@") || slices.Contains(s.words, "v6only")
+		only6 := strings.HasPrefix(place, "ipv6@") || v6only
 		host, ports := splitPort(strings.TrimPrefix(strings.TrimPrefix(place, "ipv4@"), "ipv6@"))
-		more, err := h.listeners(listener{proto: balancer.TCP, line: s.line}, host, ports, "bind", !only6, only6 || slices.Contains(s.words, "v4v6"))
+		more, err := h.listeners(listener{proto: balancer.TCP, line: s.line}, host, ports, "bind", !only6, only6 || v4v6)
 		if err != nil {
 			return nil, err
 		}

@@ -258,6 +258,9 @@ func (p *proxy) server(s *statement) {
 			p.note(s.line, "left out: a server line is server NAME ADDRESS[:PORT]")
 			return
 		}
+		if p.spend(s.line, len(p.defaults)) != nil {
+			return // fitAll returns the error
+		}
 		words := append(append(s.words[1:3:3], p.defaults...), s.words[3:]...)
 		p.servers = append(p.servers, server{words: words, line: s.line})
 	}

@@ -27,6 +27,9 @@ func readIPVSADM(d *draft) error {
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
+		if err := r.spend(i+1, 1); err != nil {
+			return err
+		}
 		if err := r.command(i+1, words); err != nil {
 			return err
 		}

@@ -85,13 +85,17 @@ func (k *keepalived) substituted(nodes []*statement) []*statement {
 	return out
 }
 
-// expanded replaces $NAME and ${NAME} in a word. Values do not expand further.
+// expanded replaces $NAME and ${NAME} in a word. Values do not expand further. If values of values grow too large, nothing replaces a
+// name, and fitAll returns the error.
 func (k *keepalived) expanded(word string) string {
 	if len(k.variables) == 0 {
 		return word
 	}
 	return os.Expand(word, func(name string) string {
 		if value, known := k.variables[name]; known {
+			if k.spend(1, 1+len(value)/64) != nil {
+				return ""
+			}
 			return value
 		}
 		return "$" + name
@@ -140,6 +144,9 @@ func (k *keepalived) virtualServer(n *statement) error {
 		return err
 	}
 	for _, s := range k.spread(n.line, name, listeners) {
+		if err := k.spend(n.line, n.size()); err != nil {
+			return err
+		}
 		k.fill(s, n)
 	}
 	return nil
@@ -159,6 +166,9 @@ func (k *keepalived) listeners(n *statement, proto balancer.Protocol) (out []lis
 		entries, name = group.children, n.word(2)
 	}
 	for _, e := range entries {
+		if err := k.spend(e.line, 1); err != nil {
+			return nil, "", err
+		}
 		if e.word(0) == "fwmark" {
 			k.note(e.line, noMarks)
 			continue
@@ -174,6 +184,9 @@ func (k *keepalived) listeners(n *statement, proto balancer.Protocol) (out []lis
 		port, err := parsePort(e.word(1))
 		if err != nil {
 			return nil, "", k.errorf(e.line, "%v", err)
+		}
+		if err := k.spend(e.line, len(addresses)); err != nil {
+			return nil, "", err
 		}
 		for _, a := range addresses {
 			out = append(out, listener{a, port, proto, e.line})

@@ -49,6 +49,9 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 	}
 	want := first.words()
 	for i, c := range checkers {
+		if k.spend(first.root.line, len(want)/64) != nil {
+			return // fitAll returns the error
+		}
 		switch {
 		case c == nil:
 			k.note(s.endpoints[i].line, "has no check in the origin; in vipd the check of line %d is that of all endpoints", first.root.line)

@@ -120,21 +120,24 @@ func (n *nginx) server(block *statement, outer []*statement) error {
 		name = "server-" + name
 	}
 	n.used[pass.word(1)] = true
+	settings := slices.DeleteFunc(slices.Clone(block.children), func(one *statement) bool { return one.word(0) == "listen" })
 	for _, s := range n.spread(block.line, name, listeners) {
+		if err := n.spend(block.line, upstream.size()+len(outer)+len(settings)); err != nil {
+			return err
+		}
 		n.upstream(s, upstream)
-		for _, one := range slices.Concat(outer, block.children) {
+		for _, one := range slices.Concat(outer, settings) {
 			n.setting(s, one)
 		}
-		n.access(s, block, outer)
+		n.access(s, settings, outer)
 	}
 	return nil
 }
 
 // access reads who may connect: the first allow or deny line that is about a client decides. A server has those around it where it
 // has none of its own.
-func (n *nginx) access(s *service, block *statement, outer []*statement) {
+func (n *nginx) access(s *service, rules, outer []*statement) {
 	isRule := func(one *statement) bool { return one.word(0) == "allow" || one.word(0) == "deny" }
-	rules := block.children
 	if !slices.ContainsFunc(rules, isRule) {
 		rules = outer
 	}
@@ -149,8 +152,7 @@ func (n *nginx) access(s *service, block *statement, outer []*statement) {
 		case !all:
 			n.note(one.line, nearRanges)
 		case len(allowed) == 0:
-			n.note(one.line, "left out: nobody may connect")
-			n.services = slices.DeleteFunc(n.services, func(other *service) bool { return other == s })
+			n.disable(s, one.line, "the origin lets no client connect; set source_ranges to the networks that may")
 			return
 		default:
 			s.set(one.line, "source_ranges", prefixes(allowed))

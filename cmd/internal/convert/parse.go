@@ -30,6 +30,15 @@ func (n *statement) is(words ...string) bool {
 	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
 
+// size counts the statement and the statements in its block.
+func (n *statement) size() int {
+	out := 1
+	for _, c := range n.children {
+		out += c.size()
+	}
+	return out
+}
+
 // rest are the words from the nth on.
 func (n *statement) rest(i int) []string { return n.words[min(i, len(n.words)):] }
 
@@ -306,12 +315,18 @@ func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) (
 	}
 	var out []listener
 	addresses, err := d.listening(one.line, host, v4, v6)
+	if err == nil {
+		err = d.spend(one.line, len(addresses)*(int(last)-int(first)+1))
+	}
+	if err != nil {
+		return nil, err
+	}
 	for _, a := range addresses {
 		for port := int(first); port <= int(last); port++ {
 			out = append(out, listener{a, uint16(port), one.proto, one.line})
 		}
 	}
-	return out, err
+	return out, nil
 }
 
 // span reads a time that a line says, as parseSpan does; where it is none, it notes that and returns false.
