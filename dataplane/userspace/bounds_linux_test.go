@@ -193,30 +193,6 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 	return err
 }
 
-func TestDropWithoutBackends(t *testing.T) {
-	s := serveAt(t, "127.0.0.1:0", named("s"))
-	d := start(t, Options{})
-	if !d.Capabilities().DropsClients {
-		t.Skip("needs root on this kernel: filters sockets")
-	}
-	f := frontendAt("127.77.4.4:9000", s.addr)
-	f.NoEndpoints = balancer.DropClients
-	d.apply(f)
-	c := mustConnect(t, f.AddrPort())
-	c.mustAsk(t)
-	d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
-	_, err := net.DialTimeout("tcp", f.AddrPort().String(), 300*time.Millisecond)
-	if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() {
-		t.Errorf("got %v, want silence", err)
-	}
-	c.mustAsk(t)
-	d.apply(f)
-	c.mustAsk(t)
-	if _, err := askOnce(f.AddrPort(), ""); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))

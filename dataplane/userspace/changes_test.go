@@ -256,35 +256,6 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	})
 }
 
-func TestCloseDrains(t *testing.T) {
-	s := serveAt(t, "127.0.0.1:0", named("s"))
-	d := start(t, Options{})
-	f := frontendAt("127.77.1.5:9000", s.addr)
-	d.apply(f)
-	ends, stays := mustConnect(t, f.AddrPort()), mustConnect(t, f.AddrPort())
-	ends.mustAsk(t)
-	stays.mustAsk(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	closed := make(chan error)
-	go func() { closed <- d.Close(ctx, false) }()
-	eventually(t, "the closed port", func() error {
-		c, err := connect(f.AddrPort(), "")
-		if err == nil {
-			c.Close()
-			return fmt.Errorf("still connects")
-		}
-		return nil
-	})
-	ends.mustAsk(t)
-	ends.Close()
-	stays.mustAsk(t)
-	cancel()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
-	wantReset(t, stays)
-}
-
 // TestIdleTimeout ends connections without traffic, and no others. A machine that stood still for too long makes those idle
 // as well: then it tries again with twice the timeout.
 func TestIdleTimeout(t *testing.T) {

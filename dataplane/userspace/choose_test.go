@@ -98,26 +98,6 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	eventually(t, "room again", func() error { _, err := askOnce(f.AddrPort(), ""); return err })
 }
 
-func TestFullBackendsAreSkipped(t *testing.T) {
-	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
-	d := start(t, Options{})
-	f := with(frontendAt("127.77.3.4:9000", a.addr, b.addr), func(f *balancer.Frontend) {
-		for i := range f.Backends {
-			if f.Backends[i].Addr == a.addr {
-				f.Backends[i].MaxConnections = 1
-			}
-		}
-	})
-	d.apply(f)
-	got := map[string]int{}
-	for range 10 {
-		got[mustConnect(t, f.AddrPort()).mustAsk(t)]++
-	}
-	if got["a"] != 1 || got["b"] != 9 {
-		t.Errorf("got %v, want a 1 and b 9", got)
-	}
-}
-
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})

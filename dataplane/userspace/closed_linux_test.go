@@ -294,33 +294,6 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestRemovesRedirectsOfEarlierVersions puts up the rules of iptables that an earlier version led clients by, in both variants: a
-// start removes them, and they no longer decide.
-func TestRemovesRedirectsOfEarlierVersions(t *testing.T) {
-	w := newTown(t)
-	w.serve()
-	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft")
-	all := w.four(t, 80)
-	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft"} {
-		w.Host().Exec(tool, "-t", "nat", "-N", "VIPD-US")
-		w.Host().Exec(tool, "-t", "nat", "-A", "VIPD-US", "-p", "tcp", "--dport", "80", "-j", "REDIRECT", "--to-ports", "9")
-		for _, base := range []string{"PREROUTING", "OUTPUT"} {
-			w.Host().Exec(tool, "-t", "nat", "-I", base, "1", "-j", "VIPD-US")
-		}
-	}
-	d := start(t, Options{Intercept: Redirect})
-	if _, err := d.Observe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	d.apply(all...)
-	wantServed(t, w, all...)
-	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft"} {
-		if saved := w.Host().Exec(tool + "-save"); strings.Contains(saved, "VIPD") {
-			t.Errorf("%s still has\n%s", tool, saved)
-		}
-	}
-}
-
 // TestComesBackWhileItDrains has a dataplane step aside for another mode, and another of its kind take over from that
 // before the connections of the first have ended: what the first leaves behind is not the other's.
 func TestComesBackWhileItDrains(t *testing.T) {

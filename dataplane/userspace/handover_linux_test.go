@@ -330,29 +330,6 @@ func TestHandOverToAnotherMode(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestHandOverOfAffinity: a client without an open connection is remembered, too.
-func TestHandOverOfAffinity(t *testing.T) {
-	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
-	f := with(frontendAt("127.1.0.1:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
-	d := start(t, Options{})
-	d.apply(f)
-	clients := map[string]string{}
-	for i := range 8 {
-		from := netip.AddrFrom4([4]byte{127, 9, 0, byte(i + 1)}).String()
-		name, err := askOnce(f.AddrPort(), from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients[from] = name
-	}
-	d.succeed(f)
-	for from, before := range clients {
-		if name, err := askOnce(f.AddrPort(), from); name != before || err != nil {
-			t.Errorf("%s went from %s to %s, %v", from, before, name, err)
-		}
-	}
-}
-
 // TestHandOverOfAffinityInQueue: also a client that connects while no process accepts, and waits behind connections that go on.
 func TestHandOverOfAffinityInQueue(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
@@ -378,19 +355,7 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	in, out, err := handover.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
-	defer cancel()
-	if err := errors.Join(d.HandOver(ctx, out), out.Close()); err != nil {
-		t.Fatal(err)
-	}
-	items, err := in.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	items := d.handedOver()
 	waiting := map[string]*client{}
 	for from := range before {
 		c, err := connect(f.AddrPort(), from)

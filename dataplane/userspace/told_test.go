@@ -9,11 +9,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/counters"
 	"vipd/test/wait"
 )
 
@@ -86,35 +84,6 @@ func TestDialsAreTold(t *testing.T) {
 	if all := told.of(good.addr); len(all) > 0 {
 		t.Errorf("told of the good one: %v", all)
 	}
-}
-
-func TestUDPIsTold(t *testing.T) {
-	bad, stop := startUDPServer(t, "127.0.0.1:0", "bad")
-	stop()
-	d := start(t, Options{})
-	told := listenTo(d)
-	f := frontendAt("127.77.9.2:9000/udp", bad)
-	d.apply(f)
-	ask := func() {
-		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.AddrPort()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
-		_, _ = c.Write([]byte("x"))
-		_, _ = c.Read(make([]byte, 10)) // silence, while the backend refuses
-	}
-	wantTold(t, told, bad, syscall.ECONNREFUSED, ask)
-	udpServer(t, bad.String(), "back")
-	wantTold(t, told, bad, nil, ask)
-	b := d.counters[counters.Port{Service: "web", Name: "p"}].backends[bad]
-	eventually(t, "the end of the rest", func() error { // a refusal of before may be read late
-		if ask(); b.restUntil.Load() != 0 {
-			return errors.New("a backend that answers rests")
-		}
-		return nil
-	})
 }
 
 // TestMissedEndsAreCounted: a follower that is too slow hears how many connections ended that it was not told of.

@@ -1,11 +1,9 @@
 package userspace
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -85,40 +83,6 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 	return name, nil
 }
 
-func TestUDP(t *testing.T) {
-	for _, vip := range []string{"127.77.2.1:9000/udp", "[::1]:9000/udp"} {
-		t.Run(vip, func(t *testing.T) {
-			host := "127.0.0.1:0"
-			if vip[0] == '[' {
-				host = "[::1]:0"
-			}
-			d := start(t, Options{})
-			f := frontendAt(vip, udpServer(t, host, "a"), udpServer(t, host, "b"))
-			d.apply(f)
-			got := map[string]int{}
-			for range 10 {
-				c := udpClient(t, f.AddrPort())
-				first, err := askUDP(c, "hello")
-				if err != nil {
-					t.Fatal(err)
-				}
-				got[first]++
-				for range 3 {
-					if again, err := askUDP(c, "again"); again != first || err != nil {
-						t.Errorf("a client moved from %s to %s, %v", first, again, err)
-					}
-				}
-			}
-			if got["a"] != 5 || got["b"] != 5 {
-				t.Errorf("got %v, want 5 each", got)
-			}
-			if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 10 || list[0].State != "flow" {
-				t.Errorf("got %d flows (%v), want 10", len(list), list)
-			}
-		})
-	}
-}
-
 // TestIdleFrontendsHoldNoBuffers: of many services most are idle, also those that were asked once.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
@@ -157,27 +121,6 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	})
 }
 
-func TestDatagramsStayWhole(t *testing.T) {
-	d := start(t, Options{})
-	f := frontendAt("127.77.2.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
-	d.apply(f)
-	c := udpClient(t, f.AddrPort())
-	random := rand.New(rand.NewPCG(3, 4))
-	for _, size := range []int{1, 2, 1472, 1473, 9000, 32 << 10, 65507 - 2} {
-		text := string(bytes.Repeat([]byte{byte('a' + random.IntN(26))}, size))
-		if _, err := askUDP(c, text); err != nil {
-			t.Errorf("%d bytes: %v", size, err)
-		}
-	}
-	_ = c.SetDeadline(time.Now().Add(wait.Patience))
-	if _, err := c.Write(nil); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := c.Read(make([]byte, 10)); n != 0 || err != nil {
-		t.Errorf("an empty datagram came back as %d bytes, %v", n, err)
-	}
-}
-
 func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	a, stopA := startUDPServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -200,44 +143,6 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestFlowsOfRemovedBackendsMoveAtOnce(t *testing.T) {
-	a, b := udpServer(t, "127.0.0.1:0", "a"), udpServer(t, "127.0.0.1:0", "b")
-	d := start(t, Options{})
-	f := frontendAt("127.77.2.4:9000/udp", a, b)
-	d.apply(f)
-	c1, c2 := udpClient(t, f.AddrPort()), udpClient(t, f.AddrPort())
-	onA := c1
-	if name, err := askUDP(c1, "x"); err != nil {
-		t.Fatal(err)
-	} else if name == "b" {
-		onA = c2
-	}
-	if _, err := askUDP(c2, "x"); err != nil {
-		t.Fatal(err)
-	}
-	set := func(state balancer.BackendState) {
-		d.apply(with(f, func(f *balancer.Frontend) {
-			for i := range f.Backends {
-				if f.Backends[i].Addr == a {
-					f.Backends[i].State, f.Backends[i].Weight = state, 0
-				}
-			}
-		}))
-	}
-	set(balancer.Draining)
-	if name, err := askUDP(onA, "draining"); name != "a" {
-		t.Errorf("while draining got %q, %v; want a", name, err)
-	}
-	set(balancer.Removed)
-	if name, err := askUDP(onA, "removed"); name != "b" {
-		t.Errorf("after the removal got %q, %v; want b", name, err)
-	}
-	d.apply(without(f, b))
-	if name, err := askUDP(onA, "gone"); name != "a" {
-		t.Errorf("with b gone got %q, %v; want a", name, err)
-	}
 }
 
 func TestUDPWithoutBackends(t *testing.T) {
