@@ -202,8 +202,28 @@ func (h *history) damage(seed uint64, step int) {
 	h.g.resync()
 }
 
+// fail has another program delete the table just before a round. The round fails, or changes nothing; then the guard notices.
+func (h *history) fail() {
+	h.Helper()
+	if !h.g.ready {
+		return
+	}
+	nftables(h.T, "delete table ip vipd-guard\n", "-f", "-")
+	edit(h.r, h.g.wanted, h.want)
+	if h.g.prepare(h.Context()) != nil || h.g.finish(h.Context()) != nil || !h.g.ready {
+		return
+	}
+	h.g.table.Next = time.Time{}
+	if reason, err := h.g.intact(h.Context()); reason == "" && len(h.want)+len(h.applied)+len(h.held)+len(h.owned) > 0 {
+		if there, _ := h.conn.HasTable(h.g.layout.table); !there {
+			h.Fatalf("intact() = %q, %v without the table", reason, err)
+		}
+	}
+	h.g.resync()
+}
+
 // TestHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
-// changes of the mode and damage by others.
+// changes of the mode, damage by others and rounds that fail.
 func TestHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -232,6 +252,8 @@ func TestHistories(t *testing.T) {
 			case 3:
 				h.g.connect([]Interface{{"lo", 1}, {"eth1", 3}}[:1+h.r.IntN(2)])
 				h.g.obey()
+			case 4:
+				h.fail()
 			}
 			edit(h.r, h.g.wanted, h.want)
 			toggle(h.r, h.held, 96, h.g.hold)

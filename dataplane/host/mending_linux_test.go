@@ -401,6 +401,13 @@ func TestBudget(t *testing.T) {
 			f.Backends[0].Weight++
 			all.Frontends = all.Frontends.Set(f.Key, &f)
 		}, 200},
+		{"a frontend was added or removed", func() {
+			if f := frontend("10.97.0.8:443"); all.Frontends.Has(f.Key) {
+				all.Frontends, all.Addresses = all.Frontends.Delete(f.Key), all.Addresses.Set(f.Addr, 1)
+			} else {
+				all.Frontends, all.Addresses = all.Frontends.Set(f.Key, f), all.Addresses.Set(f.Addr, 2)
+			}
+		}, 400},
 	} {
 		began := time.Now()
 		got := testing.AllocsPerRun(10, func() {

@@ -1,0 +1,53 @@
+package guard
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
+)
+
+// TestLossesByMode asks for each kind of frontend while the guard is unavailable. Each mode reports exactly what it then lacks, with the
+// reason.
+func TestLossesByMode(t *testing.T) {
+	const (
+		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program"
+		snat, segments, direct       = "node ports, snat", "mss is left", "by dr and tunnel are tracked"
+	)
+	all := []*balancer.Frontend{
+		frontend("10.96.0.1:80", sources("10.0.0.0/8")), frontend("10.96.0.1:81", dropping),
+		frontend("10.96.0.1:82", func(f *balancer.Frontend) { f.Backends = nil }), frontend("10.96.0.1:83", func(f *balancer.Frontend) { f.MSS = 1300 }),
+	}
+	tunnel := frontend("10.96.0.1:84", forward(balancer.TunnelForward))
+	for _, c := range []struct {
+		name      string
+		mode      dataplane.Needs
+		frontends []*balancer.Frontend
+		want      []string
+	}{
+		{"nothing wanted", dataplane.Needs{Forward: true}, nil, nil},
+		{"userspace", dataplane.Needs{}, all, []string{ports, ranges + " by the kernel: vipd does it itself", drops, others, segments}},
+		{"forwarding", dataplane.Needs{Forward: true}, all, []string{ports, ranges + ": services that have them are not served", drops, others, snat, segments}},
+		{"ipvs", dataplane.Needs{Forward: true, LocalIn: true}, append(all, tunnel), []string{ports, ranges, drops, others, snat, segments, direct}},
+	} {
+		w := newWanted(inet.IPv4, Options{Mode: c.mode, MasqueradeBit: 14})
+		for _, f := range c.frontends {
+			w.want(f, 1, false)
+			w.want(f, 1, true)
+			w.hold(f.Addr, 1)
+		}
+		got := w.lost(errors.New("no such table"))
+		if len(got) != len(c.want) {
+			t.Errorf("%s: lost() = %v, want %q", c.name, got, c.want)
+			continue
+		}
+		for i, p := range got {
+			if !strings.Contains(p.Text, c.want[i]) || !strings.HasSuffix(p.Text, "(ipv4): no such table") {
+				t.Errorf("%s: problem %d = %q, want %q with the reason", c.name, i, p.Text, c.want[i])
+			}
+		}
+	}
+}
