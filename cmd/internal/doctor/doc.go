@@ -1,11 +1,12 @@
-// Package doctor looks at a host as vipd finds it: what it can do, and what will get in the way of traffic to VIPs. It
-// is what "vipctl doctor" prints.
+// Package doctor examines a host: its abilities, and obstacles to the traffic of VIPs. "vipctl doctor" prints its findings, and the
+// daemon makes problems of some of them each minute.
 //
 //	findings := doctor.Examine(ctx, doctor.Host{Config: c, Status: status, ...})
 //
-// A check is a function in the table of checks, from a Host to findings; each finding has a level, what was seen, why it
-// matters, and the command that mends it. All that a check sees of the host comes through the Host's fields.
+// A Host is what checks can read: values, and functions that read the system. It is observed once. A check is a function in the table
+// checks, from the observed host to findings. Each finding has a level, an observation, the reason why it matters, and a command that
+// fixes it.
 //
-// Nothing is changed but for the trials of modes, which make and delete a few objects that no traffic meets; they need
-// root, and leave a running vipd alone. What can't be looked at is a finding too. The package does not mend.
+// Only trials of modes change the host: they make and delete a few objects that no traffic meets. They need root, and leave a running
+// vipd alone. An observation that needs more privileges is a finding. The package fixes nothing.
 package doctor

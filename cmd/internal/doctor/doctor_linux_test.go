@@ -81,7 +81,7 @@ func TestRealModes(t *testing.T) {
 	for _, m := range h.Modes {
 		demand(t, h, "modes", OK, string(m.Name)+" mode works here")
 	}
-	demand(t, h, "modes", OK, "auto takes iptables mode")
+	demand(t, h, "modes", OK, "auto uses iptables mode")
 	out, err := exec.Command("iptables-save").Output()
 	if err != nil || strings.Contains(string(out), "VIPD") {
 		t.Errorf("the trials left (%v):\n%s", err, out)
@@ -111,7 +111,7 @@ func TestRealBackends(t *testing.T) {
 	demand(t, namespace(t), "tools", OK, "; vipd uses the legacy backend")
 	demand(t, namespace(t), "firewall", OK, "FORWARD of iptables-legacy drops")
 	run(t, "iptables-nft -A INPUT -p tcp --dport 9 -j ACCEPT")
-	demand(t, namespace(t), "tools", Warning, "others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft")
+	demand(t, namespace(t), "tools", Warning, "others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
 	run(t, strings.TrimPrefix(demand(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Mend, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
 		t.Errorf("the command did not mend it: %+v", left)
@@ -163,7 +163,7 @@ func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() { flush(t) })
-	demand(t, namespace(t), "firewall", OK, "no nft table of others drops")
+	demand(t, namespace(t), "firewall", OK, "no foreign nft table drops by default")
 	for _, words := range []string{
 		"nft add table inet fw",
 		"nft add chain inet fw forward { type filter hook forward priority 0; policy drop; }",

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// reach is how much of the traffic something drops.
+// reach is the part of the traffic that a rule drops.
 type reach int
 
 const (
@@ -17,14 +18,14 @@ const (
 	all
 )
 
-// verdict is what a list of rules does to connections to VIPs.
+// verdict is the effect of a list of rules on connections to VIPs.
 type verdict struct {
 	drops reach
-	// by are the rules of the list that drop.
+	// by lists the rules that drop.
 	by []string
 }
 
-// before returns the rules of others that stand in front of vipd's own jump, and that jump; "" without one.
+// before returns the rules of others that stand in front of vipd's own jump, and that jump; "" if there is none.
 func (b *backend) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -38,8 +39,8 @@ func (b *backend) before(chain string) (others []string, jump string) {
 // deepest bounds how far jumps are followed. The kernel allows no loops, and iptables' own rule sets are flatter.
 const deepest = 16
 
-// judge says what rules of the table filter drop of the connections to VIPs.
-func (v *visit) judge(b *backend, rules []string, depth int) verdict {
+// judge returns which connections to VIPs some rules of the table filter drop.
+func judge(o *observed, b *backend, rules []string, depth int) verdict {
 	var sum verdict
 	returns := false
 	for _, rule := range rules {
@@ -47,7 +48,7 @@ func (v *visit) judge(b *backend, rules []string, depth int) verdict {
 		to := target(rule)
 		drops := nothing
 		switch {
-		case to == "ACCEPT" && (matchesAll || v.letsVIPsThrough(rule)):
+		case to == "ACCEPT" && (matchesAll || letsVIPsThrough(o, rule)):
 			return sum
 		case to == "RETURN" && matchesAll:
 			return sum
@@ -57,7 +58,7 @@ func (v *visit) judge(b *backend, rules []string, depth int) verdict {
 		case to == "DROP" || to == "REJECT":
 			drops = all
 		case depth < deepest && b.tables["filter"][to] != nil && !strings.HasPrefix(to, "VIPD-"):
-			drops = v.judge(b, b.tables["filter"][to].rules, depth+1).drops
+			drops = judge(o, b, b.tables["filter"][to].rules, depth+1).drops
 		}
 		if drops == all && (!matchesAll || returns) {
 			drops = some
@@ -72,7 +73,7 @@ func (v *visit) judge(b *backend, rules []string, depth int) verdict {
 	return sum
 }
 
-// target is where a rule sends what it matches; "" means it has none.
+// target returns the target of a rule; "" if it has none.
 func target(rule string) string {
 	words := strings.Fields(rule)
 	for i := len(words) - 2; i >= 0; i-- {
@@ -89,8 +90,7 @@ func unconditional(rule string) bool {
 	return strings.HasPrefix(rest, "-j ") || strings.HasPrefix(rest, "-g ")
 }
 
-// irrelevant reports whether a rule is about packets that vipd accepts nowhere: those that belong to no connection, and
-// pings.
+// irrelevant reports whether a rule is about packets that vipd never accepts: packets without a connection, and pings.
 func irrelevant(rule string) bool {
 	words := strings.Fields(rule)
 	is := func(option string, values ...string) bool {
@@ -100,97 +100,97 @@ func irrelevant(rule string) bool {
 	return is("--ctstate", "INVALID") || is("--state", "INVALID") || is("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
-// connectionMark is the bit in a connection's mark that says that it is to a frontend.
-func (v *visit) connectionMark() uint32 { return 1 << ((v.Config.IPTables.MasqueradeBit + 1) % 32) }
-
-// translates reports whether connection tracking knows connections to VIPs as translated. It does not know of what
-// virtual servers translate.
-func (v *visit) translates() bool { return v.mode().Name != config.IPVSMode }
-
 // letsVIPsThrough reports whether the condition of a rule is one that connections to VIPs fulfil.
-func (v *visit) letsVIPsThrough(rule string) bool {
-	mark := v.connectionMark()
+func letsVIPsThrough(o *observed, rule string) bool {
+	mark := o.connectionMark()
 	parts := []string{fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)}
-	if v.translates() {
+	if o.translates() {
 		parts = append(parts, "-m conntrack --ctstate DNAT ", "-m conntrack --ctstatus DNAT ")
 	}
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(rule, part) })
 }
 
-// dropsBefore looks for rules of others that drop before vipd's jump accepts, and reports whether it has found any.
-func (v *visit) dropsBefore(b *backend, chain string) bool {
+// dropsBefore looks for rules of others that drop before vipd's jump accepts.
+func dropsBefore(o *observed, b *backend, chain string) []Finding {
 	others, jump := b.before(chain)
-	verdict := v.judge(b, others, 0)
+	verdict := judge(o, b, others, 0)
 	if verdict.drops == nothing {
-		return false
+		return nil
 	}
 	const remedy = "before vipd's rule accepts them; the command moves that rule to the front"
 	mend := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
 	place := fmt.Sprintf("in %s of %s, ", chain, b.program)
 	if verdict.drops == all {
-		v.add(problem(place+"a rule of another program comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
-			"connections to VIPs are lost "+remedy, mend))
-	} else {
-		v.add(warning(place+"rules of other programs stand before vipd's and drop some packets: "+list(verdict.by),
-			"connections to VIPs that match are lost "+remedy, mend))
+		return []Finding{problem(place+"a rule of another program comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
+			"connections to VIPs are lost "+remedy, mend)}
 	}
-	return true
+	return []Finding{warning(place+"rules of other programs stand before vipd's and drop some packets: "+list(verdict.by),
+		"connections to VIPs that match are lost "+remedy, mend)}
 }
 
-// filtered are the chains that connections to VIPs pass.
-func (v *visit) filtered() []string {
+// filtered returns the chains that connections to VIPs pass.
+func filtered(o *observed) []string {
 	chains := []string{"INPUT"}
-	if v.mode().Forward { // else they end on this host
+	if o.mode().Forward { // else they end on this host
 		chains = append(chains, "FORWARD")
 	}
-	if v.mode().Name == config.IPVSMode { // what virtual servers send on goes out here
+	if o.mode().Name == config.IPVSMode { // what virtual servers send on goes out here
 		chains = append(chains, "OUTPUT")
 	}
 	return chains
 }
 
-// policies are the findings about one backend's ends of those chains, and about what drops there before vipd accepts.
-func (v *visit) policies(b *backend, isOurs bool) {
-	for _, name := range v.filtered() {
-		dropped := isOurs && v.dropsBefore(b, name)
-		if b.chainOf("filter", name).policy != "DROP" {
-			continue
-		}
-		switch {
-		case !isOurs:
-			v.add(v.otherPolicy(b, name))
-		case !dropped:
-			v.add(v.ownPolicy(b, name))
+// checkRules looks for rules and policies of iptables that drop connections to VIPs.
+func checkRules(ctx context.Context, o *observed) (found []Finding) {
+	if !o.Root {
+		return []Finding{note("firewalls were not read: only root can read them", "", "sudo vipctl doctor")}
+	}
+	for _, b := range o.backends {
+		isOurs := b.kind == ours(ctx, o, b.family)
+		for _, name := range filtered(o) {
+			drops := b.chainOf("filter", name).policy == "DROP"
+			if !isOurs {
+				if drops {
+					found = append(found, otherPolicy(o, b, name))
+				}
+				continue
+			}
+			before := dropsBefore(o, b, name)
+			if len(before) == 0 && drops {
+				before = []Finding{ownPolicy(o, b, name)}
+			}
+			found = append(found, before...)
 		}
 	}
+	return found
 }
 
-// ownPolicy is the finding about a policy DROP in the backend that vipd uses.
-func (v *visit) ownPolicy(b *backend, name string) Finding {
+// ownPolicy returns the finding about a policy DROP in the backend that vipd uses.
+func ownPolicy(o *observed, b *backend, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts", name, b.program)
 	_, jump := b.before(name)
 	switch {
 	case jump != "":
 		return fine(drops + "; vipd accepts its own connections there")
-	case v.Status == nil:
+	case o.Status == nil:
 		return fine(drops + "; a vipd that serves accepts its own connections there")
 	}
 	return note(drops+", and vipd has no rule there now",
 		"it makes one, before all others, with the first frontend for which its mode needs it", b.program+" -S "+name)
 }
 
-// otherPolicy is the finding about a policy DROP in the backend that vipd does not use.
-func (v *visit) otherPolicy(b *backend, name string) Finding {
+// otherPolicy returns the finding about a policy DROP in the backend that vipd does not use.
+func otherPolicy(o *observed, b *backend, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {
-		if target(rule) == "ACCEPT" && (unconditional(rule) || v.letsVIPsThrough(rule)) {
+		if target(rule) == "ACCEPT" && (unconditional(rule) || letsVIPsThrough(o, rule)) {
 			return note(drops+"; a rule there lets connections to VIPs through: "+rule, "", "")
 		}
 	}
 	f := warning(drops,
 		"what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
 		fmt.Sprintf("%s -P %s ACCEPT", b.program, name))
-	if v.has(b.family == "iptables") {
+	if o.hasFamily(b.family == "iptables") {
 		f.Level = Problem
 	}
 	return f

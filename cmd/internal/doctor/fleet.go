@@ -8,26 +8,27 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFleet looks at what a host takes from etcd, and whether it does.
-func checkFleet(_ context.Context, v *visit) {
-	if v.Config.Store.Kind != config.EtcdStore {
+// checkFleet checks the connection to etcd, and what services from there may claim.
+func checkFleet(_ context.Context, o *observed) (found []Finding) {
+	if o.Config.Store.Kind != config.EtcdStore {
 		return
 	}
-	if len(v.Config.Addresses.Allowed) == 0 {
-		v.add(warning("addresses.allowed of "+v.ConfigFile+" "+config.Unbounded, "", ""))
+	if len(o.Config.Addresses.Allowed) == 0 {
+		found = append(found, warning("addresses.allowed of "+o.ConfigFile+" "+config.Unbounded, "", ""))
 	}
-	if exposed(v.Config.Etcd.Endpoints) {
-		v.add(warning("etcd is reached without TLS",
+	if exposed(o.Config.Etcd.Endpoints) {
+		found = append(found, warning("etcd is reached without TLS",
 			"anyone on the path can read and change what this host does. Give etcd certificates, and name them in [etcd]", ""))
 	}
-	switch s := v.Status; {
+	switch s := o.Status; {
 	case s == nil:
 	case !s.Store.Connected:
-		v.add(problem("etcd can't be read: "+s.Store.Error,
-			"changes of services do not come here", "etcdctl --endpoints="+strings.Join(v.Config.Etcd.Endpoints, ",")+" endpoint health"))
+		found = append(found, problem("etcd can't be read: "+s.Store.Error,
+			"changes of services do not reach this host", "etcdctl --endpoints="+strings.Join(o.Config.Etcd.Endpoints, ",")+" endpoint health"))
 	default:
-		v.add(fine("services come from " + s.Store.Place))
+		found = append(found, fine("services come from "+s.Store.Place))
 	}
+	return found
 }
 
 // exposed reports whether one of the URLs leads to another host without TLS.

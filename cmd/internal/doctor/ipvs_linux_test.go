@@ -27,11 +27,11 @@ func TestIPVSReal(t *testing.T) {
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	h.Frontends[0].Scheduler = balancer.Maglev
 	sees(t, h, OK, "ipvs mode works here")
-	sees(t, h, OK, "auto takes ipvs mode, the best that works here")
+	sees(t, h, OK, "auto uses ipvs mode, the best that works here")
 	if left := string(must(t, h.ReadFile, ipvsTable)); strings.Count(left, "\n") != 3 {
 		t.Errorf("the trial left:\n%s", left)
 	}
-	sees(t, h, OK, "the kernel has the schedulers that services want: ip_vs_mh")
+	sees(t, h, OK, "the kernel has the schedulers that services use: ip_vs_mh")
 	sees(t, h, "", "IPVS finds connections in a table of ") // of a size that depends on who loaded ip_vs
 	misses(t, h, "virtual servers of other programs")
 
@@ -48,13 +48,12 @@ func TestIPVSReal(t *testing.T) {
 	misses(t, h, "where services are")
 }
 
-// about are the findings about IPVS alone whose text has the part: the others take long where processors are slow.
+// about returns the findings of modes and ipvs whose text has the part. The other checks are slow in a guest.
 func about(t *testing.T, h Host, part string) []Finding {
 	t.Helper()
-	v := newVisit(h)
-	checkModes(t.Context(), v)
-	checkIPVS(t.Context(), v)
-	all := v.found
+	o := observe(t.Context(), h, "filter")
+	o.tryModes(t.Context())
+	all := runChecks(t.Context(), o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "modes" && c.name != "ipvs" }))
 	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
 }
 

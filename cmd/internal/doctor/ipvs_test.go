@@ -46,100 +46,92 @@ func newServing() *made {
 func (m *made) add(line string) { m.files[ipvsTable] += line + "\n" }
 
 func TestFindingsOfVirtualServers(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		change func(*made)
-		want   []string
-	}{
-		{"all is well", func(*made) {}, nil},
-		{"a scheduler is missing", func(m *made) { m.Frontends[0].Scheduler = balancer.Maglev },
-			[]string{"ipvs: warning: the kernel comes without the scheduler ip_vs_mh, which services want"}},
-		{"random is wrr", func(m *made) { m.Frontends[0].Scheduler = balancer.Random }, nil},
-		{"nothing is known of modules", func(m *made) {
+	examineEach(t, newServing, []findingCase{
+		{name: "all is well"},
+		{name: "a scheduler is missing", change: func(m *made) { m.Frontends[0].Scheduler = balancer.Maglev }, want: []string{"ipvs: warning: the kernel lacks the scheduler ip_vs_mh, which services use"}},
+		{name: "random is wrr", change: func(m *made) { m.Frontends[0].Scheduler = balancer.Random }},
+		{name: "nothing is known of modules", change: func(m *made) {
 			delete(m.files, "/lib/modules/6.1.0/modules.dep")
 			m.Frontends[0].Scheduler = balancer.Maglev
-		}, nil},
-		{"a small table", func(m *made) { m.files["/sys/module/ip_vs/parameters/conn_tab_bits"] = "12\n" },
-			[]string{"ipvs: note: IPVS finds connections in a table of 4096 buckets"}},
-		{"a small table that nobody wants", func(m *made) {
+		}},
+		{name: "a small table", change: func(m *made) { m.files["/sys/module/ip_vs/parameters/conn_tab_bits"] = "12\n" }, want: []string{"ipvs: note: IPVS finds connections in a table of 4096 buckets"}},
+		{name: "a small table that nobody wants", change: func(m *made) {
 			m.files["/sys/module/ip_vs/parameters/conn_tab_bits"], m.Config.Mode = "12\n", config.UserspaceMode
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
-		}, nil},
-		{"in the way", func(m *made) { m.owned = nil },
-			[]string{"ipvs: problem: virtual servers of other programs are where services are: 10.96.0.10:80/tcp"}},
-		{"whose they are is not known", func(m *made) { m.lost = errors.New("no") }, []string{"ipvs: warning: vipd's virtual servers can't be told from others: no"}},
-		{"foreign", func(m *made) {
+		}},
+		{name: "in the way", change: func(m *made) { m.owned = nil }, want: []string{"ipvs: problem: virtual servers of other programs are where services are: 10.96.0.10:80/tcp"}},
+		{name: "whose they are is not known", change: func(m *made) { m.lost = errors.New("no") }, want: []string{"ipvs: warning: vipd's ledger of virtual servers can't be read: no"}},
+		{name: "foreign", change: func(m *made) {
 			m.add("UDP  0A60000A:0035 rr  ")
 			m.add("TCP  [2001:0db8:0000:0000:0000:0000:0000:0001]:0050 wlc  ")
 			m.add("FWM  0000000A wrr ")
-		}, []string{
+		}, want: []string{
 			"ipvs: note: virtual servers of other programs are on VIPs of services, on other ports: 10.96.0.10:53/udp",
 			"ipvs: note: there are virtual servers of other programs: [2001:db8::1]:80/tcp, mark 10",
 		}},
-		{"other owners", func(m *made) {
+		{name: "other owners", change: func(m *made) {
 			m.programs = []string{"keepalived", "ldirectord"}
 			m.Interfaces = func() ([]Interface, error) { return []Interface{{Name: "kube-ipvs0"}}, nil }
-		}, []string{
+		}, want: []string{
 			"ipvs: note: keepalived is running", "ipvs: note: ldirectord is running",
 			"ipvs: warning: kube-proxy is or was here in ipvs mode (kube-ipvs0)",
 		}},
-		{"a bridge whose packets come to virtual servers", func(m *made) {
+		{name: "a bridge whose packets come to virtual servers", change: func(m *made) {
 			m.files["/proc/sys/net/bridge/bridge-nf-call-iptables"] = "1"
 			m.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("172.17.0.2:8080")}
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "br0", OneWay: []string{"veth1"}, Networks: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}}}, nil
 			}
-		}, nil},
-		{"ipvs works again", func(m *made) { m.Status.Mode = api.Mode{InUse: "iptables", Wanted: "auto"} },
-			[]string{"modes: note: auto would take ipvs mode now, and vipd uses iptables"}},
-		{"somebody wants iptables", func(m *made) {
+		}},
+		{name: "ipvs works again", change: func(m *made) { m.Status.Mode = api.Mode{InUse: "iptables", Wanted: "auto"} }, want: []string{"modes: note: auto would use ipvs mode now, and vipd uses iptables"}},
+		{name: "somebody wants iptables", change: func(m *made) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
-		}, nil},
-		{"what iptables mode alone needs", func(m *made) {
+		}},
+		{name: "what iptables mode alone needs", change: func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "set\nconntrack\nconnmark\naddrtype\nbpf\n"
-		}, nil},
-		{"what ipvs mode alone needs", func(m *made) {
+		}},
+		{name: "what ipvs mode alone needs", change: func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "set\nconntrack\nconnmark\nbpf\n"
-		}, []string{"kernel: warning: the kernel does not show the match xt_addrtype"}},
-		{"sysctls", func(m *made) {
+		}, want: []string{"kernel: warning: the kernel does not show the match xt_addrtype"}},
+		{name: "sysctls", change: func(m *made) {
 			m.files["/proc/sys/kernel/osrelease"] = "5.4.0-1\n"
 			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.files["/proc/sys/net/ipv4/vs/expire_nodest_conn"] = "0\n", "0\n"
 			m.files["/proc/sys/net/ipv4/vs/conn_reuse_mode"] = "1\n"
-		}, []string{
+		}, want: []string{
 			"sysctls: warning: net.ipv4.vs.conntrack is 0", "sysctls: warning: net.ipv4.vs.expire_nodest_conn is 0",
 			"sysctls: warning: net.ipv4.vs.conn_reuse_mode is 1",
 		}},
-		{"sysctls are set at the start", func(m *made) {
+		{name: "sysctls are set at the start", change: func(m *made) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.Status, m.NoDaemon = "0\n", nil, "no vipd answers"
-		}, []string{"vipd: note: no vipd answers"}},
-		{"sysctls that are not managed", func(m *made) {
+		}, want: []string{"vipd: note: no vipd answers"}},
+		{name: "sysctls that are not managed", change: func(m *made) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.Status, m.NoDaemon = "0\n", nil, "no vipd answers"
 			m.Config.Host.ManageSysctls = false
-		}, []string{"vipd: note: no vipd answers", "sysctls: warning: net.ipv4.vs.conntrack is 0"}},
-		{"sysctls that somebody else needs", func(m *made) {
+		}, want: []string{"vipd: note: no vipd answers", "sysctls: warning: net.ipv4.vs.conntrack is 0"}},
+		{name: "sysctls that somebody else needs", change: func(m *made) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
 			m.add("FWM  0000000A wrr ")
-		}, []string{
+		}, want: []string{
 			"ipvs: note: there are virtual servers of other programs: mark 10",
-			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, for it would change virtual servers of other programs",
+			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, because it also holds for virtual servers of other programs",
 		}},
-		{"sysctls in another mode", func(m *made) {
+		{name: "sysctls in another mode", change: func(m *made) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
-		}, nil},
-		{"policies", func(m *made) {
+		}},
+		{name: "policies", change: func(m *made) {
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\n:VIPD-OUTPUT - [0:0]\n" +
 				"-A OUTPUT -o eth0 -p tcp -j REJECT\n-A OUTPUT -m connmark --mark 0x8000/0x8000 -j VIPD-OUTPUT\nCOMMIT\n"
 			m.prints["ip6tables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
-		}, []string{
+		}, want: []string{
 			"firewall: warning: in OUTPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
 			"firewall: note: OUTPUT of ip6tables-nft drops what no rule accepts, and vipd has no rule there now",
 		}},
-		{"OUTPUT is not for connections to VIPs in iptables mode", func(m *made) {
+		{name: "OUTPUT is not for connections to VIPs in iptables mode", change: func(m *made) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
-		}, nil},
-		{"OUTPUT is for what this host sends to endpoints", func(m *made) {
+		}},
+		{name: "OUTPUT is for what this host sends to endpoints", change: func(m *made) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.Frontends[0].Backends = []netip.AddrPort{
 				netip.MustParseAddrPort("192.168.1.11:8080"), netip.MustParseAddrPort("192.168.1.12:8080"), netip.MustParseAddrPort("192.168.2.11:8080"),
@@ -150,43 +142,35 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				"-A OUTPUT -d 192.168.2.0/24 -p udp -j ACCEPT\n-A OUTPUT -d 192.168.3.0/24 -m owner --uid-owner 0 -j ACCEPT\n-A OUTPUT -p tcp -m owner --uid-owner 7 -j REJECT\n" +
 				"-A OUTPUT -m comment --comment \"all -j DROP\" -j fw\n-A OUTPUT -d 192.168.5.0/24 -j ACCEPT\n" +
 				"-A fw ! -d 192.168.0.0/16 -j ACCEPT\n-A fw -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset\n-A fw -d 192.168.4.0/24 -j DROP\nCOMMIT\n"
-		}, []string{
+		}, want: []string{
 			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.1.11:8080 of web: -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset",
 			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.4.11:8080 of web: -d 192.168.4.0/24 -j DROP",
 			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.2.11:8080 of web: its policy is DROP, and no rule accepts it",
 		}},
-		{"OUTPUT that drops what others send", func(m *made) {
+		{name: "OUTPUT that drops what others send", change: func(m *made) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.11:8080")}
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:fw - [0:0]\n" +
 				"-A OUTPUT -d 192.168.0.0/16 -m owner --uid-owner 7 -j REJECT\n-A OUTPUT -d 192.168.0.0/16 ! -o wg0 -j REJECT\n-A OUTPUT -j fw\n" +
 				"-A fw -m owner --uid-owner 0 -j RETURN\n-A fw -j REJECT\nCOMMIT\n"
-		}, nil},
-		{"endpoints on this host are reached by lo", func(m *made) {
+		}},
+		{name: "endpoints on this host are reached by lo", change: func(m *made) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.11:8080")}
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "eth0", Addrs: []netip.Addr{m.Frontends[0].Backends[0].Addr()}}}, nil
 			}
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\n-A OUTPUT -o lo -j ACCEPT\nCOMMIT\n"
-		}, nil},
-		{"conntrack does not tell", func(m *made) {
+		}},
+		{name: "conntrack does not tell", change: func(m *made) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"ct": {"key": "status"}}, "right": "dnat"}}, {"accept": null}]}}]}`
-		}, []string{"firewall: warning: the nft chain inet fw f (hook forward) has the policy drop"}},
-		{"the mark does", func(m *made) {
+		}, want: []string{"firewall: warning: the nft chain inet fw f (hook forward) has the policy drop"}},
+		{name: "the mark does", change: func(m *made) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"&": [{"ct": {"key": "mark"}}, 32768]}, "right": 32768}}, {"accept": null}]}}]}`
-		}, []string{"firewall: note: the nft chain inet fw f has the policy drop, and lets connections to VIPs through before"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			m := newServing()
-			test.change(m)
-			if d := cmp.Diff(test.want, without(Examine(t.Context(), m.Host), OK)); d != "" {
-				t.Errorf("findings but those that are ok (-want +got):\n%s", d)
-			}
-		})
-	}
+		}, want: []string{"firewall: note: the nft chain inet fw f has the policy drop, and lets connections to VIPs through before"}},
+	})
 }
 
 // TestLackOfIPVS: where the trial fails, the finding says why as far as the host shows it, with the command that mends it.
@@ -242,7 +226,7 @@ func TestLackOfIPVS(t *testing.T) {
 					}
 				}
 				want := []string{"note: ipvs mode does not work here: no", "ok: iptables mode works here (bind)", "ok: userspace mode works here (bind)",
-					"ok: auto takes iptables mode, the best that works here"}
+					"ok: auto uses iptables mode, the best that works here"}
 				if wanted == config.IPVSMode {
 					want = append([]string{strings.Replace(want[0], "note", "problem", 1)}, want[1:3]...)
 				}

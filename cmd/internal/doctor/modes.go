@@ -8,68 +8,142 @@ import (
 	"slices"
 	"strings"
 
-	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 )
 
-// tried is what came of one mode.
-type tried struct {
+// trial is the result of trying a mode.
+type trial struct {
 	mode modes.Mode
-	// works is false, too, where the mode could not be tried.
-	works, known bool
+	// skipped is the reason why the mode was not tried; "" means it was. The mode in use is not tried either: it works.
+	skipped string
+	inUse   bool
+	// detail is the detail of a mode that works; err is why it does not.
+	detail string
+	err    error
 }
 
-// checkModes tries every mode but the one in use, which needs no proof, and says what auto makes of that.
-func checkModes(ctx context.Context, v *visit) {
-	var all []tried
-	for _, m := range v.Modes {
-		if v.Status != nil && v.Status.Mode.InUse == string(m.Name) {
-			v.add(fine(string(m.Name) + " mode is in use" + in(v.Status.Mode.Detail)))
-			all = append(all, tried{m, true, true})
+func (t trial) known() bool { return t.skipped == "" }
+func (t trial) works() bool { return t.known() && t.err == nil }
+
+// tryModes tries every mode except the mode in use, and finds out which mode vipd would use.
+func (o *observed) tryModes(ctx context.Context) {
+	for _, m := range o.Modes {
+		if o.Status != nil && o.Status.Mode.InUse == string(m.Name) {
+			o.trials = append(o.trials, trial{mode: m, inUse: true, detail: o.Status.Mode.Detail})
 			continue
 		}
-		f, t := v.try(ctx, m)
-		v.add(f)
-		all = append(all, t)
+		o.trials = append(o.trials, try(ctx, o, m))
 	}
-	v.serves = serving(v.Config.Mode, all)
-	v.choice(all)
+	o.serves = serving(o.Config.Mode, o.trials)
 }
 
-// serving is the mode that is taken where this one is wanted: itself if it works, or else the best that does; "" where
-// one that comes before could not be tried.
-func serving(wanted config.ModeName, all []tried) config.ModeName {
+// try makes a dataplane of the mode, and closes it without giving it anything to do.
+func try(ctx context.Context, o *observed, m modes.Mode) trial {
+	t := trial{mode: m}
+	if m.Forward && !o.Root {
+		t.skipped = "only root can try it"
+		return t
+	}
+	ctx, cancel := context.WithTimeout(ctx, modes.TrialTime)
+	defer cancel()
+	c, done, err := trialConfig(o)
+	if err != nil {
+		t.skipped = oneLine(err)
+		return t
+	}
+	defer done()
+	d, err := m.New(ctx, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.err = err
+		return t
+	}
+	t.detail, t.err = d.Traits().Detail, d.Close(ctx, true)
+	return t
+}
+
+// trialConfig returns a configuration for a trial. If vipd runs, the trial keeps its records in another folder.
+func trialConfig(o *observed) (c config.Config, done func(), err error) {
+	c, done = o.Config, func() {}
+	if o.Status == nil {
+		return c, done, nil
+	}
+	if c.RunDir, err = os.MkdirTemp("", "vipctl-doctor-"); err == nil {
+		done = func() { _ = os.RemoveAll(c.RunDir) } // it is small
+	}
+	return c, done, err
+}
+
+// serving returns the mode that vipd uses if this mode is configured: the mode itself if it works, otherwise the best mode that
+// does. It returns "" if a better mode could not be tried.
+func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
-		if t.mode.Name == wanted && (t.works || !t.known) {
+		if t.mode.Name == wanted && (t.works() || !t.known()) {
 			return t.mode.Name
 		}
 	}
 	for _, t := range all {
-		if !t.known {
+		if !t.known() {
 			return ""
 		}
-		if t.works {
+		if t.works() {
 			return t.mode.Name
 		}
 	}
 	return ""
 }
 
-// choice says which mode auto takes.
-func (v *visit) choice(all []tried) {
-	wanted := v.Config.Mode
-	if v.Status != nil {
-		wanted = config.ModeName(v.Status.Mode.Wanted)
+// checkModes returns the result of each trial.
+func checkModes(_ context.Context, o *observed) (found []Finding) {
+	for _, t := range o.trials {
+		switch {
+		case t.inUse:
+			found = append(found, fine(string(t.mode.Name)+" mode is in use"+in(t.detail)))
+		case !t.known():
+			more := ""
+			if !o.Root {
+				more = "sudo vipctl doctor"
+			}
+			found = append(found, note(fmt.Sprintf("%s mode was not tried: %s", t.mode.Name, t.skipped), "", more))
+		case t.works():
+			found = append(found, fine(fmt.Sprintf("%s mode works here", t.mode.Name)+in(t.detail)))
+		default:
+			found = append(found, failedTrial(o, t))
+		}
 	}
-	at := slices.IndexFunc(all, func(t tried) bool { return t.works })
-	if wanted != config.AutoMode || at < 0 {
-		return
+	return found
+}
+
+// failedTrial returns the finding about a mode that does not work.
+func failedTrial(o *observed, t trial) Finding {
+	f := note(fmt.Sprintf("%s mode does not work here: %s", t.mode.Name, oneLine(t.err)), "auto uses the next best mode", "")
+	if o.Config.Mode == t.mode.Name {
+		f.Level, f.Why = Problem, "the configuration sets this mode; vipd uses another one, or, with strict_mode, does not start"
 	}
-	best := all[at].mode.Name
+	if t.mode.Name == config.IPVSMode && !o.NotLinux {
+		why, mend := missingIPVS(o.System)
+		if why != "" {
+			f.Why = why + ". " + upper(f.Why)
+		}
+		f.Mend = mend
+	}
+	return f
+}
+
+// checkChoice returns the mode that auto uses.
+func checkChoice(_ context.Context, o *observed) []Finding {
+	wanted := o.Config.Mode
+	if o.Status != nil {
+		wanted = config.ModeName(o.Status.Mode.Wanted)
+	}
+	first := slices.IndexFunc(o.trials, trial.works)
+	if wanted != config.AutoMode || first < 0 {
+		return nil
+	}
+	best := o.trials[first].mode.Name
 	var not, unknown []string
-	for _, t := range all[:at] {
-		if t.known {
+	for _, t := range o.trials[:first] {
+		if t.known() {
 			not = append(not, string(t.mode.Name))
 		} else {
 			unknown = append(unknown, string(t.mode.Name))
@@ -77,93 +151,29 @@ func (v *visit) choice(all []tried) {
 	}
 	why := ""
 	if len(not) > 0 {
-		why = "better would be " + strings.Join(not, ", then ") + "; see above why not"
+		why = "better would be " + strings.Join(not, ", then ") + "; the reasons against are above"
 	}
 	switch {
-	case v.Status != nil && v.Status.Mode.InUse != string(best):
-		v.add(note(fmt.Sprintf("auto would take %s mode now, and vipd uses %s", best, v.Status.Mode.InUse),
-			"modes are tried when vipd starts and when it reloads", "vipctl reload"))
-		return
+	case o.Status != nil && o.Status.Mode.InUse != string(best):
+		return []Finding{note(fmt.Sprintf("auto would use %s mode now, and vipd uses %s", best, o.Status.Mode.InUse),
+			"vipd tries modes when it starts and when it reloads", "vipctl reload")}
 	case len(unknown) > 0:
-		v.add(note(fmt.Sprintf("auto takes %s mode unless a better one works, which is not known of %s", best, strings.Join(unknown, ", ")), why, ""))
-		return
+		return []Finding{note(fmt.Sprintf("auto uses %s mode unless a better mode works; not tried: %s", best, strings.Join(unknown, ", ")), why, "")}
 	}
-	v.add(Finding{Level: OK, What: fmt.Sprintf("auto takes %s mode, the best that works here", best), Why: why})
+	return []Finding{{Level: OK, What: fmt.Sprintf("auto uses %s mode, the best that works here", best), Why: why}}
 }
 
-// checkDaemon says how the running vipd is.
-func checkDaemon(_ context.Context, v *visit) {
-	if v.ConfigProblem != "" {
-		v.add(problem("the configuration: "+v.ConfigProblem, "", "vipctl check "+v.ConfigFile))
-	}
-	if v.Status == nil {
-		if held, err := v.Held(); err == nil && len(held) > 0 {
-			v.add(problem(v.NoDaemon, fmt.Sprintf("VIPs that it put on this host are here still (%d): in userspace mode nobody answers there; "+
-				"in other modes the kernel serves on, but nothing follows changes or failing endpoints", len(held)), "systemctl restart vipd"))
-			return
+// Likely returns the mode that auto most likely uses on a host whose files read returns, and why it passes over better
+// modes. It tries nothing, so it proves nothing.
+func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string) {
+	s := System{ReadFile: read}
+	for _, mode = range modes.All() {
+		if mode.Name != config.IPVSMode || s.module("ip_vs") != unseen {
+			break
 		}
-		v.add(note(v.NoDaemon, "what follows is of the host, and of what the configuration says", ""))
-		return
+		why = "this kernel has no module ip_vs"
 	}
-	v.add(fine(fmt.Sprintf("vipd %s runs on node %s", v.Status.Version, v.Status.Node)))
-	if m := v.Status.Mode; m.Fallback {
-		v.add(problem(fmt.Sprintf("vipd serves by %s mode, though %s is wanted: %s", m.InUse, m.Wanted, m.Reason),
-			"modes differ in what they can do and cost", "vipctl reload  # when the reason is mended"))
-	}
-	grave := 0
-	for _, p := range v.Status.Problems {
-		if p.Severity != balancer.SeverityWarning {
-			grave++
-		}
-	}
-	if grave > 0 {
-		v.add(warning(fmt.Sprintf("vipd reports problems (%d)", grave), "", "vipctl status"))
-	}
-}
-
-// try makes a dataplane of the mode, and closes it without having given it anything to do.
-func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
-	if m.Forward && !v.Root {
-		return note(fmt.Sprintf("%s mode was not tried: that takes root", m.Name), "", "sudo vipctl doctor"), tried{mode: m}
-	}
-	ctx, cancel := context.WithTimeout(ctx, modes.TrialTime)
-	defer cancel()
-	c, done, err := v.apart()
-	if err != nil {
-		return note(fmt.Sprintf("%s mode was not tried: %s", m.Name, oneLine(err)), "", ""), tried{mode: m}
-	}
-	defer done()
-	d, err := m.New(ctx, c, slog.New(slog.DiscardHandler))
-	if err == nil {
-		detail := d.Traits().Detail
-		if err = d.Close(ctx, true); err == nil {
-			return fine(fmt.Sprintf("%s mode works here", m.Name) + in(detail)), tried{m, true, true}
-		}
-	}
-	f := note(fmt.Sprintf("%s mode does not work here: %s", m.Name, oneLine(err)), "auto takes the next best", "")
-	if v.Config.Mode == m.Name {
-		f.Level, f.Why = Problem, "the configuration asks for it; vipd takes another one, or, with strict_mode, does not start"
-	}
-	if m.Name == config.IPVSMode && !v.NotLinux {
-		why, mend := v.lack()
-		if why != "" {
-			f.Why = why + ". " + upper(f.Why)
-		}
-		f.Mend = mend
-	}
-	return f, tried{mode: m, known: true}
-}
-
-// apart returns a configuration for a trial, whose records are no running vipd's: two must not write the same ones.
-func (v *visit) apart() (c config.Config, done func(), err error) {
-	c, done = v.Config, func() {}
-	if v.Status == nil {
-		return c, done, nil
-	}
-	if c.RunDir, err = os.MkdirTemp("", "vipctl-doctor-"); err == nil {
-		done = func() { _ = os.RemoveAll(c.RunDir) } // it is small
-	}
-	return c, done, err
+	return mode, why
 }
 
 // upper begins a sentence.

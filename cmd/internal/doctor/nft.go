@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// nftObject is one entry of what nft -j prints; of its kinds those that are of interest.
+// nftObject is an entry of nft -j's output: a chain, a rule, or a kind that checks don't need.
 type nftObject struct {
 	Chain *nftChain `json:"chain"`
 	Rule  *nftRule  `json:"rule"`
@@ -29,7 +29,7 @@ type nftRule struct {
 	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
-// fromTables reports whether iptables-nft made the chain: those are read as iptables' rules.
+// fromTables reports whether iptables-nft made the chain. Such chains are read as iptables' rules.
 func (c *nftChain) fromTables() bool {
 	return (c.Family == "ip" || c.Family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table) &&
 		strings.ToUpper(c.Name) == c.Name
@@ -39,8 +39,8 @@ func (c *nftChain) fromTables() bool {
 func (c *nftChain) place() string { return c.Family + " " + c.Table + " " + c.Name }
 
 // nft runs nft -j.
-func (v *visit) nft(ctx context.Context, args ...string) ([]nftObject, error) {
-	text, err := v.Run(ctx, "nft", append([]string{"-j"}, args...)...)
+func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
+	text, err := s.Run(ctx, "nft", append([]string{"-j"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -53,79 +53,77 @@ func (v *visit) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 	return answer.Objects, nil
 }
 
-// foreignChains looks at the chains of others' nft tables that filter what vipd's traffic passes through.
-func (v *visit) foreignChains(ctx context.Context) {
-	before := len(v.found)
-	if _, err := v.Look("nft"); err != nil {
-		v.add(note("others' nft tables were not looked at: nft is not installed", "", "apt-get install nftables"))
-		return
+// checkForeignChains looks for chains of others' nft tables that drop connections to VIPs.
+func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
+	if !o.Root {
+		return nil // checkRules says so
+	}
+	if !o.has("nft") {
+		return []Finding{note("others' nft tables were not read: nft is not installed", "", "apt-get install nftables")}
 	}
 	hooks := []string{"prerouting", "input", "output"}
-	if v.mode().Forward { // else connections to VIPs end on this host
+	if o.mode().Forward { // else connections to VIPs end on this host
 		hooks = append(hooks, "forward")
 	}
-	objects, err := v.nft(ctx, "list", "chains")
+	objects, err := o.nft(ctx, "list", "chains")
 	if err != nil {
-		v.add(warning("others' nft tables can't be read: "+oneLine(err), "", "nft list chains"))
-		return
+		return []Finding{warning("others' nft tables can't be read: "+oneLine(err), "", "nft list chains")}
 	}
-	for _, o := range objects {
-		c := o.Chain
+	for _, object := range objects {
+		c := object.Chain
 		if c == nil || c.Type != "filter" || c.fromTables() || !slices.Contains(hooks, c.Hook) {
 			continue
 		}
-		v.foreignChain(ctx, c)
+		found = append(found, foreignChain(ctx, o, c)...)
 	}
-	if len(v.found) == before {
-		v.add(fine("no nft table of others drops what it does not know, or names what vipd serves"))
-	}
+	return orFine(found, "no foreign nft table drops by default or mentions your VIPs")
 }
 
-// foreignChain looks at a chain that may drop, by its policy or by a rule without conditions, what its rules do not accept.
-func (v *visit) foreignChain(ctx context.Context, c *nftChain) {
+// foreignChain looks for drops in a chain: by its policy, by a rule without conditions, or by a rule that names a service.
+func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Finding) {
 	how := ""
 	if c.Policy == "drop" {
 		how = "has the policy drop"
 	}
-	objects, err := v.nft(ctx, "list", "chain", c.Family, c.Table, c.Name)
+	objects, err := o.nft(ctx, "list", "chain", c.Family, c.Table, c.Name)
 	if err != nil && how == "" {
-		v.add(warning(fmt.Sprintf("the nft chain %s can't be read: %s", c.place(), oneLine(err)), "", ""))
-		return
+		return []Finding{warning(fmt.Sprintf("the nft chain %s can't be read: %s", c.place(), oneLine(err)), "", "")}
 	}
 	lets, accepted := false, map[string]bool{}
-	for _, o := range objects {
-		if o.Rule == nil {
+	for _, object := range objects {
+		if object.Rule == nil {
 			continue
 		}
-		lets = lets || v.letsVIPs(o.Rule)
+		lets = lets || letsVIPs(o, object.Rule)
 		switch {
-		case o.Rule.ends("accept"):
-			for _, to := range v.named(o.Rule) {
+		case object.Rule.ends("accept"):
+			for _, to := range named(o, object.Rule) {
 				accepted[to] = true
 			}
-		case o.Rule.ends("drop", "reject") && !lets && how == "" && !strings.HasPrefix(c.Table, "vipd"):
-			to := slices.DeleteFunc(v.named(o.Rule), func(to string) bool { return accepted[to] })
+		case object.Rule.ends("drop", "reject") && !lets && how == "" && !strings.HasPrefix(c.Table, "vipd"):
+			to := slices.DeleteFunc(named(o, object.Rule), func(to string) bool { return accepted[to] })
 			if len(to) == 0 {
 				break
 			}
-			v.add(warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, list(to)),
+			found = append(found, warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, list(to)),
 				"the rule may have more conditions; health checks come from this host and may pass another hook",
-				fmt.Sprintf("nft delete rule %s handle %d", c.place(), o.Rule.Handle)))
+				fmt.Sprintf("nft delete rule %s handle %d", c.place(), object.Rule.Handle)))
 		}
-		if how == "" && o.Rule.dropsAll() {
+		if how == "" && object.Rule.dropsAll() {
 			how = "ends in a rule that drops or rejects all"
 		}
 	}
-	switch bit := v.connectionMark(); {
+	switch bit := o.connectionMark(); {
 	case how == "":
 	case lets:
-		v.add(note(fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how), "", ""))
+		found = append(found, note(fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how), "", ""))
 	default:
-		v.add(warning(fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
+		found = append(found, warning(fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
 			"vipd accepts its connections in iptables' own chains, and that does not overrule a drop in another table; "+
 				"connections to VIPs carry a mark by which a rule there can let them through",
 			fmt.Sprintf("nft insert rule %s ct mark and %#x == %#x accept", c.place(), bit, bit)))
 	}
+	return found
 }
 
 // dropsAll reports whether the rule drops or rejects without a condition.
@@ -152,8 +150,8 @@ func (r *nftRule) ends(verdicts ...string) bool {
 	})
 }
 
-// named are the places whose packets the rule matches by their destination: frontends, and endpoints of some.
-func (v *visit) named(r *nftRule) (places []string) {
+// named returns the frontends and endpoints whose packets the rule matches by their destination.
+func named(o *observed, r *nftRule) (places []string) {
 	var hosts []netip.Prefix
 	port := uint16(0) // any
 	for _, e := range r.Expr {
@@ -173,7 +171,7 @@ func (v *visit) named(r *nftRule) (places []string) {
 		case "daddr":
 			hosts = prefixes(m.Right)
 		case "dport":
-			_ = json.Unmarshal(m.Right, &port) // a set is taken for any port
+			_ = json.Unmarshal(m.Right, &port) // a set counts as any port
 		}
 	}
 	if len(hosts) == 0 {
@@ -182,7 +180,7 @@ func (v *visit) named(r *nftRule) (places []string) {
 	in := func(a netip.AddrPort) bool {
 		return (port == 0 || port == a.Port()) && slices.ContainsFunc(hosts, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
 	}
-	for _, f := range v.Frontends {
+	for _, f := range o.Frontends {
 		if in(netip.AddrPortFrom(f.Addr, f.Port)) {
 			places = append(places, fmt.Sprintf("%s (%s)", f.Key, f.Service))
 		}
@@ -196,7 +194,7 @@ func (v *visit) named(r *nftRule) (places []string) {
 	return slices.Compact(places)
 }
 
-// prefixes reads the addresses of a match: one, a network, or a set of both. What is named otherwise, as a named set, is left out.
+// prefixes reads the addresses of a match: an address, a network, or a set of both. It skips named sets.
 func prefixes(from json.RawMessage) []netip.Prefix {
 	var one string
 	if json.Unmarshal(from, &one) == nil {
@@ -226,8 +224,8 @@ func prefixes(from json.RawMessage) []netip.Prefix {
 	return all
 }
 
-// letsVIPs reports whether the rule accepts connections that were translated, or that carry vipd's mark.
-func (v *visit) letsVIPs(r *nftRule) bool {
+// letsVIPs reports whether the rule accepts translated connections, or connections with vipd's mark.
+func letsVIPs(o *observed, r *nftRule) bool {
 	accepts, known := false, false
 	for _, e := range r.Expr {
 		if _, ok := e["accept"]; ok {
@@ -235,8 +233,8 @@ func (v *visit) letsVIPs(r *nftRule) bool {
 		}
 		if text := string(e["match"]); text != "" {
 			flat := strings.NewReplacer(" ", "", "\n", "").Replace(text)
-			known = known || v.translates() && strings.Contains(flat, `"key":"status"`) && strings.Contains(flat, `"dnat"`) ||
-				strings.Contains(flat, `"key":"mark"`) && strings.Contains(flat, fmt.Sprint(v.connectionMark()))
+			known = known || o.translates() && strings.Contains(flat, `"key":"status"`) && strings.Contains(flat, `"dnat"`) ||
+				strings.Contains(flat, `"key":"mark"`) && strings.Contains(flat, fmt.Sprint(o.connectionMark()))
 		}
 	}
 	return accepts && known

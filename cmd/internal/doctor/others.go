@@ -10,11 +10,10 @@ import (
 	"strings"
 )
 
-// checkOthers looks for programs that have their own ideas about the same packets.
-func checkOthers(ctx context.Context, v *visit) {
-	before := len(v.found)
+// checkPrograms looks for programs that also write rules for the packets of services.
+func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 	chains := map[string]bool{}
-	for _, b := range v.backends {
+	for _, b := range o.backends {
 		for _, of := range b.tables {
 			for name := range of {
 				chains[name] = true
@@ -22,40 +21,40 @@ func checkOthers(ctx context.Context, v *visit) {
 		}
 	}
 	if chains["KUBE-SERVICES"] {
-		v.add(note("kube-proxy has rules here (KUBE-SERVICES)",
-			"it does for Kubernetes what vipd does; the two get along as long as no address and node port is wanted by both", ""))
+		found = append(found, note("kube-proxy has rules here (KUBE-SERVICES)",
+			"it serves Kubernetes as vipd serves its services; both work as long as they share no address and no node port", ""))
 	}
 	if chains["DOCKER"] {
-		v.add(Finding{
+		found = append(found, Finding{
 			Level: OK, What: "Docker has rules here", Why: "it may set the policy of FORWARD to DROP, where vipd accepts its own connections",
 		})
 	}
-	v.firewalls(ctx, chains)
-	v.translations()
-	v.foreignMarks()
-	if len(v.found) == before && v.Root {
-		v.add(fine("no kube-proxy, Docker, firewalld or ufw was found"))
+	found = append(found, firewalls(ctx, o, chains)...)
+	if len(found) == 0 && o.Root {
+		found = append(found, fine("no kube-proxy, Docker, firewalld or ufw was found"))
 	}
+	return found
 }
 
-// firewalls looks for programs that write whole rule sets at once.
-func (v *visit) firewalls(ctx context.Context, chains map[string]bool) {
-	flushes := "a restart or reload of it removes rules of others; vipd notices that within a second, and puts its own back"
-	if state, err := v.Run(ctx, "systemctl", "is-active", "firewalld"); err == nil && strings.TrimSpace(state) == "active" {
-		v.add(note("firewalld is running", flushes, ""))
+// firewalls looks for programs that replace whole rule sets.
+func firewalls(ctx context.Context, o *observed, chains map[string]bool) (found []Finding) {
+	flushes := "its restart or reload removes rules of other programs; vipd restores its own within a second"
+	if state, err := o.Run(ctx, "systemctl", "is-active", "firewalld"); err == nil && strings.TrimSpace(state) == "active" {
+		found = append(found, note("firewalld is running", flushes, ""))
 	}
 	if chains["ufw-user-input"] || chains["ufw6-user-input"] {
-		v.add(note("ufw is enabled", flushes, ""))
+		found = append(found, note("ufw is enabled", flushes, ""))
 	}
+	return found
 }
 
-// translations finds rules of others that send traffic for our VIPs elsewhere.
-func (v *visit) translations() {
+// checkTranslations looks for rules of others that send traffic for VIPs elsewhere.
+func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 	vips := map[netip.Addr]bool{}
-	for _, f := range v.Frontends {
+	for _, f := range o.Frontends {
 		vips[f.Addr] = true
 	}
-	for _, b := range v.backends {
+	for _, b := range o.backends {
 		nat := b.tables["nat"]
 		for _, name := range slices.Sorted(maps.Keys(nat)) {
 			if strings.HasPrefix(name, "VIPD-") {
@@ -63,15 +62,16 @@ func (v *visit) translations() {
 			}
 			for _, rule := range nat[name].rules {
 				if vip, ok := destination(rule); ok && vips[vip] && translates(rule) {
-					v.add(warning(fmt.Sprintf("a rule of another program translates traffic for %s (%s, chain %s): %s", vip, b.program, name, rule),
-						"who comes first gets the connection", fmt.Sprintf("%s -t nat -D %s %s", b.program, name, rule)))
+					found = append(found, warning(fmt.Sprintf("a rule of another program translates traffic for %s (%s, chain %s): %s", vip, b.program, name, rule),
+						"the first rule gets the connection", fmt.Sprintf("%s -t nat -D %s %s", b.program, name, rule)))
 				}
 			}
 		}
 	}
+	return found
 }
 
-// destination returns the one address that a rule is for.
+// destination returns the address that a rule is for, if it is a single address.
 func destination(rule string) (netip.Addr, bool) {
 	words := strings.Fields(rule)
 	at := slices.Index(words, "-d")
@@ -91,28 +91,14 @@ func translates(rule string) bool {
 	return slices.ContainsFunc(targets, func(target string) bool { return strings.Contains(rule, target) })
 }
 
-// checkFirewall looks for what drops packets that vipd wants to pass: rules before vipd's and policies
-// of iptables, and nft tables of others.
-func checkFirewall(ctx context.Context, v *visit) {
-	if !v.Root {
-		v.add(note("firewalls were not looked at: that takes root", "", "sudo vipctl doctor"))
-		return
-	}
-	for _, b := range v.backends {
-		v.policies(b, b.kind == v.ours(ctx, b.family))
-		v.outward(b)
-	}
-	v.foreignChains(ctx)
-}
-
-// foreignMarks finds rules of others that change the bits of marks that are vipd's: what they overwrite is forgotten.
-func (v *visit) foreignMarks() {
-	bit := v.Config.IPTables.MasqueradeBit
+// checkMarks looks for rules of others that change the bits of marks that vipd uses.
+func checkMarks(_ context.Context, o *observed) (found []Finding) {
+	bit := o.Config.IPTables.MasqueradeBit
 	ours := uint32(0)
 	for i := range 3 { // of packets, and of connections
 		ours |= 1 << ((bit + i) % 32)
 	}
-	for _, b := range v.backends {
+	for _, b := range o.backends {
 		for _, table := range slices.Sorted(maps.Keys(b.tables)) {
 			for _, name := range slices.Sorted(maps.Keys(b.tables[table])) {
 				if strings.HasPrefix(name, "VIPD-") || strings.HasPrefix(name, "KUBE-") { // kube-proxy's bit means the same
@@ -122,14 +108,15 @@ func (v *visit) foreignMarks() {
 					if marked(rule)&ours == 0 {
 						continue
 					}
-					v.add(warning(fmt.Sprintf("a rule of another program changes marks that vipd uses (%s, table %s, chain %s): %s", b.program, table, name, rule),
-						fmt.Sprintf("it covers the bits %#x, by which connections to VIPs are accepted and get the node's address: give the rule "+
+					found = append(found, warning(fmt.Sprintf("a rule of another program changes marks that vipd uses (%s, table %s, chain %s): %s", b.program, table, name, rule),
+						fmt.Sprintf("vipd accepts connections to VIPs by the bits %#x, and gives them the node's address by them: give the rule "+
 							"a mask without them, or set iptables.masquerade_bit to another", ours),
 						fmt.Sprintf("%s -t %s -S %s", b.program, table, name)))
 				}
 			}
 		}
 	}
+	return found
 }
 
 // marked returns the bits that a rule may change in the mark of a packet or connection.

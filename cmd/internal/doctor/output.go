@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,22 +12,29 @@ import (
 	"vipd/balancer"
 )
 
-// outward looks for what of OUTPUT drops that this host itself sends to endpoints: health checks, what userspace mode sends on, and
-// connections of local programs. vipd's own rules accept none of that but the last.
-func (v *visit) outward(b *backend) {
-	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && v.judge(b, c.rules, 0).drops == nothing {
-		return
+// checkOutput looks for rules of OUTPUT that drop packets from this host to endpoints: health checks, connections of userspace mode,
+// and connections of local programs. Vipd's own rules accept only the last kind.
+func checkOutput(_ context.Context, o *observed) (found []Finding) {
+	for _, b := range o.backends {
+		found = append(found, droppedOutput(o, b)...)
+	}
+	return found
+}
+
+// droppedOutput returns the endpoints to which OUTPUT of one backend drops, by the rule.
+func droppedOutput(o *observed, b *backend) (found []Finding) {
+	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
+		return nil
 	}
 	here := map[netip.Addr]bool{}
-	interfaces, _ := v.Interfaces() // an error leaves loopback addresses
-	for _, i := range interfaces {
+	for _, i := range o.interfaces {
 		for _, addr := range i.Addrs {
 			here[addr] = true
 		}
 	}
 	lost := map[string][]string{}
 	seen := map[packet]bool{}
-	for _, f := range v.Frontends {
+	for _, f := range o.Frontends {
 		for _, e := range f.Backends {
 			to := packet{balancer.Key{Addr: e.Addr(), Port: e.Port(), Proto: f.Proto}, e.Addr().IsLoopback() || here[e.Addr()]}
 			if seen[to] || e.Addr().Is4() != (b.family == "iptables") {
@@ -39,19 +47,21 @@ func (v *visit) outward(b *backend) {
 		}
 	}
 	for _, by := range slices.Sorted(maps.Keys(lost)) {
-		v.add(warning(fmt.Sprintf("OUTPUT of %s drops what this host sends to %s: %s", b.program, list(lost[by]), by),
+		found = append(found, warning(fmt.Sprintf("OUTPUT of %s drops what this host sends to %s: %s", b.program, list(lost[by]), by),
 			"health checks from here fail, and so do userspace mode and programs of this host", b.program+" -S OUTPUT"))
 	}
+	return found
 }
 
-// packet is the first one to an endpoint. What is sent to an address of this host leaves by lo.
+// packet is the first packet to an endpoint. A packet to an address of this host leaves by lo.
 type packet struct {
 	balancer.Key
+	// here reports whether the endpoint is on this host.
 	here bool
 }
 
-// fate is what a chain of the table filter does with a packet: it is accepted, or dropped by a rule. A rule that may match for reasons
-// that are not known here, as for one user of the host, accepts, and drops nothing.
+// fate returns whether a chain of the table filter accepts a packet, or the rule that drops it. A rule with conditions that are not
+// known here, such as a user of the host, may accept but never drops.
 func (b *backend) fate(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true
@@ -84,7 +94,7 @@ func (b *backend) fate(to packet, name string, depth int) (accepted bool, by str
 	return false, ""
 }
 
-// matches reports whether a rule of iptables-save may match the packet, and whether that is sure.
+// matches reports whether a rule of iptables-save may match the packet, and whether it surely does.
 func (to packet) matches(rule string) (may, sure bool) {
 	conditions, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
 	words := append(strings.Fields(conditions), "")
@@ -102,7 +112,7 @@ func (to packet) matches(rule string) (may, sure bool) {
 	return true, sure
 }
 
-// withoutComment is a rule without what was noted in it.
+// withoutComment removes the comment of a rule.
 func withoutComment(rule string) string {
 	before, text, there := strings.Cut(rule, "-m comment --comment ")
 	if !there {

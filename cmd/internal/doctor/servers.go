@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"encoding/hex"
 	"net/netip"
 	"slices"
@@ -8,16 +9,17 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/config"
 )
 
 // ipvsTable is the kernel's list of virtual servers, with the size of its connection table in the first line. It is
-// there once ip_vs is loaded.
+// made when ip_vs is loaded.
 const ipvsTable = "/proc/thread-self/net/ip_vs"
 
 // server is one virtual server of the kernel.
 type server struct {
 	key balancer.Key
-	// mark is set instead of key where a server is for packets with a mark.
+	// mark is set instead of key if a server is for packets with a mark.
 	mark string
 }
 
@@ -30,9 +32,9 @@ func (s server) String() string {
 }
 
 // servers reads the kernel's virtual servers.
-func (v *visit) servers() []server {
+func (s System) servers() []server {
 	var all []server
-	for line := range strings.Lines(v.text(ipvsTable)) {
+	for line := range strings.Lines(s.text(ipvsTable)) {
 		f := strings.Fields(line)
 		if len(f) < 3 {
 			continue
@@ -71,16 +73,95 @@ func hexAddrPort(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, uint16(port)), err == nil && ok
 }
 
-// foreign returns the virtual servers that vipd's ledger does not name.
-func (v *visit) foreign() ([]server, error) {
-	all := v.servers()
+// foreignServers returns the virtual servers that vipd's ledger does not name.
+func foreignServers(o *observed) ([]server, error) {
+	all := o.servers()
 	if len(all) == 0 {
 		return nil, nil
 	}
-	owned, err := v.Owned()
+	owned, err := o.Owned()
 	ours := map[balancer.Key]bool{}
 	for _, key := range owned {
 		ours[key] = true
 	}
 	return slices.DeleteFunc(all, func(s server) bool { return s.mark == "" && ours[s.key] }), err
+}
+
+// checkForeignServers lists the virtual servers that vipd did not make, and never touches.
+func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
+	foreign, err := foreignServers(o)
+	if err != nil {
+		return []Finding{warning("vipd's ledger of virtual servers can't be read: "+oneLine(err), "which virtual servers are vipd's is not known", "sudo vipctl doctor")}
+	}
+	if len(foreign) == 0 {
+		return nil
+	}
+	wanted := map[balancer.Key]bool{}
+	for _, f := range o.Frontends {
+		wanted[f.Key] = true
+	}
+	var inTheWay, otherPort, other []string
+	for _, s := range foreign {
+		switch {
+		case wanted[s.key]:
+			inTheWay = append(inTheWay, s.String())
+		case s.mark == "" && o.vips[s.key.Addr]:
+			otherPort = append(otherPort, s.String())
+		default:
+			other = append(other, s.String())
+		}
+	}
+	show := "cat /proc/net/ip_vs"
+	if o.has("ipvsadm") {
+		show = "ipvsadm -Ln"
+	}
+	if len(inTheWay) > 0 {
+		found = append(found, problem("virtual servers of other programs are where services are: "+list(inTheWay),
+			"an address and port has one virtual server in the kernel, and vipd changes only its own. "+
+				"Remove it with the program that created it, or give the service another VIP or port",
+			show))
+	}
+	if len(otherPort) > 0 {
+		found = append(found, note("virtual servers of other programs are on VIPs of services, on other ports: "+list(otherPort),
+			"vipd leaves them alone", show))
+	}
+	if len(other) > 0 {
+		found = append(found, note("there are virtual servers of other programs: "+list(other), "vipd leaves them alone", show))
+	}
+	return found
+}
+
+// checkServerPrograms looks for programs that manage virtual servers.
+func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
+	for _, p := range []struct{ name, why string }{
+		{"keepalived", "it may have virtual servers, which vipd leaves alone; with lvs_flush in its configuration it removes vipd's when it starts or stops, " +
+			"and vipd restores them within about a second"},
+		{"ldirectord", "it has virtual servers, which vipd leaves alone; no address and port may be in both configurations"},
+	} {
+		if o.runs(p.name) {
+			found = append(found, note(p.name+" is running", p.why, ""))
+		}
+	}
+	if slices.ContainsFunc(o.interfaces, func(i Interface) bool { return i.Name == "kube-ipvs0" }) {
+		f := note("kube-proxy is or was here in ipvs mode (kube-ipvs0)",
+			"it deletes unknown virtual servers, except in the networks of ipvs-exclude-cidrs: add the networks of the VIPs",
+			"kube-proxy --ipvs-exclude-cidrs="+vipNetwork(o)+"  # with its other flags, or ipvs.excludeCIDRs in its configuration")
+		if o.mode().Name == config.IPVSMode {
+			f.Level = Warning
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// vipNetwork is an example of a network that holds VIPs.
+func vipNetwork(o *observed) string {
+	for _, f := range o.Frontends {
+		if !f.NodePort {
+			if p, err := f.Addr.Prefix(f.Addr.BitLen() / 4 * 3); err == nil {
+				return p.String()
+			}
+		}
+	}
+	return "10.96.0.0/16"
 }

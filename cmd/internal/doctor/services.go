@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// Idle says why a frontend whose backends are in these states gives no one new connections; "" means that it does.
+// Idle returns the reason why no backend in these states gets new connections; "" means that a backend does.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
 	if len(states) == 0 {
@@ -38,59 +38,57 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
-// checkUnanswered reports the endpoints that leave new connections without an answer, as the running vipd has found.
-func (v *visit) checkUnanswered() {
-	if v.Status == nil {
-		return
-	}
-	for _, p := range v.Status.Problems {
-		if p.Kind == balancer.Unanswered {
-			v.add(Finding{Level: Problem, What: string(p.Service) + ": " + p.Text, Mend: "vipctl describe service " + string(p.Service)})
-		}
-	}
-}
-
-// checkServices looks for services whose clients are not served. Those with the same cause share a finding.
-func checkServices(_ context.Context, v *visit) {
-	before := len(v.found)
+// checkIdle looks for services whose clients are not served. Services with the same cause share a finding.
+func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	var causes []string
-	of := map[string][]string{}
-	seen := map[[2]string]bool{}
-	served := map[balancer.Name]bool{}
-	for _, f := range v.Frontends {
+	idle := map[string][]string{}
+	seen, served := map[[2]string]bool{}, map[balancer.Name]bool{}
+	for _, f := range o.Frontends {
 		served[f.Service] = served[f.Service] || f.Idle == ""
 	}
-	for _, f := range v.Frontends {
+	for _, f := range o.Frontends {
 		name := string(f.Service)
+		if f.Idle == "" || served[f.Service] && f.NodePort && len(f.Backends) == 0 {
+			continue // a service has node ports in both families, whether it needs them or not
+		}
 		if served[f.Service] {
-			if f.NodePort && len(f.Backends) == 0 {
-				continue // nobody asked for the node's addresses of the other family
-			}
 			name += " at " + f.Key.String() // its other frontends have endpoints
 		}
-		key := [2]string{f.Idle, name}
-		if f.Idle == "" || seen[key] {
+		if seen[[2]string{f.Idle, name}] {
 			continue
 		}
-		seen[key] = true
-		if of[f.Idle] == nil {
+		seen[[2]string{f.Idle, name}] = true
+		if idle[f.Idle] == nil {
 			causes = append(causes, f.Idle)
 		}
-		of[f.Idle] = append(of[f.Idle], name)
+		idle[f.Idle] = append(idle[f.Idle], name)
 	}
 	for _, cause := range causes {
-		all, level := of[cause], Problem
-		if v.Status == nil {
+		all, level := idle[cause], Problem
+		if o.Status == nil {
 			level = Warning // endpoints may still be written, or register
 		}
 		name, _, _ := strings.Cut(all[0], " ")
-		v.add(Finding{
+		found = append(found, Finding{
 			Level: level, What: fmt.Sprintf("clients of %s are not served: %s", list(all), cause),
-			Why: "their connections are refused, or hear nothing", Mend: "vipctl describe service " + name,
+			Why: "their connections are refused or get no answer", Mend: "vipctl describe service " + name,
 		})
 	}
-	v.checkUnanswered()
-	if len(v.found) == before && len(v.Frontends) > 0 && v.Status != nil {
-		v.add(fine("each service has an endpoint for new connections"))
+	if len(o.Frontends) > 0 && o.Status != nil {
+		return orFine(found, "each service has an endpoint for new connections")
 	}
+	return found
+}
+
+// checkUnanswered lists the endpoints that leave new connections without an answer, as the running vipd has found.
+func checkUnanswered(_ context.Context, o *observed) (found []Finding) {
+	if o.Status == nil {
+		return nil
+	}
+	for _, p := range o.Status.Problems {
+		if p.Kind == balancer.Unanswered {
+			found = append(found, problem(string(p.Service)+": "+p.Text, "", "vipctl describe service "+string(p.Service)))
+		}
+	}
+	return found
 }

@@ -12,54 +12,51 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// sockets reads all sockets that wait for clients.
-func (v *visit) sockets() (all []sockets.Socket) {
-	for _, f := range sockets.Files() {
-		all = append(all, f.In(strings.NewReader(v.text(sockets.Folder+f.Name)))...)
-	}
-	return all
-}
-
 // checkSockets looks for other programs that listen where frontends are.
-func checkSockets(_ context.Context, v *visit) {
-	before := len(v.found)
-	if len(v.Frontends) == 0 {
-		return
+func checkSockets(_ context.Context, o *observed) (found []Finding) {
+	if len(o.Frontends) == 0 {
+		return nil
 	}
-	owners, hosts, own := sync.OnceValue(v.Owners), v.hosts(), map[string]bool{}
-	if v.Own != nil {
-		own = v.Own()
-	}
-	waiting := map[uint16][]sockets.Socket{}
-	for _, s := range v.sockets() {
-		if !own[s.Inode] {
-			waiting[s.At.Port] = append(waiting[s.At.Port], s)
-		}
-	}
-	for _, f := range v.Frontends {
+	owners, shared, waiting := sync.OnceValue(o.Owners), sharedVIPs(o), foreignSockets(o)
+	for _, f := range o.Frontends {
 		for _, s := range waiting[f.Port] {
 			if !s.Takes(f.Key) {
 				continue
 			}
 			owner, known := owners()[s.Inode]
-			if owner == "vipd" || !known && v.Status != nil && s.At.Addr == f.Addr {
+			if owner == "vipd" || !known && o.Status != nil && s.At.Addr == f.Addr {
 				continue // its own, or most likely so
 			}
-			v.taken(f, s.At, owner, hosts[f.Addr])
+			found = append(found, listener(o, f, s.At, owner, shared[f.Addr])...)
 		}
 	}
-	if len(v.found) == before {
-		v.add(fine("no other program listens where services do"))
-	}
+	return orFine(found, "no other program listens where services do")
 }
 
-// hosts are the VIPs that are addresses by which clients come to the host's programs, too: its own, unless other programs add VIPs.
-func (v *visit) hosts() map[netip.Addr]bool {
-	all := map[netip.Addr]bool{}
-	if v.Status == nil || !v.Config.Addresses.Bind {
-		return all
+// foreignSockets returns the sockets by port that wait for clients and don't belong to this process.
+func foreignSockets(o *observed) map[uint16][]sockets.Socket {
+	var own map[string]bool
+	if o.Own != nil {
+		own = o.Own()
 	}
-	for _, a := range v.Status.Addresses {
+	all := map[uint16][]sockets.Socket{}
+	for _, file := range sockets.Files() {
+		for _, s := range file.In(strings.NewReader(o.text(sockets.Folder + file.Name))) {
+			if !own[s.Inode] {
+				all[s.At.Port] = append(all[s.At.Port], s)
+			}
+		}
+	}
+	return all
+}
+
+// sharedVIPs returns the VIPs that are also addresses of the host, by which clients reach the host's programs.
+func sharedVIPs(o *observed) map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	if o.Status == nil || !o.Config.Addresses.Bind {
+		return all // other programs may add VIPs
+	}
+	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Held == "host" && !a.Owned && !addr.IsLoopback() {
 			all[addr] = true
 		}
@@ -67,16 +64,17 @@ func (v *visit) hosts() map[netip.Addr]bool {
 	return all
 }
 
-// taken looks at a socket of another program on a frontend. One on every address is in no one's way, unless vipd listens
-// itself, or clients come to the address for the host's programs as well.
-func (v *visit) taken(f Frontend, at balancer.Key, owner string, hosts bool) {
+// listener returns the finding about another program's socket at a frontend. A socket on every address disturbs nothing, unless vipd
+// listens itself, or clients also use the address for the host's programs.
+func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)
 	show := fmt.Sprintf("ss -lntup 'sport = :%d'", f.Port)
 	switch {
-	case v.binds():
-		v.add(problem(what, "vipd has to listen there itself in userspace mode without redirects", show))
-	case at.Addr == f.Addr || f.NodePort || hosts:
-		v.add(warning(what, "it gets no connection any more that comes to this address, and comes back in its place when vipd goes", show))
+	case o.binds():
+		return []Finding{problem(what, "vipd has to listen there itself in userspace mode without redirects", show)}
+	case at.Addr == f.Addr || f.NodePort || shared:
+		return []Finding{warning(what, "while vipd runs, the service gets all connections to this address", show)}
 	}
+	return nil
 }

@@ -9,12 +9,12 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// backend is one of the two places where the kernel keeps iptables' rules, for one family.
+// backend holds the rules of iptables in one of the kernel's two backends, for one family.
 type backend struct {
 	// family is iptables or ip6tables.
 	family string
 	kind   config.IptablesBackend
-	// program is what reads and writes it.
+	// program is the command that reads and writes it.
 	program string
 	tables  map[string]map[string]*chain
 	// err is why it could not be read.
@@ -23,7 +23,7 @@ type backend struct {
 
 // chain is one chain of a table.
 type chain struct {
-	// policy is what happens at its end; "-" in chains that are not the kernel's own.
+	// policy is the verdict at its end; "-" in chains that are not the kernel's own.
 	policy string
 	// rules as iptables-save writes them, without -A and the chain's name.
 	rules []string
@@ -31,33 +31,33 @@ type chain struct {
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend of a program without a suffix, and its version; "" means it is not installed.
-func (v *visit) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
-	if _, err := v.Look(family); err != nil {
+// plain returns the backend of a program without a suffix, and its version; "" if it is not installed.
+func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
+	if !s.has(family) {
 		return "", ""
 	}
-	version, err := v.Run(ctx, family, "--version")
+	version, err := s.Run(ctx, family, "--version")
 	if err != nil {
 		return "", ""
 	}
 	if strings.Contains(version, "nf_tables") {
 		return config.NFTBackend, strings.TrimSpace(version)
 	}
-	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 know no other, and do not say so
+	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have no other backend, and don't print it
 }
 
-// readBackends reads the rules of both backends and families, of one table or, with "", of all. Of legacy it asks only for
-// tables that are loaded, because asking for a table loads it.
-func readBackends(ctx context.Context, v *visit, only string) []*backend {
-	if !v.Root {
+// readBackends reads the rules of both backends and families, in one table or, with "", in all. In legacy it reads only loaded
+// tables, because reading a table loads it.
+func readBackends(ctx context.Context, o *observed, only string) []*backend {
+	if !o.Root {
 		return nil
 	}
 	var all []*backend
 	for _, family := range families() {
-		plain, _ := v.plain(ctx, family)
+		plain, _ := o.plain(ctx, family)
 		for _, kind := range []config.IptablesBackend{config.NFTBackend, config.LegacyBackend} {
 			b := &backend{family: family, kind: kind, program: family + "-" + string(kind), tables: map[string]map[string]*chain{}}
-			if _, err := v.Look(b.program + "-save"); err != nil {
+			if !o.has(b.program + "-save") {
 				if plain != kind {
 					continue
 				}
@@ -65,13 +65,13 @@ func readBackends(ctx context.Context, v *visit, only string) []*backend {
 			}
 			switch {
 			case kind == config.NFTBackend && only == "":
-				b.read(ctx, v)
+				b.read(ctx, o)
 			case kind == config.NFTBackend:
-				b.read(ctx, v, "-t", only)
+				b.read(ctx, o, "-t", only)
 			default:
-				for _, table := range v.legacyTables(family) {
+				for _, table := range o.legacyTables(family) {
 					if only == "" || table == only {
-						b.read(ctx, v, "-t", table)
+						b.read(ctx, o, "-t", table)
 					}
 				}
 			}
@@ -81,14 +81,14 @@ func readBackends(ctx context.Context, v *visit, only string) []*backend {
 	return all
 }
 
-func (v *visit) legacyTables(family string) []string {
+func (s System) legacyTables(family string) []string {
 	name := map[string]string{"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}[family]
-	return strings.Fields(v.text("/proc/thread-self/net/" + name))
+	return strings.Fields(s.text("/proc/thread-self/net/" + name))
 }
 
 // read adds what iptables-save prints.
-func (b *backend) read(ctx context.Context, v *visit, args ...string) {
-	saved, err := v.Run(ctx, b.program+"-save", args...)
+func (b *backend) read(ctx context.Context, o *observed, args ...string) {
+	saved, err := o.Run(ctx, b.program+"-save", args...)
 	if err != nil {
 		b.err = err
 		return
@@ -113,7 +113,7 @@ func (b *backend) read(ctx context.Context, v *visit, args ...string) {
 	}
 }
 
-// chainOf returns a chain; one without rules where there is none.
+// chainOf returns a chain; an empty one if it does not exist.
 func (b *backend) chainOf(table, name string) *chain {
 	if c := b.tables[table][name]; c != nil {
 		return c
@@ -121,7 +121,7 @@ func (b *backend) chainOf(table, name string) *chain {
 	return &chain{}
 }
 
-// counts returns how many rules are vipd's, and how many others'. A jump into a chain of vipd is vipd's.
+// counts returns the number of vipd's rules and of others' rules. A jump into a chain of vipd is vipd's.
 func (b *backend) counts() (ours, foreign int) {
 	for _, chains := range b.tables {
 		for name, c := range chains {
@@ -137,11 +137,11 @@ func (b *backend) counts() (ours, foreign int) {
 	return ours, foreign
 }
 
-// ours returns the backend that vipd uses for the family, or would: where its rules are, what the configuration says,
-// or that of the host's other rules.
-func (v *visit) ours(ctx context.Context, family string) config.IptablesBackend {
+// ours returns the backend that vipd uses for the family, or would use: the backend with its rules, else the configured one, else
+// the backend of the host's other rules.
+func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
-	for _, b := range v.backends {
+	for _, b := range o.backends {
 		ours, foreign := b.counts()
 		if b.family != family {
 			continue
@@ -153,56 +153,56 @@ func (v *visit) ours(ctx context.Context, family string) config.IptablesBackend 
 			inUse = append(inUse, b.kind)
 		}
 	}
-	if v.Config.IPTables.Backend != config.AutoBackend {
-		return v.Config.IPTables.Backend
+	if o.Config.IPTables.Backend != config.AutoBackend {
+		return o.Config.IPTables.Backend
 	}
-	plain, _ := v.plain(ctx, family)
+	plain, _ := o.plain(ctx, family)
 	if len(inUse) == 0 || slices.Contains(inUse, plain) {
 		return plain
 	}
 	return inUse[0]
 }
 
-// checkTools looks for the programs that vipd runs, and whose rules are where.
-func checkTools(ctx context.Context, v *visit) {
+// checkTools looks for the programs that vipd runs.
+func checkTools(ctx context.Context, o *observed) (found []Finding) {
 	for _, family := range families() {
-		plain, version := v.plain(ctx, family)
+		plain, version := o.plain(ctx, family)
 		if plain == "" {
-			v.add(v.noTables(family))
+			found = append(found, noTables(o, family))
 			continue
 		}
-		if _, err := v.Look(family + "-restore"); err != nil {
-			v.add(v.noTables(family + "-restore"))
+		if !o.has(family + "-restore") {
+			found = append(found, noTables(o, family+"-restore"))
 			continue
 		}
-		v.add(fine(fmt.Sprintf("%s; vipd uses the %s backend", version, v.ours(ctx, family))))
+		found = append(found, fine(fmt.Sprintf("%s; vipd uses the %s backend", version, ours(ctx, o, family))))
 	}
-	if !v.Root {
-		v.add(note("the host's rules were not looked at: that takes root", "", "sudo vipctl doctor"))
-		return
-	}
-	for _, b := range v.backends {
-		if b.err != nil {
-			v.add(warning(fmt.Sprintf("the rules of %s can't be read: %s", b.program, oneLine(b.err)), "", ""))
-		}
-		v.mixed(ctx, b)
-	}
+	return found
 }
 
-func (v *visit) noTables(program string) Finding {
+// checkMixedBackends looks for rules of others in the backend of iptables that vipd does not use.
+func checkMixedBackends(ctx context.Context, o *observed) (found []Finding) {
+	if !o.Root {
+		return []Finding{note("the host's rules were not read: only root can read them", "", "sudo vipctl doctor")}
+	}
+	for _, b := range o.backends {
+		if b.err != nil {
+			found = append(found, warning(fmt.Sprintf("the rules of %s can't be read: %s", b.program, oneLine(b.err)), "", ""))
+		}
+		_, foreign := b.counts()
+		if use := ours(ctx, o, b.family); b.kind != use && foreign > 0 {
+			found = append(found, warning(fmt.Sprintf("others also have rules in the %s tables (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
+				"every packet passes both: an accept in one does not overrule a drop in the other, and the order of their NAT is undefined", b.program+"-save"))
+		}
+	}
+	return found
+}
+
+func noTables(o *observed, program string) Finding {
 	f := warning(program+" is not installed",
-		"without it services do not work where a policy of iptables is DROP", "apt-get install iptables")
-	if v.Config.Mode == config.IPTablesMode {
-		f.Level, f.Why = Problem, "the configuration asks for iptables mode"
+		"without it services do not work if a policy of iptables is DROP", "apt-get install iptables")
+	if o.Config.Mode == config.IPTablesMode {
+		f.Level, f.Why = Problem, "the configuration sets iptables mode"
 	}
 	return f
-}
-
-// mixed looks for others' rules in the backend that vipd does not use.
-func (v *visit) mixed(ctx context.Context, b *backend) {
-	_, foreign := b.counts()
-	if use := v.ours(ctx, b.family); b.kind != use && foreign > 0 {
-		v.add(warning(fmt.Sprintf("others have rules in the %s tables too (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
-			"every packet passes both: what one drops the other can't accept, and the order of their NAT is undefined", b.program+"-save"))
-	}
 }

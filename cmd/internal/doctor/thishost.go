@@ -15,14 +15,14 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// ThisHost returns a Host whose functions look at the host, and the network namespace, of this process. Owned, which
-// takes the configuration, is left to the caller.
+// ThisHost returns a Host whose functions look at the host, and the network namespace, of this process. The
+// caller adds functions that need the configuration.
 func ThisHost() Host {
 	const notLinux = runtime.GOOS != "linux"
-	return Host{
+	return Host{System: System{
 		Root: notLinux || os.Geteuid() == 0, NotLinux: notLinux, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
 		Words: words,
-	}
+	}}
 }
 
 // interfaces lists the devices of this host.
@@ -80,7 +80,7 @@ func words(program string) []string {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
-		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // that of other users takes root
+		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // only root can read those of other users
 		// A process that has ended, and is not waited for, has no words.
 		if err == nil && len(args) > 0 {
 			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })

@@ -3,7 +3,6 @@ package hostwatch
 import (
 	"cmp"
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -50,25 +49,11 @@ func (w *Watch) look(ctx context.Context, h doctor.Host, found []balancer.Proble
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	if len(h.Frontends) > 0 {
-		for _, f := range slices.Concat(doctor.Drops(ctx, h), doctor.Taken(ctx, h)) {
-			found = append(found, problem(f))
+		for _, f := range doctor.Watched(ctx, h) {
+			found = append(found, f.Problem())
 		}
 	}
 	if ctx.Err() == nil {
 		w.found.Store(&found)
 	}
-}
-
-func problem(f doctor.Finding) balancer.Problem {
-	p := balancer.Problem{Severity: balancer.SeverityWarning, Text: f.What}
-	if f.Level == doctor.Problem {
-		p.Severity = balancer.SeverityError
-	}
-	if f.Why != "" {
-		p.Text += "; " + f.Why
-	}
-	if f.Mend != "" {
-		p.Text += ": " + f.Mend
-	}
-	return p
 }

@@ -1,0 +1,51 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// checkBridges looks for clients and endpoints behind the same bridge of this host, such as containers.
+func checkBridges(_ context.Context, o *observed) []Finding {
+	if !o.mode().Forward || o.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
+		return nil
+	}
+	var bridges []string
+	for _, i := range o.interfaces {
+		if i.Bridge && len(i.Addrs) > 0 {
+			bridges = append(bridges, i.Name)
+		}
+	}
+	if len(bridges) == 0 {
+		return nil
+	}
+	return []Finding{note("packets inside of bridges bypass iptables: "+list(bridges),
+		fmt.Sprintf("if snat is %q, an endpoint answers a client behind its own bridge directly, and not through this host; auto "+
+			"replaces the client's address there", balancer.NeverSNAT),
+		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1")}
+}
+
+// checkHairpin looks for endpoints behind a bridge whose packets are translated inside of it. A packet from such an endpoint to its own
+// VIP has to leave by the port by which it came. Virtual servers receive packets on this host, not inside of the bridge.
+func checkHairpin(_ context.Context, o *observed) (found []Finding) {
+	if !o.mode().Forward || !o.translates() || o.sysctl("net.bridge.bridge-nf-call-iptables") != "1" {
+		return nil
+	}
+	for _, i := range o.interfaces {
+		behind := func(to netip.AddrPort) bool {
+			return slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(to.Addr()) })
+		}
+		if len(i.OneWay) == 0 || !slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return slices.ContainsFunc(f.Backends, behind) }) {
+			continue
+		}
+		found = append(found, note("ports of bridges send nothing back by the way it came (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
+			"packets inside of the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if its own VIP "+
+				"sends it to itself",
+			"bridge link set dev "+i.OneWay[0]+" hairpin on"))
+	}
+	return found
+}

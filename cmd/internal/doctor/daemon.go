@@ -1,0 +1,47 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"vipd/balancer"
+)
+
+// checkConfig reports a mistake in the configuration.
+func checkConfig(_ context.Context, o *observed) []Finding {
+	if o.ConfigProblem == "" {
+		return nil
+	}
+	return []Finding{problem("the configuration: "+o.ConfigProblem, "", "vipctl check "+o.ConfigFile)}
+}
+
+// checkDaemon returns the state of the running vipd.
+func checkDaemon(_ context.Context, o *observed) []Finding {
+	if o.Status == nil {
+		return []Finding{noDaemon(o)}
+	}
+	found := []Finding{fine(fmt.Sprintf("vipd %s runs on node %s", o.Status.Version, o.Status.Node))}
+	if m := o.Status.Mode; m.Fallback {
+		found = append(found, problem(fmt.Sprintf("vipd serves by %s mode, although %s is configured: %s", m.InUse, m.Wanted, m.Reason),
+			"modes differ in abilities and cost", "vipctl reload  # when the cause is fixed"))
+	}
+	grave := 0
+	for _, p := range o.Status.Problems {
+		if p.Severity != balancer.SeverityWarning {
+			grave++
+		}
+	}
+	if grave > 0 {
+		found = append(found, warning(fmt.Sprintf("vipd reports problems (%d)", grave), "", "vipctl status"))
+	}
+	return found
+}
+
+// noDaemon returns the finding about a vipd that does not answer, which is a problem if its VIPs are still on this host.
+func noDaemon(o *observed) Finding {
+	if held, err := o.Held(); err == nil && len(held) > 0 {
+		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; "+
+			"in other modes the kernel still serves, but nothing follows changes or failing endpoints", len(held)), "systemctl restart vipd")
+	}
+	return note(o.NoDaemon, "the findings below are about the host and the configuration", "")
+}

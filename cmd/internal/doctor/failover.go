@@ -1,0 +1,120 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/wording"
+)
+
+// checkOwnership tries whether the kernel can fence VIPs that this host owns, and asks its vipd owner.
+func checkOwnership(ctx context.Context, o *observed) []Finding {
+	switch {
+	case !o.Config.Ownership.Enabled:
+		return nil
+	case !o.Root:
+		return []Finding{note("whether the kernel can fence VIPs that have one owner was not tried: only root can try it", "", "sudo vipctl doctor")}
+	}
+	if err := o.Fence(); err != nil {
+		what, _, _ := strings.Cut(oneLine(err), ": nf_tables refused")
+		return []Finding{problem("this host can own no VIPs (hold = \"one\"): "+what, "a frozen owner would still answer for its VIPs, next to their new owner",
+			"use Linux 5.16 or later with netdev ingress and egress, or set ownership.enabled = false")}
+	}
+	found := []Finding{fine("the kernel can fence VIPs that have one owner: netdev ingress and egress")}
+	if o.sysctl("kernel.sched_rt_runtime_us") == "0" {
+		found = append(found, problem("no process may run with real-time priority here", "vipd owner would be late on a busy host, and lose its VIPs", "sysctl -w kernel.sched_rt_runtime_us=950000"))
+	}
+	s, err := o.Owner()
+	if err != nil {
+		return append(found, problem("vipd owner does not answer, so this host owns no VIPs: "+oneLine(err), "", "systemctl enable --now vipd-owner"))
+	}
+	for _, check := range []func(context.Context, *observed, *api.OwnerStatus) []Finding{
+		ownerSession, otherHolders, ownerLimits, etcdMajority, etcdElection, virtualMachine, flushedGate, gateways,
+	} {
+		found = append(found, check(ctx, o, s)...)
+	}
+	return found
+}
+
+// late is how late a refresh of the gate may be before VIPs rest.
+const late = 100 * time.Millisecond
+
+// ownerSession lists the hosts that confirm the session of the owner, and its problems.
+func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
+	for _, text := range s.Problems {
+		found = append(found, problem(text, "", ""))
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
+		who := s.Waiting[node]
+		found = append(found, problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), wording.Be(len(who))),
+			"too few hosts are left to know whether it is off or cut off: make sure that it is off", "vipctl node fence "+node+" --is-off"))
+	}
+	if s.Etcd != "" {
+		found = append(found, warning("vipd owner does not reach etcd: "+s.Etcd, "owners stay, and nothing can move", ""))
+	}
+	if s.Gate != "open" {
+		found = append(found, warning("vipd owner is not confirmed by other hosts or by etcd: VIPs rest here", "its log has the reason", "journalctl -u vipd-owner"))
+	}
+	var silent []string
+	for _, node := range slices.Sorted(maps.Keys(s.Confirmed)) {
+		if age := s.Confirmed[node]; age < 0 || age > 1 {
+			silent = append(silent, node)
+		}
+	}
+	switch {
+	case len(s.Confirmed) == 0 && s.Gate == "open": // without a session it is not known
+		found = append(found, note("no other host takes part in owning VIPs", "only etcd confirms this host, and no host would take its VIPs over", ""))
+	case len(silent) > 0:
+		found = append(found, warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),
+			"heartbeats use UDP port 9898, between all addresses of hosts in the VIPs' networks, and those from which they reach etcd", "nft list ruleset | grep -n 9898"))
+	}
+	for _, p := range s.Peers {
+		if !p.Up && !slices.Contains(silent, p.Node) {
+			found = append(found, warning(fmt.Sprintf("%s does not answer on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is cut: hosts report a lost LAN to each other by another network",
+				"nft list ruleset | grep -n 9898"))
+		}
+	}
+	if s.Late > late.Seconds() {
+		found = append(found, warning(fmt.Sprintf("vipd owner waited %s for a processor", time.Duration(s.Late*float64(time.Second)).Round(time.Millisecond)),
+			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
+	}
+	if len(s.Unplaced) > 0 {
+		found = append(found, warning(list(addresses(s.Unplaced))+": no device of this host has a network with it", "only hosts that have one can own such a VIP",
+			"give a device an address of that network, or name others in ownership.interfaces"))
+	}
+	if len(found) == 0 {
+		found = append(found, fine("vipd owner is confirmed by "+list(slices.Sorted(maps.Keys(s.Confirmed)))))
+	}
+	return found
+}
+
+// otherHolders looks for other programs that hold the same VIPs.
+func otherHolders(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
+	for _, other := range []struct{ program, file string }{
+		{"keepalived", "/etc/keepalived/keepalived.conf"}, {"vip-manager", "/etc/default/vip-manager.yml"}, {"vip-manager", "/etc/patroni/vip-manager.yml"},
+	} {
+		if !o.runs(other.program) {
+			continue
+		}
+		words := strings.FieldsFunc(o.text(other.file), func(r rune) bool { return strings.ContainsRune(" \t\n{}\"'/", r) })
+		for _, a := range slices.Concat(s.Bound, s.Unowned) {
+			if slices.Contains(words, a.String()) {
+				found = append(found, problem(fmt.Sprintf("%s also has %s in its configuration", other.program, a), "two hosts would answer for it: remove it from one of the two", "grep -n "+a.String()+" "+other.file))
+			}
+		}
+	}
+	return found
+}
+
+func addresses(all []netip.Addr) (texts []string) {
+	for _, a := range all {
+		texts = append(texts, a.String())
+	}
+	return texts
+}

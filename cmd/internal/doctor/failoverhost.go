@@ -1,0 +1,145 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/cmd/internal/api"
+)
+
+// ownerLimits lists the privileges and limits that vipd owner lacks.
+func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
+	for _, text := range s.Hindered {
+		found = append(found, warning("vipd owner runs with less than it needs: "+text, "on a busy host it may be late, and lose its VIPs", "systemctl cat vipd-owner"))
+	}
+	return found
+}
+
+// virtualMachine reports whether this host can be paused, clocks included.
+func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
+	text, err := o.Run(ctx, "systemd-detect-virt", "--vm")
+	if err != nil || strings.TrimSpace(text) == "none" {
+		return nil
+	}
+	return []Finding{note(fmt.Sprintf("this host is a virtual machine (%s), which answers for its VIPs for up to %s after a pause", strings.TrimSpace(text), o.Config.Ownership.Detect*5/16),
+		"its clocks stop with it: put it on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
+}
+
+// flushedGate reports whether a restart of the host's firewall removes the gate of owned VIPs.
+func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding {
+	if o.kernelSince(6, 9) || !strings.Contains(o.text("/etc/nftables.conf"), "flush ruleset") {
+		return nil
+	}
+	if _, err := o.Run(ctx, "systemctl", "is-enabled", "nftables"); err != nil {
+		return nil
+	}
+	return []Finding{warning("a restart of nftables.service also flushes the gate of owned VIPs",
+		"vipd owner restores it within a second, and VIPs rest until then. Linux 6.9 and later keep it",
+		"replace \"flush ruleset\" of /etc/nftables.conf by the deletion of its own tables")}
+}
+
+// etcdMajority finds hosts without which etcd has no majority: no host can take their VIPs over.
+func etcdMajority(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
+	members, err := o.Members(ctx)
+	if err != nil || len(members) == 0 {
+		return nil // ownerSession reports that etcd is unreachable
+	}
+	hosts := map[string][]netip.Addr{s.Node: {netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}}
+	for _, d := range o.interfaces {
+		hosts[s.Node] = append(hosts[s.Node], d.Addrs...)
+	}
+	for _, p := range s.Peers {
+		hosts[p.Node] = append(hosts[p.Node], p.Addresses...)
+	}
+	var single []string
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		without := 0
+		for _, urls := range members {
+			if !slices.ContainsFunc(urls, func(text string) bool { return slices.Contains(hosts[name], hostOf(text)) }) {
+				without++
+			}
+		}
+		if without <= len(members)/2 {
+			single = append(single, name)
+		}
+	}
+	if len(single) == 0 {
+		return nil
+	}
+	return []Finding{warning("etcd has no majority without "+strings.Join(single, " or without "), "when that host dies, no other host can take its VIPs over: run three members of etcd on three machines",
+		"etcdctl member list")}
+}
+
+// hostOf returns the address in a URL; the zero address if there is none.
+func hostOf(text string) netip.Addr {
+	u, err := url.Parse(text)
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddr(u.Hostname())
+	return a.Unmap()
+}
+
+// etcdElection reads after which time an etcd on this host elects a leader.
+func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding {
+	words := o.Words("etcd")
+	if len(words) == 0 {
+		return nil
+	}
+	for _, word := range words {
+		if file, ok := setting(word, "config-file"); ok {
+			words = append(words, strings.Split(strings.ReplaceAll(o.text(file), ": ", "="), "\n")...)
+		}
+	}
+	timeout := 1000
+	for i, word := range words {
+		if word == "--election-timeout" && i+1 < len(words) {
+			word += "=" + words[i+1]
+		}
+		if text, ok := setting(word, "election-timeout"); ok {
+			if n, err := strconv.Atoi(text); err == nil {
+				timeout = n
+			}
+		}
+	}
+	if timeout < 1000 {
+		return nil
+	}
+	return []Finding{note(fmt.Sprintf("etcd here elects a leader after %s without one", time.Duration(timeout)*time.Millisecond),
+		"if a host with etcd's leader dies, its VIPs also rest for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
+}
+
+// setting returns the value of a setting of etcd: of --NAME=VALUE, ETCD_NAME=VALUE or NAME=VALUE.
+func setting(word, name string) (value string, ok bool) {
+	key, value, ok := strings.Cut(strings.TrimSpace(word), "=")
+	key = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(strings.TrimLeft(key, "-"), "ETCD_")), "_", "-")
+	return strings.Trim(value, ` "'`), ok && key == name
+}
+
+// gateways finds owned VIPs whose services keep the clients' addresses, and with which no gateway of the endpoints moves.
+func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
+	inner := map[string]bool{}
+	for _, vip := range s.VIPs {
+		if vip.Group != "" && !vip.Serves {
+			inner[vip.Group] = true
+		}
+	}
+	var without []string
+	for _, a := range slices.SortedFunc(maps.Keys(s.VIPs), netip.Addr.Compare) {
+		if vip := s.VIPs[a]; vip.KeepsSource && !inner[vip.Group] {
+			without = append(without, a.String())
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	return []Finding{note(list(without)+": no VIP without a service is in the group, as a gateway of the endpoints",
+		"if snat keeps the clients' addresses, replies must come back through the owner: add such a VIP to the group, or set snat = \"always\"", "")}
+}

@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"slices"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/wording"
+)
+
+// Level is how much a finding matters.
+type Level string
+
+// The levels, from the best on.
+const (
+	// OK means that nothing needs to be done.
+	OK Level = "ok"
+	// Note is good to know, and usually no reason to do anything.
+	Note Level = "note"
+	// Warning means that something may go wrong, or that some traffic may be lost.
+	Warning Level = "warning"
+	// Problem means that a part of the configuration can't work.
+	Problem Level = "problem"
+)
+
+// Finding is one observation of a check.
+type Finding struct {
+	Level Level `json:"level"`
+	// Check is the name of the check, such as "sysctls".
+	Check string `json:"check"`
+	// What is the observation, in one sentence without a full stop.
+	What string `json:"what"`
+	// Why is the reason why it matters; "" if that is plain.
+	Why string `json:"why,omitempty"`
+	// Mend is the command that fixes it, or that shows more; "" if there is nothing to do.
+	Mend string `json:"mend,omitempty"`
+}
+
+func fine(what string) Finding { return Finding{Level: OK, What: what} }
+func note(what, why, mend string) Finding {
+	return Finding{Level: Note, What: what, Why: why, Mend: mend}
+}
+func warning(what, why, mend string) Finding {
+	return Finding{Level: Warning, What: what, Why: why, Mend: mend}
+}
+func problem(what, why, mend string) Finding {
+	return Finding{Level: Problem, What: what, Why: why, Mend: mend}
+}
+
+// Problem returns the finding as a problem of the daemon's status.
+func (f Finding) Problem() balancer.Problem {
+	p := balancer.Problem{Severity: balancer.SeverityWarning, Text: f.What}
+	if f.Level == Problem {
+		p.Severity = balancer.SeverityError
+	}
+	if f.Why != "" {
+		p.Text += "; " + f.Why
+	}
+	if f.Mend != "" {
+		p.Text += ": " + f.Mend
+	}
+	return p
+}
+
+// orFine returns found, or a finding of level OK if nothing was found.
+func orFine(found []Finding, what string) []Finding {
+	if len(found) == 0 {
+		return []Finding{fine(what)}
+	}
+	return found
+}
+
+// grave returns the warnings and problems.
+func grave(found []Finding) []Finding {
+	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
+}
+
+// list writes the first few of several texts.
+func list(all []string) string { return wording.Some(all, 5) }

@@ -1,0 +1,67 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"strings"
+)
+
+// checkForwarding reads whether this host forwards IPv4 packets: in kernel modes, all traffic from other hosts.
+func checkForwarding(_ context.Context, o *observed) []Finding {
+	if !o.mode().Forward {
+		return nil
+	}
+	const name = "net.ipv4.ip_forward"
+	off := slices.DeleteFunc(devicesWith(o, "ipv4", "forwarding", "0"), func(d string) bool { return d == "all" || d == "lo" })
+	switch {
+	case o.sysctl(name) != "0" && len(off) > 0:
+		return []Finding{warning("IPv4 packets that arrive by "+list(off)+" are not forwarded", "clients there reach no endpoint through this host",
+			"sysctl -w "+deviceSysctl(off[0], "forwarding")+"=1")}
+	case o.sysctl(name) != "0":
+		return []Finding{fine("IPv4 packets are forwarded")}
+	case o.Config.Host.ManageSysctls && o.Status == nil:
+		return []Finding{fine("IPv4 packets are not forwarded yet; vipd enables it when it starts")}
+	}
+	return []Finding{problem("IPv4 packets are not forwarded", "clients on other hosts reach no endpoint through this host", "sysctl -w "+name+"=1")}
+}
+
+// checkForwarding6 reads whether this host forwards IPv6 packets.
+func checkForwarding6(_ context.Context, o *observed) []Finding {
+	if !o.mode().Forward {
+		return nil
+	}
+	const name = "net.ipv6.conf.all.forwarding"
+	forced := slices.DeleteFunc(devicesWith(o, "ipv6", "force_forwarding", "1"), func(d string) bool { return d == "lo" })
+	switch value := o.sysctl(name); {
+	case value == "0" && len(forced) > 0:
+		return []Finding{fine("IPv6 packets that arrive by " + list(forced) + " are forwarded")}
+	case value == "0" && o.hasFamily(false):
+		return []Finding{warning("IPv6 packets are not forwarded",
+			"clients on other hosts reach no endpoint through IPv6 VIPs. vipd leaves this to you: with forwarding, the host ignores "+
+				"routes of router advertisements, unless accept_ra is 2",
+			"sysctl -w "+name+"=1")}
+	case value == "1":
+		return []Finding{fine("IPv6 packets are forwarded")}
+	}
+	return nil
+}
+
+// devicesWith lists the devices, including "all", for which a sysctl of the family's conf has the value.
+func devicesWith(o *observed, family, name, value string) []string {
+	devices := []string{"all"}
+	for _, i := range o.interfaces {
+		devices = append(devices, i.Name)
+	}
+	return slices.DeleteFunc(devices, func(d string) bool {
+		// A device's name may contain dots, which are not separators.
+		return o.text("/proc/sys/net/"+family+"/conf/"+d+"/"+name) != value
+	})
+}
+
+// deviceSysctl returns the name of a sysctl of a device.
+func deviceSysctl(device, name string) string {
+	if strings.Contains(device, ".") {
+		return "net/ipv4/conf/" + device + "/" + name
+	}
+	return "net.ipv4.conf." + device + "." + name
+}

@@ -1,0 +1,146 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+)
+
+// Frontend is an address and port where services listen.
+type Frontend struct {
+	balancer.Key
+	NodePort bool
+	Service  balancer.Name
+	// Scheduler is as compiled for the mode in use; "" if it is not known.
+	Scheduler balancer.Scheduler
+	// Backends are its endpoints.
+	Backends []netip.AddrPort
+	// Idle is the reason why no endpoint gets new connections there; "" means that an endpoint does.
+	Idle string
+}
+
+// FrontendOf returns what checks need of a compiled frontend.
+func FrontendOf(f *balancer.Frontend) Frontend {
+	of := Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler}
+	var states []balancer.BackendState
+	for _, b := range f.Backends {
+		of.Backends, states = append(of.Backends, b.Addr), append(states, b.State)
+	}
+	of.Idle = Idle(states)
+	return of
+}
+
+// Host is what checks can read of a host.
+type Host struct {
+	System
+	Ledgers
+	Failover
+	Link
+	// Config is what ConfigFile says, or the defaults; ConfigProblem is why it is not, or not wholly, what the file says.
+	Config        config.Config
+	ConfigFile    string
+	ConfigProblem string
+	// Status is the status of the running vipd; nil means that no vipd answers, for the reason NoDaemon.
+	Status   *api.Status
+	NoDaemon string
+	// Frontends are the frontends of the running vipd, or without a vipd those compiled from the configuration.
+	Frontends []Frontend
+	// Modes are the modes of this version, the best first.
+	Modes []modes.Mode
+}
+
+// Ledgers reads the records that vipd keeps of its kernel objects.
+type Ledgers struct {
+	// Owned returns the virtual servers of IPVS that vipd's ledger names.
+	Owned func() ([]balancer.Key, error)
+	// Held returns the addresses that vipd's ledger names, with their devices.
+	Held func() (map[netip.Addr]string, error)
+}
+
+// Failover reads how this host owns VIPs.
+type Failover struct {
+	// Fence tries whether the kernel can fence VIPs that have one owner; the error says why not.
+	Fence func() error
+	// Owner returns the status of this host's vipd owner.
+	Owner func() (*api.OwnerStatus, error)
+	// Members returns the URLs of each member of etcd.
+	Members func(ctx context.Context) ([][]string, error)
+}
+
+// Link asks the networks of the host about other hosts.
+type Link struct {
+	// Elsewhere asks on the link of a device which other hosts have addresses that this host has or will have there.
+	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
+	// Neighbours lists the hosts that the kernel knows on its links, with the devices.
+	Neighbours func() (map[netip.Addr]string, error)
+}
+
+// observed is a Host with the observations that several checks share. Checks don't change it.
+type observed struct {
+	Host
+	// vips are the addresses of all frontends except node ports.
+	vips map[netip.Addr]bool
+	// interfaces are the devices of the host.
+	interfaces []Interface
+	// backends are the backends of iptables that can be read.
+	backends []*backend
+	// trials has each mode, and serves the mode that vipd would use by them; "" if they did not show it.
+	trials []trial
+	serves config.ModeName
+}
+
+// observe reads the devices of a host, and its rules: those of one table, or with "" those of all tables.
+func observe(ctx context.Context, h Host, table string) *observed {
+	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
+	o.interfaces, _ = h.Interfaces() // if they can't be listed, none can be named
+	for _, f := range h.Frontends {
+		if !f.NodePort {
+			o.vips[f.Addr] = true
+		}
+	}
+	if !h.NotLinux {
+		o.backends = readBackends(ctx, o, table)
+	}
+	return o
+}
+
+// mode returns the mode in use. Without a daemon it is the mode that the trials chose, or, if they could not, the mode of the
+// configuration; for auto it is the best mode.
+func (o *observed) mode() modes.Mode {
+	name := cmp.Or(o.serves, o.Config.Mode)
+	if o.Status != nil {
+		name = config.ModeName(o.Status.Mode.InUse)
+	}
+	for _, m := range o.Modes {
+		if m.Name == name {
+			return m
+		}
+	}
+	return o.Modes[0]
+}
+
+// binds reports whether vipd listens on VIPs itself.
+func (o *observed) binds() bool {
+	return o.mode().Name == config.UserspaceMode &&
+		(o.Config.Userspace.Intercept == config.BindIntercept || o.Status != nil && strings.HasPrefix(o.Status.Mode.Detail, "bind"))
+}
+
+// hasFamily reports whether a frontend has the family.
+func (o *observed) hasFamily(is4 bool) bool {
+	return slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Addr.Is4() == is4 })
+}
+
+// connectionMark is the bit in a connection's mark that marks connections to frontends.
+func (o *observed) connectionMark() uint32 { return 1 << ((o.Config.IPTables.MasqueradeBit + 1) % 32) }
+
+// translates reports whether connection tracking knows connections to VIPs as translated. It does not know of what
+// virtual servers translate.
+func (o *observed) translates() bool { return o.mode().Name != config.IPVSMode }

@@ -1,0 +1,73 @@
+package doctor
+
+import (
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// missingIPVS returns the reason why the kernel has no IPVS for this process, as far as it can be seen, and the command that fixes it.
+func missingIPVS(s System) (why, mend string) {
+	const netAdmin, sysModule = 12, 16 // CAP_NET_ADMIN, CAP_SYS_MODULE of the kernel's include/uapi/linux/capability.h
+	const outside = "modprobe ip_vs  # on the host of this container"
+	switch {
+	case s.nested():
+		return "this process is in a user namespace, where the kernel lets no process change virtual servers",
+			"sudo vipctl doctor  # on the host itself, or in a container without a user namespace"
+	case !s.capable(netAdmin):
+		return "this process may not change the network (CAP_NET_ADMIN)", "docker run --cap-add NET_ADMIN --network host ...  # also for this container"
+	case s.module("ip_vs") == loaded:
+		return "", ""
+	case s.module("ip_vs") == loadable && !s.capable(sysModule):
+		return "the module ip_vs is not loaded, and this process may not load modules (CAP_SYS_MODULE)", outside
+	case s.module("ip_vs") == loadable:
+		return "the module ip_vs is not loaded", "modprobe ip_vs"
+	case s.contained():
+		return "the module ip_vs is not loaded, and this container sees none to load", outside
+	}
+	return "this kernel comes without the module ip_vs", s.packaged("ip_vs")
+}
+
+// contained reports whether this is a container, by the files that container engines leave.
+func (s System) contained() bool {
+	return slices.ContainsFunc([]string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}, s.exists)
+}
+
+// nested reports whether this process is in a user namespace that is not the host's.
+func (s System) nested() bool {
+	ids := strings.Fields(s.text("/proc/self/uid_map"))
+	return len(ids) > 0 && !slices.Equal(ids, []string{"0", "0", "4294967295"})
+}
+
+// capable reports whether this process has a capability, by its number.
+func (s System) capable(number int) bool {
+	for line := range strings.Lines(s.text("/proc/self/status")) {
+		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			bits, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+			return err != nil || bits&(1<<number) != 0
+		}
+	}
+	return true
+}
+
+// packaged returns the command that installs a module that this kernel lacks, or that shows more.
+func (s System) packaged(module string) string {
+	release := s.release()
+	system := s.text("/etc/os-release")
+	is := func(id string) bool {
+		return slices.ContainsFunc(strings.Split(system, "\n"), func(line string) bool {
+			name, value, _ := strings.Cut(line, "=")
+			return (name == "ID" || name == "ID_LIKE") && slices.Contains(strings.Fields(strings.Trim(value, `"`)), id)
+		})
+	}
+	switch {
+	case is("ubuntu"):
+		return "apt-get install linux-modules-extra-" + release
+	case is("debian"):
+		return "apt-get install linux-image-" + runtime.GOARCH + "  # and boot it"
+	case is("fedora"), is("rhel"):
+		return "dnf provides '*/" + module + ".ko*'"
+	}
+	return "grep CONFIG_IP_VS /boot/config-" + release
+}

@@ -1,0 +1,86 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+	"vipd/dataplane/userspace"
+)
+
+func TestFindingsOfModes(t *testing.T) {
+	examineEach(t, newMade, []findingCase{
+		{name: "all is well"},
+		{name: "a fallback", change: func(m *made) {
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: no"}
+			m.Config.Mode, m.Modes[0] = config.IPTablesMode, trialOf(config.IPTablesMode, true, errors.New("no\nnot at all"))
+		}, want: []string{
+			"vipd: problem: vipd serves by userspace mode, although iptables is configured: not iptables: no",
+			"modes: problem: iptables mode does not work here: no; not at all",
+		}},
+		{name: "its problems", change: func(m *made) {
+			m.Status.Problems = []balancer.Problem{{Severity: balancer.SeverityError}, {Severity: balancer.SeverityWarning}}
+		}, want: []string{"vipd: warning: vipd reports problems (1)"}},
+		{name: "no root", change: func(m *made) {
+			m.Root, m.Status, m.NoDaemon = false, nil, "no vipd answers"
+			delete(m.files, "/proc/thread-self/net/ip_tables_matches")
+		}, want: []string{
+			"vipd: note: no vipd answers", "modes: note: iptables mode was not tried: only root can try it",
+			"modes: note: auto uses userspace mode unless a better mode works; not tried: iptables",
+			"tools: note: the host's rules were not read: only root can read them",
+			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
+			"firewall: note: firewalls were not read: only root can read them",
+		}},
+		{name: "a broken config", change: func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, want: []string{"vipd: problem: the configuration: vipd.toml:1: bad"}},
+	})
+}
+
+// TestKilled: a vipd that has left addresses and answers no more is a problem, one that has left nothing is not.
+func TestKilled(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		m := newMade()
+		m.Status, m.NoDaemon, m.put = nil, "no vipd answers", map[netip.Addr]string{}
+		want := Note
+		if killed {
+			m.put[netip.MustParseAddr("10.96.0.10")], want = "lo", Problem
+		}
+		first := Examine(t.Context(), m.Host)[0]
+		if first.What != "no vipd answers" || first.Level != want {
+			t.Errorf("killed %v: got %s %q, want %s", killed, first.Level, first.What, want)
+		}
+	}
+}
+
+// TestTrialsApart has trials leave the records of a running vipd alone, and leave nothing behind.
+func TestTrialsApart(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		m := newMade()
+		m.Config.RunDir = t.TempDir()
+		if !runs {
+			m.Status = nil
+		}
+		used := ""
+		m.Modes = []modes.Mode{{Name: config.UserspaceMode, New: func(_ context.Context, c config.Config, _ *slog.Logger) (dataplane.Dataplane, error) {
+			used = c.RunDir
+			if _, err := os.Stat(used); err != nil {
+				t.Error(err)
+			}
+			return userspace.New(userspace.Options{Intercept: userspace.Bind})
+		}}}
+		Examine(t.Context(), m.Host)
+		if apart := used != m.Config.RunDir; apart != runs {
+			t.Errorf("vipd runs: %t; the trial used %s, and vipd has %s", runs, used, m.Config.RunDir)
+		}
+		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", used, err)
+		}
+	}
+}

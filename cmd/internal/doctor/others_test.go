@@ -1,0 +1,19 @@
+package doctor
+
+import (
+	"testing"
+)
+
+func TestFindingsOfPrograms(t *testing.T) {
+	examineEach(t, newMade, []findingCase{
+		{name: "kube-proxy, ufw and firewalld", change: func(m *made) {
+			m.prints["iptables-nft-save"] = "*nat\n:KUBE-SERVICES - [0:0]\n:ufw-user-input - [0:0]\nCOMMIT\n"
+			m.prints["systemctl is-active firewalld"] = "active\n"
+		}, want: []string{"others: note: kube-proxy has rules here (KUBE-SERVICES)", "others: note: firewalld is running", "others: note: ufw is enabled"}},
+		{name: "translations of others", change: func(m *made) {
+			m.prints["iptables-nft-save"] = "*nat\n:PREROUTING ACCEPT [0:0]\n:VIPD-X - [0:0]\n-A PREROUTING -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
+				"-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
+				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
+		}, want: []string{"others: warning: a rule of another program translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
+	})
+}

@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"testing"
+
+	"vipd/balancer"
+)
+
+func TestFindingsOfServices(t *testing.T) {
+	examineEach(t, newMade, []findingCase{
+		{name: "services that nobody serves", change: func(m *made) {
+			m.frontend("10.96.0.11:80/tcp", false)
+			m.frontend("10.96.0.11:443/tcp", false)
+			m.Frontends[1].Service, m.Frontends[2].Service = "api", "api"
+			for i := range m.Frontends {
+				m.Frontends[i].Idle = "all endpoints are down"
+			}
+		}, want: []string{"services: problem: clients of web, api are not served: all endpoints are down"}},
+		{name: "a service that is served in part", change: func(m *made) {
+			m.frontend("10.96.0.11:80/tcp", false)
+			m.Frontends[1].Service, m.Frontends[1].Idle = m.Frontends[0].Service, "there are no endpoints"
+		}, want: []string{"services: problem: clients of web at 10.96.0.11:80/tcp are not served: there are no endpoints"}},
+		{name: "a node port at the node's addresses of a family that the service has no endpoints of", change: func(m *made) {
+			m.frontend("[fd01::1]:30080/tcp", true)
+			m.Frontends[1].Service, m.Frontends[1].Idle = m.Frontends[0].Service, "there are no endpoints"
+		}},
+	})
+}
+
+// TestIdle: a service is served by an endpoint that gets new connections, and by no other.
+func TestIdle(t *testing.T) {
+	type states = []balancer.BackendState
+	for _, test := range []struct {
+		states states
+		want   string
+	}{
+		{nil, "there are no endpoints"},
+		{states{balancer.Removed}, "there are no endpoints"},
+		{states{balancer.Down, balancer.Active}, ""},
+		{states{balancer.Down, balancer.Down, balancer.Removed}, "all endpoints are down"},
+		{states{balancer.Draining}, "all endpoints are drained"},
+		{states{balancer.ZeroWeight, balancer.Draining, balancer.Down}, "all endpoints are down or drained or of weight 0"},
+		{states{balancer.Remote}, "all endpoints are on other nodes than locality allows"},
+	} {
+		if got := Idle(test.states); got != test.want {
+			t.Errorf("%v: got %q, want %q", test.states, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Interface is a network device of the host.
+type Interface struct {
+	Name string
+	// Bridge reports whether the device is a switch that the kernel makes.
+	Bridge bool
+	// OneWay lists the ports of a bridge whose hairpin mode is off: they send nothing back by the way it came.
+	OneWay []string
+	Addrs  []netip.Addr
+	// Networks are the networks that are connected to the device.
+	Networks []netip.Prefix
+}
+
+// System is the operating system of a host: its files, programs and devices.
+type System struct {
+	// Root reports whether this process may read rules and try modes.
+	Root bool
+	// NotLinux reports whether the host runs another system, which has nothing that most checks read.
+	NotLinux bool
+	// Interfaces lists the devices of the host.
+	Interfaces func() ([]Interface, error)
+	// ReadFile reads a file of /proc, /sys, /lib/modules or /etc.
+	ReadFile func(path string) ([]byte, error)
+	// Look finds a program, and Run runs a program and returns its standard output.
+	Look func(program string) (string, error)
+	Run  func(ctx context.Context, program string, args ...string) (string, error)
+	// Owners returns the program that has each socket, by inode, of the processes that can be seen.
+	Owners func() map[string]string
+	// Own returns the sockets of this process, by inode, if it is the daemon; nil means it is not.
+	Own func() map[string]bool
+	// Words returns the arguments and environment of a program that runs; none if it is not seen to run.
+	Words func(program string) []string
+}
+
+// runs reports whether a program runs, as far as its processes can be seen.
+func (s System) runs(program string) bool { return len(s.Words(program)) > 0 }
+
+// has reports whether a program is installed.
+func (s System) has(program string) bool {
+	_, err := s.Look(program)
+	return err == nil
+}
+
+// exists reports whether a file can be read.
+func (s System) exists(path string) bool {
+	_, err := s.ReadFile(path)
+	return err == nil
+}
+
+// text reads a file without the white space around it; "" if it can't be read.
+func (s System) text(path string) string {
+	text, err := s.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// sysctl reads a setting such as net.ipv4.ip_forward; "" if the kernel does not have it.
+func (s System) sysctl(name string) string {
+	return s.text("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+}
+
+// release is the version of the running kernel, as uname -r prints it.
+func (s System) release() string { return s.text("/proc/sys/kernel/osrelease") }
+
+// kernelSince reports whether the kernel has this version or a later one; false if that is not known.
+func (s System) kernelSince(major, minor int) bool {
+	var is [2]int
+	_, err := fmt.Sscanf(s.release(), "%d.%d", &is[0], &is[1])
+	return err == nil && slices.Compare(is[:], []int{major, minor}) >= 0
+}
+
+// presence says whether the kernel has a module.
+type presence int
+
+const (
+	// unseen means that neither the kernel nor a list of modules names it. A kernel without modules shows little.
+	unseen presence = iota
+	// loadable means that the kernel loads it on request.
+	loadable
+	// loaded also means built in.
+	loaded
+)
+
+// module looks for a kernel module.
+func (s System) module(name string) presence {
+	if s.exists("/sys/module/"+name+"/uevent") || s.exists("/sys/module/"+name+"/refcnt") {
+		return loaded
+	}
+	folder := "/lib/modules/" + s.release() + "/"
+	file := "/" + name + ".ko"
+	switch {
+	case strings.Contains(s.text(folder+"modules.builtin"), file):
+		return loaded
+	case strings.Contains(s.text(folder+"modules.dep"), file):
+		return loadable
+	}
+	return unseen
+}

@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/test/wait"
+)
+
+func TestFindingsOfAddresses(t *testing.T) {
+	examineEach(t, newMade, []findingCase{
+		{name: "an address that nobody holds", change: func(m *made) {
+			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
+		}, want: []string{"traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
+		{name: "an address of somebody else", change: func(m *made) {
+			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
+		}, want: []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and another program must add it"}},
+		{name: "no services", change: func(m *made) { m.Status.Addresses, m.Frontends = nil, nil }, want: []string{"traffic: note: there are no services yet, so nothing is known of their traffic"}},
+	})
+}
+
+// TestArrival: the ways by which traffic gets to a VIP.
+func TestArrival(t *testing.T) {
+	for _, test := range []struct{ name, vip, device, held, want string }{
+		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host"},
+		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
+		{"owned", "192.168.1.100", "vipd0", "owned", "192.168.1.100 is owned by this host (eth0), which answers ARP or NDP for it"},
+		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host"},
+		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
+		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMade()
+			m.Config.Addresses.Interface, m.Frontends = test.device, nil
+			m.frontend(test.vip+":80/tcp", false)
+			m.frontend("192.168.1.5:30080/tcp", true)
+			a := api.Address{Address: test.vip, Held: test.held}
+			switch test.held {
+			case "owned":
+				a.Held, a.Owned = "host", true
+			case "owned elsewhere":
+				a.Held, a.Owned, a.Note = "none", true, "not owned by this host"
+			}
+			m.Status.Addresses = []api.Address{a}
+			m.arrives(t, OK, test.want)
+		})
+	}
+}
+
+// TestArrivalAmongNeighbours: nobody answers for a VIP from the network of a device that is held elsewhere, unless the host answers by any
+// device.
+func TestArrivalAmongNeighbours(t *testing.T) {
+	m := newMade()
+	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}
+	m.frontend("192.168.1.77:80/tcp", false)
+	m.arrives(t, Warning, "192.168.1.77 is held on vipd0, and in the network of eth0: clients there don't reach it, because no host answers their ARP or NDP requests for it")
+	m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
+	m.arrives(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
+}
+
+// arrives demands what is said of the traffic.
+func (m *made) arrives(t *testing.T, level Level, want string) {
+	t.Helper()
+	all := Examine(t.Context(), m.Host)
+	last := all[len(all)-1]
+	if last.What != want || last.Level != level {
+		t.Errorf("got %s %q, want %s %q", last.Level, last.What, level, want)
+	}
+	if strings.Contains(last.Mend, "VIP") || strings.Contains(last.Mend, "THIS-HOST") {
+		t.Errorf("the command has a gap: %s", last.Mend)
+	}
+}
+
+// TestArrivalWithoutDaemon: where VIPs are when no vipd answers is what its ledger says, and where they will be what the
+// configuration does. Nothing is claimed that can't be known.
+func TestArrivalWithoutDaemon(t *testing.T) {
+	for _, test := range []struct {
+		name, vip, device string
+		change            func(m *made)
+		level             Level
+		want              string
+	}{
+		{"killed", "192.168.1.100", "vipd0", func(m *made) { m.put[netip.MustParseAddr("192.168.1.100")] = "eth0" }, OK,
+			"192.168.1.100 is held on eth0 by a vipd that does not answer: this host answers ARP or NDP for it there"},
+		{"killed, on lo", "10.96.0.10", "vipd0", func(m *made) {
+			a := netip.MustParseAddr("10.96.0.10")
+			m.put[a] = "lo"
+			m.Interfaces = func() ([]Interface, error) {
+				return []Interface{{Name: "lo", Addrs: []netip.Addr{a}}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
+			}
+		}, OK, "10.96.0.10 is held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host"},
+		{"killed, and gone since", "10.96.0.10", "vipd0", func(m *made) { m.put[netip.MustParseAddr("10.96.0.10")] = "lo" }, OK,
+			"10.96.0.10 is not here yet: vipd puts addresses on vipd0, or on lo if the kernel has no dummy devices; other hosts reach them if they have a route to this host"},
+		{"before the first start", "10.96.0.10", "lo", nil, OK, "10.96.0.10 is not here yet: vipd puts addresses on lo; other hosts reach them if they have a route to this host"},
+		{"before the first start, on a real device", "10.96.0.10", "eth0", nil, OK,
+			"10.96.0.10 is not here yet: vipd puts addresses on eth0, where this host answers ARP or NDP for them"},
+		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
+		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
+		{"without root", "192.168.1.100", "vipd0", func(m *made) { m.lost = fs.ErrPermission }, Note,
+			"192.168.1.100 is on eth0; whether vipd holds addresses there is not known"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMade()
+			m.Config.Addresses.Interface, m.Frontends, m.put = test.device, nil, map[netip.Addr]string{}
+			m.Status, m.NoDaemon = nil, "no vipd answers"
+			m.frontend(test.vip+":80/tcp", false)
+			if test.change != nil {
+				test.change(m)
+			}
+			m.arrives(t, test.level, test.want)
+		})
+	}
+}
+
+// TestManyServices: what is looked at does not grow with the square of what there is. With 10,000 VIPs that are on a
+// device, as after a crash, a look at the devices per VIP takes minutes.
+func TestManyServices(t *testing.T) {
+	m := newMade()
+	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil
+	var all []netip.Addr
+	for i := range 10000 {
+		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		all = append(all, a)
+		m.put[a] = "lo"
+		m.frontend(a.String()+":80/tcp", false)
+		m.Status.Addresses = append(m.Status.Addresses, api.Address{Address: a.String(), Held: "lo"})
+	}
+	looks := 0
+	m.Interfaces = func() ([]Interface, error) {
+		looks++
+		return []Interface{{Name: "lo", Addrs: all}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
+	}
+	began := time.Now()
+	m.arrives(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo: reached by programs of this host, and by other hosts that have a route to this host")
+	m.Status, m.NoDaemon = nil, "no vipd answers"
+	m.arrives(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
+	if took := time.Since(began); took > wait.Bound(20*time.Second) {
+		t.Errorf("two examinations took %s", took)
+	}
+	if looks > 20 {
+		t.Errorf("the devices were looked at %d times", looks)
+	}
+}
