@@ -37,7 +37,8 @@ type layout struct {
 	sets map[string]*nft.Set
 	// restarts has the clients that have opened a connection to a dead endpoint again.
 	restarts *nft.Set
-	// oneArm has the pairs of interfaces by which a connection comes in and goes out whose replies would miss this node.
+	// oneArm has the pairs of interfaces by which a connection comes in and goes out whose replies would miss this node. It
+	// has names and not indices, because nft refuses a saved rule set with an index of an interface that does not exist at boot.
 	oneArm *nft.Set
 }
 
@@ -61,7 +62,7 @@ func newLayout(of inet.Family) *layout {
 		l.sets[def.name] = s
 	}
 	l.restarts = newRestartsSet()
-	l.oneArm = &nft.Set{Name: "onearm", Key: nft.Concat{nft.Iif, nft.Oif}}
+	l.oneArm = &nft.Set{Name: "onearm", Key: nft.Concat{nft.IifName, nft.OifName}}
 	return l
 }
 
@@ -389,7 +390,7 @@ func oneArms(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
 		return nil
 	}
 	for _, i := range interfaces {
-		pairs = append(pairs, nft.Elem{Key: nft.Bytes{}.Number(uint32(i.Index)).Number(uint32(i.Index))})
+		pairs = append(pairs, nft.Elem{Key: nft.Bytes{}.Name(i.Name).Name(i.Name)})
 	}
 	return pairs
 }

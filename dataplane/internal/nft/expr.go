@@ -69,6 +69,7 @@ const (
 	typeMark    = 19
 	typeIface   = 20
 	typeClass   = 23
+	typeIfName  = 41
 	typeOther   = 0 // in no key or data here
 )
 

@@ -12,6 +12,8 @@ const (
 	Dport                     // destination port
 	Iif                       // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
 	Oif                       // index of the interface that it leaves by
+	IifName                   // name of the interface that the packet came in by, padded with zeros to 16 bytes; empty for a local program's
+	OifName                   // name of the interface that it leaves by
 	Priority                  // the packet's priority: 32 bits that rules can use as a variable
 	Mark                      // the packet's mark
 	CtMark                    // the connection's mark
@@ -62,6 +64,7 @@ func (x Field) spec(f Family) spec {
 		saddr, daddr = spec{at: 8, field: 8}, spec{at: 24, field: 9}
 	}
 	number := func(id uint32) kind { return kind{id: id, size: 4, order: native} }
+	name := kind{id: typeIfName, size: 16, order: native}
 	port := kind{id: typePort, size: 2, order: wire}
 	switch x {
 	case Saddr:
@@ -78,6 +81,10 @@ func (x Field) spec(f Family) spec {
 		return spec{"iif", number(typeIface), fromMeta, 4, 0, 0}
 	case Oif:
 		return spec{"oif", number(typeIface), fromMeta, 5, 0, 0}
+	case IifName:
+		return spec{"iifname", name, fromMeta, 6, 0, 0} // NFT_META_IIFNAME
+	case OifName:
+		return spec{"oifname", name, fromMeta, 7, 0, 0} // NFT_META_OIFNAME
 	case Priority:
 		return spec{"meta priority", number(typeClass), fromMeta, 2, 0, 0}
 	case Mark:

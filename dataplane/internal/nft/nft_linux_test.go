@@ -65,7 +65,7 @@ func newSample(f Family) *sample {
 		always:  &Set{Name: "always", Key: place},
 		allowed: &Set{Name: "allowed", Key: append(place[:3:3], Saddr), Interval: true},
 		held:    &Set{Name: "held", Key: Daddr},
-		pair:    &Set{Name: "pair", Key: Concat{Iif, Oif}},
+		pair:    &Set{Name: "pair", Key: Concat{IifName, OifName}},
 		sizes:   &Set{Name: "sizes", Key: place, Data: Maxseg},
 		dead:    &Set{Name: "dead", Key: Concat{Daddr, Dport, Saddr, Sport}},
 		again:   &Set{Name: "again", Key: Concat{Saddr, Sport, Daddr, Dport}, Size: 1000, Timed: true, Dynamic: true},
@@ -124,7 +124,7 @@ func (s *sample) rules() map[string][]Rule {
 		"post": {
 			do(Bits{CtMark, 0x20000, 0x20000, false}, ClearPriority{}),
 			do(Is{Oif, 1, false}, Return),
-			do(In{Concat{Iif, Oif}, s.pair, false}, Masquerade),
+			do(In{Concat{IifName, OifName}, s.pair, false}, Masquerade),
 			do(Bits{Mark, 0x4000, 0x4000, true}, Masquerade),
 		},
 		"early": {do(In{place, s.always, false}, Notrack)},
@@ -164,7 +164,7 @@ func (s *sample) tx() *Tx {
 	tx.Create(s.table, s.always, Elem{Key: Bytes{}.Addr(vip).Proto(132).Port(80)})
 	tx.Create(s.table, s.allowed, Elem{Key: key().Addr(client.Addr()), KeyEnd: key().Addr(Last(client))})
 	tx.Create(s.table, s.held, Elem{Key: Bytes{}.Addr(vip)})
-	tx.Create(s.table, s.pair, Elem{Key: Bytes{}.Number(1).Number(1)})
+	tx.Create(s.table, s.pair, Elem{Key: Bytes{}.Name("eth9").Name("eth9")})
 	tx.Create(s.table, s.sizes, Elem{Key: key(), Data: Bytes{}.Port(1250)})
 	return &tx
 }
@@ -195,6 +195,7 @@ func state(t *testing.T, c *Conn, s *sample) string {
 }
 
 // TestLoadsWhatNftLoads loads a table, and its own text by nft: both leave the same in the kernel, and nft lists both alike.
+// The listing names an interface that does not exist, and loads again, as at boot.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
 	for _, f := range []Family{IPv4, IPv6} {

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -283,6 +284,8 @@ func (k kind) formatOne(v []byte) string {
 		return fmt.Sprintf("%x:%x", n>>16, n&0xffff)
 	case typeMark:
 		return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(v))
+	case typeIfName:
+		return strconv.Quote(string(bytes.TrimRight(v, "\x00")))
 	}
 	return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(v)), 10)
 }
@@ -329,6 +332,13 @@ func (b Bytes) Addr(a netip.Addr) Bytes { return append(b, a.AsSlice()...) }
 
 // Proto appends the number of a transport protocol.
 func (b Bytes) Proto(n byte) Bytes { return append(b, n, 0, 0, 0) }
+
+// Name appends the name of an interface, padded with zeros to IFNAMSIZ bytes.
+func (b Bytes) Name(s string) Bytes {
+	var name [16]byte
+	copy(name[:], s)
+	return append(b, name[:]...)
+}
 
 // Port appends a port.
 func (b Bytes) Port(n uint16) Bytes { return append(b, byte(n>>8), byte(n), 0, 0) }
