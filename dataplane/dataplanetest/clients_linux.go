@@ -145,6 +145,11 @@ func testSourceRanges(r *rig) {
 			check(r, step.n)
 		})
 	}
+	r.step("one-family", func(r *rig) {
+		r.apply(edited(allow(1), func(s *balancer.Service) { s.SourceRanges = s.SourceRanges[:1] }))
+		r.mustAsk(r.w.client, keyOf(r.w.vip[0], vipPort, balancer.TCP))
+		r.shutOut(r.w.clients[0][1], keyOf(r.w.vip[1], vipPort, balancer.TCP))
+	})
 }
 
 // shutOut checks that a client outside source_ranges gets nothing: no answer at all where the dataplane can leave it

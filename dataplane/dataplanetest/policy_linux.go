@@ -57,29 +57,35 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 		})
 	}
 	r.step("before", func(r *rig) { others(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) }) })
-	r.dropByPolicy()
+	r.dropByPolicy("INPUT", "FORWARD")
 	r.drive()
-	r.apply(r.inTurn(lay.snat))
+	r.apply(r.inTurn(lay.snat), newService("empty", vipN(40)))
 	r.reachesEveryWay(lay)
+	r.step("no-endpoints", func(r *rig) {
+		r.each(func(r *rig, key balancer.Key) {
+			r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+		})
+	})
 	r.step("others", func(r *rig) {
 		others(func(r *rig, key balancer.Key) { r.ignored(r.w.client, netip.Addr{}, key) })
 	})
 }
 
-// dropByPolicy has the host drop what nothing accepts, with the exceptions that no firewall lacks: neighbour discovery
-// and lo. Where the dataplane opens connections of its own to servers, their replies are among these.
-func (r *rig) dropByPolicy() {
-	exceptions := [][]string{{"-i", "lo"}}
-	if !r.caps.KeepsSource {
-		exceptions = append(exceptions, []string{"-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED"})
-	}
+// dropByPolicy makes the host drop packets that nothing accepts in these chains, apart from neighbour discovery and lo. If the dataplane
+// opens connections of its own to servers, their replies are also accepted.
+func (r *rig) dropByPolicy(chains ...string) {
 	set := func(do, policy string) {
-		for _, e := range exceptions {
-			r.s.iptables(r, append(append([]string{do, "INPUT"}, e...), "-j", "ACCEPT")...)
+		for _, chain := range chains {
+			lo := map[string]string{"INPUT": "-i", "OUTPUT": "-o"}[chain]
+			if lo != "" {
+				r.s.iptables(r, do, chain, lo, "lo", "-j", "ACCEPT")
+				run(r, r.s.tools("")[1], "-w", do, chain, "-p", "ipv6-icmp", "-j", "ACCEPT")
+			}
+			if chain == "INPUT" && !r.caps.KeepsSource {
+				r.s.iptables(r, do, chain, "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+			}
+			r.s.iptables(r, "-P", chain, policy)
 		}
-		run(r, r.s.tools("")[1], "-w", do, "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
-		r.s.iptables(r, "-P", "INPUT", policy)
-		r.s.iptables(r, "-P", "FORWARD", policy)
 	}
 	set("-A", "DROP")
 	r.Cleanup(func() { set("-D", "ACCEPT") })

@@ -127,7 +127,8 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	return nil
 }
 
-// testStickySchedulers has the hashes keep a client, or a VIP, on one server.
+// testStickySchedulers gives services each scheduler that hashes. A client, or a VIP, stays on one server, and its server's drain
+// refuses nobody.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {
@@ -137,21 +138,32 @@ func testStickySchedulers(r *rig) {
 		web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 		web.Scheduler = scheduler
 		r.apply(web)
-		r.each(func(r *rig, key balancer.Key) {
-			if scheduler == balancer.DestinationHash {
-				r.oneServerForAll(key)
-				return
-			}
-			first := r.askAll(key)
+		first := map[balancer.Key][]string{}
+		for _, key := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
+			first[key] = r.askAll(key)
 			for range 3 {
-				if again := r.askAll(key); !slices.Equal(again, first) {
-					r.Errorf("%s: clients are answered by %v, then by %v", scheduler, first, again)
+				if again := r.askAll(key); !slices.Equal(again, first[key]) {
+					r.Errorf("%s, %s: clients' servers = %v, want %v as before", scheduler, key, again, first[key])
 				}
 			}
-			if len(distinct(first)) < 2 {
-				r.Errorf("%s: %d clients are all answered by %s", scheduler, len(first), first[0])
+			if n := len(distinct(first[key])); (n == 1) != (scheduler == balancer.DestinationHash) {
+				r.Errorf("%s, %s: %d clients are answered by %d servers", scheduler, key, len(first[key]), n)
 			}
-		})
+		}
+		for key, names := range first {
+			if key.Proto != balancer.TCP {
+				continue
+			}
+			leaving := r.w.servers[slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == names[0] })]
+			r.apply(edited(web, func(s *balancer.Service) {
+				for i := range s.Endpoints {
+					s.Endpoints[i].Draining = slices.Contains(leaving.addr[:], s.Endpoints[i].Address)
+				}
+			}))
+			if now := r.askAll(key); slices.Contains(now, leaving.name) {
+				r.Errorf("%s, %s: while %s drains, clients' servers = %v, want others", scheduler, key, leaving.name, now)
+			}
+		}
 	}
 }
 
@@ -167,13 +179,6 @@ func (r *rig) askAll(key balancer.Key) []string {
 		names = append(names, a.Server)
 	}
 	return names
-}
-
-func (r *rig) oneServerForAll(key balancer.Key) {
-	r.Helper()
-	if names := distinct(append(r.askAll(key), r.askAll(key)...)); len(names) != 1 {
-		r.Errorf("dh: one VIP is answered by %v, want one server", names)
-	}
 }
 
 func distinct(names []string) []string {

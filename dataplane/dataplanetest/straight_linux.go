@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/conntrack"
 	"vipd/test/lab"
 )
 
@@ -66,8 +67,8 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	return dev
 }
 
-// testStraight has servers answer clients straight, without the host, where services are forwarded so; the clients'
-// addresses are theirs, and each server gets what it should.
+// testStraight forwards services by dr and tunnel, on a host whose policies are DROP. Servers answer clients without the host and see the
+// clients' addresses; conntrack has none of it; clients that a service excludes or has no endpoint for get what it says.
 func testStraight(t *testing.T, s *Subject) {
 	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
 		t.Skipf("%s can't forward but by nat", s.Name)
@@ -77,6 +78,7 @@ func testStraight(t *testing.T, s *Subject) {
 		s.sub(t, string(forward), func(t *testing.T) {
 			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
 			r := newRig(t, s, lay, host)
+			r.dropByPolicy("INPUT", "FORWARD", "OUTPUT")
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 			web.Scheduler, web.Forward = balancer.RoundRobin, forward
 			for i := range web.Ports {
@@ -124,20 +126,67 @@ func (r *rig) counted(dev string) netlink.LinkStatistics {
 	return *link.Attrs().Statistics
 }
 
-// changesStraight has connections live through changes, and through the drain of their server.
+// changesStraight changes a service under connections. They live on, also with an endpoint that drains, is removed, or excludes their
+// client.
 func (r *rig) changesStraight(web *balancer.Service) {
+	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	pulses := r.pulses(r.w.vip)
 	r.apply(edited(web, func(s *balancer.Service) {
 		for i := range s.Endpoints {
 			s.Endpoints[i].Weight = 2
 		}
 	}))
-	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	c := r.openTo("s1", key)
 	r.undisturbed(pulses, "a change of weights")
-	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
-	if err := alive(c, atOnce); err != nil {
-		r.Errorf("the connection of a removed endpoint: %v, want it to live on", err)
+	r.untracked()
+	lives := func(when string) {
+		r.Helper()
+		if err := alive(c, atOnce); err != nil {
+			r.Errorf("a connection to s1 %s: %v, want it to live on", when, err)
+		}
 	}
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
+	lives("after its removal")
 	r.meets(r.w.client, key, "s2", "s3")
+	r.apply(edited(web, func(s *balancer.Service) { s.SourceRanges = prefixes("198.51.100.0/24", "2001:db8::/32") }))
+	r.ignored(r.w.client, netip.Addr{}, key)
+	lives("that excludes its client")
+	drains := edited(web, func(s *balancer.Service) {
+		for i := range s.Endpoints {
+			s.Endpoints[i].Draining = true
+		}
+	})
+	for _, to := range []struct {
+		answer balancer.NoEndpoints
+		meets  func(from *lab.NS, key balancer.Key)
+	}{{balancer.RejectClients, r.refused}, {balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) }}} {
+		r.apply(edited(drains, func(s *balancer.Service) { s.NoEndpoints = to.answer }))
+		to.meets(r.w.client, key)
+		lives("that drains")
+	}
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = nil }))
+	for _, k := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
+		r.refused(r.w.client, k)
+	}
+	r.apply(web)
+	r.meets(r.w.client, key, "s1", "s2", "s3")
+}
+
+// untracked checks that conntrack has no connection to the VIP.
+func (r *rig) untracked() {
+	r.Helper()
+	conn, err := conntrack.Open()
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	for _, vip := range r.w.vip {
+		n := 0
+		if err := conn.Each(r.Context(), conntrack.Filter{Proto: balancer.TCP, Dst: vip, Port: vipPort}, func(*conntrack.Flow) error { n++; return nil }); err != nil {
+			r.Fatal(err)
+		}
+		if n > 0 {
+			r.Errorf("tracked connections to %s = %d, want none", vip, n)
+		}
+	}
 }

@@ -79,7 +79,7 @@ func checks() []check {
 		{name: "layouts", run: testLayouts},
 		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
 		{name: "snat", run: testSNAT},
-		{name: "straight", needs: []string{"ip"}, run: testStraight},
+		{name: "straight", needs: []string{"ip", "iptables", "ip6tables"}, run: testStraight},
 		{name: "arrival", guard: true, run: testArrival},
 		{name: "waiting", guard: true, needs: []string{"ip", "iptables", "ip6tables"}, run: testWaiting},
 		{name: "narrow", needs: []string{"ss", "iptables", "ip6tables"}, run: testNarrow},

@@ -21,7 +21,6 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
-	testwait "vipd/test/wait"
 )
 
 // TestLife takes addresses through their life, and holds the rest of the host to what it was.
@@ -567,38 +566,6 @@ func TestRealLink(t *testing.T) {
 	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "there is no device eth7") {
 		t.Fatalf("problems: %v", p)
 	}
-}
-
-// TestMany adds and removes thousands of addresses, and one more beside them.
-func TestMany(t *testing.T) {
-	network(t)
-	o := options(t, xtables.NFT)
-	o.Interface = "lo"
-	h := newHost(t, o)
-	var frontends []*balancer.Frontend
-	for i := range 1000 {
-		frontends = append(frontends, frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, 1+i%250)), frontend(fmt.Sprintf("[fd00:97::%x]:80", 1+i)))
-	}
-	started := time.Now()
-	apply(t, h, frontends...)
-	took := time.Since(started)
-	if n := len(onDevice(t, "lo")); n != 2002 {
-		t.Fatalf("%d addresses on lo, want 2002", n)
-	}
-	checkIntact(t, h)
-	all := desired(frontends...)
-	one := frontend("10.98.0.1:80")
-	started = time.Now()
-	all.Frontends, all.Addresses = all.Frontends.Set(one.Key, one), all.Addresses.Set(one.Addr, 1)
-	must(t, h.Prepare(t.Context(), all))
-	must(t, h.Finish(t.Context(), all.Frontends))
-	t.Logf("2000 addresses took %v, one more %v", took, time.Since(started))
-	if took > testwait.Bound(10*time.Second) {
-		t.Errorf("2000 addresses took %v", took)
-	}
-	checkIntact(t, h)
-	finishNothing(t, h)
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
 // TestFollow waits for address events.

@@ -2,17 +2,12 @@ package host
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -20,284 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// router is a host between a client, a server, and a LAN on which there are a client and a server as well. Its policies
-// in FORWARD and INPUT are DROP.
-type router struct {
-	*lab.Lab
-	t                         *testing.T
-	backend                   xtables.Variant
-	client, server, near, far *lab.NS
-	// odd is behind an interface for which there can be no rule.
-	odd *lab.NS
-	// servers are the virtual servers that stand for frontends, with their endpoints; nil means rules translate. lines are what
-	// ipvsadm is to do.
-	servers map[string]string
-	lines   []string
-}
-
-func newRouter(t *testing.T, backend xtables.Variant) *router {
-	t.Helper()
-	l := lab.New(t)
-	// Connections of tests before have marks, too. The kernel forgets those of a device that goes only when it finds the time.
-	must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
-	r := &router{Lab: l, t: t, backend: backend, client: l.Add("client"), server: l.Add("server"), near: l.Add("near"), far: l.Add("far"), odd: l.Add("odd+")}
-	l.Link(l.Host(), r.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
-	l.Link(l.Host(), r.server, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
-	l.Link(l.Host(), r.odd, "10.4.0.1/24", "10.4.0.2/24", "fd04::1/64", "fd04::2/64")
-	lan := l.Bridge("lan")
-	lan.Join(l.Host(), "10.3.0.1/24", "fd03::1/64")
-	lan.Join(r.near, "10.3.0.2/24", "fd03::2/64")
-	lan.Join(r.far, "10.3.0.3/24", "fd03::3/64")
-	r.client.Default("10.1.0.1", "fd01::1")
-	r.server.Default("10.2.0.1", "fd02::1")
-	r.odd.Default("10.4.0.1", "fd04::1")
-	r.near.Default("10.3.0.1", "fd03::1")
-	r.far.Default("10.3.0.1", "fd03::1")
-	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
-	l.Host().Sysctl("net.ipv4.ip_forward", "0")
-	r.closed()
-	t.Cleanup(r.opened)
-	return r
-}
-
-// closed makes the policies DROP.
-func (r *router) closed() {
-	for _, family := range []string{"", "6"} {
-		r.rule(family, "-P FORWARD DROP")
-		r.rule(family, "-P INPUT DROP")
-		r.rule(family, "-A INPUT -p udp --dport 9 -j ACCEPT")
-		if family == "6" {
-			r.rule(family, "-A INPUT -p ipv6-icmp -j ACCEPT")
-		}
-	}
-}
-
-// opened undoes closed, and whatever rules there are besides.
-func (r *router) opened() {
-	for _, family := range []string{"", "6"} {
-		for _, line := range []string{"-F", "-P FORWARD ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-t nat -F", "-t mangle -F"} {
-			r.rule(family, line)
-		}
-	}
-}
-
-// rule runs iptables, or ip6tables.
-func (r *router) rule(family, args string) {
-	r.t.Helper()
-	tool := "ip" + family + "tables-" + string(r.backend)
-	if out, err := exec.Command(tool, append([]string{"-w"}, strings.Fields(args)...)...).CombinedOutput(); err != nil {
-		r.t.Fatalf("%s %s: %v: %s", tool, args, err, out)
-	}
-}
-
-// translate sends what is for a frontend to an endpoint, as a mode does.
-func (r *router) translate(from, to string) {
-	r.t.Helper()
-	if r.servers != nil {
-		r.virtual(from, to, "-m", 1)
-		return
-	}
-	at := netip.MustParseAddrPort(from)
-	family := ""
-	if at.Addr().Is6() {
-		family = "6"
-	}
-	for _, chain := range []string{"PREROUTING", "OUTPUT"} {
-		for _, proto := range []string{"tcp", "udp"} {
-			r.rule(family, fmt.Sprintf("-t nat -A %s -d %s -p %s --dport %d -j DNAT --to-destination %s", chain, at.Addr(), proto, at.Port(), to))
-		}
-	}
-}
-
-// source sends a datagram to a frontend, and returns where the server says that it came from. "" means it did not arrive.
-func (r *router) source(from *lab.NS, to string, server net.PacketConn) string {
-	r.t.Helper()
-	c, err := from.Dial(r.t.Context(), "udp", to)
-	must(r.t, err)
-	defer func() { _ = c.Close() }()
-	question := fmt.Sprintf("from %s to %s at %d", from.Name, to, time.Now().UnixNano())
-	_, err = c.Write([]byte(question))
-	must(r.t, err)
-	buf := make([]byte, 200)
-	for {
-		must(r.t, server.SetReadDeadline(deadline()))
-		n, sender, err := server.ReadFrom(buf)
-		if err != nil {
-			return ""
-		}
-		if string(buf[:n]) == question {
-			return sender.(*net.UDPAddr).AddrPort().Addr().Unmap().String()
-		}
-	}
-}
-
 func snat(s balancer.SNAT) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.SNAT = s }
-}
-
-func udp(f *balancer.Frontend) *balancer.Frontend {
-	g := *f
-	g.Proto = balancer.UDP
-	return &g
-}
-
-// TestSNAT sends from every kind of client to every kind of frontend, in both families, through policies DROP, and looks
-// which source the endpoints see.
-func TestSNAT(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		for name, mode := range map[string]dataplane.Needs{"one mode": {Forward: true}, "while ipvs takes over": {Forward: true, LocalIn: true}} {
-			t.Run(name, func(t *testing.T) {
-				o := options(t, backend)
-				o.Interface, o.Mode = "lo", mode
-				r := newRouter(t, backend)
-				testSNAT(t, r, newHost(t, o))
-			})
-		}
-	})
-}
-
-func testSNAT(t *testing.T, r *router, h *Host) {
-	t.Helper()
-	kinds := []struct {
-		port int
-		edit func(*balancer.Frontend)
-	}{{80, snat(balancer.AutoSNAT)}, {81, snat(balancer.AlwaysSNAT)}, {82, snat(balancer.NeverSNAT)}}
-	var frontends []*balancer.Frontend
-	servers := map[string]net.PacketConn{}
-	place := func(vip string, ns *lab.NS, at string) {
-		for _, k := range kinds {
-			key := net.JoinHostPort(vip, fmt.Sprint(k.port))
-			f := frontend(key, k.edit, func(f *balancer.Frontend) { f.NodePort = strings.HasSuffix(vip, "1.0.1") || vip == "fd01::1" })
-			frontends = append(frontends, f, udp(f))
-			to := net.JoinHostPort(at, fmt.Sprint(8000+k.port))
-			r.translate(key, to)
-			pc, err := ns.ListenPacket("udp", to)
-			must(t, err)
-			t.Cleanup(func() { _ = pc.Close() })
-			servers[key] = pc
-			t.Cleanup(ns.Echo("tcp", at, netip.MustParseAddrPort(to)).Close)
-		}
-	}
-	place("10.96.0.10", r.server, "10.2.0.2")
-	place("10.96.0.11", r.far, "10.3.0.3")
-	place("10.1.0.1", r.client, "10.1.0.2") // a node port
-	place("10.96.0.12", r.odd, "10.4.0.2")
-	place("fd00:96::12", r.odd, "fd04::2")
-	place("fd00:96::10", r.server, "fd02::2")
-	place("fd00:96::11", r.far, "fd03::3")
-	place("fd01::1", r.client, "fd01::2")
-	r.commit()
-	apply(t, h, frontends...)
-	checkSysctl(t, r.Lab, "net.ipv4.ip_forward", "1")
-	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
-	}
-	for _, c := range []struct {
-		from                *lab.NS
-		vip                 string
-		auto, always, never string
-	}{
-		{r.client, "10.96.0.10", "10.1.0.2", "10.2.0.1", "10.1.0.2"},
-		{r.near, "10.96.0.10", "10.3.0.2", "10.2.0.1", "10.3.0.2"},
-		{r.server, "10.96.0.10", "10.2.0.1", "10.2.0.1", ""},       // hairpin: without SNAT it gets what is from itself
-		{r.near, "10.96.0.11", "10.3.0.1", "10.3.0.1", "10.3.0.2"}, // one-arm
-		{r.far, "10.96.0.11", "10.3.0.1", "10.3.0.1", ""},
-		{r.odd, "10.96.0.12", "10.4.0.1", "10.4.0.1", ""},
-		{r.odd, "fd00:96::12", "fd04::1", "fd04::1", ""},
-		{r.client, "10.96.0.11", "10.1.0.2", "10.3.0.1", "10.1.0.2"},
-		{r.Host(), "10.96.0.10", "10.2.0.1", "10.2.0.1", "10.2.0.1"},
-		{r.near, "10.1.0.1", "10.1.0.1", "10.1.0.1", "10.3.0.2"}, // a node port
-		{r.client, "fd00:96::10", "fd01::2", "fd02::1", "fd01::2"},
-		{r.server, "fd00:96::10", "fd02::1", "fd02::1", ""},
-		{r.near, "fd00:96::11", "fd03::1", "fd03::1", "fd03::2"},
-		{r.far, "fd00:96::11", "fd03::1", "fd03::1", ""},
-		{r.near, "fd01::1", "fd01::1", "fd01::1", "fd03::2"},
-	} {
-		for i, want := range []string{c.auto, c.always, c.never} {
-			key := net.JoinHostPort(c.vip, fmt.Sprint(80+i))
-			if want == "" {
-				continue // what it would be is up to the client's kernel
-			}
-			got := r.source(c.from, key, servers[key])
-			if c.from == r.Host() && got != "" && strings.Contains("10.1.0.1 10.2.0.1 10.3.0.1", got) {
-				continue // any address of the node
-			}
-			if got != want {
-				t.Errorf("%s to %s: the endpoint sees %q, want %s", c.from.Name, key, got, want)
-			}
-		}
-		conn, err := c.from.Dial(t.Context(), "tcp", net.JoinHostPort(c.vip, "80"))
-		if err != nil {
-			t.Errorf("%s to %s: %v", c.from.Name, c.vip, err)
-			continue
-		}
-		if _, err := lab.Ask(conn); err != nil {
-			t.Errorf("%s to %s: %v", c.from.Name, c.vip, err)
-		}
-		_ = conn.Close()
-	}
-	// What is no service's is still dropped.
-	checkAttempt(t, r.client, "10.2.0.2:8080", silence)
-	checkIntact(t, h)
-	checkMarks(t, r, servers["10.96.0.10:81"])
-}
-
-// checkMarks holds other bits of marks to what others have made them.
-func checkMarks(t *testing.T, r *router, server net.PacketConn) {
-	t.Helper()
-	r.rule("", "-t mangle -A PREROUTING -j MARK --set-xmark 0x2/0x2")
-	r.rule("", "-t mangle -A PREROUTING -j CONNMARK --set-xmark 0x1/0x1")
-	const both = uint32(0x1 | 0x8000 | 0x4000)
-	// To the endpoint's port for this alone: connections of before, with other marks, may end only now.
-	r.rule("", "-t mangle -A POSTROUTING -p udp --dport 8081 -m mark --mark 0x2/0xffffffff -j ACCEPT")
-	if got := r.source(r.client, "10.96.0.10:81", server); got != "10.2.0.1" {
-		t.Errorf("with marks of others the endpoint sees %q", got)
-	}
-	seen := r.Host().Exec("iptables-"+string(r.backend), "-t", "mangle", "-vxnL", "POSTROUTING")
-	if !strings.Contains(seen, "       1 ") {
-		t.Errorf("no packet with both marks has passed:\n%s", seen)
-	}
-	for _, conn := range connectionMarks(t, "10.96.0.10", 81) {
-		if conn&0x1 != 0 && conn != both {
-			t.Errorf("a connection's mark is %#x, want %#x", conn, both)
-		}
-	}
-}
-
-// TestPolicyDrop has programs of the host serve VIPs, own addresses and node ports while INPUT's policy is DROP, and
-// the host itself be an endpoint: what userspace modes and endpoints on the node need.
-func TestPolicyDrop(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		r := newRouter(t, backend)
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
-		listen(t, 80)
-		listen(t, 22)
-		r.translate("10.96.0.12:80", "10.2.0.1:22")
-		refusing := func(f *balancer.Frontend) { f.Backends = nil }
-		frontends := []*balancer.Frontend{
-			frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.1.0.1:80", nodePort), frontend("10.96.0.12:80"),
-			frontend("10.96.0.13:80", refusing), frontend("10.1.0.1:81", nodePort, refusing), udp(frontend("10.1.0.1:81", nodePort, refusing)),
-			frontend("10.2.0.2:81", nodePort, refusing), udp(frontend("10.2.0.2:81", nodePort, refusing)),
-		}
-		checkAttempt(t, r.client, "10.1.0.1:80", silence)
-		r.Host().Sysctl("net.ipv4.ip_forward", "1")
-		apply(t, h, frontends...)
-		for at, want := range map[string]outcome{
-			"10.96.0.10:80": open, "[fd00:96::10]:80": open, "10.1.0.1:80": open, "10.96.0.12:80": open,
-			"10.96.0.10:22": refused, "[fd00:96::10]:22": refused, "10.1.0.1:22": silence,
-			"10.96.0.13:80": refused, "10.1.0.1:81": refused, "10.2.0.2:81": refused,
-		} {
-			if got := attempt(t, r.client, at, want); got != want {
-				t.Errorf("the client to %s: got %s, want %s", at, got, want)
-			}
-		}
-		checkUDPRefused(t, r.client, "10.2.0.2:81")
-		checkUDPRefused(t, r.client, "10.1.0.1:81")
-		checkAttempt(t, r.Host(), "10.2.0.2:81", refused)
-		checkIntact(t, h)
-	})
 }
 
 // TestForwarding holds the sysctls to what forwarding needs, for as long as it is needed.
@@ -418,3 +137,39 @@ func TestInterfaces(t *testing.T) {
 }
 
 var samePair = regexp.MustCompile(`"([^"]+)" \. "([^"]+)"`)
+
+// TestMarksOfOthers marks packets and connections of a service in other bits, as another program does. Its bits stay, beside
+// the guard's.
+func TestMarksOfOthers(t *testing.T) {
+	l, client := network(t)
+	server := l.Add("server")
+	l.Link(l.Host(), server, "10.2.0.1/24", "10.2.0.2/24")
+	o := options(t, xtables.NFT)
+	o.Interface, o.Mode.Forward = "lo", true
+	h := newHost(t, o)
+	must(t, os.WriteFile("/run/other.nft", []byte(`table ip other {
+	chain to_server { type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 udp dport 81 dnat to 10.2.0.2:8081; }
+	chain marking { type filter hook prerouting priority mangle; meta mark set meta mark or 0x2; ct mark set ct mark or 0x1; }
+	chain leaving { type filter hook postrouting priority mangle; udp dport 8081 meta mark 0x2 counter; }
+}`), 0o600))
+	l.Host().Exec("nft", "-f", "/run/other.nft")
+	t.Cleanup(func() { l.Host().Exec("nft", "delete", "table", "ip", "other") })
+	f := frontend("10.96.0.10:81", snat(balancer.AlwaysSNAT))
+	f.Proto = balancer.UDP
+	apply(t, h, f)
+	server.Echo("udp", "server", netip.MustParseAddrPort("10.2.0.2:8081"))
+	c, err := client.Dial(t.Context(), "udp", "10.96.0.10:81")
+	must(t, err)
+	defer func() { _ = c.Close() }()
+	if a, err := lab.Ask(c); err != nil || a.Client.Addr() != addrOf("10.2.0.1") {
+		t.Errorf("the server's client = %v, %v; want 10.2.0.1", a.Client, err)
+	}
+	if got := l.Host().Exec("nft", "list", "chain", "ip", "other", "leaving"); strings.Contains(got, "packets 0 ") {
+		t.Errorf("no packet left with the mark 0x2 alone:\n%s", got)
+	}
+	for _, got := range connectionMarks(t, "10.96.0.10", 81) {
+		if want := uint32(0x1 | 0x8000 | 0x4000); got != want {
+			t.Errorf("the connection's mark = %#x, want %#x", got, want)
+		}
+	}
+}

@@ -70,58 +70,6 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	}
 }
 
-// TestSourceRanges holds VIPs, the host's own addresses and node ports to who may connect.
-func TestSourceRanges(t *testing.T) {
-	l, client := network(t)
-	o := options(t, xtables.NFT)
-	o.Interface = "lo"
-	h := newHost(t, o)
-	listen(t, 80)
-	vips := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80", "[fd01::1]:80"}
-	with := func(networks ...string) []*balancer.Frontend {
-		var out []*balancer.Frontend
-		for _, v := range vips {
-			f := frontend(v, sources(networks...))
-			f.NodePort = strings.Contains(v, "1.0.1")
-			out = append(out, f)
-		}
-		return out
-	}
-	for _, c := range []struct {
-		name     string
-		networks []string
-		v4, v6   outcome
-	}{
-		{"nobody excluded", nil, open, open},
-		{"others", []string{"10.9.0.0/16", "fd09::/16"}, silence, silence},
-		{"the client", []string{"10.9.0.0/16", "10.1.0.2/32", "fd01::2/128"}, open, open},
-		{"one family", []string{"10.1.0.0/24"}, open, silence},
-		{"all of one family", []string{"0.0.0.0/0"}, open, silence},
-		{"all of the other", []string{"::/0"}, silence, open},
-		{"nobody excluded any more", nil, open, open},
-	} {
-		frontends := with(c.networks...)
-		if c.networks != nil {
-			// Restrictions are in force before the frontend is applied, when nothing more than before may come in.
-			must(t, h.Prepare(t.Context(), desired(frontends...)))
-		}
-		apply(t, h, frontends...)
-		for _, vip := range vips {
-			want := c.v4
-			if strings.HasPrefix(vip, "[") {
-				want = c.v6
-			}
-			if got := attempt(t, client, vip, want); got != want {
-				t.Errorf("%s: the client to %s: got %s, want %s", c.name, vip, got, want)
-			}
-			if got := attempt(t, l.Host(), vip, open); got != open {
-				t.Errorf("%s: the host itself to %s: got %s, want open", c.name, vip, got)
-			}
-		}
-		checkIntact(t, h)
-	}
-}
-
 // TestRestrictedBeforeApplied looks between Prepare and Finish.
 func TestRestrictedBeforeApplied(t *testing.T) {
 	_, client := network(t)
@@ -192,70 +140,6 @@ func TestDrift(t *testing.T) {
 		checkAttempt(t, client, "10.96.0.10:80", open)
 		checkAttempt(t, client, "10.96.0.10:22", refused)
 	}
-}
-
-// TestForeign holds chains, sets and addresses of others to what they were, through a start, a hundred changes, a dry
-// and a real Cleanup.
-func TestForeign(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
-		l, _ := network(t)
-		l.Host().AddAddr("lo", "10.96.0.99/32")
-		for _, line := range [][]string{
-			{"ipset", "create", "foreign", "hash:ip"}, {"ipset", "add", "foreign", "10.96.0.10"},
-			{"iptables-nft", "-N", "FOREIGN"}, {"iptables-nft", "-A", "FOREIGN", "-m", "set", "--match-set", "foreign", "src", "-j", "ACCEPT"},
-			{"iptables-nft", "-A", "INPUT", "-m", "comment", "--comment", "jumps to -j VIPD-GUARD not", "-j", "FOREIGN"},
-			{"iptables-legacy", "-A", "INPUT", "-p", "sctp", "-j", "ACCEPT"},
-			{"ip6tables-legacy", "-t", "mangle", "-A", "PREROUTING", "-p", "sctp", "-j", "ACCEPT"},
-			{"iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.0/24", "-j", "MASQUERADE"},
-			{"iptables-nft", "-t", "mangle", "-A", "FORWARD", "-m", "mark", "--mark", "0x4000/0x4000", "-j", "MARK", "--set-xmark", "0x1/0x1"},
-		} {
-			if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
-				t.Fatalf("%q: %v: %s", line, err, out)
-			}
-		}
-		t.Cleanup(func() {
-			for _, line := range []string{
-				"iptables-nft -D INPUT -j FOREIGN -m comment --comment x", "iptables-nft -t nat -F", "iptables-nft -t mangle -F", "iptables-nft -F", "iptables-nft -X FOREIGN",
-				"iptables-legacy -F", "ip6tables-legacy -t mangle -F", "ipset destroy foreign",
-			} {
-				words := strings.Fields(line)
-				_ = exec.Command(words[0], words[1:]...).Run() // the first is there for nothing when -F does it
-			}
-		})
-		warm(t)
-		before := everything(t)
-		o := options(t, backend)
-		o.Interface, o.Mode.Forward = "lo", true
-		h := newHost(t, o)
-		for i := range 100 {
-			var frontends []*balancer.Frontend
-			for j := range 6 {
-				edits := []func(*balancer.Frontend){nil, nil, sources("10.0.0.0/8", "fd00::/8"), dropping}[(i/10+j)%4]
-				f := frontend([]string{fmt.Sprintf("10.96.0.%d:80", 1+(i*j)%7), fmt.Sprintf("[fd00:96::%d]:80", 1+(i+j)%7)}[j%2])
-				if edits != nil {
-					edits(f)
-				}
-				frontends = append(frontends, f)
-			}
-			apply(t, h, frontends...)
-		}
-		checkIntact(t, h)
-		must(t, h.Close())
-
-		held := everything(t)
-		would, err := Cleanup(t.Context(), o, true)
-		must(t, err)
-		checkLeft(t, held) // by the dry run
-		did, err := Cleanup(t.Context(), o, false)
-		must(t, err)
-		if !slices.Equal(would, did) || len(did) < 10 {
-			t.Fatalf("it would have done\n%s\nand did\n%s", strings.Join(would, "\n"), strings.Join(did, "\n"))
-		}
-		checkLeft(t, before)
-		if did, err = Cleanup(t.Context(), o, false); err != nil || len(did) != 0 {
-			t.Fatalf("again: %q, %v", did, err)
-		}
-	})
 }
 
 // TestUnprivileged runs as nobody: loopback VIPs and own addresses are served, the rest are problems with a way out.

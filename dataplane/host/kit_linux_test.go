@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -325,21 +324,4 @@ func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 		t.Fatalf("there are no connections to port %d of %s", port, vip)
 	}
 	return marks
-}
-
-// tracked counts the connections to a VIP that the kernel tracks.
-func tracked(t *testing.T, vip netip.Addr) (n int) {
-	t.Helper()
-	family := netlink.InetFamily(netlink.FAMILY_V4)
-	if vip.Is6() {
-		family = netlink.FAMILY_V6
-	}
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-	must(t, err)
-	for _, f := range flows {
-		if f.Forward.DstIP.Equal(vip.AsSlice()) {
-			n++
-		}
-	}
-	return n
 }

@@ -39,13 +39,6 @@ func comes(t *testing.T, h *Host, vip, device string) {
 	})
 }
 
-func runIP(t *testing.T, args ...string) {
-	t.Helper()
-	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-		t.Fatalf("ip %q: %v: %s", args, err, out)
-	}
-}
-
 // TestLateDevice: VIPs come when the device appears that addresses.interface names, also when it is made anew.
 func TestLateDevice(t *testing.T) {
 	network(t)
@@ -57,10 +50,10 @@ func TestLateDevice(t *testing.T) {
 		t.Fatalf("without a device the VIP is on %q", on)
 	}
 	for range 2 {
-		runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
-		runIP(t, "link", "set", "late0.5", "up")
+		ip(t, "link add late0.5 type veth peer name late1")
+		ip(t, "link set late0.5 up")
 		comes(t, h, "10.96.7.1:80", "late0.5")
-		runIP(t, "link", "del", "late0.5")
+		ip(t, "link del late0.5")
 		comes(t, h, "10.96.7.1:80", nowhere)
 	}
 }
@@ -69,17 +62,17 @@ func TestLateDevice(t *testing.T) {
 // source.
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
-	runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
-	t.Cleanup(func() { runIP(t, "link", "del", "late0.5") })
-	runIP(t, "link", "set", "late0.5", "up")
-	runIP(t, "link", "set", "late1", "up")
+	ip(t, "link add late0.5 type veth peer name late1")
+	t.Cleanup(func() { ip(t, "link del late0.5") })
+	ip(t, "link set late0.5 up")
+	ip(t, "link set late1 up")
 	o := options(t, xtables.Auto)
 	o.Interface = "late0.5"
 	h := newHost(t, o)
 	comes(t, h, "10.97.0.100:80", "late0.5")
-	runIP(t, "addr", "add", "10.97.0.5/24", "dev", "late0.5")
-	runIP(t, "route", "add", "198.51.100.0/24", "dev", "late0.5")
-	runIP(t, "route", "add", "203.0.113.0/24", "dev", "late0.5", "scope", "global")
+	ip(t, "addr add 10.97.0.5/24 dev late0.5")
+	ip(t, "route add 198.51.100.0/24 dev late0.5")
+	ip(t, "route add 203.0.113.0/24 dev late0.5 scope global")
 	for _, to := range []string{"10.97.0.7", "198.51.100.1", "203.0.113.1"} {
 		routes, err := h.nl.RouteGet(net.ParseIP(to))
 		must(t, err)
@@ -125,7 +118,7 @@ func TestNoRoomForLedger(t *testing.T) {
 // TestIPv6Enabled: a VIP comes once IPv6 is enabled on its device as the problem says.
 func TestIPv6Enabled(t *testing.T) {
 	network(t)
-	runIP(t, "link", "add", "late0.5", "type", "veth", "peer", "name", "late1")
+	ip(t, "link add late0.5 type veth peer name late1")
 	disable, err := procSysctls{}.path(disableIPv6("late0.5"))
 	must(t, err)
 	must(t, os.WriteFile(disable, []byte("1"), 0))
@@ -171,11 +164,11 @@ func TestLateRoute(t *testing.T) {
 	gone("the end of the adding")
 	h.at(a).shadowed, h.at(a).arriving = true, true // as after waiting in vain
 	h.reopen(h.at(a))
-	runIP(t, "-6", "route", "add", "local", "fd01::77", "dev", h.device.name, "table", "local", "proto", "kernel", "metric", "1")
+	ip(t, "-6 route add local fd01::77 dev "+h.device.name+" table local proto kernel metric 1")
 	look()
 	if !kernels() {
 		t.Error("it went before the address came")
 	}
-	runIP(t, "-6", "addr", "change", "fd01::77/128", "dev", h.device.name) // the kernel tells of it again
+	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // the kernel tells of it again
 	gone("the end of the kernel's route")
 }

@@ -27,23 +27,6 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// TestSourceGoesBeforeAdding renumbers the node, and wants one more VIP before anybody has looked.
-func TestSourceGoesBeforeAdding(t *testing.T) {
-	l, _ := network(t)
-	o := options(t, xtables.NFT)
-	o.Interface = "lo"
-	h := newHost(t, o)
-	apply(t, h, frontend("10.96.0.10:80"))
-	l.Host().AddAddr("client", "10.3.0.1/24")
-	l.Host().DelAddr("client", "10.1.0.1/24")
-	apply(t, h, frontend("10.96.0.10:80"), frontend("10.96.0.11:80"))
-	checkSource(t, h, "10.96.0.10", "10.3.0.1")
-	checkSource(t, h, "10.96.0.11", "10.3.0.1")
-	checkIntact(t, h)
-	finishNothing(t, h)
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
-}
-
 // TestRouteTakenAway takes the routes of VIPs away, in whose place the kernel sends with the VIP's own address, or nothing. Routes
 // of others are their own business.
 func TestRouteTakenAway(t *testing.T) {

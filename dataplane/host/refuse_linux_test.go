@@ -1,11 +1,8 @@
 package host
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
@@ -126,45 +123,9 @@ func TestNeverOpenAtTheEnd(t *testing.T) {
 	o.Interface = "lo"
 	listen(t, 22)
 	held := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("10.96.0.11:80", func(f *balancer.Frontend) { f.Backends = nil })}
-	knock := func(at string) (stop func()) { // it has knocked once
-		begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
-		go func() {
-			defer close(ended)
-			for i := 0; ; i++ {
-				select {
-				case <-done:
-					if i >= 2 { // a busy machine may not have come to it: what is closed stays so
-						return
-					}
-				default:
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-				c, err := client.Dial(ctx, "tcp", at)
-				cancel()
-				if err == nil {
-					_ = c.Close()
-					ended <- fmt.Sprintf("the knock %d was answered", i)
-				}
-				if i == 0 {
-					close(begun)
-				}
-				if err == nil {
-					return
-				}
-			}
-		}()
-		<-begun
-		return func() {
-			t.Helper()
-			close(done)
-			if said := <-ended; said != "" {
-				t.Fatal(said)
-			}
-		}
-	}
 	h := newHost(t, o)
 	apply(t, h, held...)
-	stop := knock("10.96.0.10:22")
+	stop := knock(t, client, "10.96.0.10:22")
 	must(t, h.Release(t.Context()))
 	stop()
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
@@ -174,7 +135,7 @@ func TestNeverOpenAtTheEnd(t *testing.T) {
 	apply(t, h, held...)
 	checkAttempt(t, client, "10.96.0.10:80", open)
 	must(t, h.Refuse(t.Context()))
-	stop = knock("10.96.0.10:80")
+	stop = knock(t, client, "10.96.0.10:80")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32")
 	must(t, h.Release(t.Context()))
 	stop()
@@ -182,7 +143,7 @@ func TestNeverOpenAtTheEnd(t *testing.T) {
 	h = newHost(t, o)
 	apply(t, h, held...)
 	must(t, h.Close())
-	stop = knock("10.96.0.11:80")
+	stop = knock(t, client, "10.96.0.11:80")
 	_, err := Cleanup(t.Context(), o, false)
 	must(t, err)
 	stop()

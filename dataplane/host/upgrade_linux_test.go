@@ -62,36 +62,41 @@ func putEarlier(t *testing.T, backend xtables.Variant) {
 	}
 }
 
-// knock tries to connect all the time. stop fails the test where an attempt had another outcome than silence or
-// refusal.
+// knock connects again and again, and has done so at least once. stop fails the test if an attempt succeeded.
 func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	t.Helper()
-	done, ended := make(chan struct{}), make(chan string, 1)
+	begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
 	go func() {
 		defer close(ended)
 		for i := 0; ; i++ {
 			select {
 			case <-done:
-				if i >= 3 { // a busy machine may not have come to it: what is closed stays so
+				if i >= 3 { // a busy machine may have made none yet
 					return
 				}
 			default:
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 			c, err := from.Dial(ctx, "tcp", at)
 			cancel()
 			if err == nil {
 				_ = c.Close()
-				ended <- fmt.Sprintf("the knock %d at %s was answered", i, at)
+				ended <- fmt.Sprintf("attempt %d to connect to %s succeeded", i, at)
+			}
+			if i == 0 {
+				close(begun)
+			}
+			if err == nil {
 				return
 			}
 		}
 	}()
+	<-begun
 	return func() {
 		t.Helper()
 		close(done)
-		if said := <-ended; said != "" {
-			t.Fatal(said)
+		if text := <-ended; text != "" {
+			t.Fatal(text)
 		}
 	}
 }

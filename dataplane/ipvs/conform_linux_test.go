@@ -60,18 +60,17 @@ func TestIPVSConformance(t *testing.T) {
 }
 
 // elsewhere are the cases that such a guest runs in make soak alone: those about compiled services, the guard and addresses,
-// which all other modes show (through policies DROP and with each snat, for virtual servers, TestIPVSGuard of dataplane/host);
-// and those about shares, which the kernel's schedulers make of the weights that tests of this package compare one by one.
+// which all other modes show; and those about shares, which the kernel's schedulers make of the weights that tests of this package compare one by one.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
 		return skip
 	}
 	for _, name := range []string{
-		"arrival", "foreign", "policy-drop", "snat", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
+		"arrival", "foreign", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
 		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
 		"damage/chain-filter", "damage/rules", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
-		"routed/spread", "routed/hashes", "routed/source-ranges", "damage/addresses",
+		"routed/spread", "routed/hashes", "damage/addresses",
 	} {
 		skip[name] = "make soak runs it here: other modes show the same"
 	}

@@ -22,11 +22,9 @@ func long() []piece {
 		{Path: ipvs, Run: suite + "/^routed$"},
 		{Path: ipvs, Run: suite + "/^damage$"},
 		{Path: ipvs, Run: suite + "/^(foreign|foreign-servers|drains|kills)$"},
-		{Path: "vipd/dataplane/host", Run: "^TestIPVSGuard$"},
 		{Path: ipvs, Run: "^TestIPVSFaultsAreNoticed$"},
 		{Path: "vipd/cmd/vipd", Run: "^TestIPVSDetection$"},
-		{Path: ipvs, Run: suite + "/^(layouts|snat)$"},
-		{Path: ipvs, Run: "^TestIPVSCounts$"},
+		{Path: ipvs, Run: suite + "/^(layouts|snat|policy-drop)$"},
 		{Path: ipvs, Run: suite},
 		{Path: "vipd/cmd/vipd", Run: "^TestIPVSSwitch$"},
 	}

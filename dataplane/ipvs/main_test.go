@@ -1,0 +1,9 @@
+package ipvs
+
+import (
+	"testing"
+
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
