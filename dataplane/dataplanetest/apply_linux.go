@@ -186,7 +186,7 @@ func testClose(b *bare) {
 	want := b.compile(web, newService("empty", vipN(40)))
 	asked := func() {
 		r.each(func(r *rig, key balancer.Key) {
-			r.meets(r.w.client, key, "s1", "s2", "s3")
+			checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 			r.mustAsk(r.w.host, key)
 			r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
 		})
@@ -195,9 +195,9 @@ func testClose(b *bare) {
 	asked()
 	var pulses []*pulse
 	if r.s.Keeps {
-		pulses = r.pulses(r.w.vip)
+		pulses = startPulses(r, r.w.vip)
 	}
-	r.succeed(true)
+	replaceDataplane(r, true)
 	if r.s.Keeps {
 		asked()
 		b.holds("after closing and keeping", want)
@@ -205,11 +205,11 @@ func testClose(b *bare) {
 	b.carry(want, adds(want))
 	b.holds("after the next one's Apply", want)
 	asked()
-	r.undisturbed(pulses, "closing and taking over")
+	checkUndisturbed(r, pulses, "closing and taking over")
 	next := b.compile(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) }))
 	b.carry(next, adds(next), gone(want, next))
 	b.holds("after the next one's change", next)
-	r.each(func(r *rig, key balancer.Key) { r.meets(r.w.client, key, "s1") })
+	r.each(func(r *rig, key balancer.Key) { checkMeets(r, r.w.client, key, "s1") })
 	b.closesCounted(keyOf(r.w.vip[0], vipPort, balancer.TCP))
 	b.dp = r.s.New(r.T)
 	b.holds("after closing and not keeping", balancer.Desired{})

@@ -22,10 +22,10 @@ type knocking struct {
 	served, refusals int
 }
 
-// knock begins to connect to a VIP that need not be there yet.
-func (r *rig) knock(vip netip.Addr) *knocking {
+// startKnocking begins to connect to a VIP that need not be there yet.
+func startKnocking(r *rig, vip netip.Addr) *knocking {
 	k := &knocking{}
-	k.stop = r.often(time.Millisecond, func() {
+	k.stop = repeatedly(r, time.Millisecond, func() {
 		c, err := r.open(r.w.client, netip.Addr{}, keyOf(vip, vipPort, balancer.TCP), unanswered)
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -66,7 +66,7 @@ func testArrival(t *testing.T, s *Subject) {
 	for i := range wait.Load(30) {
 		services = append(services, newService(balancer.Name(fmt.Sprint("other", i)), vipN(100+i), endpoints(r.w.servers...)...))
 	}
-	knocking4, knocking6 := r.knock(r.w.vip[0]), r.knock(r.w.vip[1])
+	knocking4, knocking6 := startKnocking(r, r.w.vip[0]), startKnocking(r, r.w.vip[1])
 	r.set(services...)
 	r.start()
 	knocking4.letIn(r, "at the start")
@@ -74,7 +74,7 @@ func testArrival(t *testing.T, s *Subject) {
 	if err := r.wait(r.set(services...)); err != nil {
 		r.Fatal(err)
 	}
-	knocking4, knocking6 = r.knock(vipN(30)[0]), r.knock(vipN(30)[1])
+	knocking4, knocking6 = startKnocking(r, vipN(30)[0]), startKnocking(r, vipN(30)[1])
 	r.apply(append(services, newService("new", vipN(30), endpoints(r.w.servers...)...))...)
 	knocking4.letIn(r, "with a new service")
 	knocking6.letIn(r, "with a new service")

@@ -117,7 +117,7 @@ func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	if err != nil {
 		r.Fatalf("%s asks %s: %v", from.Name, key, err)
 	}
-	r.explains(from, netip.Addr{}, key, explain.Served)
+	checkExplained(r, from, netip.Addr{}, key, explain.Served)
 	return a
 }
 
@@ -174,7 +174,7 @@ func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	if err := r.refusal(from, key, atOnce); err != nil {
 		r.Fatal(err)
 	}
-	r.explains(from, netip.Addr{}, key, explain.Refused)
+	checkExplained(r, from, netip.Addr{}, key, explain.Refused)
 }
 
 // refusal says what else than a refusal a client hears.
@@ -202,5 +202,5 @@ func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	case !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		r.Errorf("%s %s asks %s: %v, want silence", from.Name, source, key, err)
 	}
-	r.explains(from, source, key, explain.Dropped)
+	checkExplained(r, from, source, key, explain.Dropped)
 }

@@ -35,7 +35,7 @@ func testMaxConnections(r *rig) {
 		r.refused(r.w.client, key)
 		r.hangUp(conns["s2"][0])
 		var a string
-		r.remembered(func() error {
+		awaitForgotten(r, func() error {
 			r.pause(r.s.Remembers / 50)
 			got, err := r.ask(r.w.client, key)
 			a = got.Server
@@ -59,8 +59,8 @@ func testMaxConnections(r *rig) {
 	})
 }
 
-// remembered waits until check returns nil, for no longer than until the dataplane has forgotten what ended before.
-func (r *rig) remembered(check func() error, what string) {
+// awaitForgotten waits until check returns nil, for no longer than until the dataplane has forgotten what ended before.
+func awaitForgotten(r *rig, check func() error, what string) {
 	r.Helper()
 	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, of what is remembered for %v", what, r.s.Remembers), check)
 }

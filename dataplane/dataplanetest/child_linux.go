@@ -57,7 +57,7 @@ func runChild(t *testing.T, s *Subject) {
 	r.steer(wait.Scaled(driverProbe))
 	defer func() { r.stop() }()
 	r.apply(e.Services...)
-	r.asWanted("after the start")
+	checkKernelState(r, "after the start")
 	if t.Failed() {
 		return
 	}
@@ -94,8 +94,8 @@ func runChild(t *testing.T, s *Subject) {
 	}
 }
 
-// asWanted checks that exactly what is wanted is there.
-func (r *rig) asWanted(when string) {
+// checkKernelState checks that exactly what is wanted is there.
+func checkKernelState(r *rig, when string) {
 	r.Helper()
 	r.stop() // one at a time calls the dataplane
 	(&bare{r}).holds(when, r.wanted())

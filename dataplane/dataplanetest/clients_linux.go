@@ -11,8 +11,8 @@ import (
 	"vipd/test/wait"
 )
 
-// sticky is a service whose scheduler alone would move a client with every connection.
-func (r *rig) sticky(timeout time.Duration, servers ...*server) *balancer.Service {
+// stickyService is a service whose scheduler alone would move a client with every connection.
+func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(servers...)...)
 	web.Scheduler, web.Affinity, web.AffinityTimeout = balancer.RoundRobin, balancer.ClientIPAffinity, timeout
 	return web
@@ -21,47 +21,47 @@ func (r *rig) sticky(timeout time.Duration, servers ...*server) *balancer.Servic
 // testAffinity has clients stay on their servers, and move only when these leave, in each way that they can. When a
 // server is back, clients that moved stay where they moved.
 func testAffinity(r *rig) {
-	web := r.sticky(time.Hour, r.w.servers...)
+	web := stickyService(r, time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
 		r.apply(web)
-		first := r.askAll(key)
+		first := askFromAll(r, key)
 		if len(distinct(first)) != len(r.w.servers) {
 			r.Errorf("new clients are answered by %v, want round robin over all servers", first)
 		}
 		for range 3 {
-			r.asBefore(key, first, "and nothing has changed")
+			checkSameServers(r, key, first, "and nothing has changed")
 		}
 		for _, y := range ways() {
-			first = r.leavesAndReturns(key, web, y, first)
+			first = checkLeaveAndReturn(r, key, web, y, first)
 		}
 	})
 }
 
-// leavesAndReturns has the server of the first client leave in some way and return. It returns the servers of all clients.
-func (r *rig) leavesAndReturns(key balancer.Key, web *balancer.Service, y way, before []string) []string {
+// checkLeaveAndReturn has the server of the first client leave in some way and return. It returns the servers of all clients.
+func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
-	left := r.serverOf(lab.Answer{Server: before[0]})
+	left := serverOf(r, lab.Answer{Server: before[0]})
 	if y.down {
 		r.judge(balancer.HealthDown, balancer.Target{Service: web.Name, Addr: left.addr.of(key.Addr), Port: targetPort})
 	}
 	r.apply(y.without(web, left))
-	moved := r.askAll(key)
+	moved := askFromAll(r, key)
 	for i := range moved {
 		if moved[i] == left.name || before[i] != left.name && moved[i] != before[i] {
 			r.Errorf("when %s leaves (%s), client %d is answered by %s, before by %s", left.name, y.name, i, moved[i], before[i])
 		}
 	}
-	r.asBefore(key, moved, "and nothing has changed since "+left.name+" left ("+string(y.name)+")")
+	checkSameServers(r, key, moved, "and nothing has changed since "+left.name+" left ("+string(y.name)+")")
 	r.judge(balancer.HealthUp)
 	r.apply(web)
-	r.asBefore(key, moved, "and "+left.name+" has returned ("+string(y.name)+")")
+	checkSameServers(r, key, moved, "and "+left.name+" has returned ("+string(y.name)+")")
 	return moved
 }
 
-// asBefore checks that all clients are answered by the servers that answered them before.
-func (r *rig) asBefore(key balancer.Key, before []string, since string) {
+// checkSameServers checks that all clients are answered by the servers that answered them before.
+func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
-	if again := r.askAll(key); !slices.Equal(again, before) {
+	if again := askFromAll(r, key); !slices.Equal(again, before) {
 		r.Errorf("clients were answered by %v, %s: they are answered by %v", before, since, again)
 	}
 }
@@ -70,13 +70,13 @@ func (r *rig) asBefore(key balancer.Key, before []string, since string) {
 // stay.
 func testAffinityEnds(r *rig) {
 	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
-	r.apply(r.sticky(timeout, r.w.servers...))
+	r.apply(stickyService(r, timeout, r.w.servers...))
 	r.resets = true
 	keys := keysOf(r.w.vip, balancer.TCP, balancer.UDP)
 	before := make([][]string, len(keys))
 	host, asked := make([]string, len(keys)), make([]time.Time, len(keys))
 	for i, k := range keys {
-		before[i] = r.askAll(k)
+		before[i] = askFromAll(r, k)
 		asked[i] = time.Now()
 		host[i] = r.mustAsk(r.w.host, k).Server
 	}
@@ -93,10 +93,10 @@ func testAffinityEnds(r *rig) {
 		}
 	}
 	for i, k := range keys {
-		after := r.askAll(k)
+		after := askFromAll(r, k)
 		if slices.Equal(after, before[i]) { // also where the one on the host came late, and was scheduled anew: the next round is another then
 			r.pause(timeout + wait.Scaled(400*time.Millisecond))
-			after = r.askAll(k)
+			after = askFromAll(r, k)
 		}
 		if slices.Equal(after, before[i]) {
 			r.Errorf("%s: %d clients are answered by %v again after affinity_timeout, twice", k, len(after), after)
@@ -127,7 +127,7 @@ func testSourceRanges(r *rig) {
 			for _, k := range []balancer.Key{key, atNode} {
 				for i, c := range r.w.clients[:2] {
 					if a := c.of(key.Addr); i >= n {
-						r.shutOut(a, k)
+						checkShutOut(r, a, k)
 					} else if _, err := r.askFrom(r.w.client, a, k, atOnce); err != nil {
 						r.Errorf("client %s within source_ranges asks %s: %v", a, k, err)
 					}
@@ -148,13 +148,13 @@ func testSourceRanges(r *rig) {
 	r.step("one-family", func(r *rig) {
 		r.apply(edited(allow(1), func(s *balancer.Service) { s.SourceRanges = s.SourceRanges[:1] }))
 		r.mustAsk(r.w.client, keyOf(r.w.vip[0], vipPort, balancer.TCP))
-		r.shutOut(r.w.clients[0][1], keyOf(r.w.vip[1], vipPort, balancer.TCP))
+		checkShutOut(r, r.w.clients[0][1], keyOf(r.w.vip[1], vipPort, balancer.TCP))
 	})
 }
 
-// shutOut checks that a client outside source_ranges gets nothing: no answer at all where the dataplane can leave it
+// checkShutOut checks that a client outside source_ranges gets nothing: no answer at all where the dataplane can leave it
 // without one, else at least none of a server's.
-func (r *rig) shutOut(source netip.Addr, key balancer.Key) {
+func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	if r.caps.DropsClients {
 		r.ignored(r.w.client, source, key)

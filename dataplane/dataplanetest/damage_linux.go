@@ -27,30 +27,30 @@ func testDamage(t *testing.T, s *Subject) {
 	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {
 		s.sub(t, name, func(t *testing.T) {
 			r := newDamageable(t, s)
-			conns := r.established()
-			r.mends(name, s.Damage[name])
-			r.mended(name, conns)
+			conns := openOfEach(r)
+			breakAndAwaitRepair(r, name, s.Damage[name])
+			checkRepaired(r, name, conns)
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Scratches)) {
 		s.sub(t, name, func(t *testing.T) {
 			r := newDamageable(t, s)
-			conns, others := r.established(), r.pulses(bystander())
-			r.mends(name, s.Scratches[name])
-			r.mended(name, conns)
-			r.undisturbed(others, "damage to another service, and its mending")
+			conns, others := openOfEach(r), startPulses(r, bystander())
+			breakAndAwaitRepair(r, name, s.Scratches[name])
+			checkRepaired(r, name, conns)
+			checkUndisturbed(r, others, "damage to another service, and its mending")
 		})
 	}
 	s.sub(t, "others-first", func(t *testing.T) {
 		r := newDamageable(t, s)
 		s.hasChains(t)
-		r.othersFirst()
+		testOthersFirst(r)
 	})
 }
 
-// mends waits until damage is mended. What breaks after the last look before a repair began is for the next look. Addresses
+// breakAndAwaitRepair waits until damage is mended. What breaks after the last look before a repair began is for the next look. Addresses
 // come back with the next sync whatever it is for, so that they need not count as a repair.
-func (r *rig) mends(name string, damage func(t testing.TB)) {
+func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Helper()
 	repairs, addresses := r.engine.Status().Repairs, len(heldVIPs(r))
 	began := time.Now()
@@ -68,12 +68,12 @@ func (r *rig) mends(name string, damage func(t testing.TB)) {
 		}
 		return nil
 	})
-	r.serves()
+	awaitService(r)
 	r.Logf("mended after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// serves waits until clients at the service's VIPs are answered, and those of the one without endpoints are refused.
-func (r *rig) serves() {
+// awaitService waits until clients at the service's VIPs are answered, and those of the one without endpoints are refused.
+func awaitService(r *rig) {
 	r.Helper()
 	const what = "service after the rest of the damage was mended"
 	for _, key := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
@@ -104,8 +104,8 @@ func newDamageable(t *testing.T, s *Subject) *rig {
 	return r
 }
 
-// established are connections and flows that are open.
-func (r *rig) established() map[balancer.Key]net.Conn {
+// openOfEach are connections and flows that are open.
+func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	r.Helper()
 	conns := map[balancer.Key]net.Conn{}
 	for _, k := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
@@ -114,8 +114,8 @@ func (r *rig) established() map[balancer.Key]net.Conn {
 	return conns
 }
 
-// repaired waits until more than so many repairs are done.
-func (r *rig) repaired(before int) {
+// awaitRepairs waits until more than so many repairs are done.
+func awaitRepairs(r *rig, before int) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "mending", func() error {
 		if s := r.engine.Status(); s.Repairs <= before || s.LastError != "" {
@@ -125,21 +125,21 @@ func (r *rig) repaired(before int) {
 	})
 }
 
-// mended is wholeAgain after some damage, without the connections that it has ended.
-func (r *rig) mended(damage string, conns map[balancer.Key]net.Conn) {
+// checkRepaired is checkWhole after some damage, without the connections that it has ended.
+func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	if why, ends := r.s.Ends[damage]; ends {
 		r.Log("connections need not live: ", why)
 		for _, c := range conns {
 			_ = c.Close()
 		}
-		conns = r.established()
+		conns = openOfEach(r)
 	}
-	r.wholeAgain(conns)
+	checkWhole(r, conns)
 }
 
-// wholeAgain checks that established connections live, and that clients meet what they should.
-func (r *rig) wholeAgain(conns map[balancer.Key]net.Conn) {
+// checkWhole checks that established connections live, and that clients meet what they should.
+func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
 		if err := alive(c, atOnce); err != nil {
@@ -151,10 +151,10 @@ func (r *rig) wholeAgain(conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// othersFirst puts a foreign rule before each of ours in the kernel's chains: it stays there, and the
+// testOthersFirst puts a foreign rule before each of ours in the kernel's chains: it stays there, and the
 // service works on.
-func (r *rig) othersFirst() {
-	conns := r.established()
+func testOthersFirst(r *rig) {
+	conns := openOfEach(r)
 	jumps := r.s.ourJumps(r.T)
 	for _, j := range jumps {
 		rule := []string{"-i", "other0", "-j", "RETURN"}
@@ -167,11 +167,11 @@ func (r *rig) othersFirst() {
 	before := takeSnapshot(r)
 	r.pause(usuallyMended) // for a mending that must not come
 	sameForeign(r, "after rules of others came first", before)
-	r.wholeAgain(conns)
+	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs
 	r.s.removeJumps(r.T)
-	r.repaired(repairs)
-	r.serves() // it may have looked at what the others did just now, and have begun to mend before the last jump was gone
+	awaitRepairs(r, repairs)
+	awaitService(r) // it may have looked at what the others did just now, and have begun to mend before the last jump was gone
 	sameForeign(r, "after mending with rules of others first", before)
-	r.wholeAgain(conns)
+	checkWhole(r, conns)
 }

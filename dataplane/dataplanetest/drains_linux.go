@@ -24,12 +24,12 @@ func testDrainTimeout(r *rig) {
 	keys := keysOf(r.w.vip, balancer.TCP)
 	var leaving, staying []net.Conn
 	for _, k := range keys {
-		leaving = append(leaving, r.openTo("s1", k))
-		staying = append(staying, r.openTo("s2", k))
+		leaving = append(leaving, openTo(r, "s1", k))
+		staying = append(staying, openTo(r, "s2", k))
 	}
 	removed := time.Now()
 	r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
-	r.endInTime("a removed endpoint", keys, leaving, removed)
+	checkEndInTime(r, "a removed endpoint", keys, leaving, removed)
 	for i, k := range keys {
 		if err := alive(staying[i], atOnce); err != nil {
 			r.Errorf("%s: the connection of another endpoint: %v, want it undisturbed", k, err)
@@ -37,9 +37,9 @@ func testDrainTimeout(r *rig) {
 	}
 }
 
-// endInTime checks that connections live until drainTime() after removed, and that clients which send then learn of
+// checkEndInTime checks that connections live until drainTime() after removed, and that clients which send then learn of
 // their end.
-func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
+func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
 	due := removed.Add(drainTime())
@@ -106,7 +106,7 @@ func testServiceDrains(r *rig) {
 			r.refused(from, k)
 		}
 	}
-	r.endInTime("a removed service", keys, conns, removed)
+	checkEndInTime(r, "a removed service", keys, conns, removed)
 	for i, k := range longer {
 		if err := alive(stay[i], atOnce); err != nil {
 			r.Errorf("%s: the connection of a removed service that has time: %v", k, err)

@@ -9,18 +9,18 @@ import (
 )
 
 // testNoEndpoints has clients of a service without endpoints told no at once, until it has some.
-func testNoEndpoints(r *rig) { r.withoutEndpoints(balancer.RejectClients, r.refused) }
+func testNoEndpoints(r *rig) { checkWithoutEndpoints(r, balancer.RejectClients, r.refused) }
 
 // testNoEndpointsDrop is the same for services that leave clients without any answer.
 func testNoEndpointsDrop(r *rig) {
 	if !r.caps.DropsClients {
 		r.Skipf("%s can't leave clients without an answer", r.caps.Mode)
 	}
-	r.withoutEndpoints(balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
+	checkWithoutEndpoints(r, balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
 }
 
-// withoutEndpoints has clients of a service without endpoints meet what they should, until it has some.
-func (r *rig) withoutEndpoints(what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
+// checkWithoutEndpoints has clients of a service without endpoints meet what they should, until it has some.
+func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what
 	for i := range empty.Ports {
@@ -36,23 +36,23 @@ func (r *rig) withoutEndpoints(what balancer.NoEndpoints, meets func(from *lab.N
 	for i, none := range []*balancer.Service{empty, idle} {
 		r.step([]string{"none", "weight-0"}[i], func(r *rig) {
 			r.apply(none)
-			r.each(func(r *rig, key balancer.Key) { r.atBoth(key, meets) })
+			r.each(func(r *rig, key balancer.Key) { forVIPAndNodePort(r, key, meets) })
 		})
 		r.step([]string{"first", "weight-1"}[i], func(r *rig) {
 			r.apply(full)
 			r.each(func(r *rig, key balancer.Key) {
-				r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.mustAsk(from, key) })
+				forVIPAndNodePort(r, key, func(from *lab.NS, key balancer.Key) { r.mustAsk(from, key) })
 			})
 		})
 	}
 	r.step("none-again", func(r *rig) {
 		r.apply(empty)
-		r.each(func(r *rig, key balancer.Key) { r.atBoth(key, meets) })
+		r.each(func(r *rig, key balancer.Key) { forVIPAndNodePort(r, key, meets) })
 	})
 }
 
-// atBoth calls f for the VIP and the node port of key's address family, from a forwarded client and from the host.
-func (r *rig) atBoth(key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
+// forVIPAndNodePort calls f for the VIP and the node port of key's address family, from a forwarded client and from the host.
+func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
 	for _, k := range []balancer.Key{key, keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)} {
 		f(r.w.client, k)
 		f(r.w.host, k)
@@ -60,7 +60,7 @@ func (r *rig) atBoth(key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
 }
 
 // openTo opens connections until one is answered by that server.
-func (r *rig) openTo(name string, key balancer.Key) net.Conn {
+func openTo(r *rig, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	for range 20 * len(r.w.servers) {
 		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)

@@ -18,9 +18,9 @@ type asked struct {
 	revision int64
 }
 
-// explains checks that explain says of a client what real packets have just met, and, of those that are served, that the kernel has
+// checkExplained checks that explain says of a client what real packets have just met, and, of those that are served, that the kernel has
 // all that it should.
-func (r *rig) explains(from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
+func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {
 		return // no engine, or a client whose address the kernel chooses

@@ -105,35 +105,35 @@ func testForeign(t *testing.T, s *Subject) {
 	r.apply(web, newService("empty", vipN(40)))
 	sameForeign(t, "after the start", before)
 	h := newHistory(8, w.servers, 100, 6, web)
-	r.lives(h, changes)
+	applyHistory(r, h, changes)
 	sameForeign(t, fmt.Sprintf("after %d changes", changes), before)
 	if chains := s.ourChains(t, ""); len(chains) > 0 {
 		repairs := r.engine.Status().Repairs
 		run(t, chains[0].tool, "-w", "-t", chains[0].table, "-F", chains[0].name)
-		r.repaired(repairs)
+		awaitRepairs(r, repairs)
 		sameForeign(t, "after damage was mended", before)
 	}
 	r.stop()
-	r.succeed(true)
+	replaceDataplane(r, true)
 	sameForeign(t, "after closing and keeping", before)
 	r.steer(wait.Scaled(driverProbe))
 	r.apply(h.wanted()...)
-	r.servesWanted(1)
+	checkAllServe(r, 1)
 	sameForeign(t, "after taking over", before)
 	r.stop()
 	if s.Cleanup != nil {
-		r.succeed(true)
+		replaceDataplane(r, true)
 		s.Cleanup(t)
 		nothingOfOurs(t, "after a cleanup")
 		sameForeign(t, "after a cleanup", before)
 	}
-	r.succeed(false)
+	replaceDataplane(r, false)
 	sameForeign(t, "after closing", before)
 	r.steer(wait.Scaled(driverProbe)) // for the end of the test
 }
 
-// succeed closes the dataplane, and has another take its place.
-func (r *rig) succeed(keep bool) {
+// replaceDataplane closes the dataplane, and has another take its place.
+func replaceDataplane(r *rig, keep bool) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()

@@ -47,10 +47,10 @@ func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 // hardly any client move but those whose endpoint goes. A hash of the VIP spreads VIPs. No client is left without an
 // endpoint while one drains, whatever the table says.
 func testHashes(r *rig) {
-	sinks := r.sinks()
+	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {
 		r.w.host.Route(net, r.w.clients[0][i].String())
-		r.local(r.w.client, net)
+		makeLocal(r, r.w.client, net)
 	}
 	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // for IPv4 the route is enough
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev} {
@@ -58,18 +58,18 @@ func testHashes(r *rig) {
 			if instead, ok := r.caps.Nearest[scheduler]; ok {
 				r.Skipf("%s does %s instead", r.caps.Mode, instead)
 			}
-			r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) { r.hashesClients(scheduler, key, sinks) })
+			r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) { checkClientHash(r, scheduler, key, sinks) })
 		})
 	}
 	r.step(string(balancer.DestinationHash), func(r *rig) {
 		if instead, ok := r.caps.Nearest[balancer.DestinationHash]; ok {
 			r.Skipf("%s does %s instead", r.caps.Mode, instead)
 		}
-		r.hashesVIPs(sinks)
+		checkVIPHash(r, sinks)
 	})
 }
 
-func (r *rig) hashesClients(scheduler balancer.Scheduler, key balancer.Key, sinks [2]*sink) {
+func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sinks [2]*sink) {
 	s, first := sinks[0], manyAddrs(0).of(key.Addr)
 	if key.Addr.Is6() {
 		s = sinks[1]
@@ -79,7 +79,7 @@ func (r *rig) hashesClients(scheduler balancer.Scheduler, key balancer.Key, sink
 	meet := func(services ...*balancer.Service) []netip.Addr {
 		r.Helper()
 		r.apply(services...)
-		return r.meetings(s, clients, key.Addr)
+		return serversOfClients(r, s, clients, key.Addr)
 	}
 	before := meet(all)
 	if err := sharedByWeight(before, key.Addr); err != nil {
@@ -109,10 +109,10 @@ func (r *rig) hashesClients(scheduler balancer.Scheduler, key balancer.Key, sink
 			r.Errorf("%s: when the endpoint is back, %d of %d clients meet another than before", scheduler, differing(before, back), len(clients))
 		}
 	}
-	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // see spreads
+	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // see checkSpread
 }
 
-func (r *rig) hashesVIPs(sinks [2]*sink) {
+func checkVIPHash(r *rig, sinks [2]*sink) {
 	const vips = 24
 	clients := crowd(3, r.w.vip[0])
 	all := hashService(balancer.DestinationHash)
@@ -123,7 +123,7 @@ func (r *rig) hashesVIPs(sinks [2]*sink) {
 		r.Helper()
 		r.apply(s)
 		for _, vip := range s.VIPs {
-			at := r.meetings(sinks[0], clients, vip)
+			at := serversOfClients(r, sinks[0], clients, vip)
 			if len(countOf(at)) != 1 {
 				r.Errorf("dh: clients of %s meet %v, want all the same endpoint", vip, at)
 			}
@@ -171,9 +171,9 @@ func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	return fair(countOf(met), weights, byChance)
 }
 
-// meetings has each client send one datagram to a VIP, all from one port that is new, and returns the endpoints that
+// serversOfClients has each client send one datagram to a VIP, all from one port that is new, and returns the endpoints that
 // they meet.
-func (r *rig) meetings(s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
+func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
 	r.Helper()
 	network := "udp4"
 	if vip.Is6() {
@@ -191,9 +191,9 @@ func (r *rig) meetings(s *sink, clients []netip.Addr, vip netip.Addr) []netip.Ad
 		if _, _, err := pc.(*net.UDPConn).WriteMsgUDPAddrPort(payload, from(client), netip.AddrPortFrom(vip, vipPort)); err != nil {
 			r.Fatalf("%s sends to %s: %v", client, vip, err)
 		}
-		r.paced(s, i)
+		limitInFlight(r, s, i)
 	}
-	return r.arrived(s, len(clients))
+	return awaitArrival(r, s, len(clients))
 }
 
 // from is the control message that has a datagram sent from an address.

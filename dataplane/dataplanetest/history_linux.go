@@ -59,8 +59,8 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
-// lives has so many changes of a history carried out, a few at a time.
-func (r *rig) lives(h *history, changes int) {
+// applyHistory has so many changes of a history carried out, a few at a time.
+func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
 	const atATime = 5
 	for i := 1; i <= changes; i++ {
@@ -121,9 +121,9 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// servesWanted checks that every frontend that is wanted, or about every step-th, meets clients as it should: answered
+// checkAllServe checks that every frontend that is wanted, or about every step-th, meets clients as it should: answered
 // by a backend that is active, or refused.
-func (r *rig) servesWanted(step int) {
+func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0
 	for key, f := range r.wanted().Frontends.All() {

@@ -28,18 +28,18 @@ func testKilled(r *rig) {
 		}
 		return
 	}
-	r.endsStreams(web.Name, "alone")
+	checkStreamsEnd(r, web.Name, "alone")
 	needs := r.dp.Traits().Needs
 	if h, ok := r.host.(interface{ SetMode(dataplane.Needs) }); ok && needs.Resets {
 		h.SetMode(needs.And(dataplane.Needs{Forward: true, LocalIn: true}))
 		defer h.SetMode(needs)
 		r.apply(web, newService("other", vipN(30), endpoints(r.w.servers...)...)) // the host follows the mode with a change
-		r.endsStreams(web.Name, "while virtual servers drain")
+		checkStreamsEnd(r, web.Name, "while virtual servers drain")
 	}
 }
 
-// endsStreams has clients elsewhere and on the host learn of the end of their streams.
-func (r *rig) endsStreams(of balancer.Name, when string) {
+// checkStreamsEnd has clients elsewhere and on the host learn of the end of their streams.
+func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	r.Helper()
 	for range 3 {
 		var killed atomic.Bool
@@ -47,7 +47,7 @@ func (r *rig) endsStreams(of balancer.Name, when string) {
 		for _, vip := range r.w.vip {
 			for _, from := range []*lab.NS{r.w.client, r.w.host} {
 				c, _ := r.mustOpen(from, netip.Addr{}, keyOf(vip, vipPort, balancer.TCP))
-				ends[fmt.Sprintf("from %s to %s", from.Name, vip)] = r.stream(c, &killed)
+				ends[fmt.Sprintf("from %s to %s", from.Name, vip)] = startStream(r, c, &killed)
 			}
 		}
 		n, err := r.dp.Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
@@ -65,8 +65,8 @@ func (r *rig) endsStreams(of balancer.Name, when string) {
 
 var errGoesOn = errors.New("what was sent after the end comes back")
 
-// stream sends all the time, reads what comes back, and tells how that ended.
-func (r *rig) stream(c net.Conn, killed *atomic.Bool) <-chan error {
+// startStream sends all the time, reads what comes back, and tells how that ended.
+func startStream(r *rig, c net.Conn, killed *atomic.Bool) <-chan error {
 	r.Helper()
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {
 		r.Fatal(err)

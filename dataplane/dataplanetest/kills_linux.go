@@ -44,7 +44,7 @@ func testKills(t *testing.T, s *Subject) {
 			continue
 		}
 		c.awaitReady()
-		r.takesOver(w.vip, vipN(120+i), w.servers[i%len(w.servers)].name, i)
+		checkTakeover(r, w.vip, vipN(120+i), w.servers[i%len(w.servers)].name, i)
 		c.goOn()
 		r.pause(time.Duration(random.Int64N(int64(wait.Scaled(100 * time.Millisecond)))))
 		c.kill()
@@ -57,18 +57,18 @@ func testKills(t *testing.T, s *Subject) {
 	change = edited(change, func(s *balancer.Service) { s.Endpoints = endpoints(w.servers[1]) })
 	lose = edited(lose, func(s *balancer.Service) { s.Endpoints = nil })
 	r.apply(stay, change, lose, newService("fresh", vipN(63), endpoints(w.servers[1])...))
-	r.servesWanted(1)
+	checkAllServe(r, 1)
 	for _, key := range keysOf(vipN(60), balancer.TCP, balancer.UDP) {
 		if a, err := r.askFrom(w.client, netip.Addr{}, key, silence); err == nil {
 			t.Errorf("%s, which is wanted no more, is answered by %s", key, a.Server)
 		}
 	}
-	r.asWanted("after the last kill")
+	checkKernelState(r, "after the last kill")
 	sameForeign(t, "after the last kill", before)
 }
 
-// takesOver asks, of each kind one, what one process after another serves, and what this one alone does.
-func (r *rig) takesOver(stay, once addrs, server string, i int) {
+// checkTakeover asks, of each kind one, what one process after another serves, and what this one alone does.
+func checkTakeover(r *rig, stay, once addrs, server string, i int) {
 	r.Helper()
 	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))
 	k := keyOf(once[1-i%2], vipPort, []balancer.Protocol{balancer.TCP, balancer.UDP}[i/2%2])

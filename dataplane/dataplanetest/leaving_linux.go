@@ -111,16 +111,16 @@ func testDrains(t *testing.T, s *Subject) {
 	all, r := s.leftBehind(t, w, e)
 	if s.Keeps {
 		r.stop()
-		r.succeed(true)
-		r.leavesInPeace(all, "without a process")
+		replaceDataplane(r, true)
+		checkGuests(r, all, "without a process")
 		r.drives(r.dp)
 		r.start()
 		if err := r.wait(r.set(e.Then...)); err != nil {
 			t.Fatal(err)
 		}
-		r.leavesInPeace(all, "after an orderly restart")
+		checkGuests(r, all, "after an orderly restart")
 	}
-	r.returns(all, e.Services)
+	checkReturn(r, all, e.Services)
 }
 
 // leftBehind has the errand done, by a process that is killed where the dataplane survives that, and returns the guests
@@ -131,21 +131,21 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 		r := newStill(t, s, w)
 		r.drive()
 		r.apply(e.Services...)
-		all := r.receive()
+		all := admitGuests(r)
 		r.judge(balancer.HealthDown, e.Down...)
 		r.apply(e.Then...)
-		r.leavesInPeace(all, "when the server leaves")
+		checkGuests(r, all, "when the server leaves")
 		return all, r
 	}
 	r := &rig{T: t, s: s, w: w}
 	c := startChild(t, strings.TrimSuffix(t.Name(), "/drains"), e)
 	c.awaitReady()
-	all := r.receive()
+	all := admitGuests(r)
 	c.goOn()
 	c.awaitReady()
-	r.leavesInPeace(all, "when the server leaves")
+	checkGuests(r, all, "when the server leaves")
 	c.kill()
-	r.leavesInPeace(all, "after a kill")
+	checkGuests(r, all, "after a kill")
 
 	r = newStill(t, s, w)
 	r.prepare(wait.Scaled(driverProbe))
@@ -157,25 +157,25 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 	if err := r.wait(revision); err != nil {
 		t.Fatal(err)
 	}
-	r.leavesInPeace(all, "after another process has taken over")
+	checkGuests(r, all, "after another process has taken over")
 	return all, r
 }
 
-// receive brings guests to the first server, by each way's services.
-func (r *rig) receive() (all []*guests) {
+// admitGuests brings guests to the first server, by each way's services.
+func admitGuests(r *rig) (all []*guests) {
 	r.Helper()
 	for _, y := range ways() {
 		g := &guests{way: y}
 		for i, vip := range y.vip {
 			tcp, udp := keyOf(vip, vipPort, balancer.TCP), keyOf(vip, vipPort, balancer.UDP)
-			g.idle = append(g.idle, r.openTo("s1", tcp))
-			g.busy = append(g.busy, r.beating(tcp, r.openTo("s1", tcp), "s1"))
-			if flow := r.openTo("s1", udp); y.moves {
+			g.idle = append(g.idle, openTo(r, "s1", tcp))
+			g.busy = append(g.busy, keepBusy(r, tcp, openTo(r, "s1", tcp), "s1"))
+			if flow := openTo(r, "s1", udp); y.moves {
 				g.moving = append(g.moving, flow)
 			} else {
-				g.busy = append(g.busy, r.beating(udp, flow, "s1"))
+				g.busy = append(g.busy, keepBusy(r, udp, flow, "s1"))
 			}
-			g.client[i] = r.staysWith("s1", keyOf(y.stickyVIP()[i], vipPort, balancer.TCP))
+			g.client[i] = stickyClient(r, "s1", keyOf(y.stickyVIP()[i], vipPort, balancer.TCP))
 			c, _ := r.mustOpen(r.w.client, g.client[i], keyOf(y.stickyVIP()[i], vipPort, balancer.TCP))
 			g.idle = append(g.idle, c)
 		}
@@ -184,10 +184,10 @@ func (r *rig) receive() (all []*guests) {
 	return all
 }
 
-// staysWith returns a client that a service sends to that server whenever it comes.
-func (r *rig) staysWith(name string, key balancer.Key) netip.Addr {
+// stickyClient returns a client that a service sends to that server whenever it comes.
+func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
-	for i, got := range r.askAll(key) {
+	for i, got := range askFromAll(r, key) {
 		if got == name {
 			return r.w.clients[i].of(key.Addr)
 		}
@@ -196,8 +196,8 @@ func (r *rig) staysWith(name string, key balancer.Key) netip.Addr {
 	return netip.Addr{}
 }
 
-// leavesInPeace checks that guests are still there, and that no client comes new.
-func (r *rig) leavesInPeace(all []*guests, when string) {
+// checkGuests checks that guests are still there, and that no client comes new.
+func checkGuests(r *rig, all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {
 		for _, c := range g.idle {
@@ -217,15 +217,15 @@ func (r *rig) leavesInPeace(all []*guests, when string) {
 		}
 		for i, vip := range g.way.vip {
 			if g.moving != nil {
-				r.movesFrom(g.moving[i], keyOf(vip, vipPort, balancer.UDP), "s1")
+				awaitMove(r, g.moving[i], keyOf(vip, vipPort, balancer.UDP), "s1")
 			}
-			r.movesOnce(g, i, when)
+			checkMovesOnce(r, g, i, when)
 		}
 	}
 }
 
-// movesOnce checks that the client with affinity is with another server than the first, and always with the same one.
-func (r *rig) movesOnce(g *guests, family int, when string) {
+// checkMovesOnce checks that the client with affinity is with another server than the first, and always with the same one.
+func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	r.Helper()
 	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
 	for range 2 {
@@ -242,8 +242,8 @@ func (r *rig) movesOnce(g *guests, family int, when string) {
 	}
 }
 
-// returns has the server be back.
-func (r *rig) returns(all []*guests, services []*balancer.Service) {
+// checkReturn has the server be back.
+func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	r.Helper()
 	r.judge(balancer.HealthUp)
 	r.apply(services...)
@@ -254,10 +254,10 @@ func (r *rig) returns(all []*guests, services []*balancer.Service) {
 			}
 		}
 		for i, vip := range g.way.vip {
-			r.meetsAll(keyOf(vip, vipPort, balancer.TCP))
-			r.meetsAll(keyOf(vip, vipPort, balancer.UDP))
-			r.movesOnce(g, i, "when the server is back")
+			checkMeetsAll(r, keyOf(vip, vipPort, balancer.TCP))
+			checkMeetsAll(r, keyOf(vip, vipPort, balancer.UDP))
+			checkMovesOnce(r, g, i, "when the server is back")
 		}
-		r.undisturbed(g.busy, string(g.way.name)+" and the server's return")
+		checkUndisturbed(r, g.busy, string(g.way.name)+" and the server's return")
 	}
 }

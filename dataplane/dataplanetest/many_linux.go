@@ -24,14 +24,14 @@ func testMany(r *rig) {
 			r.Fatal(err)
 		}
 		r.Logf("%d services came in %v", len(some), time.Since(began).Round(time.Millisecond))
-		r.servesWanted(wait.Load(37))
-		r.asWanted("with many services")
+		checkAllServe(r, wait.Load(37))
+		checkKernelState(r, "with many services")
 		began = time.Now()
 		if err := r.wait(r.set()); err != nil {
 			r.Fatal(err)
 		}
 		r.Logf("they went in %v", time.Since(began).Round(time.Millisecond))
-		r.asWanted("without services")
+		checkKernelState(r, "without services")
 		if held := heldVIPs(r.T); len(held) > 0 {
 			r.Errorf("%d VIPs are left on the host: %v", len(held), held)
 		}

@@ -72,14 +72,14 @@ func testLayouts(t *testing.T, s *Subject) {
 	for _, lay := range layouts() {
 		s.sub(t, lay.name, func(t *testing.T) {
 			r := newRig(t, s, lay, host)
-			r.apply(r.inTurn(lay.snat))
-			r.reachesEveryWay(lay)
+			r.apply(roundRobinService(r, lay.snat))
+			checkEveryClientKind(r, lay)
 		})
 	}
 }
 
-// inTurn is a service that meets every server in turn, at node ports too.
-func (r *rig) inTurn(snat balancer.SNAT) *balancer.Service {
+// roundRobinService is a service that meets every server in turn, at node ports too.
+func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.SNAT = balancer.RoundRobin, snat
 	for i := range web.Ports {
@@ -88,21 +88,21 @@ func (r *rig) inTurn(snat balancer.SNAT) *balancer.Service {
 	return web
 }
 
-// reachesEveryWay has every kind of client reach every server, as subtests.
-func (r *rig) reachesEveryWay(lay layout) {
+// checkEveryClientKind has every kind of client reach every server, as subtests.
+func checkEveryClientKind(r *rig, lay layout) {
 	for _, kind := range clientKinds() {
 		if kind.name == "hairpin" && lay.noHairpin {
 			continue
 		}
 		r.step(kind.name, func(r *rig) {
-			r.each(func(r *rig, key balancer.Key) { r.reachesAll(lay, kind, key) })
+			r.each(func(r *rig, key balancer.Key) { checkReachesAll(r, lay, kind, key) })
 		})
 	}
 }
 
-// reachesAll asks through a cycle of round robin from each of the kind's namespaces: every server answers, and sees whom it
+// checkReachesAll asks through a cycle of round robin from each of the kind's namespaces: every server answers, and sees whom it
 // should.
-func (r *rig) reachesAll(lay layout, kind clientKind, key balancer.Key) {
+func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
 	if key.Port = kind.port; key.Port == nodePort {
 		key.Addr = r.w.node.of(key.Addr)
 	}
@@ -111,7 +111,7 @@ func (r *rig) reachesAll(lay layout, kind clientKind, key balancer.Key) {
 		for range r.w.servers {
 			a := r.mustAsk(from, key)
 			met[a.Server]++
-			r.showsRightly(lay, kind, from, key, a)
+			checkSourceAddress(r, lay, kind, from, key, a)
 		}
 		if len(met) != len(r.w.servers) {
 			r.Errorf("%s asks %s: answers from %v, want from all of %d servers", from.Name, key, met, len(r.w.servers))
@@ -119,7 +119,7 @@ func (r *rig) reachesAll(lay layout, kind clientKind, key balancer.Key) {
 	}
 }
 
-func (r *rig) showsRightly(lay layout, kind clientKind, from *lab.NS, key balancer.Key, a lab.Answer) {
+func checkSourceAddress(r *rig, lay layout, kind clientKind, from *lab.NS, key balancer.Key, a lab.Answer) {
 	r.Helper()
 	want := kind.shows(lay, from, a)
 	switch {
@@ -131,13 +131,13 @@ func (r *rig) showsRightly(lay layout, kind clientKind, from *lab.NS, key balanc
 	switch {
 	case want == seenHost && !r.w.isOwn(a.Client.Addr()):
 		r.Errorf("%s asks %s: %s sees %s, want an address of the host's own", from.Name, key, a.Server, a.Client.Addr())
-	case want == seenClient && (r.w.isOwn(a.Client.Addr()) || !r.isOf(from, a.Client.Addr())):
+	case want == seenClient && (r.w.isOwn(a.Client.Addr()) || !hasAddress(r, from, a.Client.Addr())):
 		r.Errorf("%s asks %s: %s sees %s, want the client's own address", from.Name, key, a.Server, a.Client.Addr())
 	}
 }
 
-// isOf reports whether a client's or server's namespace has the address a.
-func (r *rig) isOf(from *lab.NS, a netip.Addr) bool {
+// hasAddress reports whether a client's or server's namespace has the address a.
+func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.of(a) == a }) ||
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.of(a) == a })
 }

@@ -47,21 +47,21 @@ func testNarrow(t *testing.T, s *Subject) {
 	clients := map[string]*lab.NS{"forwarded": r.w.client, "local": r.w.host}
 	for name, from := range clients {
 		r.step(name, func(r *rig) {
-			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { r.echoStream(from, key, zeros{}, 100_000) })
+			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { checkStream(r, from, key, zeros{}, 100_000) })
 		})
 	}
 	const mss = 1240 // what all links take with IPv6's headers
 	r.apply(edited(web, func(s *balancer.Service) { s.MSS = mss }))
 	for name, from := range clients {
 		r.step(name+" with mss", func(r *rig) {
-			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { r.checkSegments(from, key, mss) })
+			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { checkSegments(r, from, key, mss) })
 		})
 	}
 }
 
 // checkSegments opens a connection, and holds the segments that its ends, and the host between them, send to at most mss, less
 // TCP's options.
-func (r *rig) checkSegments(client *lab.NS, key balancer.Key, mss int) {
+func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 	r.Helper()
 	c, _ := r.mustOpen(client, netip.Addr{}, key)
 	all := []*lab.NS{client, r.w.host}

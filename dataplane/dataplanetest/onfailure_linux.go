@@ -61,11 +61,11 @@ func testOnFailure(r *rig) {
 		for _, key := range keysOf(c.vip, balancer.TCP, balancer.UDP) {
 			v := visit{of: c, key: key}
 			if key.Proto == balancer.TCP {
-				v.first, v.local = r.openAgain(r.w.client, "s1", key), r.openAgain(r.w.host, "s1", key)
+				v.first, v.local = openAgain(r, r.w.client, "s1", key), openAgain(r, r.w.host, "s1", key)
 			} else {
-				v.first = r.openTo("s1", key)
+				v.first = openTo(r, "s1", key)
 			}
-			v.own = r.openTo("s2", key)
+			v.own = openTo(r, "s2", key)
 			all = append(all, v)
 		}
 	}
@@ -74,14 +74,14 @@ func testOnFailure(r *rig) {
 	for _, v := range all {
 		switch {
 		case !v.of.cut[v.key.Proto]:
-			r.stays(v.of.name, v.key, v.first, "s1")
+			checkStays(r, v.of.name, v.key, v.first, "s1")
 		case v.key.Proto == balancer.UDP:
-			r.movesFrom(v.first, v.key, "s1")
+			awaitMove(r, v.first, v.key, "s1")
 		default:
-			r.learnsOfEnd(v.first, fmt.Sprintf("%s: %s: a client", v.of.name, v.key))
-			r.learnsOfEnd(v.local, fmt.Sprintf("%s: %s: a client on the host", v.of.name, v.key))
+			checkEnded(r, v.first, fmt.Sprintf("%s: %s: a client", v.of.name, v.key))
+			checkEnded(r, v.local, fmt.Sprintf("%s: %s: a client on the host", v.of.name, v.key))
 		}
-		r.stays(v.of.name, v.key, v.own, "s2")
+		checkStays(r, v.of.name, v.key, v.own, "s2")
 		if got := r.tally(r.w.client, v.key, 4); got["s1"] > 0 {
 			r.Errorf("%s: %s: new clients are answered by %v, the first of which is down", v.of.name, v.key, got)
 		}
@@ -90,15 +90,15 @@ func testOnFailure(r *rig) {
 	r.apply(services...)
 	for _, v := range all {
 		if !v.of.cut[v.key.Proto] {
-			r.stays(v.of.name, v.key, v.first, "s1")
+			checkStays(r, v.of.name, v.key, v.first, "s1")
 		}
-		r.stays(v.of.name, v.key, v.own, "s2")
-		r.meetsAll(v.key)
+		checkStays(r, v.of.name, v.key, v.own, "s2")
+		checkMeetsAll(r, v.key)
 	}
 }
 
-// learnsOfEnd checks that the end of a connection is told to its client, within a second of what that sends.
-func (r *rig) learnsOfEnd(c net.Conn, what string) {
+// checkEnded checks that the end of a connection is told to its client, within a second of what that sends.
+func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
 	r.Eventually(what+" learns of the end of its connection", func() error {
 		switch err := alive(c, time.Second); {
@@ -113,7 +113,7 @@ func (r *rig) learnsOfEnd(c net.Conn, what string) {
 
 // openAgain has every server end a connection from one port of a client, which it then has in TIME_WAIT, and returns
 // one from that port to a server of that name.
-func (r *rig) openAgain(from *lab.NS, name string, key balancer.Key) net.Conn {
+func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // the first time any port
 	var c net.Conn
@@ -135,17 +135,17 @@ func (r *rig) openAgain(from *lab.NS, name string, key balancer.Key) net.Conn {
 			r.Cleanup(func() { _ = c.Close() })
 			return c
 		}
-		r.hangsUp(a, c)
+		checkHangUp(r, a, c)
 		met[a.Server] = true
 	}
 	r.Fatalf("%s never answers %s", name, key)
 	return nil
 }
 
-// hangsUp has the server that has answered on a connection end it, and then the client.
-func (r *rig) hangsUp(a lab.Answer, c net.Conn) {
+// checkHangUp has the server that has answered on a connection end it, and then the client.
+func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	r.Helper()
-	err := r.echoOf(a).HangUp(a.Client)
+	err := echoOf(r, a).HangUp(a.Client)
 	if err == nil {
 		err = c.SetDeadline(time.Now().Add(patience(atOnce)))
 	}
@@ -160,12 +160,12 @@ func (r *rig) hangsUp(a lab.Answer, c net.Conn) {
 }
 
 // echoOf is the server that has given an answer over TCP.
-func (r *rig) echoOf(a lab.Answer) *lab.Server {
+func echoOf(r *rig, a lab.Answer) *lab.Server {
 	r.Helper()
-	return r.serverOf(a).echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)]
+	return serverOf(r, a).echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)]
 }
 
-func (r *rig) serverOf(a lab.Answer) *server {
+func serverOf(r *rig, a lab.Answer) *server {
 	r.Helper()
 	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == a.Server })
 	if at < 0 {
@@ -174,8 +174,8 @@ func (r *rig) serverOf(a lab.Answer) *server {
 	return r.w.servers[at]
 }
 
-// stays checks that a connection or flow that was with a server still is.
-func (r *rig) stays(of balancer.Name, key balancer.Key, c net.Conn, name string) {
+// checkStays checks that a connection or flow that was with a server still is.
+func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name string) {
 	r.Helper()
 	if key.Proto == balancer.UDP {
 		if a, err := lab.AskWithin(c, patience(atOnce)); err != nil || a.Server != name {

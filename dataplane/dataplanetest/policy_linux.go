@@ -57,10 +57,10 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 		})
 	}
 	r.step("before", func(r *rig) { others(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) }) })
-	r.dropByPolicy("INPUT", "FORWARD")
+	dropByPolicy(r, "INPUT", "FORWARD")
 	r.drive()
-	r.apply(r.inTurn(lay.snat), newService("empty", vipN(40)))
-	r.reachesEveryWay(lay)
+	r.apply(roundRobinService(r, lay.snat), newService("empty", vipN(40)))
+	checkEveryClientKind(r, lay)
 	r.step("no-endpoints", func(r *rig) {
 		r.each(func(r *rig, key balancer.Key) {
 			r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
@@ -73,7 +73,7 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 
 // dropByPolicy makes the host drop packets that nothing accepts in these chains, apart from neighbour discovery and lo. If the dataplane
 // opens connections of its own to servers, their replies are also accepted.
-func (r *rig) dropByPolicy(chains ...string) {
+func dropByPolicy(r *rig, chains ...string) {
 	set := func(do, policy string) {
 		for _, chain := range chains {
 			lo := map[string]string{"INPUT": "-i", "OUTPUT": "-o"}[chain]

@@ -44,7 +44,7 @@ func testPortReuse(r *rig) {
 	if slices.Contains(r.caps.Protocols, balancer.SCTP) && !lab.HasSCTP() {
 		protos = append(protos, balancer.SCTP)
 		for _, s := range r.w.servers[:2] {
-			r.answerSCTP(s)
+			answerSCTP(r, s)
 		}
 	}
 	var all []exit
@@ -59,17 +59,17 @@ func testPortReuse(r *rig) {
 		}
 	}
 	if r.caps.KeepsSource { // else the host is the server's client
-		r.step("unanswered", func(r *rig) { r.reuseUnanswered(all) })
+		r.step("unanswered", func(r *rig) { reuseUnanswered(r, all) })
 	}
 	dead := slices.DeleteFunc(slices.Clone(all), func(x exit) bool { return !x.dead() })
 	alive := slices.DeleteFunc(all, exit.dead)
-	r.step("restarted", func(r *rig) { r.reuseRestarted(dead, true) })
-	r.step("restarted-alive", func(r *rig) { r.reuseRestarted(alive, false) })
-	r.step("forged", func(r *rig) { r.reuseForged(alive) })
+	r.step("restarted", func(r *rig) { reuseRestarted(r, dead, true) })
+	r.step("restarted-alive", func(r *rig) { reuseRestarted(r, alive, false) })
+	r.step("forged", func(r *rig) { reuseForged(r, alive) })
 }
 
-// enter makes the first server the only server of each service.
-func (r *rig) enter(all []exit) {
+// serveFromFirst makes the first server the only server of each service.
+func serveFromFirst(r *rig, all []exit) {
 	r.Helper()
 	r.judge(balancer.HealthUp)
 	var services []*balancer.Service
@@ -79,8 +79,8 @@ func (r *rig) enter(all []exit) {
 	r.apply(services...)
 }
 
-// leave makes the first server leave all services.
-func (r *rig) leave(all []exit) {
+// leaveFirst makes the first server leave all services.
+func leaveFirst(r *rig, all []exit) {
 	r.Helper()
 	var services []*balancer.Service
 	var down []balancer.Target
@@ -91,8 +91,8 @@ func (r *rig) leave(all []exit) {
 	r.apply(services...)
 }
 
-// mute makes a server lose what it sends to clients, until the returned function is called.
-func (r *rig) mute(s *server) (unmute func()) {
+// muteServer makes a server lose what it sends to clients, until the returned function is called.
+func muteServer(r *rig, s *server) (unmute func()) {
 	r.Helper()
 	change := func(verb string) {
 		s.ns.Exec("ip", "-4", "route", verb, "blackhole", netip.PrefixFrom(r.w.clients[0][0], 24).Masked().String())
@@ -103,7 +103,7 @@ func (r *rig) mute(s *server) (unmute func()) {
 }
 
 // dialFrom connects the client from a port.
-func (r *rig) dialFrom(port uint16, key balancer.Key) (c net.Conn, err error) {
+func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(atOnce))
 	defer cancel()
 	at := netip.AddrPortFrom(r.w.clients[0].of(key.Addr), port)
@@ -111,10 +111,10 @@ func (r *rig) dialFrom(port uint16, key balancer.Key) (c net.Conn, err error) {
 }
 
 // freshPort is a port from which the client has connected to nothing.
-func (r *rig) freshPort() uint16 { return 1024 + r.s.ports.next()%8000 }
+func freshPort(r *rig) uint16 { return 1024 + r.s.ports.next()%8000 }
 
-// reaches checks that a connection or flow is answered by a server.
-func (r *rig) reaches(x exit, who string, c net.Conn, err error, name string) bool {
+// checkAnsweredBy checks that a connection or flow is answered by a server.
+func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name string) bool {
 	r.Helper()
 	if err != nil {
 		r.Errorf("%s: %s: %s: %v, want %s to answer", x.name, x.key, who, err, name)
@@ -128,7 +128,7 @@ func (r *rig) reaches(x exit, who string, c net.Conn, err error, name string) bo
 }
 
 // awaitFlow waits until conntrack knows a client's flow, or done is closed.
-func (r *rig) awaitFlow(key balancer.Key, port uint16, done <-chan struct{}) {
+func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	r.Helper()
 	conn, err := conntrack.Open()
 	if err != nil {
@@ -151,35 +151,35 @@ func (r *rig) awaitFlow(key balancer.Key, port uint16, done <-chan struct{}) {
 }
 
 // reuseUnanswered makes the first packet of clients reach the server that leaves, which does not answer.
-func (r *rig) reuseUnanswered(all []exit) {
+func reuseUnanswered(r *rig, all []exit) {
 	r.Helper()
-	r.enter(all)
-	unmute := r.mute(r.w.servers[0])
+	serveFromFirst(r, all)
+	unmute := muteServer(r, r.w.servers[0])
 	defer unmute()
 	var checks []func()
 	for _, x := range all {
-		checks = append(checks, r.unansweredClient(x))
+		checks = append(checks, unansweredClient(r, x))
 	}
-	r.leave(all)
+	leaveFirst(r, all)
 	for _, check := range checks {
 		check()
 	}
 }
 
 // unansweredClient makes a client send its first packet, and returns what checks that it reaches the second server.
-func (r *rig) unansweredClient(x exit) (check func()) {
+func unansweredClient(r *rig, x exit) (check func()) {
 	r.Helper()
 	const who = "a client whose first packet was not answered"
-	port := r.freshPort()
+	port := freshPort(r)
 	switch x.key.Proto {
 	case balancer.SCTP:
 		init := sctpPacket{from: port, to: x.key.Port, chunk: sctpInit, own: sctpClientTag}
-		if name, err := r.askSCTP(r.w.client, x.key, init, sctpInitAck, unanswered); err == nil {
+		if name, err := askSCTP(r, r.w.client, x.key, init, sctpInitAck, unanswered); err == nil {
 			r.Errorf("%s: %s: %s answers while it is muted", x.name, x.key, name)
 		}
-		return func() { r.associatesWith(x, who, init, "s2") }
+		return func() { checkAssociates(r, x, who, init, "s2") }
 	case balancer.UDP:
-		c, err := r.dialFrom(port, x.key)
+		c, err := dialFrom(r, port, x.key)
 		if err == nil {
 			_, err = c.Write([]byte("?"))
 		}
@@ -188,7 +188,7 @@ func (r *rig) unansweredClient(x exit) (check func()) {
 		}
 		return func() {
 			if !r.s.VirtualServers || x.moves { // IPVS can't forget one flow of a destination
-				r.movesFrom(c, x.key, "s1")
+				awaitMove(r, c, x.key, "s1")
 			}
 			_ = c.Close()
 		}
@@ -198,12 +198,12 @@ func (r *rig) unansweredClient(x exit) (check func()) {
 	var err error
 	go func() {
 		defer close(done)
-		c, err = r.dialFrom(port, x.key)
+		c, err = dialFrom(r, port, x.key)
 	}()
-	r.awaitFlow(x.key, port, done)
+	awaitFlow(r, x.key, port, done)
 	return func() {
 		<-done
-		if r.reaches(x, who, c, err, "s2"); err == nil {
+		if checkAnsweredBy(r, x, who, c, err, "s2"); err == nil {
 			_ = c.Close()
 		}
 	}
@@ -211,28 +211,28 @@ func (r *rig) unansweredClient(x exit) (check func()) {
 
 // reuseRestarted makes clients lose what they have with the server that leaves without a trace, and start again from the
 // same ports. With mute, the server does not answer by then.
-func (r *rig) reuseRestarted(all []exit, mute bool) {
+func reuseRestarted(r *rig, all []exit, mute bool) {
 	r.Helper()
-	r.enter(all)
+	serveFromFirst(r, all)
 	ports := make([]uint16, len(all))
 	for i, x := range all {
-		switch ports[i] = r.freshPort(); x.key.Proto {
+		switch ports[i] = freshPort(r); x.key.Proto {
 		case balancer.TCP:
-			c, err := r.dialFrom(ports[i], x.key)
-			if !r.reaches(x, "a client", c, err, "s1") {
+			c, err := dialFrom(r, ports[i], x.key)
+			if !checkAnsweredBy(r, x, "a client", c, err, "s1") {
 				return
 			}
 			if err := lab.Vanish(c); err != nil {
 				r.Fatal(err)
 			}
 		case balancer.SCTP:
-			r.associated(x, ports[i])
+			associate(r, x, ports[i])
 		}
 	}
 	if mute {
-		defer r.mute(r.w.servers[0])()
+		defer muteServer(r, r.w.servers[0])()
 	}
-	r.leave(all)
+	leaveFirst(r, all)
 	var running sync.WaitGroup
 	defer running.Wait()
 	for i, x := range all {
@@ -240,37 +240,37 @@ func (r *rig) reuseRestarted(all []exit, mute bool) {
 		switch x.key.Proto {
 		case balancer.TCP:
 			running.Go(func() {
-				c, err := r.dialFrom(ports[i], x.key)
-				if r.reaches(x, who, c, err, "s2"); err == nil {
+				c, err := dialFrom(r, ports[i], x.key)
+				if checkAnsweredBy(r, x, who, c, err, "s2"); err == nil {
 					_ = c.Close()
 				}
 			})
 		case balancer.SCTP:
 			if mute { // else the server takes INIT as its peer's restart
-				r.associatesWith(x, who, sctpPacket{from: ports[i], to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s2")
+				checkAssociates(r, x, who, sctpPacket{from: ports[i], to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s2")
 			}
 		}
 	}
 }
 
 // reuseForged makes a SYN or INIT arrive on what is established.
-func (r *rig) reuseForged(all []exit) {
+func reuseForged(r *rig, all []exit) {
 	r.Helper()
-	r.enter(all)
+	serveFromFirst(r, all)
 	conns, ports := make([]net.Conn, len(all)), make([]uint16, len(all))
 	for i, x := range all {
 		var err error
-		switch ports[i] = r.freshPort(); x.key.Proto {
+		switch ports[i] = freshPort(r); x.key.Proto {
 		case balancer.TCP:
-			if conns[i], err = r.dialFrom(ports[i], x.key); !r.reaches(x, "a client", conns[i], err, "s1") {
+			if conns[i], err = dialFrom(r, ports[i], x.key); !checkAnsweredBy(r, x, "a client", conns[i], err, "s1") {
 				return
 			}
 			defer func() { _ = conns[i].Close() }()
 		case balancer.SCTP:
-			r.associated(x, ports[i])
+			associate(r, x, ports[i])
 		}
 	}
-	r.leave(all)
+	leaveFirst(r, all)
 	const enough = 2 * silence // for whatever would end them
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
@@ -282,8 +282,8 @@ func (r *rig) reuseForged(all []exit) {
 				}
 			case balancer.SCTP:
 				init := sctpPacket{from: ports[i], to: x.key.Port, chunk: sctpInit, own: sctpClientTag}
-				_, _ = r.askSCTP(r.w.client, x.key, init, sctpInitAck, unanswered)
-				err = r.echoCookie(x, ports[i])
+				_, _ = askSCTP(r, r.w.client, x.key, init, sctpInitAck, unanswered)
+				err = echoCookie(r, x, ports[i])
 			}
 			if err != nil {
 				r.Errorf("%s: %s: after a SYN or INIT from its port: %v, want it undisturbed", x.name, x.key, err)
@@ -292,30 +292,30 @@ func (r *rig) reuseForged(all []exit) {
 	}
 }
 
-// associated makes a client have an association with the first server.
-func (r *rig) associated(x exit, port uint16) {
+// associate makes a client have an association with the first server.
+func associate(r *rig, x exit, port uint16) {
 	r.Helper()
-	r.associatesWith(x, "a client", sctpPacket{from: port, to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s1")
-	if err := r.echoCookie(x, port); err != nil {
+	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s1")
+	if err := echoCookie(r, x, port); err != nil {
 		r.Fatalf("%s: %s: %v", x.name, x.key, err)
 	}
 }
 
 // echoCookie sends COOKIE ECHO, which the first server has to answer.
-func (r *rig) echoCookie(x exit, port uint16) error {
+func echoCookie(r *rig, x exit, port uint16) error {
 	echo := sctpPacket{from: port, to: x.key.Port, tag: sctpServerTag, chunk: sctpCookieEcho, own: sctpClientTag}
-	name, err := r.askSCTP(r.w.client, x.key, echo, sctpCookieAck, atOnce)
+	name, err := askSCTP(r, r.w.client, x.key, echo, sctpCookieAck, atOnce)
 	if err == nil && name != "s1" {
 		err = fmt.Errorf("COOKIE ECHO is answered by %s, want s1", name)
 	}
 	return err
 }
 
-// associatesWith sends INIT until it is answered.
-func (r *rig) associatesWith(x exit, who string, init sctpPacket, want string) {
+// checkAssociates sends INIT until it is answered.
+func checkAssociates(r *rig, x exit, who string, init sctpPacket, want string) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%s: %s: %s reaches %s", x.name, x.key, who, want), func() error {
-		name, err := r.askSCTP(r.w.client, x.key, init, sctpInitAck, silence)
+		name, err := askSCTP(r, r.w.client, x.key, init, sctpInitAck, silence)
 		if err == nil && name != want {
 			err = fmt.Errorf("it reaches %s", name)
 		}

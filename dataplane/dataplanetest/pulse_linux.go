@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// often calls do again and again, with pauses, until stop is called or the test ends.
-func (r *rig) often(pause time.Duration, do func()) (stop func()) {
+// repeatedly calls do again and again, with pauses, until stop is called or the test ends.
+func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -33,7 +33,7 @@ func (r *rig) often(pause time.Duration, do func()) (stop func()) {
 	return stop
 }
 
-// pulse is a connection or flow on which something is sent all the time, each time to be answered by the same server
+// startPulse is a connection or flow on which something is sent all the time, each time to be answered by the same server
 // with the same bytes.
 type pulse struct {
 	key    balancer.Key
@@ -45,17 +45,17 @@ type pulse struct {
 	err    error      // the first
 }
 
-// pulse opens a connection to a frontend from the client, and keeps it busy until end, or the end of the test.
-func (r *rig) pulse(key balancer.Key) *pulse {
+// startPulse opens a connection to a frontend from the client, and keeps it busy until end, or the end of the test.
+func startPulse(r *rig, key balancer.Key) *pulse {
 	r.Helper()
 	c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
-	return r.beating(key, c, a.Server)
+	return keepBusy(r, key, c, a.Server)
 }
 
-// beating keeps a connection busy that is answered by a server.
-func (r *rig) beating(key balancer.Key, c net.Conn, server string) *pulse {
+// keepBusy keeps a connection busy that is answered by a server.
+func keepBusy(r *rig, key balancer.Key, c net.Conn, server string) *pulse {
 	p := &pulse{key: key, conn: c, server: server}
-	p.stop = r.often(10*time.Millisecond, func() {
+	p.stop = repeatedly(r, 10*time.Millisecond, func() {
 		if p.sofar() == nil {
 			p.beats++
 			p.note(p.beat())
@@ -110,18 +110,18 @@ func (p *pulse) end() error {
 	return p.sofar()
 }
 
-// pulses are one for each protocol and family of the service's VIPs.
-func (r *rig) pulses(vip addrs) []*pulse {
+// startPulses are one for each protocol and family of the service's VIPs.
+func startPulses(r *rig, vip addrs) []*pulse {
 	r.Helper()
 	var all []*pulse
 	for _, k := range keysOf(vip, balancer.TCP, balancer.UDP) {
-		all = append(all, r.pulse(k))
+		all = append(all, startPulse(r, k))
 	}
 	return all
 }
 
-// undisturbed ends pulses, none of which may have met anything.
-func (r *rig) undisturbed(all []*pulse, by string) {
+// checkUndisturbed ends pulses, none of which may have met anything.
+func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {
 		if err := p.end(); err != nil {

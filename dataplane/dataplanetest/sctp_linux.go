@@ -48,18 +48,18 @@ func testSCTP(r *rig) {
 	web.Scheduler = balancer.RoundRobin
 	web.Ports = []balancer.Port{{Name: "sctp", Port: vipPort, Protocol: balancer.SCTP, TargetPort: targetPort, NodePort: nodePort}}
 	if lab.HasSCTP() {
-		r.associates(web)
+		checkAssociations(r, web)
 		return
 	}
 	for _, s := range r.w.servers {
-		r.answerSCTP(s)
+		answerSCTP(r, s)
 	}
 	r.apply(web)
 	r.eachOf(balancer.SCTP, func(r *rig, key balancer.Key) {
-		r.atBoth(key, func(from *lab.NS, key balancer.Key) {
+		forVIPAndNodePort(r, key, func(from *lab.NS, key balancer.Key) {
 			met := map[string]bool{}
 			for i := range 2 * len(r.w.servers) {
-				name, err := r.openSCTP(from, key, uint16(40000+100*len(met)+i)+r.s.ports.next()%1000)
+				name, err := openSCTP(r, from, key, uint16(40000+100*len(met)+i)+r.s.ports.next()%1000)
 				if err != nil {
 					r.Fatalf("%s opens an association to %s: %v", from.Name, key, err)
 				}
@@ -70,11 +70,11 @@ func testSCTP(r *rig) {
 			}
 		})
 	})
-	r.asWanted("with SCTP")
+	checkKernelState(r, "with SCTP")
 }
 
-// associates has clients open real associations.
-func (r *rig) associates(web *balancer.Service) {
+// checkAssociations has clients open real associations.
+func checkAssociations(r *rig, web *balancer.Service) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
 			s.ns.Echo("sctp", s.name, netip.AddrPortFrom(a, targetPort))
@@ -83,20 +83,20 @@ func (r *rig) associates(web *balancer.Service) {
 	web.DrainTimeout = drainTime()
 	r.apply(web)
 	r.eachOf(balancer.SCTP, func(r *rig, key balancer.Key) {
-		r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.meets(from, key, "s1", "s2", "s3") })
+		forVIPAndNodePort(r, key, func(from *lab.NS, key balancer.Key) { checkMeets(r, from, key, "s1", "s2", "s3") })
 	})
-	r.asWanted("with SCTP")
+	checkKernelState(r, "with SCTP")
 	keys := keysOf(r.w.vip, balancer.SCTP)
 	var leaving, staying []net.Conn
 	for _, k := range keys {
-		leaving, staying = append(leaving, r.openTo("s1", k)), append(staying, r.openTo("s2", k))
+		leaving, staying = append(leaving, openTo(r, "s1", k)), append(staying, openTo(r, "s2", k))
 	}
 	removed := time.Now()
 	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
 	for _, k := range keys {
-		r.meets(r.w.client, k, "s2", "s3")
+		checkMeets(r, r.w.client, k, "s2", "s3")
 	}
-	r.endInTime("a removed endpoint", keys, leaving, removed)
+	checkEndInTime(r, "a removed endpoint", keys, leaving, removed)
 	for i, k := range keys {
 		if err := alive(staying[i], atOnce); err != nil {
 			r.Errorf("%s: the association of another endpoint: %v, want it undisturbed", k, err)
@@ -105,9 +105,9 @@ func (r *rig) associates(web *balancer.Service) {
 }
 
 // answerSCTP makes a server answer INIT by INIT ACK, with its name as the cookie, and COOKIE ECHO by COOKIE ACK.
-func (r *rig) answerSCTP(s *server) {
+func answerSCTP(r *rig, s *server) {
 	for _, a := range s.addr {
-		c := r.rawSCTP(s.ns, a)
+		c := rawSCTP(r, s.ns, a)
 		var running sync.WaitGroup
 		running.Go(func() {
 			buf := make([]byte, 2048)
@@ -129,7 +129,7 @@ func (r *rig) answerSCTP(s *server) {
 	}
 }
 
-func (r *rig) rawSCTP(n *lab.NS, at netip.Addr) net.PacketConn {
+func rawSCTP(r *rig, n *lab.NS, at netip.Addr) net.PacketConn {
 	r.Helper()
 	network := "ip4:132"
 	if at.Is6() {
@@ -143,15 +143,15 @@ func (r *rig) rawSCTP(n *lab.NS, at netip.Addr) net.PacketConn {
 }
 
 // openSCTP sends INIT from a port, and returns who answered.
-func (r *rig) openSCTP(from *lab.NS, key balancer.Key, port uint16) (string, error) {
+func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
-	return r.askSCTP(from, key, sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
+	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
 }
 
 // askSCTP sends a packet and returns the cookie of its answer, the name of a server.
-func (r *rig) askSCTP(from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
+func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
 	r.Helper()
-	c := r.rawSCTP(from, parseAddrs("0.0.0.0", "::").of(key.Addr))
+	c := rawSCTP(r, from, parseAddrs("0.0.0.0", "::").of(key.Addr))
 	defer func() { _ = c.Close() }()
 	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return "", err

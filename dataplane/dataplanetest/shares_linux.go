@@ -50,7 +50,7 @@ func testShares(r *rig) {
 			}
 			hands := func(r *rig, key balancer.Key) {
 				key.Addr = vipN(70 + i).of(key.Addr)
-				r.hands(sh, key)
+				checkShare(r, sh, key)
 			}
 			r.eachOf(balancer.TCP, hands)
 			if !sh.held { // what a UDP connection is differs from mode to mode
@@ -60,7 +60,7 @@ func testShares(r *rig) {
 	}
 }
 
-func (r *rig) hands(sh share, key balancer.Key) {
+func checkShare(r *rig, sh share, key balancer.Key) {
 	got, weights, n, cycle := map[string]int{}, map[string]int{}, sh.n, 0
 	for i, w := range sh.weights {
 		weights[r.w.servers[i].name] = w
@@ -140,9 +140,9 @@ func testStickySchedulers(r *rig) {
 		r.apply(web)
 		first := map[balancer.Key][]string{}
 		for _, key := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
-			first[key] = r.askAll(key)
+			first[key] = askFromAll(r, key)
 			for range 3 {
-				if again := r.askAll(key); !slices.Equal(again, first[key]) {
+				if again := askFromAll(r, key); !slices.Equal(again, first[key]) {
 					r.Errorf("%s, %s: clients' servers = %v, want %v as before", scheduler, key, again, first[key])
 				}
 			}
@@ -160,15 +160,15 @@ func testStickySchedulers(r *rig) {
 					s.Endpoints[i].Draining = slices.Contains(leaving.addr[:], s.Endpoints[i].Address)
 				}
 			}))
-			if now := r.askAll(key); slices.Contains(now, leaving.name) {
+			if now := askFromAll(r, key); slices.Contains(now, leaving.name) {
 				r.Errorf("%s, %s: while %s drains, clients' servers = %v, want others", scheduler, key, leaving.name, now)
 			}
 		}
 	}
 }
 
-// askAll asks from each of the client's addresses, and returns the servers that answered.
-func (r *rig) askAll(key balancer.Key) []string {
+// askFromAll asks from each of the client's addresses, and returns the servers that answered.
+func askFromAll(r *rig, key balancer.Key) []string {
 	r.Helper()
 	var names []string
 	for _, c := range r.w.clients {

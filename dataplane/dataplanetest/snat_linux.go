@@ -18,8 +18,8 @@ func testSNAT(t *testing.T, s *Subject) {
 	} {
 		s.sub(t, lay.name, func(t *testing.T) {
 			r := newRig(t, s, lay, host)
-			r.apply(r.inTurn(lay.snat))
-			r.reachesEveryWay(lay)
+			r.apply(roundRobinService(r, lay.snat))
+			checkEveryClientKind(r, lay)
 		})
 	}
 }

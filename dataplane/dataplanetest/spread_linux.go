@@ -36,7 +36,7 @@ type spreadCase struct {
 	families  int // IPv4 alone, or IPv6 too
 }
 
-func (r *rig) spreadCases() []spreadCase {
+func spreadCases(r *rig) []spreadCase {
 	var all []spreadCase
 	add := func(n int, scheduler balancer.Scheduler, mixed bool) {
 		families := 1
@@ -96,36 +96,36 @@ func (c spreadCase) service() *balancer.Service {
 // testSpread has services with few and with many endpoints hand out thousands of connections by weight. They are
 // datagrams, each from another port, to one server that has the addresses of all endpoints.
 func testSpread(r *rig) {
-	sinks := r.sinks()
-	for _, c := range r.spreadCases() {
+	sinks := startSinks(r)
+	for _, c := range spreadCases(r) {
 		r.step(c.String(), func(r *rig) {
 			r.apply(c.service()) // without those before: flows of userspace cost it a socket each
 			for family := range c.families {
-				r.spreads(c, c.vip[family], sinks[family])
+				checkSpread(r, c, c.vip[family], sinks[family])
 			}
 		})
 	}
 }
 
-// sinks make the first server have the addresses of all of manyAddrs, and count what arrives there, IPv4 and IPv6.
-func (r *rig) sinks() [2]*sink {
+// startSinks make the first server have the addresses of all of manyAddrs, and count what arrives there, IPv4 and IPv6.
+func startSinks(r *rig) [2]*sink {
 	r.Helper()
 	s1 := r.w.servers[0]
 	for i, to := range []string{"10.200.0.0/16", "fd0a::/64"} {
 		r.w.host.Route(to, s1.addr[i].String())
-		r.local(s1.ns, to)
+		makeLocal(r, s1.ns, to)
 	}
-	return [2]*sink{r.sink(s1, "udp4"), r.sink(s1, "udp6")}
+	return [2]*sink{startSink(r, s1, "udp4"), startSink(r, s1, "udp6")}
 }
 
-// local has a namespace take every address of a network for its own, until the test ends.
-func (r *rig) local(n *lab.NS, network string) {
+// makeLocal has a namespace take every address of a network for its own, until the test ends.
+func makeLocal(r *rig, n *lab.NS, network string) {
 	r.Helper()
 	n.Exec("ip", "route", "add", "local", network, "dev", "lo")
 	r.Cleanup(func() { n.Exec("ip", "route", "del", "local", network, "dev", "lo") })
 }
 
-func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
+func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	weights, sum := map[netip.Addr]int{}, 0
 	for i := range c.n {
 		weights[manyAddrs(i).of(vip)] = c.weight(i)
@@ -135,7 +135,7 @@ func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
 	if c.scheduler == balancer.RoundRobin || r.s.ExactWeights {
 		n, slack = max(1, min(n, wait.Load(2000))/sum)*sum, exact // whole cycles
 	}
-	if err := fair(r.spray(vip, s, n), weights, slack); err != nil {
+	if err := fair(spray(r, vip, s, n), weights, slack); err != nil {
 		r.Errorf("%s: %v", vip, err)
 	}
 	// Nothing asks for these flows any more, and the next ones need the room. Without conntrack there are none.
@@ -155,12 +155,12 @@ func chiLimit(freedom int) float64 {
 
 // spray sends n datagrams to a VIP, each from another address and port of the client's, and returns how many arrived at
 // each address: all of them.
-func (r *rig) spray(vip netip.Addr, s *sink, n int) map[netip.Addr]int {
+func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	r.Helper()
 	run := s.begin()
 	var sources []net.PacketConn
 	for _, c := range r.w.clients {
-		sources = append(sources, r.rawUDP(c.of(vip)))
+		sources = append(sources, rawUDP(r, c.of(vip)))
 	}
 	to := &net.IPAddr{IP: vip.AsSlice()}
 	packet := make([]byte, 16) // source port, destination port, length, checksum, payload
@@ -173,14 +173,14 @@ func (r *rig) spray(vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 		if _, err := sources[i%len(sources)].WriteTo(packet, to); err != nil {
 			r.Fatalf("sending to %s: %v", vip, err)
 		}
-		r.paced(s, i)
+		limitInFlight(r, s, i)
 	}
-	return countOf(r.arrived(s, n))
+	return countOf(awaitArrival(r, s, n))
 }
 
-// paced has no more datagrams on their way than a socket of usual size holds, some 250, before the i-th is followed by
+// limitInFlight has no more datagrams on their way than a socket of usual size holds, some 250, before the i-th is followed by
 // others.
-func (r *rig) paced(s *sink, i int) {
+func limitInFlight(r *rig, s *sink, i int) {
 	r.Helper()
 	const inFlight = 64
 	if i%(inFlight/2) == 0 {
@@ -188,8 +188,8 @@ func (r *rig) paced(s *sink, i int) {
 	}
 }
 
-// arrived returns, once all of n datagrams are there, where each went.
-func (r *rig) arrived(s *sink, n int) []netip.Addr {
+// awaitArrival returns, once all of n datagrams are there, where each went.
+func awaitArrival(r *rig, s *sink, n int) []netip.Addr {
 	r.Helper()
 	r.Eventually("the arrival of all datagrams", func() error { return s.atLeast(n) })
 	s.mu.Lock()
@@ -210,7 +210,7 @@ func countOf(all []netip.Addr) map[netip.Addr]int {
 }
 
 // rawUDP is a socket of the client's that sends UDP datagrams from any port.
-func (r *rig) rawUDP(from netip.Addr) net.PacketConn {
+func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 	r.Helper()
 	network := "ip4:udp"
 	if from.Is6() {
@@ -242,15 +242,15 @@ func control(r *rig, c syscall.Conn, f func(fd int) error) {
 	}
 }
 
-// sink notes at which of its addresses each datagram arrives.
+// startSink notes at which of its addresses each datagram arrives.
 type sink struct {
 	mu  sync.Mutex
 	run uint32
 	met map[uint32]netip.Addr // by the datagram's number
 }
 
-// sink listens on all addresses of the server's namespace.
-func (r *rig) sink(s *server, network string) *sink {
+// startSink listens on all addresses of the server's namespace.
+func startSink(r *rig, s *server, network string) *sink {
 	r.Helper()
 	pc, err := s.ns.ListenPacket(network, fmt.Sprintf(":%d", spreadPort))
 	if err != nil {

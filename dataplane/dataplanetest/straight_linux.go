@@ -78,34 +78,34 @@ func testStraight(t *testing.T, s *Subject) {
 		s.sub(t, string(forward), func(t *testing.T) {
 			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
 			r := newRig(t, s, lay, host)
-			r.dropByPolicy("INPUT", "FORWARD", "OUTPUT")
+			dropByPolicy(r, "INPUT", "FORWARD", "OUTPUT")
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 			web.Scheduler, web.Forward = balancer.RoundRobin, forward
 			for i := range web.Ports {
 				web.Ports[i].TargetPort = vipPort
 			}
 			r.apply(web)
-			r.each(func(r *rig, key balancer.Key) { r.answersStraight(key) })
-			r.step("changes", func(r *rig) { r.changesStraight(web) })
+			r.each(func(r *rig, key balancer.Key) { checkStraightAnswers(r, key) })
+			r.step("changes", func(r *rig) { checkStraightChanges(r, web) })
 		})
 	}
 }
 
-// answersStraight checks who answers, and that what servers send does not come by the host, while what they are sent
+// checkStraightAnswers checks who answers, and that what servers send does not come by the host, while what they are sent
 // does.
-func (r *rig) answersStraight(key balancer.Key) {
-	r.meets(r.w.client, key, "s1", "s2", "s3")
+func checkStraightAnswers(r *rig, key balancer.Key) {
+	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 	a := r.mustAsk(r.w.client, key)
-	if a.Local != key.AddrPort() || !r.isOf(r.w.client, a.Client.Addr()) {
+	if a.Local != key.AddrPort() || !hasAddress(r, r.w.client, a.Client.Addr()) {
 		r.Errorf("%s: %s is asked at %s by %s, want at the VIP by the client", key, a.Server, a.Local, a.Client)
 	}
 	if key.Proto != balancer.TCP {
 		return
 	}
 	const size = 1 << 20
-	before := r.counted("lan")
-	r.echoStream(r.w.client, key, zeros{}, size)
-	after := r.counted("lan")
+	before := linkCounters(r, "lan")
+	checkStream(r, r.w.client, key, zeros{}, size)
+	after := linkCounters(r, "lan")
 	if in, out := after.RxBytes-before.RxBytes, after.TxBytes-before.TxBytes; in > size/10 || out < size {
 		r.Errorf("%s: of a stream of %d bytes there and back, %d bytes came to the host from servers and %d went, want none but the client's", key, size, in, out)
 	}
@@ -116,8 +116,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// counted are the counters of a device of the host.
-func (r *rig) counted(dev string) netlink.LinkStatistics {
+// linkCounters are the counters of a device of the host.
+func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	r.Helper()
 	link, err := netlink.LinkByName(dev)
 	if err != nil {
@@ -126,19 +126,19 @@ func (r *rig) counted(dev string) netlink.LinkStatistics {
 	return *link.Attrs().Statistics
 }
 
-// changesStraight changes a service under connections. They live on, also with an endpoint that drains, is removed, or excludes their
+// checkStraightChanges changes a service under connections. They live on, also with an endpoint that drains, is removed, or excludes their
 // client.
-func (r *rig) changesStraight(web *balancer.Service) {
+func checkStraightChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
-	pulses := r.pulses(r.w.vip)
+	pulses := startPulses(r, r.w.vip)
 	r.apply(edited(web, func(s *balancer.Service) {
 		for i := range s.Endpoints {
 			s.Endpoints[i].Weight = 2
 		}
 	}))
-	c := r.openTo("s1", key)
-	r.undisturbed(pulses, "a change of weights")
-	r.untracked()
+	c := openTo(r, "s1", key)
+	checkUndisturbed(r, pulses, "a change of weights")
+	checkUntracked(r)
 	lives := func(when string) {
 		r.Helper()
 		if err := alive(c, atOnce); err != nil {
@@ -147,7 +147,7 @@ func (r *rig) changesStraight(web *balancer.Service) {
 	}
 	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
 	lives("after its removal")
-	r.meets(r.w.client, key, "s2", "s3")
+	checkMeets(r, r.w.client, key, "s2", "s3")
 	r.apply(edited(web, func(s *balancer.Service) { s.SourceRanges = prefixes("198.51.100.0/24", "2001:db8::/32") }))
 	r.ignored(r.w.client, netip.Addr{}, key)
 	lives("that excludes its client")
@@ -169,11 +169,11 @@ func (r *rig) changesStraight(web *balancer.Service) {
 		r.refused(r.w.client, k)
 	}
 	r.apply(web)
-	r.meets(r.w.client, key, "s1", "s2", "s3")
+	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 }
 
-// untracked checks that conntrack has no connection to the VIP.
-func (r *rig) untracked() {
+// checkUntracked checks that conntrack has no connection to the VIP.
+func checkUntracked(r *rig) {
 	r.Helper()
 	conn, err := conntrack.Open()
 	if err != nil {

@@ -30,7 +30,7 @@ func testTargets(r *rig) {
 	r.apply(web)
 	third := map[balancer.Protocol]string{balancer.TCP: "s3-9091", balancer.UDP: "s3-9092"}
 	r.each(func(r *rig, key balancer.Key) {
-		r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.meets(from, key, "s1", "s2-9090", third[key.Proto]) })
+		forVIPAndNodePort(r, key, func(from *lab.NS, key balancer.Key) { checkMeets(r, from, key, "s1", "s2-9090", third[key.Proto]) })
 	})
 }
 
@@ -48,13 +48,13 @@ func testHostEndpoint(r *rig) {
 	}
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {
-		r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.meets(from, key, "host", "s1") })
-		r.meets(r.w.servers[1].ns, key, "host", "s1")
+		forVIPAndNodePort(r, key, func(from *lab.NS, key balancer.Key) { checkMeets(r, from, key, "host", "s1") })
+		checkMeets(r, r.w.servers[1].ns, key, "host", "s1")
 	})
 }
 
-// meets checks that two cycles of round robin are answered by each of the named, twice.
-func (r *rig) meets(from *lab.NS, key balancer.Key, names ...string) {
+// checkMeets checks that two cycles of round robin are answered by each of the named, twice.
+func checkMeets(r *rig, from *lab.NS, key balancer.Key, names ...string) {
 	r.Helper()
 	got := r.tally(from, key, 2*len(names))
 	for _, name := range names {

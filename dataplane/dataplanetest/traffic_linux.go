@@ -22,12 +22,12 @@ func testStreams(r *rig) {
 	r.each(func(r *rig, key balancer.Key) {
 		if key.Proto == balancer.UDP {
 			for _, size := range []int{0, 1, 1400, 1500, 9000, 60000} {
-				r.echoDatagram(key, random, size)
+				checkDatagram(r, key, random, size)
 			}
 			return
 		}
 		for _, size := range []int{0, 1, 100_000, 4 << 20} {
-			r.echoStream(r.w.client, key, random, size)
+			checkStream(r, r.w.client, key, random, size)
 		}
 	})
 }
@@ -42,8 +42,8 @@ func testStrays(r *rig) {
 				sender, end := from, c
 				var err error
 				if by == "server" {
-					sender = r.serverOf(a).ns
-					end, err = r.echoOf(a).Conn(a.Client)
+					sender = serverOf(r, a).ns
+					end, err = echoOf(r, a).Conn(a.Client)
 				}
 				if err == nil {
 					err = sender.SendStray(end)
@@ -59,7 +59,7 @@ func testStrays(r *rig) {
 	})
 }
 
-func (r *rig) echoDatagram(key balancer.Key, random io.Reader, size int) {
+func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
 	sent, got := make([]byte, size), make([]byte, 64<<10)
@@ -76,8 +76,8 @@ func (r *rig) echoDatagram(key balancer.Key, random io.Reader, size int) {
 	}
 }
 
-// echoStream sends size bytes, ends its half of the connection, and reads all of them back, to the other half's end.
-func (r *rig) echoStream(from *lab.NS, key balancer.Key, random io.Reader, size int) {
+// checkStream sends size bytes, ends its half of the connection, and reads all of them back, to the other half's end.
+func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(from, netip.Addr{}, key)
 	sent := make([]byte, size)
@@ -107,7 +107,7 @@ func testConnections(r *rig) {
 		key.Addr = vip.of(key.Addr)
 		before := counted(r.dp, key.Proto)
 		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
-		r.lists(key, c.LocalAddr().String(), a)
+		checkListed(r, key, c.LocalAddr().String(), a)
 		r.tally(r.w.client, key, 4)
 		r.Eventually("counting 5 connections", func() error { return counts5(r.dp, key.Proto, before) })
 		r.apply()
@@ -124,7 +124,7 @@ func (r *rig) Eventually(what string, check func() error) {
 	lab.Eventually(r, atOnce, what, check)
 }
 
-// counted sums the connections of the service web's port for proto.
+// linkCounters sums the connections of the service web's port for proto.
 func counted(c dataplane.Dataplane, proto balancer.Protocol) (n uint64) {
 	for _, f := range c.Counters() {
 		if f.Service == "web" && f.Port == string(proto) {
@@ -141,8 +141,8 @@ func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) erro
 	return nil
 }
 
-// lists checks that the connection of client that is answered by a server is listed.
-func (r *rig) lists(key balancer.Key, client string, a lab.Answer) {
+// checkListed checks that the connection of client that is answered by a server is listed.
+func checkListed(r *rig, key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {
 		all, err := dataplane.Connections(r.Context(), r.dp, dataplane.ConnectionQuery{})

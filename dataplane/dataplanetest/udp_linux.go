@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// movesFrom asks on a UDP flow until another server than name answers, and checks that name does not.
-func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer) {
+// awaitMove asks on a UDP flow until another server than name answers, and checks that name does not.
+func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
 		a, err = lab.AskWithin(c, patience(2*unanswered))
@@ -26,15 +26,15 @@ func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer
 	return a
 }
 
-// caller is a UDP client that asks on and on from one port, whatever it hears.
+// startCaller is a UDP client that asks on and on from one port, whatever it hears.
 type caller struct {
 	key   balancer.Key
 	mu    sync.Mutex
 	heard []string // who answered, question by question; "" means none
 }
 
-// caller begins to ask a frontend that may not be there yet.
-func (r *rig) caller(key balancer.Key) *caller {
+// startCaller begins to ask a frontend that may not be there yet.
+func startCaller(r *rig, key balancer.Key) *caller {
 	r.Helper()
 	conn, err := r.open(r.w.client, netip.Addr{}, key, atOnce)
 	if err != nil {
@@ -42,7 +42,7 @@ func (r *rig) caller(key balancer.Key) *caller {
 	}
 	r.Cleanup(func() { _ = conn.Close() })
 	c := &caller{key: key}
-	r.often(5*time.Millisecond, func() {
+	repeatedly(r, 5*time.Millisecond, func() {
 		a, _ := lab.AskWithin(conn, patience(unanswered)) // no server without an answer
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -58,8 +58,8 @@ func (c *caller) since(n int) []string {
 	return slices.Clone(c.heard[n:])
 }
 
-// hears checks that within a second the caller hears only what it should.
-func (r *rig) hears(all []*caller, when, want string) {
+// checkHears checks that within a second the caller hears only what it should.
+func checkHears(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
 	before := make([]int, len(all))
@@ -83,8 +83,8 @@ func (r *rig) hears(all []*caller, when, want string) {
 func testUDPFollows(r *rig) {
 	var all []*caller
 	for i := range r.w.vip {
-		all = append(all, r.caller(keyOf(r.w.vip[i], vipPort, balancer.UDP)), r.caller(keyOf(vipN(11)[i], vipPort, balancer.UDP)),
-			r.caller(keyOf(r.w.node[i], nodePort, balancer.UDP)))
+		all = append(all, startCaller(r, keyOf(r.w.vip[i], vipPort, balancer.UDP)), startCaller(r, keyOf(vipN(11)[i], vipPort, balancer.UDP)),
+			startCaller(r, keyOf(r.w.node[i], nodePort, balancer.UDP)))
 	}
 	web := newService("web", r.w.vip)
 	web.VIPs = append(vipN(11).slice(), web.VIPs...)
@@ -111,6 +111,6 @@ func testUDPFollows(r *rig) {
 		{"when it is back", on(s[0]), "s1"},
 	} {
 		r.apply(step.want...)
-		r.hears(all, step.when, step.hear)
+		checkHears(r, all, step.when, step.hear)
 	}
 }

@@ -19,7 +19,7 @@ func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
 	r.apply(web)
-	r.suspects()
+	watchUnanswered(r)
 	silent := r.w.servers[0]
 	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
 		tool := map[bool]string{true: "iptables", false: "ip6tables"}[key.Addr.Is4()]
@@ -31,13 +31,13 @@ func testUnanswered(r *rig) {
 			for range len(r.w.servers) {
 				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some have no answer
 			}
-			if n := r.countOf(at); n.Failures == 0 {
+			if n := countAt(r, at); n.Failures == 0 {
 				return errors.New("none is counted")
 			}
 			return nil
 		})
 		for _, s := range r.w.servers[1:] {
-			n := r.countOf(netip.AddrPortFrom(s.addr.of(key.Addr), targetPort))
+			n := countAt(r, netip.AddrPortFrom(s.addr.of(key.Addr), targetPort))
 			if n.Failures != 0 || n.Connections == 0 {
 				r.Errorf("%s, which answers, has %d failures of %d connections, want none of some", s.name, n.Failures, n.Connections)
 			}
@@ -45,8 +45,8 @@ func testUnanswered(r *rig) {
 	})
 }
 
-// suspects lets the dataplane look for connections without an answer until the end of the test.
-func (r *rig) suspects() {
+// watchUnanswered lets the dataplane look for connections without an answer until the end of the test.
+func watchUnanswered(r *rig) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.dp.Suspect(ctx, false, func(dataplane.Suspicion) {}) }()
@@ -58,8 +58,8 @@ func (r *rig) suspects() {
 	})
 }
 
-// countOf is what was counted at a backend, at all frontends.
-func (r *rig) countOf(at netip.AddrPort) (n dataplane.BackendCount) {
+// countAt is what was counted at a backend, at all frontends.
+func countAt(r *rig, at netip.AddrPort) (n dataplane.BackendCount) {
 	for _, f := range r.dp.Counters() {
 		for _, b := range f.Backends {
 			if b.Backend == at {

@@ -19,7 +19,7 @@ func testUndisturbed(r *rig) {
 		neighbour.Ports[i].Port = 82
 	}
 	r.apply(web, neighbour)
-	pulses := r.pulses(r.w.vip)
+	pulses := startPulses(r, r.w.vip)
 	h := newHistory(5, r.w.servers, 100, 8, web)
 	for i := 1; i <= changes; i++ {
 		h.next()
@@ -33,8 +33,8 @@ func testUndisturbed(r *rig) {
 			}
 		}
 	}
-	r.undisturbed(pulses, fmt.Sprintf("%d changes", changes))
-	r.servesWanted(1)
+	checkUndisturbed(r, pulses, fmt.Sprintf("%d changes", changes))
+	checkAllServe(r, 1)
 	r.apply(h.wanted()...)
 	for _, k := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
 		r.refused(r.w.client, keyOf(k.Addr, 82, k.Proto))

@@ -133,31 +133,31 @@ func testForeignServers(t *testing.T, s *Subject) {
 	}
 	r := newStill(t, s, w)
 	r.drive()
-	theirs := r.pulse(keyOf(netip.MustParseAddr("10.97.0.1"), vipPort, balancer.TCP))
+	theirs := startPulse(r, keyOf(netip.MustParseAddr("10.97.0.1"), vipPort, balancer.TCP))
 	r.apply(other)
-	r.besideContested(web, other, before)
+	checkContested(r, web, other, before)
 	h := newHistory(11, w.servers, 100, 6, other)
 	changes := max(20, wait.Load(100))
-	r.lives(h, changes)
+	applyHistory(r, h, changes)
 	sameServers(t, "after changes", before)
-	r.undisturbed([]*pulse{theirs}, "changes beside it")
+	checkUndisturbed(r, []*pulse{theirs}, "changes beside it")
 	r.stop()
-	r.succeed(true)
+	replaceDataplane(r, true)
 	sameServers(t, "after closing and keeping", before)
 	if s.Cleanup != nil {
 		s.Cleanup(t)
 		sameServers(t, "after a cleanup", before)
 		onlyServers(t, "after a cleanup", before)
 	}
-	r.succeed(false)
+	replaceDataplane(r, false)
 	sameServers(t, "after closing", before)
 	onlyServers(t, "after closing", before)
 	r.steer(driverProbe) // for the end of the test
 }
 
-// besideContested has a service wanted of which others have a part already, where the dataplane needs virtual servers
+// checkContested has a service wanted of which others have a part already, where the dataplane needs virtual servers
 // itself: it serves the rest, and says in words why not this; when they are gone, it serves all.
-func (r *rig) besideContested(web, other *balancer.Service, before map[string]string) {
+func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {
 		r.apply(web, other)
 		sameServers(r, "after the start", before)
@@ -198,12 +198,12 @@ func (r *rig) besideContested(web, other *balancer.Service, before map[string]st
 		r.Errorf("after others have left: %v", err)
 	}
 	for _, k := range contested {
-		r.meetsAll(k)
+		checkMeetsAll(r, k)
 	}
 }
 
-// meetsAll checks that clients meet every server.
-func (r *rig) meetsAll(key balancer.Key) {
+// checkMeetsAll checks that clients meet every server.
+func checkMeetsAll(r *rig, key balancer.Key) {
 	r.Helper()
 	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {
 		r.Errorf("%s: answers %v, want from all servers", key, got)

@@ -21,18 +21,18 @@ const waitingClients = 200
 // the dataplane starts, and beside another service. Conntrack knows the connections by then. No client may be refused.
 func testWaiting(t *testing.T, s *Subject) {
 	r := newStill(t, s, swallowing(t, lab.New(t)))
-	r.tracks()
+	trackConnections(r)
 	r.prepare(wait.Scaled(driverProbe))
 	r.endDriven()
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	clients := r.connects(r.w.vip)
+	clients := startConnects(r, r.w.vip)
 	r.set(web)
 	r.start()
-	r.connected(clients, "at the start")
+	checkConnected(r, clients, "at the start")
 	r.apply(web)
-	clients = r.connects(vipN(30))
+	clients = startConnects(r, vipN(30))
 	r.set(web, newService("new", vipN(30), endpoints(r.w.servers...)...))
-	r.connected(clients, "with a new service")
+	checkConnected(r, clients, "with a new service")
 }
 
 // swallowing is the layout routed with a route of the host for all VIPs to a neighbor that drops what it gets.
@@ -48,8 +48,8 @@ func swallowing(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// tracks makes the host track connections, as a firewall does.
-func (r *rig) tracks() {
+// trackConnections makes the host track connections, as a firewall does.
+func trackConnections(r *rig) {
 	r.Helper()
 	for _, tool := range []string{"iptables", "ip6tables"} {
 		known := []string{"FORWARD", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT"}
@@ -65,9 +65,9 @@ type connecting struct {
 	to   netip.AddrPort
 }
 
-// connects opens connections to a VIP in both families, from the client and from the host, over a second: so is the time
+// startConnects opens connections to a VIP in both families, from the client and from the host, over a second: so is the time
 // at which their next packets follow.
-func (r *rig) connects(vip addrs) (all []connecting) {
+func startConnects(r *rig, vip addrs) (all []connecting) {
 	r.Helper()
 	for i := range wait.Load(waitingClients) {
 		from := []*lab.NS{r.w.client, r.w.host}[i/2%2]
@@ -103,8 +103,8 @@ func startConnect(to netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// connected waits for the outcome of connections, and checks that none was refused.
-func (r *rig) connected(all []connecting, when string) {
+// checkConnected waits for the outcome of connections, and checks that none was refused.
+func checkConnected(r *rig, all []connecting, when string) {
 	r.Helper()
 	outcome := map[int]error{}
 	lab.Eventually(r, atOnce, "connecting "+when, func() error {

@@ -11,7 +11,7 @@ import (
 )
 
 // The ports of every service here, unless a case says otherwise: they differ, so that a dataplane that mixes them up
-// reaches nothing.
+// checkAnsweredBy nothing.
 const (
 	vipPort    = 80
 	targetPort = 8080
