@@ -27,13 +27,13 @@ func TestWiped(t *testing.T) {
 	f := keep(t, options, dir)
 	before := f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
 	held := func(s store.Snapshot) bool {
-		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored without some services: what was read up to revision ")
+		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored from a backup, and lacks services: ")
 	}
 	expect := func(s store.Snapshot) {
 		t.Helper()
 		told := s.Problems
 		s.Problems = nil
-		if err := agree(s, before); err != nil || !strings.Contains(told[0].Text, ", 2 services; ") {
+		if err := agree(s, before); err != nil || !strings.Contains(told[0].Text, ": the 2 services of revision ") {
 			t.Errorf("held is something else: %v, %v", err, told)
 		}
 	}
@@ -85,5 +85,32 @@ func TestWipedAndHalfWritten(t *testing.T) {
 	s := f.wait("etcd", connected)
 	if !s.Services.Has("api") || !s.Services.Has("web") || len(s.Problems) != 1 {
 		t.Errorf("%d services are left: %v", s.Services.Len(), s.Problems)
+	}
+}
+
+// TestRestoredWhileAway restores etcd from a backup while no source runs, and writes more than was lost. The services that the backup
+// lacks stay in use.
+func TestRestoredWhileAway(t *testing.T) {
+	t.Parallel()
+	c, _, p := single(t, etcdkit.Options{})
+	m := c.Members[0]
+	m.Stop()
+	backup := m.Backup()
+	m.Start()
+	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
+	options, dir := watch.Options{Config: p.config}, t.TempDir()
+	f := keep(t, options, dir)
+	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Has("api") })
+	f.stop()
+	m.Stop()
+	m.Restore(backup)
+	m.Start()
+	for range 20 {
+		p.put("/elsewhere", "x")
+	}
+	f = keep(t, options, dir)
+	s := f.wait("etcd", func(s store.Snapshot) bool { return s.Connected })
+	if !s.Services.Has("api") || len(s.Problems) != 1 {
+		t.Errorf("services = %d, want api among them; problems = %v, want one", s.Services.Len(), s.Problems)
 	}
 }

@@ -32,12 +32,8 @@ type Link struct {
 
 	// full: everything must be read (again). another: because etcd has another history than what was seen.
 	full, another bool
-	// Cluster and revision say which history was seen up to where. marker is a key in it, with the revision of its
-	// last change; "" where there is none.
-	cluster  uint64
-	revision int64
-	marker   string
-	marked   int64
+	// History is what was seen of etcd. It may be set before Run.
+	History History
 	// scopes are what is read and followed.
 	scopes []followed
 	// Steady: the present attempt has come to following. reread is when everything is to be read again.
@@ -179,7 +175,7 @@ func (l *Link) tell(ctx context.Context, m Message) bool {
 
 // attempt gets up to date and follows, until that ends; the error says why.
 func (l *Link) attempt(ctx context.Context) error {
-	if l.cluster != 0 {
+	if l.History.Revision != 0 {
 		if err := l.verify(ctx); err != nil {
 			return err
 		}
@@ -204,32 +200,21 @@ func (l *Link) get(ctx context.Context, limit time.Duration, request *etcdserver
 	return answer, err
 }
 
-// verify asks whether etcd still has the history that was seen: the key that changed last must have been what it was, at
-// the revision up to which all is known. If not, everything is to be read.
+// verify asks whether etcd still has the history that was seen. If not, everything is to be read.
 func (l *Link) verify(ctx context.Context) error {
-	key := l.marker
-	if key == "" {
-		key = l.scopes[0].Key
-	}
-	at := max(l.revision, l.known())
-	another := false
-	answer, err := l.get(ctx, l.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
+	h := l.History
+	h.Revision = max(h.Revision, l.known())
+	compacted, err := h.Verify(ctx, l.scopes[0].Key, func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		return l.get(ctx, l.timing.Call, request)
+	})
 	switch {
-	case Is(err, rpctypes.ErrFutureRev):
-		another = true
-	case Is(err, rpctypes.ErrCompacted):
-		l.full = true
-		return nil // nothing is wrong; it was long ago
+	case errors.Is(err, ErrAnother):
+		l.full, l.another = true, true
+		l.log.Warn("reading everything again", "err", err, "rev", h.Revision)
 	case err != nil:
 		return l.config.Denied(Plain(err), "read", l.scopes[0].Key)
-	case answer.Header.ClusterId != l.cluster:
-		another = true
-	case l.marker != "":
-		another = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
-	}
-	if another {
-		l.full, l.another = true, true
-		l.log.Warn("etcd has another history than before: reading everything again", "rev", at)
+	case compacted:
+		l.full = true
 	}
 	return nil
 }
@@ -259,13 +244,13 @@ func (l *Link) readAll(ctx context.Context) error {
 		} else if err != nil {
 			return l.config.Denied(err, "read", s.Key)
 		}
-		s.next, s.count = r.revision+1, r.total-before
+		s.next, s.count = r.seen.Revision+1, r.total-before
 	}
-	l.full, l.revision, l.cluster = false, r.revision, r.cluster
-	l.marker, l.marked = r.marker, r.marked
+	l.another = l.another || !l.History.continues(r.seen.Cluster, r.seen.Revision) // etcd was exchanged since it was asked
+	l.full, l.History = false, r.seen
 	l.reread = began.Add(l.timing.Reread*4/5 + rand.N(l.timing.Reread*2/5+1))
-	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.Now().Sub(began))
-	if !l.tell(ctx, Message{End: true, Revision: r.revision, Denied: denied, Cluster: r.cluster, Another: l.another}) {
+	l.log.Debug("read all of etcd", "rev", r.seen.Revision, "keys", r.total, "took", l.timing.Now().Sub(began))
+	if !l.tell(ctx, Message{End: true, Revision: r.seen.Revision, Denied: denied, Cluster: r.seen.Cluster, Another: l.another}) {
 		return ctx.Err()
 	}
 	l.another = false
@@ -275,12 +260,9 @@ func (l *Link) readAll(ctx context.Context) error {
 // reading is one reading of everything.
 type reading struct {
 	*Link
-	limit    int64
-	revision int64 // 0 means the first page decides
-	cluster  uint64
-	total    int64
-	marker   string
-	marked   int64
+	limit int64
+	total int64
+	seen  History // revision 0 means the first page decides
 }
 
 // Scope reads one scope.
@@ -290,10 +272,10 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 		answer, err := r.get(ctx, r.timing.Page, request)
 		return answer, Plain(err)
 	}
-	return ReadScope(ctx, ask, s, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
-		if r.cluster == 0 {
-			r.cluster = answer.Header.ClusterId
-			if !r.tell(ctx, Message{Begin: true, Revision: r.revision}) {
+	return ReadScope(ctx, ask, s, &r.limit, &r.seen.Revision, func(answer *etcdserverpb.RangeResponse) error {
+		if r.seen.Cluster == 0 {
+			r.seen.Cluster = answer.Header.ClusterId
+			if !r.tell(ctx, Message{Begin: true, Revision: r.seen.Revision}) {
 				return ctx.Err()
 			}
 		}
@@ -303,8 +285,10 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 			}
 		}
 		first = false
-		if !s.Optional() {
-			r.mark(answer.Kvs)
+		if !s.Optional() { // what may be read for sure
+			for _, kv := range answer.Kvs {
+				r.seen.Note(kv)
+			}
 		}
 		if len(answer.Kvs) > 0 && !r.tell(ctx, Message{Page: answer.Kvs}) {
 			return ctx.Err()
@@ -315,15 +299,6 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 
 func (l *Link) tooMany(n int64) error {
 	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.Prefix, l.timing.MostKeys)
-}
-
-// mark keeps the key that changed last, among those that may be read for sure.
-func (r *reading) mark(kvs []*mvccpb.KeyValue) {
-	for _, kv := range kvs {
-		if kv.ModRevision > r.marked {
-			r.marker, r.marked = string(kv.Key), kv.ModRevision
-		}
-	}
 }
 
 // LeaseAnswer is what is known of a lease.

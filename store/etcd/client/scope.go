@@ -54,12 +54,12 @@ func (s Scope) Holds(key string) bool {
 	return key >= s.Key && key < s.End
 }
 
-// asker is how keys are asked for.
-type asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
+// Asker is how keys are asked for.
+type Asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
 
 // ReadScope reads a scope, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
 func ReadScope(
-	ctx context.Context, ask asker, s Scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
+	ctx context.Context, ask Asker, s Scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
 ) error {
 	request := etcdserverpb.RangeRequest{Key: []byte(s.Key), RangeEnd: []byte(s.End)}
 	for {

@@ -152,8 +152,8 @@ func (s *stream) prove(ctx context.Context) error {
 		return Plain(err)
 	case err != nil:
 		return nil
-	case answer.Header.ClusterId != s.cluster || answer.Header.Revision < s.wanted.Load():
-		return fmt.Errorf("etcd has another history than before, at revision %d", answer.Header.Revision)
+	case answer.Header.ClusterId != s.History.Cluster || answer.Header.Revision < s.wanted.Load():
+		return ErrAnother
 	}
 	s.wanted.Store(answer.Header.Revision)
 	switch {
@@ -209,10 +209,10 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 		}
 	case len(answer.Events) > 0:
 		return s.takeEvents(ctx, answer)
-	case answer.Header.Revision < s.revision:
+	case answer.Header.Revision < s.History.Revision:
 		// Progress of a member that is behind, or of one that has lost what there was.
 		if err := s.verify(ctx); err != nil || s.full {
-			return errors.Join(err, fmt.Errorf("etcd went back from revision %d to %d", s.revision, answer.Header.Revision))
+			return cmp.Or(err, fmt.Errorf("etcd went back from revision %d to %d", s.History.Revision, answer.Header.Revision))
 		}
 	default:
 		if id := answer.WatchId; s.steady && !s.proxied.Load() && id > 0 && id <= int64(len(s.scopes)) {
@@ -227,7 +227,7 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	if answer.CompactRevision > 0 {
 		s.full = true
-		return fmt.Errorf("what changed since revision %d is compacted", s.revision)
+		return fmt.Errorf("what changed since revision %d is compacted", s.History.Revision)
 	}
 	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
 	err := s.config.Denied(Plain(errors.New(reason)), "read", s.keys.Prefix)
@@ -255,25 +255,20 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 		case f == nil:
 		case e.Type == mvccpb.DELETE:
 			f.count--
-			if string(e.Kv.Key) == s.marker {
-				s.marker = ""
-			}
-		default:
-			if e.Kv.CreateRevision == e.Kv.ModRevision {
-				f.count++
-			}
-			if !f.Optional() {
-				s.marker, s.marked = string(e.Kv.Key), e.Kv.ModRevision
-			}
+		case e.Kv.CreateRevision == e.Kv.ModRevision:
+			f.count++
 		}
 	}
 	if f != nil {
+		if !f.Optional() {
+			s.History.Follow(last, answer.Events)
+		}
 		f.next = last
 		if !answer.Fragment {
 			f.next = last + 1
 		}
 	}
-	s.revision = max(s.revision, last)
+	s.History.Follow(last, nil)
 	if !s.tell(ctx, Message{Events: answer.Events, Revision: last}) {
 		return ctx.Err()
 	}

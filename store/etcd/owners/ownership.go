@@ -48,12 +48,12 @@ type Ownership struct {
 	client *client.Client
 	// watched are the members for what is followed: a write that moves to another one ends no watch.
 	watched *client.Members
-	// ready: the history that is followed is the one that was, and may be written to.
+	// ready reports whether the history that is followed is the one that was, so it may be written to.
 	ready atomic.Bool
 	wake  wake.Signal
 
-	// Run's: proxied says that what etcd tells comes through a proxy, and does not suffice.
-	told    history
+	// The rest belongs to Run. proxied reports whether etcd is reached through a proxy, which can't be followed.
+	history client.History
 	proxied bool
 }
 
@@ -66,11 +66,11 @@ func NewOwnership(c client.Config, node string) (*Ownership, error) {
 	return &Ownership{keys: etcd.Keys, node: node, client: etcd, watched: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
 }
 
-// MemberChanged has what Member returns written again.
+// MemberChanged makes Run write the member again.
 func (o *Ownership) MemberChanged() { o.wake.Send() }
 
-// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn. It returns ErrAnother as soon as
-// etcd has another history: who follows that begins as after a start.
+// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn. It returns
+// client.ErrAnother as soon as etcd has another history: then the host must begin as after a start.
 func (o *Ownership) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began := time.Now()
@@ -78,7 +78,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(err, ErrAnother) {
+		if errors.Is(err, client.ErrAnother) {
 			return err
 		}
 		o.Report(o.denied(err))
@@ -115,15 +115,15 @@ func (o *Ownership) attempt(run context.Context) error {
 			_ = lease.Revoke(bounded)
 		}
 	}()
-	revision, err := o.load(ctx, m.Client)
-	if err != nil {
-		return err
-	}
 	go func() { // the client would go on with what listens there next, which may be another etcd
 		if m.Conn().WaitForStateChange(ctx, connectivity.Ready) {
 			cancel(errors.New("the connection was lost"))
 		}
 	}()
+	revision, err := o.load(ctx, m)
+	if err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
 	if !o.proxied {
 		o.Report(nil)
 	}
@@ -171,7 +171,8 @@ func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 }
 
 // load reads everything, as all members agree on it, and makes the key of heartbeats where there is none.
-func (o *Ownership) load(ctx context.Context, conn *clientv3.Client) (int64, error) {
+func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
+	conn := m.Client
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
 	secret := o.keys.Secrets()
@@ -192,8 +193,12 @@ func (o *Ownership) load(ctx context.Context, conn *clientv3.Client) (int64, err
 		return 0, err
 	}
 	records, config := both.Responses[0].GetResponseRange().Kvs, both.Responses[1].GetResponseRange().Kvs
-	if err := o.told.load(both.Header, records); err != nil {
+	if err := o.verify(ctx, m); err != nil {
 		return 0, err
+	}
+	o.history = client.History{Cluster: both.Header.ClusterId, Revision: both.Header.Revision}
+	for _, kv := range records {
+		o.history.Note(kv)
 	}
 	o.ready.Store(true)
 	var changes []failover.Change
@@ -205,6 +210,14 @@ func (o *Ownership) load(ctx context.Context, conn *clientv3.Client) (int64, err
 	o.configured(append(config, nil)[0])
 	o.Tell(changes, both.Header.Revision, true)
 	return both.Header.Revision, nil
+}
+
+// verify returns client.ErrAnother if etcd has another history than before.
+func (o *Ownership) verify(ctx context.Context, m *client.Member) error {
+	_, err := o.history.Verify(ctx, o.keys.NodeConfig(o.node), func(ctx context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		return etcdserverpb.NewKVClient(m.Conn()).Range(ctx, r)
+	})
+	return err
 }
 
 // configured tells whether the node is on standby.
@@ -286,7 +299,7 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 				o.proxied = false
 				o.Report(nil)
 			}
-			o.told.follow(answer)
+			o.history.Follow(answer.Header.Revision, answer.Events)
 			var changes []failover.Change
 			for _, e := range answer.Events {
 				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {

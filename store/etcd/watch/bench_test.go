@@ -21,8 +21,8 @@ func BenchmarkFirst(b *testing.B) {
 			w.take(client.Message{Page: page})
 		}
 		w.take(client.Message{End: true, Revision: 1})
-		if w.state.endpoints.Len() != 100_000 {
-			b.Fatal(w.state.endpoints.Len())
+		if w.state.Endpoints.Len() != 100_000 {
+			b.Fatal(w.state.Endpoints.Len())
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"vipd/balancer"
 	"vipd/store/etcd/client"
 )
@@ -42,12 +44,12 @@ type cachedKey struct {
 	Kept bool `json:"kept,omitempty"`
 }
 
-// load fills the state with what the file holds.
-func (w *watching) load() {
+// load reads the state from the file, and returns the history that it is of.
+func (w *watching) load() (h client.History) {
 	err := w.file.Load(func(text []byte) error {
 		head, keys, err := parseCache(text)
 		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.Prefix { // else it is of another fleet
-			w.restore(head, keys)
+			h = w.restore(head, keys)
 			w.loaded, w.kept = true, w.state
 		}
 		return err
@@ -55,14 +57,19 @@ func (w *watching) load() {
 	if err != nil {
 		w.options.Log.Error("the last good state of etcd can't be read", "err", err)
 	}
+	return h
 }
 
-func (w *watching) restore(head cacheHead, keys []cachedKey) {
-	now := w.timing.Now()
+func (w *watching) restore(head cacheHead, keys []cachedKey) client.History {
+	now, h := w.timing.Now(), client.History{Cluster: head.Cluster, Revision: head.Revision}
 	services := map[balancer.Name]bool{}
 	for _, k := range keys {
-		if !slices.ContainsFunc(w.scopes, func(s client.Scope) bool { return s.Holds(k.Key) }) {
+		i := slices.IndexFunc(w.scopes, func(s client.Scope) bool { return s.Holds(k.Key) })
+		if i < 0 {
 			continue // this node had another name
+		}
+		if !k.Kept && !w.scopes[i].Optional() {
+			h.NoteLast(&mvccpb.KeyValue{Key: []byte(k.Key), Value: []byte(k.Text), ModRevision: k.Modified})
 		}
 		r := w.reader.make(k.Key, value{[]byte(k.Text), k.Created, k.Modified, k.Lease}, nil)
 		if !r.good() {
@@ -75,10 +82,11 @@ func (w *watching) restore(head cacheHead, keys []cachedKey) {
 		}
 		services[r.Of] = true
 	}
-	w.state.revision, w.state.cluster = head.Revision, head.Cluster
+	w.state.Revision, w.state.cluster = head.Revision, head.Cluster
 	for name := range services {
 		w.state.settle(name, now)
 	}
+	return h
 }
 
 func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
@@ -106,7 +114,7 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 
 // save has the state kept, if that is not done.
 func (w *watching) save() {
-	if s := w.shown(); s.revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
+	if s := w.shown(); s.Revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
 		kept := *s
 		w.kept = kept
 		w.file.Keep(func(to *bufio.Writer) error { return encodeCache(to, kept) })
@@ -125,7 +133,7 @@ func encodeCache(buffer *bufio.Writer, s state) error {
 		_, err = buffer.Write(text)
 		return err
 	}
-	head := cacheHead{Version: cacheVersion, Prefix: s.keys.Prefix, Revision: s.revision, Cluster: s.cluster, Saved: time.Now().UTC(), Keys: s.records.Len()}
+	head := cacheHead{Version: cacheVersion, Prefix: s.keys.Prefix, Revision: s.Revision, Cluster: s.cluster, Saved: time.Now().UTC(), Keys: s.records.Len()}
 	if err := write(head); err != nil {
 		return err
 	}

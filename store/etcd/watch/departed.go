@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"vipd/balancer"
@@ -65,7 +66,7 @@ func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	folder := s.keys.EndpointsOf(name)
 	a, some := s.absences.Get(name)
 	if some {
-		service := s.services.At(name)
+		service := s.Services.At(name)
 		own, empty := service == nil || len(service.Endpoints) > 0, s.counts.At(rawKey(folder)) == 0
 		if own != a.own || empty != a.empty || !a.due.IsZero() && !now.Before(a.due) {
 			a = s.lookAtDeparted(name, absence{own: own, empty: empty}, now)
@@ -175,53 +176,58 @@ func (s *state) answer(news leaseNews) {
 	}
 }
 
-// question asks about the leases of endpoints that are kept, unless some are being asked for.
-func (w *watching) question(ctx context.Context) {
-	if !w.connected || w.asking {
+// leaseNews is the answer to a question about the lease of a key.
+type leaseNews struct {
+	key   rawKey
+	lease int64
+	client.LeaseAnswer
+}
+
+// leases asks etcd about the leases of endpoints that are kept.
+type leases struct {
+	link    *client.Link
+	asking  sync.WaitGroup
+	answers chan []leaseNews
+	// busy reports whether an answer is outstanding, and paused whether etcd could not answer: then the next tick asks again.
+	busy, paused bool
+}
+
+// ask asks about some endpoints of a state, unless others are being asked about.
+func (l *leases) ask(ctx context.Context, s *state) {
+	if l.busy || l.paused {
 		return
 	}
-	leases := w.state.ask()
+	leases := s.ask()
 	if leases == nil {
 		return
 	}
-	w.asking = true
-	w.running.Go(func() {
+	l.busy = true
+	l.asking.Go(func() {
 		ids := make([]int64, len(leases))
 		for i := range leases {
 			ids[i] = leases[i].lease
 		}
-		for i, answer := range w.link.AskLeases(ctx, ids) {
+		for i, answer := range l.link.AskLeases(ctx, ids) {
 			leases[i].LeaseAnswer = answer
 		}
-		w.answers <- leases // there is room: one is asked at a time
+		l.answers <- leases // it has room: only one question is asked at a time
 	})
 }
 
-// answered takes in what etcd says of leases.
+// answered processes the answers of etcd about leases.
 func (w *watching) answered(leases []leaseNews) {
+	w.leases.busy = false
 	services := map[balancer.Name]bool{}
 	for _, news := range leases {
-		if news.LeaseAnswer == client.LeaseUnknown {
-			w.unknown = append(w.unknown, news)
-			continue
+		w.state.answer(news)
+		if w.reading != nil {
+			w.reading.answer(news)
 		}
-		w.answer(news)
-		services[w.serviceOf(news.key)] = true
+		if news.LeaseAnswer == client.LeaseUnknown {
+			w.leases.paused = true
+		} else {
+			services[serviceOf(w.keys, news.key)] = true
+		}
 	}
 	w.settle(services)
-}
-
-// askAgain has the leases asked for once more that etcd could not say anything of.
-func (w *watching) askAgain() {
-	for _, news := range w.unknown {
-		w.answer(news)
-	}
-	w.unknown = nil
-}
-
-func (w *watching) answer(news leaseNews) {
-	w.state.answer(news)
-	if w.reading != nil {
-		w.reading.answer(news)
-	}
 }

@@ -7,7 +7,7 @@
 // The state belongs to one goroutine. A key that can't be decoded is a problem of its service, and its last good value
 // stays; an unknown field is a warning. What is read as a whole is published as it was at that moment; afterwards the
 // folders are followed side by side, and a transaction over several may be seen in parts for some milliseconds. Equal
-// values keep their pointers, and what is told close together is published together. The last good values are kept in a
+// values keep their pointers, and changes that arrive within milliseconds are published together. The last good values are kept in a
 // file, and served from there while etcd has not answered yet.
 //
 // # Endpoints that vanish together
@@ -20,10 +20,10 @@
 //
 // # An etcd that was wiped
 //
-// Where the history is another one, by the cluster's ID, a revision that went back or a key that is not what it was, and
-// lacks services, what was read before stays in use and in the file, with a problem. What the new history has is followed
-// meanwhile, and counts once it has services and none have come for half a minute. Services that are removed in the history
-// that is followed are gone at once.
+// [client.Link] notices that etcd has another history, also after a restart, because the file has the former history. If the new history
+// lacks services, the former state stays in use and in the file, with a problem. The new history is followed, and replaces the former
+// state once it has services and none was added for half a minute. A service that is removed in the history that is followed is removed
+// at once.
 //
 // What it does not do: it does not judge whether a service may have the addresses that it asks for.
 package watch

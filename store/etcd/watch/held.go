@@ -37,7 +37,7 @@ func (s *state) hold(r *record, held bool) {
 		s.held = s.held.Delete(h)
 	}
 	if _, service := s.serviceOf(holder); service != nil {
-		s.services = s.services.Set(holder, s.allocated(service))
+		s.Services = s.Services.Set(holder, s.allocated(service))
 	}
 }
 

@@ -16,74 +16,67 @@ func (w *watching) due() time.Time {
 			due = t
 		}
 	}
+	connected, first := w.contact.connected, w.publishedAt.IsZero()
 	switch {
-	case w.connected:
+	case connected:
 	case w.unread():
 		return due
-	case w.published.Connected || !w.everTold:
-		earlier(w.awaySince.Add(w.options.Patience))
+	case w.published.Connected || first:
+		earlier(w.contact.since.Add(w.options.Patience))
 	}
-	if !w.connected && !w.everTold {
+	if !connected && first {
 		return due
 	}
-	if !w.last.IsZero() {
-		earlier(w.last.Add(quiet))
-		earlier(w.first.Add(longest))
-	}
+	earlier(w.pending.end(quiet, longest))
 	earlier(w.shown().expiry)
-	if w.connected { // else nothing comes of it, and it would be due over and over
+	if connected { // else nothing comes of it, and it would be due over and over
 		earlier(w.refillEnd())
 	}
 	return due
 }
 
 // unread reports whether the very first state is just being read: there is nothing to say until it is there.
-func (w *watching) unread() bool { return w.state.revision == 0 && w.reading != nil }
+func (w *watching) unread() bool { return w.state.Revision == 0 && w.reading != nil }
 
 // changed notes that there may be something to publish.
-func (w *watching) changed() {
-	w.last = w.timing.Now()
-	if w.first.IsZero() {
-		w.first = w.last
-	}
-}
+func (w *watching) changed() { w.pending.add(w.timing.Now()) }
 
 // tell publishes what there is to publish.
 func (w *watching) tell() {
 	now := w.timing.Now()
-	if end := w.refillEnd(); w.connected && !end.IsZero() && !now.Before(end) {
+	connected, first := w.contact.connected, w.publishedAt.IsZero()
+	if end := w.refillEnd(); connected && !end.IsZero() && !now.Before(end) {
 		w.wiped = nil
 	}
 	w.state.expire(now)
 	shown := w.shown()
 	shown.expire(now)
-	next := shown.snapshot()
+	next := shown.Snapshot
 	next.Problems = shown.problems()
 	if w.wiped != nil {
 		next.Problems = append(next.Problems, w.wiped.problem(w.keys))
 	}
-	if w.connected {
-		next.Problems = append(next.Problems, w.members...)
+	if connected {
+		next.Problems = append(next.Problems, w.contact.members...)
 	}
-	next.Connected, next.Kept = w.connected, !w.connected && w.state.revision != 0
-	patient := !w.connected && (w.unread() || now.Sub(w.awaySince) < w.options.Patience)
+	next.Connected, next.Kept = connected, !connected && w.state.Revision != 0
+	patient := !connected && (w.unread() || now.Sub(w.contact.since) < w.options.Patience)
 	switch {
-	case patient && !w.everTold:
+	case patient && first:
 		return // the first is complete, or late
 	case patient:
 		next.Connected, next.Err = w.published.Connected, w.published.Err
-	case !w.connected:
+	case !connected:
 		next.Err = w.absence()
 	}
-	next.Began = w.first
-	w.first, w.last = time.Time{}, time.Time{}
+	next.Began, w.pending = w.pending.first, burst{}
 	w.configure()
 	next = next.Keeping(w.published)
-	if w.everTold && next.Same(w.published) {
+	if !first && next.Same(w.published) {
 		w.move(Position{w.published.Revision, next.Revision})
 		return
 	}
-	w.everTold, w.published, w.told = true, next, now
+	w.published, w.publishedAt = next, now
 	w.publish(next)
 	w.move(Position{next.Revision, next.Revision})
 }
@@ -109,15 +102,15 @@ func (w *watching) move(p Position) {
 // absence says that etcd is away, and what is served meanwhile.
 func (w *watching) absence() error {
 	where := "etcd at " + strings.Join(w.options.Endpoints, ", ")
-	err := w.err
+	err := w.contact.err
 	if err == nil {
 		err = errors.New("no answer yet")
 	}
 	switch {
-	case w.state.revision == 0:
+	case w.state.Revision == 0:
 		return fmt.Errorf("%s: %w; nothing was ever read from there", where, err)
 	case w.loaded && !w.published.Connected:
-		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().revision, w.file.Path())
+		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().Revision, w.file.Path())
 	}
-	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.shown().revision)
+	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.shown().Revision)
 }

@@ -20,7 +20,7 @@ func Read(ctx context.Context, c *client.Client, defaults map[string]any) (store
 	var denied []client.Scope
 	scopes := client.Scopes(c.Keys, "")
 	for _, scope := range scopes {
-		err := client.ReadScope(ctx, c.Get, scope, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
+		err := client.ReadScope(ctx, c.Get, scope, &limit, &s.Revision, func(answer *etcdserverpb.RangeResponse) error {
 			if s.records.Len() > schema.MaxKeys {
 				return fmt.Errorf("there are more than %d keys below %s: no more are possible", schema.MaxKeys, c.Keys.Prefix)
 			}
@@ -44,7 +44,7 @@ func Read(ctx context.Context, c *client.Client, defaults map[string]any) (store
 	for h := range s.held.Keys() {
 		s.settle(h.of, now)
 	}
-	out := s.snapshot()
+	out := s.Snapshot
 	out.Problems, out.Connected = s.problems(), true
 	return out, nil
 }

@@ -15,11 +15,11 @@ func TestRefillAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, revision: 7}, everTold: true}
+	w := &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, Snapshot: store.Snapshot{Revision: 7}}, publishedAt: s.timing.Now()}
 	now := s.timing.Now()
 	ended := now.Add(-time.Hour)
-	w.wiped = &wiped{state: state{keys: s.keys, revision: 5}, first: ended, last: ended}
-	w.awaySince = ended
+	w.wiped = &wiped{state: state{keys: s.keys}, refill: burst{ended, ended}}
+	w.contact.since = ended
 	w.tell()
 	if due := w.due(); !due.After(now) {
 		t.Errorf("with etcd away it is due again %s after it was looked at", due.Sub(now))
@@ -27,7 +27,7 @@ func TestRefillAway(t *testing.T) {
 	if w.wiped == nil {
 		t.Error("what was held is given up while etcd is away")
 	}
-	w.connected = true
+	w.contact.connected = true
 	if due := w.due(); due.After(now) {
 		t.Errorf("with etcd back it is due only in %s", due.Sub(now))
 	}

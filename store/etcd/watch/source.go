@@ -133,14 +133,14 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	l := client.NewLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	l.Inspects = true
 	w := &watching{
-		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan []leaseNews, 1),
-		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, awaySince: s.timing.Now(),
+		Source: s, scopes: scopes, publish: publish, leases: leases{link: l, answers: make(chan []leaseNews, 1)},
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, contact: contact{since: s.timing.Now()},
 	}
+	l.History = w.load()
 	var running sync.WaitGroup
 	defer running.Wait()
-	w.running = &running
 	running.Go(func() { l.Run(ctx) })
-	w.load()
+	defer w.leases.asking.Wait()
 	w.loop(ctx, messages)
 	w.save()
 	return nil
@@ -149,49 +149,47 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 // watching is one run of Watch. All of it belongs to the goroutine of Watch.
 type watching struct {
 	*Source
-	link    *client.Link
 	scopes  []client.Scope
 	reader  reader
 	publish func(store.Snapshot)
-	running *sync.WaitGroup
-	// answers are those about leases; asking: some are on their way. unknown are what etcd could not say, to be asked again.
-	answers chan []leaseNews
-	asking  bool
-	unknown []leaseNews
+	leases  leases
+	contact contact
 
-	// loaded: the state came from the file. kept is what was last given to the file, or came from it.
+	// loaded reports whether the state came from the file. kept is the state that was last given to the file, or came from it.
 	loaded bool
 	kept   state
 
 	state state
-	// wiped is what is published instead, where etcd was emptied by a wipe; nil means it was not.
+	// wiped is published instead of state if etcd was wiped; nil means it was not.
 	wiped *wiped
-	// reading is the state that a full reading makes, with the keys that it has met; nil means none is going on.
-	reading *state
-	met     map[rawKey]bool
+	// reading is a full reading; nil means none is in progress.
+	reading *reading
 
-	// connected: the state is followed. awaySince is since when it is not, err why; told is when that was published.
+	// pending are the changes that are not published yet.
+	pending burst
+	// published is the last snapshot, and publishedAt its time; zero means there is none.
+	published   store.Snapshot
+	publishedAt time.Time
+	configured  *schema.NodeConfig // the last configuration of this node that was passed on; nil means none
+}
+
+// contact is the state of the connection.
+type contact struct {
+	// connected reports whether the state is followed. since is when it was lost, and err the reason.
 	connected bool
-	awaySince time.Time
+	since     time.Time
 	err       error
-	told      time.Time
 	// members are the problems of members of etcd that have failed.
 	members []balancer.Problem
-
-	published   store.Snapshot
-	everTold    bool
-	configured  *schema.NodeConfig // what was told; nil means nothing yet
-	first, last time.Time          // of the changes that are still to be published; zero means none
 }
 
-// leaseNews is the answer to a question about the lease of a key.
-type leaseNews struct {
-	key   rawKey
-	lease int64
-	client.LeaseAnswer
+// reading is the state that a full reading makes, with the keys that it has read.
+type reading struct {
+	state
+	read map[rawKey]bool
 }
 
-// loop takes in what comes until ctx ends.
+// loop processes messages, answers and the passage of time until ctx ends.
 func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -207,17 +205,18 @@ func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
 			w.save()
 		case defaults := <-w.defaults:
 			w.redefault(defaults)
-		case news := <-w.answers:
-			w.asking = false
+		case news := <-w.leases.answers:
 			w.answered(news)
 		case <-ticker.C:
-			w.askAgain()
+			w.leases.paused = false
 			w.pass()
 			w.save()
 		case <-timer.C:
 			w.tell()
 		}
-		w.question(ctx)
+		if w.contact.connected {
+			w.leases.ask(ctx, &w.state)
+		}
 	}
 }
 
@@ -225,8 +224,7 @@ func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
 func (w *watching) take(m client.Message) {
 	switch {
 	case m.Begin:
-		next := w.state
-		w.reading, w.met = &next, map[rawKey]bool{}
+		w.reading = &reading{w.state, map[rawKey]bool{}}
 	case m.Page != nil:
 		w.takePage(m)
 	case m.End:
@@ -238,30 +236,31 @@ func (w *watching) take(m client.Message) {
 	case m.Away != nil:
 		w.takeAway(m.Away)
 	case m.Members != nil:
-		if !slices.Equal(w.members, m.Members) {
-			w.members = m.Members
+		if !slices.Equal(w.contact.members, m.Members) {
+			w.contact.members = m.Members
 			w.changed()
 		}
 	}
 }
 
 func (w *watching) takeSteady() {
-	if !w.connected {
-		w.options.Connection(w.state.revision, nil)
+	if !w.contact.connected {
+		w.options.Connection(w.state.Revision, nil)
 	}
-	w.connected, w.err = true, nil
+	w.contact.connected, w.contact.err = true, nil
 	w.changed()
 }
 
 func (w *watching) takeAway(err error) {
-	w.reading, w.met = nil, nil
-	if w.connected {
-		w.options.Connection(w.state.revision, err)
-		w.connected, w.awaySince = false, w.timing.Now()
+	w.reading = nil
+	c := &w.contact
+	if c.connected {
+		w.options.Connection(w.state.Revision, err)
+		c.connected, c.since = false, w.timing.Now()
 	}
-	if w.err == nil || w.timing.Now().Sub(w.told) > w.timing.ErrorPause {
-		w.err = err
-		if !w.published.Connected && w.everTold {
+	if c.err == nil || w.timing.Now().Sub(w.publishedAt) > w.timing.ErrorPause {
+		c.err = err
+		if !w.published.Connected && !w.publishedAt.IsZero() {
 			w.changed()
 		}
 	}
@@ -271,7 +270,7 @@ func (w *watching) takeAway(err error) {
 func (w *watching) takePage(m client.Message) {
 	now := w.timing.Now()
 	for _, r := range w.reader.records(m.Page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
-		w.met[rawKey(r.key)] = true
+		w.reading.read[rawKey(r.key)] = true
 		w.reading.put(r, now)
 	}
 }
@@ -282,41 +281,45 @@ func (w *watching) takeAll(m client.Message) {
 	services := map[balancer.Name]bool{}
 	for key, r := range w.state.records.All() {
 		denied := func(s client.Scope) bool { return s.Holds(string(key)) }
-		if !w.met[key] && !slices.ContainsFunc(m.Denied, denied) {
+		if !w.reading.read[key] && !slices.ContainsFunc(m.Denied, denied) {
 			w.reading.remove(key, now)
 			services[r.Of] = true
 		}
 	}
 	for folder := range w.reading.counts.Keys() {
-		services[w.serviceOf(folder)] = true
+		services[serviceOf(w.keys, folder)] = true
 	}
 	for key := range w.reading.departed.Keys() {
-		services[w.serviceOf(key)] = true
+		services[serviceOf(w.keys, key)] = true
 	}
 	for h := range w.reading.held.Keys() {
 		services[h.of] = true
 	}
 	w.reading.deny(w.scopes, m.Denied, w.options.Config)
 	before := w.state
-	w.state = *w.reading
-	w.reading, w.met = nil, nil
-	w.state.revision, w.state.cluster = m.Revision, m.Cluster
+	w.state, w.reading = w.reading.state, nil
+	w.state.Revision, w.state.cluster = m.Revision, m.Cluster
 	w.settle(services)
-	w.suspect(&before, m.Another)
+	if m.Another {
+		w.keepServices(&before)
+	}
+	if w.state.Services != before.Services {
+		w.refilled()
+	}
 	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
 	w.takeSteady()
 	w.tell()
 }
 
-// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of one.
-func (w *watching) serviceOf(key rawKey) balancer.Name {
-	s, _ := w.keys.Parse(string(key))
+// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of a service.
+func serviceOf(keys schema.Keys, key rawKey) balancer.Name {
+	s, _ := keys.Parse(string(key))
 	return s.Of
 }
 
 func (w *watching) takeEvents(m client.Message) {
 	now := w.timing.Now()
-	before := w.state.services
+	before := w.state.Services
 	services := map[balancer.Name]bool{}
 	for _, e := range m.Events {
 		key := rawKey(e.Kv.Key)
@@ -332,9 +335,9 @@ func (w *watching) takeEvents(m client.Message) {
 		w.state.put(r, now)
 		services[r.Of] = true
 	}
-	w.state.revision = max(w.state.revision, m.Revision)
+	w.state.Revision = max(w.state.Revision, m.Revision)
 	w.settle(services)
-	if w.state.services != before {
+	if w.state.Services != before {
 		w.refilled()
 	}
 }
@@ -378,7 +381,7 @@ func (w *watching) redefault(defaults map[string]any) {
 		redo(&w.wiped.state)
 	}
 	if w.reading != nil {
-		redo(w.reading)
+		redo(&w.reading.state)
 	}
 	w.changed()
 }

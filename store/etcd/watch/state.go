@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -29,30 +28,25 @@ type state struct {
 	// counts are the numbers of keys in each folder of a service.
 	counts snap.Map[rawKey, int]
 
-	services  snap.Map[balancer.Name, *balancer.Service]
-	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
-	overrides snap.Map[balancer.Target, *balancer.Override]
-	vips      snap.Map[netip.Addr, *balancer.VIP]
-	pools     snap.Map[balancer.Name, *balancer.Pool]
-	nodes     snap.Map[balancer.NodeName, *balancer.Node]
+	// Snapshot has what is in use of all that, up to Revision. It has no problems.
+	store.Snapshot
 	// held are the addresses that are allocated, by service.
 	held snap.Map[holding, bool]
 	// config is what this node is told; nil means nothing.
 	config *schema.NodeConfig
-	// revision is that of the last change, cluster whose history that is of; 0 means it is not known.
-	revision int64
-	cluster  uint64
+	// cluster is the ID of etcd's cluster; 0 means it is unknown.
+	cluster uint64
 	// expiry is when the first override lapses, or before; zero means none does.
 	expiry time.Time
 }
 
-// folder is the folder of its service that the record is in; "" for services.
-func (s *state) folder(r *record) string {
+// folder returns the folder of the record's service that it is in; "" if it is in none.
+func (r *record) folder(keys schema.Keys) rawKey {
 	switch r.Kind {
 	case schema.EndpointKind:
-		return s.keys.EndpointsOf(r.Of)
+		return rawKey(keys.EndpointsOf(r.Of))
 	case schema.OverrideKind:
-		return s.keys.OverridesOf(r.Of)
+		return rawKey(keys.OverridesOf(r.Of))
 	}
 	return ""
 }
@@ -65,7 +59,7 @@ func (s *state) put(r *record, now time.Time) {
 		return
 	}
 	s.records = s.records.Set(key, r)
-	if folder := rawKey(s.folder(r)); !had && folder != "" {
+	if folder := r.folder(s.keys); !had && folder != "" {
 		s.counts = s.counts.Set(folder, s.counts.At(folder)+1)
 	}
 	s.returned(key)
@@ -89,9 +83,9 @@ func (s *state) trouble(key rawKey, r *record) {
 func (s *state) use(r *record, now time.Time) {
 	switch is := r.says.(type) {
 	case *balancer.Service:
-		s.services = s.services.Set(r.Of, s.allocated(is))
+		s.Services = s.Services.Set(r.Of, s.allocated(is))
 	case *balancer.Endpoint:
-		s.endpoints = s.endpoints.Set(r.ID, is)
+		s.Endpoints = s.Endpoints.Set(r.ID, is)
 	case *balancer.Override:
 		s.useOverride(r.Target, is, now)
 	case balancer.Name:
@@ -99,22 +93,22 @@ func (s *state) use(r *record, now time.Time) {
 	case *schema.NodeConfig:
 		s.config = is
 	case *balancer.VIP:
-		s.vips = s.vips.Set(r.VIP, is)
+		s.VIPs = s.VIPs.Set(r.VIP, is)
 	case *balancer.Pool:
-		s.pools = s.pools.Set(r.OfPool, is)
+		s.Pools = s.Pools.Set(r.OfPool, is)
 	case *balancer.Node:
-		s.nodes = s.nodes.Set(balancer.NodeName(r.Node), is)
+		s.Nodes = s.Nodes.Set(balancer.NodeName(r.Node), is)
 	}
 }
 
 // useOverride publishes what of an override has not lapsed.
 func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
 	if o = o.Lasting(now); o == nil {
-		s.overrides = s.overrides.Delete(target)
+		s.Overrides = s.Overrides.Delete(target)
 		return
 	}
-	if s.overrides.At(target) != o {
-		s.overrides = s.overrides.Set(target, o)
+	if s.Overrides.At(target) != o {
+		s.Overrides = s.Overrides.Set(target, o)
 	}
 	if next := o.NextExpiry(); !next.IsZero() && (s.expiry.IsZero() || next.Before(s.expiry)) {
 		s.expiry = next
@@ -124,21 +118,21 @@ func (s *state) useOverride(target balancer.Target, o *balancer.Override, now ti
 func (s *state) disuse(r *record) {
 	switch r.Kind {
 	case schema.ServiceKind:
-		s.services = s.services.Delete(r.Of)
+		s.Services = s.Services.Delete(r.Of)
 	case schema.EndpointKind:
-		s.endpoints = s.endpoints.Delete(r.ID)
+		s.Endpoints = s.Endpoints.Delete(r.ID)
 	case schema.OverrideKind:
-		s.overrides = s.overrides.Delete(r.Target)
+		s.Overrides = s.Overrides.Delete(r.Target)
 	case schema.VIPKind:
 		s.hold(r, false)
 	case schema.NodeConfigKind:
 		s.config = nil
 	case schema.PolicyKind:
-		s.vips = s.vips.Delete(r.VIP)
+		s.VIPs = s.VIPs.Delete(r.VIP)
 	case schema.PoolKind:
-		s.pools = s.pools.Delete(r.OfPool)
+		s.Pools = s.Pools.Delete(r.OfPool)
 	case schema.HostKind:
-		s.nodes = s.nodes.Delete(balancer.NodeName(r.Node))
+		s.Nodes = s.Nodes.Delete(balancer.NodeName(r.Node))
 	}
 }
 
@@ -148,7 +142,7 @@ func (s *state) expire(now time.Time) {
 		return
 	}
 	s.expiry = time.Time{}
-	for target, override := range s.overrides.All() {
+	for target, override := range s.Overrides.All() {
 		if !override.NextExpiry().IsZero() {
 			s.useOverride(target, override, now)
 		}
@@ -163,7 +157,7 @@ func (s *state) remove(key rawKey, now time.Time) {
 	}
 	s.records = s.records.Delete(key)
 	s.troubled = s.troubled.Delete(key)
-	if folder := rawKey(s.folder(r)); folder != "" {
+	if folder := r.folder(s.keys); folder != "" {
 		if n := s.counts.At(folder) - 1; n > 0 {
 			s.counts = s.counts.Set(folder, n)
 		} else {
@@ -236,9 +230,4 @@ func (s *state) problems() []balancer.Problem {
 		out = append(out, r.problems...)
 	}
 	return out
-}
-
-// snapshot is what is published of the state.
-func (s *state) snapshot() store.Snapshot {
-	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, VIPs: s.vips, Pools: s.pools, Nodes: s.nodes, Revision: s.revision}
 }

@@ -32,14 +32,14 @@ func newBench() *bench {
 
 // set writes a key, under a lease unless that is 0.
 func (b *bench) set(key, text string, lease int64) {
-	b.revision++
+	b.Revision++
 	key = "/p/" + key
-	created := b.revision
+	created := b.Revision
 	if old := b.records.At(rawKey(key)); old != nil {
 		created = old.now.created
 	}
 	r := b.reader.record(&mvccpb.KeyValue{
-		Key: []byte(key), Value: []byte(text), CreateRevision: created, ModRevision: b.revision, Lease: lease,
+		Key: []byte(key), Value: []byte(text), CreateRevision: created, ModRevision: b.Revision, Lease: lease,
 	}, b.records.At(rawKey(key)))
 	b.put(r, b.now)
 	b.settle("web", b.now)
@@ -59,7 +59,7 @@ func (b *bench) after(d time.Duration) {
 // ids are the endpoints in use.
 func (b *bench) ids() string {
 	var ids []string
-	for id := range b.endpoints.Keys() {
+	for id := range b.Endpoints.Keys() {
 		ids = append(ids, id.ID)
 	}
 	return strings.Join(ids, "")
@@ -225,8 +225,8 @@ func TestDepartureWork(t *testing.T) {
 			for _, id := range ids {
 				b.unset(id)
 			}
-			if b.endpoints.Len() != n || len(b.problems()) != 1 {
-				t.Fatalf("%d of %d endpoints are in use, problems %v", b.endpoints.Len(), n, b.problems())
+			if b.Endpoints.Len() != n || len(b.problems()) != 1 {
+				t.Fatalf("%d of %d endpoints are in use, problems %v", b.Endpoints.Len(), n, b.problems())
 			}
 			for range n { // as many answers as there may be
 				for _, news := range b.ask() {
@@ -288,22 +288,22 @@ func TestLimit(t *testing.T) {
 	b.expect(t, "as many as may be", strings.Join(slices.Collect(names("z%05d", schema.MaxEndpoints)), ""), false)
 	b.set("endpoints/web/a1", endpoint(1), 0)
 	b.set("endpoints/web/a2", endpoint(1), 0)
-	if b.endpoints.Len() != schema.MaxEndpoints || b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
-		t.Errorf("%d endpoints are used, problems %v", b.endpoints.Len(), b.problems())
+	if b.Endpoints.Len() != schema.MaxEndpoints || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
+		t.Errorf("%d endpoints are used, problems %v", b.Endpoints.Len(), b.problems())
 	}
-	before := maps.Collect(b.endpoints.All())
+	before := maps.Collect(b.Endpoints.All())
 	b.unset("endpoints/web/a1")
 	b.set("endpoints/web/a1", endpoint(2), 0)
-	if !maps.Equal(before, maps.Collect(b.endpoints.All())) {
+	if !maps.Equal(before, maps.Collect(b.Endpoints.All())) {
 		t.Error("what may not be used changes what is")
 	}
 	b.unset("endpoints/web/z00000")
-	if !b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
+	if !b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
 		t.Error("the next oldest was not taken")
 	}
 	b.unset("endpoints/web/a1")
-	if len(b.problems()) != 0 || b.endpoints.Len() != schema.MaxEndpoints {
-		t.Errorf("%d endpoints, problems %v", b.endpoints.Len(), b.problems())
+	if len(b.problems()) != 0 || b.Endpoints.Len() != schema.MaxEndpoints {
+		t.Errorf("%d endpoints, problems %v", b.Endpoints.Len(), b.problems())
 	}
 }
 

@@ -9,17 +9,16 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// wiped is what was followed until etcd turned out to have another history, without some of the services: it was wiped, and may be
-// half written again, or was restored from something that lacks them. Users who remove all services do so in the history that is
-// followed, and nothing is held back then. What was there stays in use until the new history has services, and no more have come
-// for a while: then they are complete, and what they don't have is gone.
+// wiped is the state that was followed until etcd had another history without some of the services: it was wiped, and may be half
+// written again, or a backup lacked them. It stays in use until the new history has services, and no more have been added for a while:
+// then they are complete, and services that it lacks are removed.
 type wiped struct {
 	state state
-	// first and last are when services came; zero means none has.
-	first, last time.Time
+	// refill are the services that were added.
+	refill burst
 }
 
-// shown is the state that is published and kept.
+// shown returns the state that is published and kept.
 func (w *watching) shown() *state {
 	if w.wiped != nil {
 		return &w.wiped.state
@@ -27,67 +26,45 @@ func (w *watching) shown() *state {
 	return &w.state
 }
 
-// suspect looks whether what has been read instead of before is that of a wiped etcd. Another: the link knows that it is
-// another history. After a restart, that can be told only from the cluster and the revision.
-func (w *watching) suspect(before *state, another bool) {
-	if before.revision == 0 {
-		return
-	}
-	another = another || before.cluster != 0 && w.state.cluster != before.cluster || w.state.revision < before.revision
+// keepServices keeps the state before another history was read, unless that has all of its services.
+func (w *watching) keepServices(before *state) {
 	used := before
 	if w.wiped != nil {
 		used = &w.wiped.state
 	}
+	complete := true
+	for name := range used.Services.Keys() {
+		complete = complete && w.state.Services.Has(name)
+	}
 	switch {
-	case !another:
-	case w.state.hasServices(used):
+	case complete:
 		w.wiped = nil // it was restored
 	case w.wiped == nil:
 		w.wiped = &wiped{state: *before}
 	}
-	if w.state.services != before.services {
-		w.refilled()
-	}
 }
 
-// hasServices reports whether there are all services that other has.
-func (s *state) hasServices(other *state) bool {
-	for name := range other.services.Keys() {
-		if !s.services.Has(name) {
-			return false
-		}
-	}
-	return true
-}
-
-// refilled notes that services have come to an etcd that was wiped.
+// refilled notes that services were added to an etcd that was wiped.
 func (w *watching) refilled() {
-	if w.wiped == nil || w.state.services.Len() == 0 {
-		return
-	}
-	w.wiped.last = w.timing.Now()
-	if w.wiped.first.IsZero() {
-		w.wiped.first = w.wiped.last
+	if w.wiped != nil && w.state.Services.Len() > 0 {
+		w.wiped.refill.add(w.timing.Now())
 	}
 }
 
-// refillEnd is when the services of a wiped etcd are complete; zero means that is not to be seen yet.
+// refillEnd returns when the services of a wiped etcd are complete; zero means that is unknown.
 func (w *watching) refillEnd() time.Time {
-	if w.wiped == nil || w.wiped.first.IsZero() {
+	if w.wiped == nil {
 		return time.Time{}
 	}
-	end, latest := w.wiped.last.Add(w.timing.Refill), w.wiped.first.Add(w.timing.LongestRefill)
-	if latest.Before(end) {
-		return latest
-	}
-	return end
+	return w.wiped.refill.end(w.timing.Refill, w.timing.LongestRefill)
 }
 
-// problem says what is held, and the way out.
+// problem reports what stays in use, and the way out.
 func (h *wiped) problem(keys schema.Keys) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.Prefix + schema.ServiceFolder},
-		Text: fmt.Sprintf("etcd was wiped, or restored without some services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply); what etcd has counts once no more have come for %s; if none are meant, write any, and delete it when this problem has gone",
-			h.state.revision, h.state.services.Len(), client.RefillTime),
+		Text: fmt.Sprintf("%v, and lacks services: the %d services of revision %d stay in use. Write them again (vipctl apply): %s after the last one "+
+			"etcd's services count. If none are meant, write any service, and delete it when this problem has gone",
+			client.ErrAnother, h.state.Services.Len(), h.state.Revision, client.RefillTime),
 	}
 }

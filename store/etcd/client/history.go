@@ -1,0 +1,96 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// ErrAnother reports that etcd has another history than before. Nothing that was read before holds.
+var ErrAnother = errors.New("etcd was wiped, or restored from a backup")
+
+// History identifies the part of etcd's history that a client has seen. The zero value has seen nothing.
+type History struct {
+	// Cluster is the ID of the cluster; 0 means it is unknown. A restored cluster may have the ID of the former one.
+	Cluster uint64
+	// Revision is the last revision that was seen.
+	Revision int64
+	// marker is the last write that was seen: a restored etcd may have written more than it lost, but hardly the same at that revision.
+	marker *mvccpb.KeyValue
+	// changed reports whether the marker's key may have changed between its revision and Revision.
+	changed bool
+}
+
+// Note records a key that was read.
+func (h *History) Note(kv *mvccpb.KeyValue) {
+	if h.marker == nil || kv.ModRevision > h.marker.ModRevision {
+		h.marker, h.changed = kv, false
+	}
+}
+
+// NoteLast records a key that was read earlier, and may have changed since.
+func (h *History) NoteLast(kv *mvccpb.KeyValue) {
+	h.Note(kv)
+	h.changed = true
+}
+
+// Follow records changes up to a revision.
+func (h *History) Follow(revision int64, events []*mvccpb.Event) {
+	h.Revision = max(h.Revision, revision)
+	for _, e := range events {
+		switch {
+		case e.Type != mvccpb.DELETE:
+			h.Note(e.Kv)
+		case h.marker != nil && bytes.Equal(e.Kv.Key, h.marker.Key):
+			h.changed = true
+		}
+	}
+}
+
+// Verify asks whether etcd still has this history; if not, the error is [ErrAnother]. It reports whether the history that it needs
+// was compacted: then the marker's present value must do.
+func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted bool, err error) {
+	request := &etcdserverpb.RangeRequest{Key: []byte(key), Revision: h.Revision}
+	if h.marker != nil {
+		request.Key = h.marker.Key
+		if h.changed {
+			request.Revision = h.marker.ModRevision
+		}
+	}
+	answer, err := ask(ctx, request)
+	if compacted = Is(err, rpctypes.ErrCompacted); compacted {
+		request.Revision = 0
+		answer, err = ask(ctx, request)
+	}
+	switch {
+	case Is(err, rpctypes.ErrFutureRev):
+		return compacted, ErrAnother
+	case err != nil:
+		return compacted, err
+	case !h.continues(answer.Header.ClusterId, answer.Header.Revision), !h.holds(answer.Kvs, compacted):
+		return compacted, ErrAnother
+	}
+	return compacted, nil
+}
+
+// continues reports whether a cluster at a revision may have this history.
+func (h *History) continues(cluster uint64, revision int64) bool {
+	return (h.Cluster == 0 || cluster == h.Cluster) && revision >= h.Revision
+}
+
+// holds reports whether the marker agrees with the answer of etcd: at a revision of this history, or, if that was compacted, now.
+func (h *History) holds(kvs []*mvccpb.KeyValue, compacted bool) bool {
+	switch {
+	case h.marker == nil, compacted && len(kvs) == 0:
+		return true
+	case len(kvs) == 0:
+		return false
+	case kvs[0].ModRevision == h.marker.ModRevision:
+		return bytes.Equal(kvs[0].Value, h.marker.Value)
+	}
+	return compacted && kvs[0].ModRevision > h.marker.ModRevision
+}

@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/test/etcdkit"
+)
+
+// TestHistory reads what a History needs from an etcd that went on, or was compacted, restored or wiped since. Only the last two are
+// another history, although a restored etcd has the same cluster ID and may have written more than it lost.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	type step func(*testing.T, *etcdkit.Cluster, *clientv3.Client)
+	put := func(key, value string) step {
+		return func(t *testing.T, _ *etcdkit.Cluster, c *clientv3.Client) {
+			if _, err := c.Put(t.Context(), key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove := func(t *testing.T, _ *etcdkit.Cluster, c *clientv3.Client) {
+		if _, err := c.Delete(t.Context(), "marker"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := func(key string) step {
+		return func(t *testing.T, c *etcdkit.Cluster, client *clientv3.Client) {
+			for i := range 10 {
+				put(key, fmt.Sprint(i))(t, c, client)
+			}
+		}
+	}
+	compact := func(_ *testing.T, c *etcdkit.Cluster, _ *clientv3.Client) { c.Compact() }
+	for name, test := range map[string]struct {
+		seen     []step // after the marker was written
+		restored bool   // from a backup without the marker's last value
+		wiped    bool
+		then     []step
+		want     error
+		unsure   bool // compacted
+	}{
+		"went on":                      {then: []step{put("other", "x"), put("marker", "y")}},
+		"marker deleted":               {seen: []step{remove}, then: []step{put("other", "x")}},
+		"compacted":                    {then: []step{put("other", "x"), compact}, unsure: true},
+		"marker changed, compacted":    {then: []step{put("marker", "y"), compact}, unsure: true},
+		"marker deleted, compacted":    {seen: []step{remove}, then: []step{put("other", "x"), compact}, unsure: true},
+		"restored":                     {restored: true, want: ErrAnother},
+		"restored, written":            {restored: true, then: []step{many("other")}, want: ErrAnother},
+		"restored, marker written":     {restored: true, then: []step{many("marker")}, want: ErrAnother},
+		"restored, marker deleted":     {seen: []step{remove}, restored: true, then: []step{many("other")}, want: ErrAnother},
+		"restored, written, compacted": {restored: true, then: []step{many("other"), compact}, want: ErrAnother, unsure: true},
+		"wiped":                        {wiped: true, then: []step{many("marker"), many("marker")}, want: ErrAnother},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := etcdkit.Start(t, etcdkit.Options{})
+			m, client := cluster.Members[0], cluster.Client()
+			put("other", "")(t, cluster, client)
+			put("marker", "first")(t, cluster, client)
+			backup := ""
+			if test.restored {
+				m.Stop()
+				backup = m.Backup()
+				m.Start()
+			}
+			watch := client.Watch(t.Context(), "marker", clientv3.WithRev(3))
+			put("marker", "last")(t, cluster, client)
+			for _, s := range test.seen {
+				s(t, cluster, client)
+			}
+			var h History
+			for want := 2 + len(test.seen); want > 0; {
+				answer := <-watch
+				h.Cluster = answer.Header.ClusterId
+				h.Follow(answer.Header.Revision, answer.Events)
+				want -= len(answer.Events)
+			}
+			m.Stop()
+			if test.wiped {
+				m.Wipe()
+			} else if test.restored {
+				m.Restore(backup)
+			}
+			m.Start()
+			client = cluster.Client()
+			for _, s := range test.then {
+				s(t, cluster, client)
+			}
+			kv := etcdserverpb.NewKVClient(client.ActiveConnection())
+			ask := func(ctx context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+				return kv.Range(ctx, r)
+			}
+			if compacted, err := h.Verify(t.Context(), "x", ask); !errors.Is(err, test.want) || compacted != test.unsure {
+				t.Errorf("Verify = %t, %v, want %t, %v", compacted, err, test.unsure, test.want)
+			}
+		})
+	}
+}
