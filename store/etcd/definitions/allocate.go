@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -125,44 +126,49 @@ func (b *book) allOf(name balancer.Name) (out allocation) {
 	return out
 }
 
-// plan returns what is to become of the addresses of a service that is to be wanted (nil: to be gone), and that is at
-// a revision now.
-func (w *Writer) plan(ctx context.Context, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
-	w.bookMu.Lock()
-	defer w.bookMu.Unlock()
+// allocator allocates addresses of pools. Its methods may be called by several goroutines at once.
+type allocator struct {
+	mu   sync.Mutex // guards book
+	book *book      // nil means it has to be read
+}
+
+// plan returns the allocation of a service that is at a revision now, and that is to become wanted; nil means it is to be removed.
+func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for fresh := false; ; {
-		if w.book == nil || w.book.revision < revision {
-			b, err := w.readHeld(ctx)
+		if l.book == nil || l.book.revision < revision {
+			b, err := readHeld(ctx, c)
 			if err != nil {
 				return allocation{}, err
 			}
-			w.book, fresh = b, true
+			l.book, fresh = b, true
 		}
 		if wanted == nil || len(wanted.Pools) == 0 {
-			return w.book.allOf(name), nil
+			return l.book.allOf(name), nil
 		}
-		if w.book.pools == nil {
-			if err := w.readRest(ctx, w.book); err != nil {
+		if l.book.pools == nil {
+			if err := l.book.readRest(ctx, c); err != nil {
 				return allocation{}, err
 			}
 		}
-		out, err := w.book.choose(wanted, attempt)
+		out, err := l.book.choose(wanted, attempt)
 		switch {
 		case err == nil:
 			return out, nil
 		case fresh:
 			return out, fmt.Errorf("service %s: %w", name, err)
 		}
-		w.book = nil // it may be otherwise by now
+		l.book = nil // others may have changed it
 	}
 }
 
-// noted keeps the book right after a change that was made at a revision.
-func (w *Writer) noted(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
-	w.bookMu.Lock()
-	defer w.bookMu.Unlock()
-	if w.book != nil {
-		w.book.note(name, wanted, a, revision)
+// wrote updates the book after a change that was written at a revision.
+func (l *allocator) wrote(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.book != nil {
+		l.book.note(name, wanted, a, revision)
 	}
 }
 
@@ -185,11 +191,11 @@ func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, 
 	b.claim(name, vips)
 }
 
-// doubt rereads the book after a write that relied on it was refused.
-func (w *Writer) doubt() {
-	w.bookMu.Lock()
-	defer w.bookMu.Unlock()
-	w.book = nil
+// refused makes the next plan read the book, because a write that relied on it was refused.
+func (l *allocator) refused() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.book = nil
 }
 
 // ops are what a transaction does about the addresses of a service, and on which conditions.

@@ -71,8 +71,7 @@ func TestChoose(t *testing.T) {
 			continue
 		}
 		// Chosen again, nothing changes.
-		w := &Writer{book: b}
-		w.noted("web", s, got, 1000)
+		b.note("web", s, got, 1000)
 		if again, err := b.choose(s, r.IntN(3)); err != nil || again.changes() {
 			t.Fatalf("seed %d: chose %+v first and then %+v, %v", seed, got, again, err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
+	"vipd/store/etcd/client"
 	"vipd/store/etcd/schema"
 )
 
@@ -34,9 +35,9 @@ type held struct {
 }
 
 // readHeld reads who holds which address.
-func (w *Writer) readHeld(ctx context.Context) (*book, error) {
+func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 	b := &book{held: map[netip.Addr]held{}, of: map[balancer.Name][]netip.Addr{}}
-	err := w.client.ReadFolder(ctx, schema.VIPFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
+	err := c.ReadFolder(ctx, schema.VIPFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
 		s, err := schema.ParseVIP(address)
 		if err != nil {
 			return
@@ -51,10 +52,10 @@ func (w *Writer) readHeld(ctx context.Context) (*book, error) {
 }
 
 // readRest reads the pools, and what the texts of services claim.
-func (w *Writer) readRest(ctx context.Context, b *book) error {
+func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
-	err := w.client.ReadFolder(ctx, schema.PoolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
+	err := c.ReadFolder(ctx, schema.PoolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
 		if balancer.Name(name).Valid() { // others can't be asked for
 			pools[name] = decodePool(name, kv.Value, kv.ModRevision)
 		}
@@ -62,7 +63,7 @@ func (w *Writer) readRest(ctx context.Context, b *book) error {
 	if err != nil {
 		return err
 	}
-	err = w.client.ReadFolder(ctx, schema.ServiceFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
+	err = c.ReadFolder(ctx, schema.ServiceFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
 		texts[balancer.Name(name)] = claims(kv.Value)
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,8 +30,11 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: look at all services again and repeat your change", e.Name, e.Checked)
 }
 
-// ownClaims is a range of revisions in which only this writer brought about claims. Until is the revision of its last one.
-type ownClaims struct{ since, until int64 }
+// ownClaims is a range of revisions in which only this writer has added claims. Until is the revision of its last one.
+type ownClaims struct {
+	mu           sync.Mutex // guards the rest
+	since, until int64
+}
 
 // bringsClaims reports whether a change gives a service, which may be nil before and after, a claim that it did not have.
 func bringsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool {
@@ -59,15 +63,15 @@ func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *bal
 	return &joined
 }
 
-// claimOps returns the operation of a transaction that brings about claims, its condition, and the question that is asked if the
-// condition fails. If checked is 0, there is no condition.
-func (w *Writer) claimOps(name balancer.Name, checked int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
-	all := client.Folder(w.keys.Prefix + schema.ClaimFolder)
+// ops returns the operation of a transaction that adds claims, its condition, and the question that is asked if the condition fails.
+// If checked is 0, there is no condition.
+func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
+	all := client.Folder(keys.Prefix + schema.ClaimFolder)
 	then = []*etcdserverpb.RequestOp{client.Put(all.Key+"all", []byte(name), 0)}
 	if checked == 0 {
 		return nil, then, nil
 	}
-	last := w.lastClaim(checked)
+	last := o.last(checked)
 	ask := &etcdserverpb.RangeRequest{Key: []byte(all.Key), RangeEnd: []byte(all.End), KeysOnly: true, Limit: 1, MinModRevision: last + 1}
 	return []*etcdserverpb.Compare{notSince(all, last)}, then, []*etcdserverpb.RequestOp{client.Read(ask)}
 }
@@ -78,27 +82,26 @@ func notSince(s client.Scope, revision int64) *etcdserverpb.Compare {
 	return c.GetCompare()
 }
 
-// lastClaim returns the last revision from checked on before which only this writer brought about claims.
-func (w *Writer) lastClaim(checked int64) int64 {
-	w.claimsMu.Lock()
-	defer w.claimsMu.Unlock()
-	if w.claims.since <= checked {
-		return max(checked, w.claims.until)
+// last returns the last revision from checked on before which only this writer has added claims.
+func (o *ownClaims) last(checked int64) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since <= checked {
+		return max(checked, o.until)
 	}
 	return checked
 }
 
-// claimed notes that this writer brought about claims at a revision, and that no other has since checked. If checked is 0, others may
-// have.
-func (w *Writer) claimed(checked, revision int64) {
-	w.claimsMu.Lock()
-	defer w.claimsMu.Unlock()
+// add notes that this writer added claims at a revision, and that no other has since checked. If checked is 0, others may have.
+func (o *ownClaims) add(checked, revision int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	switch {
 	case checked == 0:
-		w.claims = ownClaims{revision, revision}
-	case w.claims.since > checked || w.claims.until <= checked:
-		w.claims = ownClaims{checked, revision}
+		o.since, o.until = revision, revision
+	case o.since > checked || o.until <= checked:
+		o.since, o.until = checked, revision
 	default:
-		w.claims.until = max(w.claims.until, revision)
+		o.until = max(o.until, revision)
 	}
 }

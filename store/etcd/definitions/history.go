@@ -98,24 +98,24 @@ const mostWritten = 1400 << 10
 // Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
 // which depends on what is stored (nil means nothing is).
 func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
-	text, _, err := w.text(c)
+	text, _, err := c.encode()
 	if err != nil {
 		return err
 	}
 	// Without a history, as much is added to it as can be.
-	if _, _, err = w.record(c, text, stored, nil); err == nil || stored == nil {
+	if _, _, err = record(w.keys, c, text, stored, nil); err == nil || stored == nil {
 		return err
 	}
 	past, err := w.History(ctx, c.Name)
 	if err == nil {
-		_, _, err = w.record(c, text, stored, past)
+		_, _, err = record(w.keys, c, text, stored, past)
 	}
 	return err
 }
 
 // record returns what a change that writes text adds to the history, and the condition that no other writer has added it. A text
 // that was written without a history is kept too, so that it is not lost. The error may be that all this is too much.
-func (w *Writer) record(c Change, text []byte, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
+func record(keys schema.Keys, c Change, text []byte, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n, size := 1, len(text)
 	if len(past) > 0 {
 		n = past[len(past)-1].N + 1
@@ -127,7 +127,7 @@ func (w *Writer) record(c Change, text []byte, before *Stored, past []Entry) (th
 			}
 		}
 		text, err := json.Marshal(e)
-		key := w.keys.History(c.Name, n)
+		key := keys.History(c.Name, n)
 		then, ifs, n = append(then, client.Put(key, text, 0)), append(ifs, client.Unchanged(key, 0)), n+1
 		size += len(text)
 		return err
@@ -145,8 +145,8 @@ func (w *Writer) record(c Change, text []byte, before *Stored, past []Entry) (th
 			"split the service, or publish its endpoints apart from it (vipctl register)", c.Name, size, mostWritten)
 	}
 	for i, e := range past {
-		if e.N <= n-1-historyLength && i < mostOps/2 {
-			then = append(then, client.Remove(w.keys.History(c.Name, e.N)))
+		if e.N <= n-1-historyLength && i < maxOps/2 {
+			then = append(then, client.Remove(keys.History(c.Name, e.N)))
 		}
 	}
 	return then, ifs, nil

@@ -256,9 +256,9 @@ func (p *Plan) judgeAllocations(ctx context.Context) error {
 	if !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.changes() && len(s.Service.Allocated) < len(s.Service.Pools) }) {
 		return nil
 	}
-	b, err := p.w.readHeld(ctx)
+	b, err := readHeld(ctx, p.w.client)
 	if err == nil {
-		err = p.w.readRest(ctx, b)
+		err = b.readRest(ctx, p.w.client)
 	}
 	if err != nil {
 		return fmt.Errorf("reading the pools: %w", err)

@@ -32,9 +32,9 @@ type Pool struct {
 
 // Pools returns all pools, by name.
 func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
-	b, err := w.readHeld(ctx)
+	b, err := readHeld(ctx, w.client)
 	if err == nil {
-		err = w.readRest(ctx, b)
+		err = b.readRest(ctx, w.client)
 	}
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 
 // Holds reports whether addresses of pools are a service's. It need not exist: its text may have been removed by hand.
 func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
-	b, err := w.readHeld(ctx)
+	b, err := readHeld(ctx, w.client)
 	return err == nil && len(b.of[name]) > 0, err
 }
 
@@ -90,7 +90,7 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 			return client.Result{}, fmt.Errorf("setting pool %s: %w", name, err)
 		}
 	}
-	for range mostTries {
+	for range maxTries {
 		result, ok, err := w.setPool(ctx, name, cidrs, text)
 		if err != nil || ok {
 			return result, err
@@ -101,9 +101,9 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 
 // setPool writes a pool, unless it was changed, or an address taken, since it was looked at.
 func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix, text []byte) (client.Result, bool, error) {
-	b, err := w.readHeld(ctx)
+	b, err := readHeld(ctx, w.client)
 	if err == nil {
-		err = w.readRest(ctx, b)
+		err = b.readRest(ctx, w.client)
 	}
 	if err != nil {
 		return client.Result{}, false, err

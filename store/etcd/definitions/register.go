@@ -38,7 +38,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	if err := schema.CheckID(id.ID); err != nil {
 		return nil, err
 	}
-	if err := w.checkEndpoint(id, endpoint); err != nil {
+	if err := checkEndpoint(w.keys, id, endpoint); err != nil {
 		return nil, err
 	}
 	lease, err := w.client.NewLease(w.keys.Endpoint(id), ttl)
@@ -49,13 +49,13 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 }
 
 // checkEndpoint refuses an endpoint that those who read its key would refuse.
-func (w *Writer) checkEndpoint(id balancer.EndpointID, endpoint balancer.Endpoint) error {
+func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.Endpoint) error {
 	endpoint.Draining = true // Drain says so later, which makes the text longer
 	text, err := schema.Encode(balancer.EncodeEndpoint(&endpoint))
 	if err != nil {
 		return err
 	}
-	key := w.keys.Endpoint(id)
+	key := keys.Endpoint(id)
 	if err := schema.CheckEntry(key, text); err != nil {
 		return err
 	}

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
 	"vipd/store/etcd/client"
@@ -24,11 +24,8 @@ type Writer struct {
 	client *client.Client
 	keys   schema.Keys
 
-	bookMu sync.Mutex // guards book
-	book   *book      // nil means it has to be read
-
-	claimsMu sync.Mutex // guards claims
-	claims   ownClaims
+	addresses allocator
+	claims    ownClaims
 }
 
 // NewWriter returns a writer.
@@ -107,21 +104,20 @@ func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, erro
 	return stored(answer.Kvs[0], name), nil
 }
 
-// mostTries is how often a change is tried again while others write: the same definition, or, far more often,
-// while they take the addresses that it was about to take.
-const mostTries = 10
+// maxTries is the maximum number of attempts to write while others write the same definition, or, far more often, allocate the same
+// addresses.
+const maxTries = 1000
 
 // Apply makes a change, in one transaction with its place in the history and the addresses of pools that the
 // service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
 // service that is removed takes its overrides along, and its endpoints that are under no lease: those that are too many for one
 // transaction go before it. The others are their registrars'. What is there already is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
-	text, wanted, err := w.text(c)
+	text, wanted, err := c.encode()
 	if err != nil {
 		return client.Result{}, err
 	}
-	last := int64(-1)
-	for tries, attempt := 0, 0; tries < mostTries && attempt < 100*mostTries; attempt++ {
+	for attempt := range maxTries {
 		before, err := w.Service(ctx, c.Name)
 		if err != nil {
 			return client.Result{}, err
@@ -134,7 +130,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 		if c.Base != Any && c.Base != revision {
 			return client.Result{}, conflict(c.Name, revision, past)
 		}
-		vips, err := w.plan(ctx, c.Name, wanted, revision, attempt)
+		vips, err := w.addresses.plan(ctx, w.client, c.Name, wanted, revision, attempt)
 		if err != nil {
 			return client.Result{}, err
 		}
@@ -144,16 +140,12 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 		}
 		at, ok, err := w.write(ctx, c, text, before, past, vips, bringsClaims(before, wanted, vips))
 		if ok {
-			w.noted(c.Name, wanted, vips, at)
+			w.addresses.wrote(c.Name, wanted, vips, at)
 		} else {
-			w.doubt()
+			w.addresses.refused()
 		}
 		if err != nil || ok {
 			return client.Result{Revision: at, Changed: ok}, err
-		}
-		if last != revision {
-			last = revision
-			tries++
 		}
 	}
 	return client.Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
@@ -170,8 +162,8 @@ func (s *Stored) revision() int64 {
 // longText is how long the text of a service may be that is written on many lines, in bytes.
 const longText = 64 << 10
 
-// text is what is written for a change, and what it comes to.
-func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
+// encode returns the text that is written for a change, and the service that it defines.
+func (c *Change) encode() ([]byte, *balancer.Service, error) {
 	if !c.Name.Valid() {
 		return nil, nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", c.Name)
 	}
@@ -224,8 +216,8 @@ func (w *Writer) write(
 	key := w.keys.Service(c.Name)
 	same := client.Unchanged(key, before.revision())
 	// More than a service may hold: they were written by hand.
-	for ; len(vips.free) > mostFreed; vips.free = vips.free[mostFreed:] {
-		ifs, then := allocation{free: vips.free[:mostFreed]}.ops(w.keys, c.Name)
+	for ; len(vips.free) > maxFreed; vips.free = vips.free[maxFreed:] {
+		ifs, then := allocation{free: vips.free[:maxFreed]}.ops(w.keys, c.Name)
 		if _, ok, err := w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, append(ifs, same), then); err != nil || !ok {
 			return 0, false, err
 		}
@@ -235,7 +227,7 @@ func (w *Writer) write(
 	if c.Fields == nil && before == nil {
 		return w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, ifs, then) // it was removed by hand, and has left them
 	}
-	entry, more, err := w.record(c, text, before, past)
+	entry, more, err := record(w.keys, c, text, before, past)
 	if err != nil {
 		return 0, false, err
 	}
@@ -243,18 +235,17 @@ func (w *Writer) write(
 	if c.Fields != nil {
 		return w.claim(ctx, c, claims, ifs, append(then, client.Put(key, text, 0)))
 	}
-	loose, err := w.loose(ctx, c.Name)
+	unleased, err := w.removeUnleased(ctx, c.Name)
 	if err != nil {
 		return 0, false, err
 	}
-	for n := fitting(loose); n < len(loose); n = fitting(loose) {
-		// The service goes last: where this does not come to its end, it can be removed again.
-		if _, ok, err := w.client.Commit(ctx, key, []*etcdserverpb.Compare{same}, nested(loose[:n])); err != nil || !ok {
+	for ; len(unleased) > maxOps; unleased = unleased[maxOps:] {
+		// The service is removed last: if this fails half-way, it can be removed again.
+		if _, ok, err := w.client.Commit(ctx, key, []*etcdserverpb.Compare{same}, unleased[:maxOps]); err != nil || !ok {
 			return 0, false, err
 		}
-		loose = loose[n:]
 	}
-	then = append(append(then, nested(loose)...), client.Remove(key), client.RemoveAll(w.keys.OverridesOf(c.Name)))
+	then = append(append(then, unleased...), client.Remove(key), client.RemoveAll(w.keys.OverridesOf(c.Name)))
 	return w.client.Commit(ctx, key, ifs, then)
 }
 
@@ -266,7 +257,7 @@ func (w *Writer) claim(
 	if !claims {
 		return w.client.Commit(ctx, what, ifs, then)
 	}
-	unclaimed, write, otherwise := w.claimOps(c.Name, c.Checked)
+	unclaimed, write, otherwise := w.claims.ops(w.keys, c.Name, c.Checked)
 	answer, err := w.client.Transact(ctx, what+" or "+w.keys.Prefix+schema.ClaimFolder, &etcdserverpb.TxnRequest{
 		Compare: append(ifs, unclaimed...), Success: append(then, write...), Failure: otherwise,
 	})
@@ -274,19 +265,29 @@ func (w *Writer) claim(
 	case err != nil:
 		return 0, false, err
 	case answer.Succeeded:
-		w.claimed(c.Checked, answer.Header.Revision)
+		w.claims.add(c.Checked, answer.Header.Revision)
 	case len(otherwise) > 0 && len(answer.Responses[0].GetResponseRange().GetKvs()) > 0:
 		return 0, false, &StaleError{c.Name, c.Checked}
 	}
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// mostOps is how many operations of one kind go into a transaction, and mostFreed how many addresses are given back in
-// it: etcd takes 128 in all.
+// maxOps is the maximum number of operations of one kind in a transaction, and maxFreed that of addresses that are given back in it:
+// etcd accepts 128 operations.
 const (
-	mostOps   = 64
-	mostFreed = 16
+	maxOps   = 64
+	maxFreed = 16
 )
+
+// removeUnleased returns the operations that remove the endpoints of a service that are under no lease.
+func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
+	err = w.client.ReadFolder(ctx, schema.EndpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
+		if kv.Lease == 0 {
+			ops = append(ops, client.Remove(string(kv.Key)))
+		}
+	})
+	return ops, err
+}
 
 // conflict says who has changed a service that was at a revision, as far as its history knows: that may have been read
 // a moment later, and know more.
