@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"vipd/balancer"
 	"vipd/balancer/lib/wake"
 	"vipd/store/etcd/client"
 	"vipd/store/etcd/schema"
@@ -19,28 +17,22 @@ import (
 
 // Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.
 type Presence struct {
+	hostAddresses
 	lease     *client.Lease
 	statusKey string
-	hostKey   string
 	live      []byte
 	wake      wake.Signal // holds a token: there is a status to write
 	// Report hears whether the node is told in etcd: nil, or why not. Nil: not reported. It is called with each change
 	// only, by the goroutine of Run.
 	Report func(error)
 
-	mu     sync.Mutex // guards these four
+	mu     sync.Mutex // guards status
 	status *schema.NodeStatus
-	host   []byte // what is to be published of the node's addresses; nil until they are known
-	large  error  // why the newest addresses can't be published; nil means they can
-	denied error  // why etcd refuses them; nil means it does not
 
 	// The rest belongs to Run. encoded is status as text, which takes long where there are many drains: a lease must not wait for it twice.
 	encoded encodedStatus
 	// written is the status that etcd has, but for its time; nil means none.
 	written []byte
-	// published is the text of hostKey that etcd has under the lease of that number.
-	published   []byte
-	publishedBy int64
 	// took is how long the last writing took.
 	took time.Duration
 }
@@ -67,7 +59,8 @@ func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration
 	if err != nil {
 		return nil, err
 	}
-	p := &Presence{lease: lease, statusKey: r.keys.NodeStatus(node), hostKey: r.keys.Host(node), live: text, wake: wake.New()}
+	w := wake.New()
+	p := &Presence{hostAddresses: hostAddresses{key: r.keys.Host(node), wake: w}, lease: lease, statusKey: r.keys.NodeStatus(node), live: text, wake: w}
 	lease.What += " or " + p.statusKey
 	return p, nil
 }
@@ -77,22 +70,6 @@ func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration
 func (p *Presence) Tell(s schema.NodeStatus) {
 	p.mu.Lock()
 	p.status = &s
-	p.mu.Unlock()
-	p.wake.Send()
-}
-
-// Publish publishes the node's addresses for the others. If they are too many, the last ones that were not stay published, and
-// [Presence.Unpublished] returns the reason. It never blocks.
-func (p *Presence) Publish(n balancer.Node) {
-	text, err := schema.Encode(n)
-	if err == nil && len(text) > schema.MaxEntryText {
-		err = fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: remove addresses from this node, or networks from its "+
-			"allowed_endpoints", p.hostKey, len(text), schema.MaxEntryText)
-	}
-	p.mu.Lock()
-	if p.large = err; err == nil {
-		p.host = text
-	}
 	p.mu.Unlock()
 	p.wake.Send()
 }
@@ -135,42 +112,7 @@ func (p *Presence) write(ctx context.Context) error {
 		return p.lease.HeldBy(*other)
 	}
 	p.written, p.lease.Rival = says, client.Foreign{}
-	return p.publish(ctx)
-}
-
-// publish writes the node's addresses, unless etcd has them. It is a write of its own: a role of an earlier version has no right
-// to this key, and the node is to be seen all the same.
-func (p *Presence) publish(ctx context.Context) error {
-	p.mu.Lock()
-	host := p.host
-	p.mu.Unlock()
-	if host == nil {
-		return nil
-	}
-	l := *p.lease // whose other keys are not concerned
-	l.Key, l.What = p.hostKey, p.hostKey
-	if p.publishedBy == l.ID && bytes.Equal(p.published, host) {
-		if other, err := l.Attempt(ctx, []*etcdserverpb.Compare{l.Ours(l.Key)}, nil); other == nil || err != nil {
-			return err
-		}
-	}
-	p.publishedBy = 0 // it may be written without an answer
-	_, err := l.Attempt(ctx, nil, []*etcdserverpb.RequestOp{l.Put(l.Key, host)})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.denied = nil; client.Forbidden(err) {
-		p.denied, err = err, nil
-	} else if err == nil {
-		p.published, p.publishedBy = host, l.ID
-	}
-	return err
-}
-
-// Unpublished returns why the node's newest addresses can't be published. It is nil if nothing is known against it.
-func (p *Presence) Unpublished() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return cmp.Or(p.large, p.denied)
+	return p.hostAddresses.write(ctx, p.lease)
 }
 
 // writeKeys writes all keys where they are missing, and the status where it is not known to be there already.

@@ -1,0 +1,82 @@
+package fleet
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/wake"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// hostAddresses publishes the addresses of a node (hosts/NODE). That is a write of its own: a role of an earlier version has no right to
+// this key, and the node must still be visible.
+type hostAddresses struct {
+	key  string
+	wake wake.Signal // sent if there is a text to write
+
+	mu     sync.Mutex // guards the next three
+	text   []byte     // nil until the addresses are known
+	large  error      // why the newest addresses can't be published; nil means they can
+	denied error      // why etcd refuses them; nil means it does not
+
+	// written is the text that etcd has under the lease of that number. Both belong to Run.
+	written []byte
+	under   int64
+}
+
+// Publish publishes the node's addresses for the others. If they are too many, the last ones that were not stay published, and
+// [Presence.Unpublished] returns the reason. It never blocks.
+func (h *hostAddresses) Publish(n balancer.Node) {
+	text, err := schema.Encode(n)
+	if err == nil && len(text) > schema.MaxEntryText {
+		err = fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: remove addresses from this node, or networks from its "+
+			"allowed_endpoints", h.key, len(text), schema.MaxEntryText)
+	}
+	h.mu.Lock()
+	if h.large = err; err == nil {
+		h.text = text
+	}
+	h.mu.Unlock()
+	h.wake.Send()
+}
+
+// write writes the addresses under the lease, unless etcd has them.
+func (h *hostAddresses) write(ctx context.Context, lease *client.Lease) error {
+	h.mu.Lock()
+	text := h.text
+	h.mu.Unlock()
+	if text == nil {
+		return nil
+	}
+	l := *lease // its other keys are not concerned
+	l.Key, l.What = h.key, h.key
+	if h.under == l.ID && bytes.Equal(h.written, text) {
+		if other, err := l.Attempt(ctx, []*etcdserverpb.Compare{l.Ours(l.Key)}, nil); other == nil || err != nil {
+			return err
+		}
+	}
+	h.under = 0 // it may be written without an answer
+	_, err := l.Attempt(ctx, nil, []*etcdserverpb.RequestOp{l.Put(l.Key, text)})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.denied = nil; client.Forbidden(err) {
+		h.denied, err = err, nil
+	} else if err == nil {
+		h.written, h.under = text, l.ID
+	}
+	return err
+}
+
+// Unpublished returns why the node's newest addresses can't be published; nil means that no reason is known.
+func (h *hostAddresses) Unpublished() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(h.large, h.denied)
+}
