@@ -2,6 +2,9 @@ module vipd
 
 go 1.26.0
 
+// Servers with verify = false may have certificates with negative serial numbers.
+godebug x509negativeserial=1
+
 require (
 	charm.land/bubbletea/v2 v2.1.1
 	github.com/BurntSushi/toml v1.6.0

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,10 +29,13 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 		name = host
 	}
 	name = cmp.Or(name, a.at.Addr().String()) // no SNI, but the certificate must contain the address
-	secured := tls.Client(conn, &tls.Config{
+	config := &tls.Config{
 		ServerName: name, RootCAs: certificates.authors, Certificates: certificates.own, NextProtos: []string{alpn},
-		InsecureSkipVerify: !a.health.Verify, // only if users set verify = false
-	})
+	}
+	if !a.health.Verify {
+		acceptAny(config)
+	}
+	secured := tls.Client(conn, config)
 	err = secured.HandshakeContext(ctx)
 	state := secured.ConnectionState()
 	certs := state.PeerCertificates
@@ -50,6 +54,16 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	return secured, nil
 }
 
+// acceptAny makes the client accept every certificate, and the versions and ciphers that crypto/tls has but does not offer by
+// default, such as TLS 1.0 and RSA key exchange. Nothing is verified, so they weaken nothing.
+func acceptAny(c *tls.Config) {
+	c.InsecureSkipVerify = true
+	c.MinVersion = tls.VersionTLS10
+	for _, suite := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
+		c.CipherSuites = append(c.CipherSuites, suite.ID)
+	}
+}
+
 // tlsError explains a failed TLS handshake.
 func (a *attempt) tlsError(err error, name string) error {
 	var (
@@ -63,6 +77,9 @@ func (a *attempt) tlsError(err error, name string) error {
 		return fmt.Errorf("certificate is not valid before %s", invalid.Cert.NotBefore.UTC().Format(time.DateTime))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("certificate expired on %s", invalid.Cert.NotAfter.UTC().Format(time.DateTime))
+	case errors.As(err, &host) && len(host.Certificate.DNSNames)+len(host.Certificate.IPAddresses) == 0:
+		return fmt.Errorf("certificate has only the common name %s, which is not checked: add a subjectAltName to it, or set verify = false",
+			excerpt([]byte(host.Certificate.Subject.CommonName)))
 	case errors.As(err, &host):
 		return fmt.Errorf("certificate is for %s, not for %s: set host to one of its names", names(host.Certificate), name)
 	case errors.As(err, &unknown):
