@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -110,10 +111,12 @@ func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL, syscall.EAGAIN): // the latter: of UDP
+		f.d.ports.note()
+		f.conf.Load().counter.failures.Add(1)
 		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
 			"(net.ipv4.ip_local_port_range bounds them)", "frontend", f.key, "backend", b.addr)
 	case sockerr.Exhausted(err):
-		f.d.budget.fell()
+		f.d.budget.shortage.note()
 		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
 		b.failures.Add(1)
@@ -125,6 +128,17 @@ func (f *frontend) judge(b *backend, err error) {
 			f.d.log.Warn("a backend does not take connections; others take its share", "frontend", f.key, "backend", b.addr, "err", err)
 		}
 	}
+}
+
+// lacks returns what clients lack at the moment and what to do about it, or "".
+func (d *Dataplane) lacks() string {
+	lacks := d.budget.lacks()
+	if d.ports.isRecent() {
+		const text = "clients are reset because no local port is left for connections to an endpoint: " +
+			"widen net.ipv4.ip_local_port_range, or add endpoints; each connection keeps its port for a minute after its end"
+		lacks = strings.TrimPrefix(lacks+"; "+text, "; ")
+	}
+	return lacks
 }
 
 // praise notes that b takes connections, or answers. It costs one comparison while the backend has no failures.

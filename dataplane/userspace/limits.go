@@ -17,10 +17,27 @@ func Reserve() int { return reserve(maxDescriptors()) }
 type budget struct {
 	limit int64
 	// flows is what connections leave for flows: they wait for room, which flows can't.
-	flows int64
-	used  atomic.Int64
-	// short is when a client last had to wait, or was reset, for want of descriptors; nil means none did.
-	short atomic.Pointer[time.Time]
+	flows    int64
+	used     atomic.Int64
+	shortage shortage
+}
+
+// shortage is when something last was used up that clients need.
+type shortage struct{ last atomic.Pointer[time.Time] }
+
+// note remembers that a client has to wait, or is reset, because nothing is left.
+func (s *shortage) note() {
+	now := time.Now()
+	s.last.Store(&now)
+}
+
+// shortagePeriod is how long a shortage is reported after the last client that suffered from it.
+const shortagePeriod = time.Minute
+
+// isRecent reports whether the shortage must be reported.
+func (s *shortage) isRecent() bool {
+	last := s.last.Load()
+	return last != nil && time.Since(*last) <= shortagePeriod
 }
 
 func newBudget(limit int) *budget {
@@ -38,18 +55,9 @@ func (b *budget) give(n int64) { b.used.Add(-n) }
 // room reports whether n more are within the budget.
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
-// shortfall is how long a want of descriptors is told of after the last client that met it.
-const shortfall = time.Minute
-
-// fell notes that a client has to wait, or is reset, for want of descriptors.
-func (b *budget) fell() {
-	now := time.Now()
-	b.short.Store(&now)
-}
-
-// lacks says what to do if that was so lately; "" means it was not.
+// lacks returns what to do about a recent shortage of descriptors, or "".
 func (b *budget) lacks() string {
-	if last := b.short.Load(); last == nil || time.Since(*last) > shortfall {
+	if !b.shortage.isRecent() {
 		return ""
 	}
 	return fmt.Sprintf("new clients wait or are reset, as all descriptors for connections, or a service's share of them, are in use (there are %d, two a connection): "+
@@ -69,7 +77,7 @@ func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.
 func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	slower := backoff{}
 	for !b.room(2+b.flows) || f != nil && !b.fair(f.descriptors.Load()+2) {
-		b.fell()
+		b.shortage.note()
 		if !slower.sleep(stop) {
 			return false
 		}
@@ -82,7 +90,7 @@ func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
 	slower := backoff{}
 	for !b.tryClaim(f) {
-		b.fell()
+		b.shortage.note()
 		if !slower.sleep(stop) || !open() {
 			b.take(2)
 			return

@@ -96,7 +96,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 		case sockerr.Is(err, syscall.ECONNABORTED):
 		default:
 			if sockerr.Exhausted(err) {
-				d.budget.fell()
+				d.budget.shortage.note()
 			}
 			d.seldom("accepting is slowed down", "listener", ln.Addr(), "err", err)
 			if !slower.sleep(d.ctx.Done()) {

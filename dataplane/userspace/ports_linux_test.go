@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,5 +59,40 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 	}
 	if all := told.of(at); len(all) > 0 {
 		t.Errorf("told of a backend that is not at fault: %v", all)
+	}
+}
+
+// TestLocalPortsUsedUp opens more connections to an endpoint than there are local ports. The shortage is reported and counted,
+// and the endpoint is not blamed.
+func TestLocalPortsUsedUp(t *testing.T) {
+	lab.New(t)
+	const file = "/proc/sys/net/ipv4/ip_local_port_range"
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile(file, old, 0) })
+	d := start(t, Options{})
+	reports := listenTo(d)
+	at := serveAt(t, "127.0.0.1:7000", named("a")).addr
+	f := frontendAt("127.77.9.8:9000/tcp", at)
+	d.apply(f)
+	if got := d.lacks(); got != "" {
+		t.Fatalf("lacks = %q before the first client, want nothing", got)
+	}
+	if err := os.WriteFile(file, []byte("20000 20003"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 12 {
+		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30000 + i}
+		c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(f.AddrPort()))
+		if err == nil { // otherwise it was reset at once
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}
+	wait.For(t, time.Second, "the shortage of ports", func() bool { return strings.Contains(d.lacks(), "no local port is left") })
+	wait.For(t, time.Second, "a counted failure", func() bool { return d.Counters()[0].Failures > 0 })
+	if all := reports.of(at); len(all) > 0 {
+		t.Errorf("reported failures of the endpoint = %v, want none", all)
 	}
 }

@@ -195,7 +195,7 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 	switch {
 	case f == nil, !f.conf.Load().allows(d, from.Addr()):
 	case !d.budget.fair(f.descriptors.Load() + 2):
-		d.budget.fell()
+		d.budget.shortage.note()
 		d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
 	default:
 		d.goServe(f, c, from)

@@ -53,6 +53,7 @@ type Dataplane struct {
 	log     *slog.Logger
 	own     *ownAddresses
 	budget  *budget
+	ports   shortage // of local ports for connections to backends
 	flows   *flowBudget
 	pipes   *pipes
 	chains  chains
@@ -129,7 +130,7 @@ func New(o Options) (*Dataplane, error) {
 // Traits implements dataplane.Dataplane. The detail is how connections are intercepted and, where that was chosen, why.
 func (d *Dataplane) Traits() dataplane.Traits {
 	translates, all := d.tables.translates()
-	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.budget.lacks(), Drains: true}
+	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.lacks(), Drains: true}
 }
 
 // TellDials implements dataplane.Dataplane. Of UDP, what succeeds is an answer, or a
