@@ -57,6 +57,9 @@ func runConvert(c *cli.Call) error {
 	if err := c.Print(result.TOML); err != nil {
 		return err
 	}
+	if result.Services+result.Disabled == 0 && result.Empty != "" {
+		return fmt.Errorf("%s has no service that vipd could serve: %s", file, result.Empty)
+	}
 	if result.Services+result.Disabled == 0 {
 		return fmt.Errorf("%s has no service that vipd could serve; is it a configuration of %s? --from can be %s", file, format, wording.List(convert.Formats(), "or"))
 	}

@@ -26,6 +26,8 @@ type Result struct {
 	Services int
 	// Disabled is the number of services that TOML contains as comments, with the reasons above them.
 	Disabled int
+	// Empty says why there are no services; "" means that the text has nothing to do with services.
+	Empty string
 	// Notes are the lines that have no exact equivalent, in the order of their lines.
 	Notes []Note
 }
@@ -77,7 +79,7 @@ func Convert(ctx context.Context, format, file string, text []byte, o Options) (
 		line := 1 + strings.Count(valid[:strings.IndexByte(valid, 0xff)], "\n")
 		return nil, &Error{File: file, Line: line, Text: "is not text in UTF-8; convert its encoding first, for example with iconv"}
 	}
-	d := newDraft(ctx, format, file, string(text), o)
+	d := newDraft(ctx, format, file, strings.TrimPrefix(string(text), "\ufeff"), o)
 	if err := read(d); err != nil {
 		return nil, err
 	}
@@ -86,5 +88,5 @@ func Convert(ctx context.Context, format, file string, text []byte, o Options) (
 	}
 	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
 	disabled := d.disabled()
-	return &Result{TOML: d.text(), Services: len(d.services) - disabled, Disabled: disabled, Notes: d.notes}, nil
+	return &Result{TOML: d.text(), Services: len(d.services) - disabled, Disabled: disabled, Empty: d.empty, Notes: d.notes}, nil
 }

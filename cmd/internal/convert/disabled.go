@@ -1,13 +1,22 @@
 package convert
 
-import "slices"
-
 // disable comments the service out in the output, because it would not do what the origin does. The text says why, and what to do.
 func (d *draft) disable(s *service, line int, format string, args ...any) {
-	if n := d.newNote(line, format, args...); !slices.Contains(s.reasons, n) {
-		s.reasons = append(s.reasons, n)
+	r := reason{s, d.newNote(line, format, args...)}
+	if !d.index.disabled[r] {
+		d.index.disabled[r] = true
+		s.reasons = append(s.reasons, r.Note)
 	}
 }
+
+// reason is why a service is commented out.
+type reason struct {
+	*service
+	Note
+}
+
+// emptyIncludes says why a text that includes others has no services.
+const emptyIncludes = "it includes other files, which are not read: convert each of them"
 
 // disabled counts the services that are commented out.
 func (d *draft) disabled() int {

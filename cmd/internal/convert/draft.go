@@ -30,7 +30,9 @@ type draft struct {
 	// unbound: another program owns the addresses. It is the line that says so; 0 means none does.
 	unbound  int
 	services []*service
-	notes    []Note
+	// empty says why there are no services.
+	empty string
+	notes []Note
 	// index finds notes, names and lines without a search.
 	index index
 	// work counts the statements that were read, repeatedly if several services use them.
@@ -40,6 +42,8 @@ type draft struct {
 // index keeps what a draft looks up again and again.
 type index struct {
 	noted map[Note]bool
+	// disabled are the reasons of services.
+	disabled map[reason]bool
 	// names are the names of services, with the last number that was appended to each; 1 means none was.
 	names map[string]int
 	// texts are the results of lineText.
@@ -54,6 +58,8 @@ type service struct {
 	settings               []setting
 	// health are the fields of the health table.
 	health []setting
+	// clients are the addresses that may connect; nil means all.
+	clients netset
 	// reasons say why the service is commented out; none means that it is not.
 	reasons []Note
 }
@@ -81,7 +87,7 @@ func newDraft(ctx context.Context, format, file, text string, o Options) *draft 
 	return &draft{
 		ctx: ctx, format: format, file: file, wildcard: o.VIPs,
 		lines: strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"),
-		index: index{noted: map[Note]bool{}, names: map[string]int{}, texts: map[int]string{}},
+		index: index{noted: map[Note]bool{}, disabled: map[reason]bool{}, names: map[string]int{}, texts: map[int]string{}},
 	}
 }
 
@@ -337,11 +343,11 @@ const (
 	noEquivalent = "vipd has no equivalent"
 	noHTTP       = "vipd does not read HTTP"
 	noTLSEnd     = "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate"
-	noPROXY      = "vipd does not read PROXY headers of clients; they go on to the endpoints as they are"
+	noPROXY      = "clients send a PROXY header here, and vipd passes it on: the endpoints get one that they may not expect, or two with proxy_protocol"
 	noRules      = "vipd does not choose by rules; give each choice a separate service, with its VIP or port"
 	noDatagrams  = "flows of UDP end after idle_timeout; vipd does not count datagrams"
-	noMarks      = "left out: vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match"
-	noPorts      = "left out: services have ports; write one that lists the ports in use"
+	noMarks      = "vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match"
+	noPorts      = "services have ports; write one that lists the ports in use"
 	nearLog      = "nearest is access_log of the service or of [userspace], in logfmt or as JSON"
 	nearBound    = "nearest is max_connections in the endpoints"
 	nearRanges   = "nearest is source_ranges, the networks that may connect"

@@ -21,7 +21,7 @@ func (d *draft) fitAll() error {
 			return err
 		}
 		decoded := d.fit(s)
-		if len(s.endpoints) == 0 {
+		if len(s.endpoints) == 0 && len(s.reasons) == 0 {
 			d.disable(s, s.line, "it has no endpoint, so all its clients would be refused; add endpoints, or let servers join with \"vipctl register\"")
 		}
 		if len(s.reasons) > 0 {
@@ -53,6 +53,8 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 // rest can't be served, it disables the service and returns nil.
 func (d *draft) fit(s *service) *balancer.Service {
 	s.settle()
+	d.fitFamilies(s)
+	d.fitLoops(s)
 	for {
 		decoded, problems := balancer.DecodeService(balancer.Name(s.name), s.fields(), nil, nil, balancer.SeverityError)
 		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return d.remove(s, p, problems) }) {
@@ -112,6 +114,9 @@ func (d *draft) remove(s *service, p balancer.Problem, problems []balancer.Probl
 	if field == "health" {
 		settings = &s.health
 		field, _, _ = strings.Cut(inner, ".")
+	}
+	if field == "source_ranges" {
+		return false // without them the service would be open to all
 	}
 	if one := find(*settings, field); one != nil && field != "type" {
 		d.note(cmp.Or(one.line, s.line), "not set: %s: %s", p.Field, p.Text)

@@ -15,7 +15,8 @@ import (
 // gobetween is a configuration of gobetween while it is read.
 type gobetween struct {
 	*draft
-	doc *tomlfile.Document
+	// lines returns the line of a path; 0 if it is unknown.
+	lines func(path string) int
 }
 
 // table is a table of gobetween's configuration, and the path that leads to it.
@@ -44,20 +45,29 @@ func gobetweenAnswers() []answer {
 		{"file", "servers defaults", ""},
 		{"file", "logging api metrics profiler", "a setting of the process: vipd logs to the journal, and has [api] http for metrics"},
 		{"file", "acme", "vipd does not end TLS; the endpoints need the certificates"},
-		{"", "bind client_idle_timeout backend_idle_timeout backend_connection_timeout", ""},
-		{"", "tls backends_tls", "vipd does not speak TLS; connections pass as the client sends them"},
-		{"", "sni", "vipd does not read TLS; give each name a separate VIP and service"},
+		{"", "bind protocol max_connections client_idle_timeout backend_idle_timeout backend_connection_timeout backends_tls sni", ""},
+		{"", "tls", "vipd does not speak TLS; connections pass as the client sends them"},
 	}
 }
 
 func readGobetween(d *draft) error {
-	doc, problems := tomlfile.Parse(d.file, []byte(strings.Join(d.lines, "\n")))
-	if doc == nil {
-		return d.errorf(max(1, problems[0].Origin.Line), "%s", problems[0].Text)
-	}
-	g := &gobetween{draft: d, doc: doc}
+	text := strings.Join(d.lines, "\n")
+	g := &gobetween{draft: d}
 	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, gobetweenAnswers()
-	root := table{"", doc.Tree()}
+	root := table{}
+	if strings.HasPrefix(strings.TrimSpace(text), "{") {
+		tree, lines, err := parseJSON(text)
+		if err != nil {
+			return d.errorf(lines[""], "is not valid JSON: %v", err)
+		}
+		root.fields, g.lines = tree, func(path string) int { return lines[path] }
+	} else {
+		doc, problems := tomlfile.Parse(d.file, []byte(text))
+		if doc == nil {
+			return d.errorf(max(1, problems[0].Origin.Line), "%s", problems[0].Text)
+		}
+		root.fields, g.lines = doc.Tree(), func(path string) int { return doc.Where(path).Line }
+	}
 	for _, name := range slices.Sorted(maps.Keys(root.fields)) {
 		g.answer(g.line(root, name), "file", name)
 	}
@@ -67,47 +77,72 @@ func readGobetween(d *draft) error {
 	})
 	for _, name := range names {
 		t := servers.under(name)
-		line := max(1, g.doc.Where(t.path).Line)
-		if err := g.spend(line, len(t.fields)); err != nil {
+		if err := g.spend(g.lineOf(t.path), len(t.fields)); err != nil {
 			return err
 		}
-		if err := g.server(name, t, root.under("defaults")); err != nil {
-			return err
-		}
+		g.server(name, t, root.under("defaults"))
 	}
 	return nil
 }
 
-func (g *gobetween) line(t table, name string) int {
-	return max(1, g.doc.Where(decode.Join(t.path, name)).Line)
-}
+func (g *gobetween) line(t table, name string) int { return g.lineOf(decode.Join(t.path, name)) }
 
-func (g *gobetween) server(name string, t, defaults table) error {
+func (g *gobetween) lineOf(path string) int { return max(1, g.lines(path)) }
+
+func (g *gobetween) server(name string, t, defaults table) {
+	bind := t.text("bind")
 	line := g.line(t, "bind")
-	host, portText := splitPort(t.text("bind"))
+	host, portText := splitPort(bind)
 	protocol := balancer.TCP
 	if t.text("protocol") == "udp" {
 		protocol = balancer.UDP
 	}
 	listeners, err := g.listeners(listener{proto: protocol, line: line}, host, portText, "bind", true, true)
+	var failed []error
 	if err != nil {
-		return err
+		failed = []error{err}
 	}
-	s := g.spread(max(1, g.doc.Where(t.path).Line), name, listeners)[0]
+	s := g.servicesAt(g.lineOf(t.path), name, listeners, failed)[0]
 	for _, field := range slices.Sorted(maps.Keys(t.fields)) {
 		g.field(s, t, field)
 	}
+	g.bound(t, defaults)
+	g.tls(s, t)
 	g.idle(s, t, defaults)
-	return nil
+}
+
+// bound notes max_connections of a server, or of [defaults].
+func (g *gobetween) bound(t, defaults table) {
+	for _, from := range []table{t, defaults} {
+		if text := from.text("max_connections"); text != "" {
+			if text != "0" {
+				g.note(g.line(from, "max_connections"), nearBound)
+			}
+			return
+		}
+	}
+}
+
+// tls disables a service at one side of which gobetween speaks TLS.
+func (g *gobetween) tls(s *service, t table) {
+	_, toTLS := t.fields["backends_tls"]
+	fromTLS := t.text("protocol") == "tls"
+	switch {
+	case fromTLS && toTLS:
+		g.note(g.line(t, "protocol"), noTLSEnd)
+	case fromTLS:
+		g.disable(s, g.line(t, "protocol"), "gobetween ends TLS here, and vipd does not: encrypted connections would reach endpoints that expect plain ones")
+	case toTLS:
+		g.disable(s, g.line(t, "backends_tls"), "gobetween speaks TLS with the endpoints, and vipd does not: plain connections would reach endpoints that expect TLS")
+	}
+	if _, bySNI := t.fields["sni"]; bySNI {
+		g.disable(s, g.line(t, "sni"), "gobetween chooses endpoints by SNI, and vipd does not read TLS; give each name its own VIP and service")
+	}
 }
 
 func (g *gobetween) field(s *service, t table, name string) {
 	line, value := g.line(t, name), t.text(name)
 	switch name {
-	case "protocol":
-		if value == "tls" {
-			g.note(line, noTLSEnd)
-		}
 	case "balance":
 		scheduler, known := map[string]string{"weight": "wrr", "roundrobin": "rr", "leastconn": "lc", "iphash": "sh", "iphash1": "mh"}[value]
 		if !known {
@@ -115,10 +150,6 @@ func (g *gobetween) field(s *service, t table, name string) {
 			scheduler = "lc"
 		}
 		s.set(line, "scheduler", scheduler)
-	case "max_connections":
-		if value != "0" {
-			g.note(line, nearBound)
-		}
 	case "access":
 		g.access(s, t.under(name))
 	case "discovery":
@@ -156,23 +187,29 @@ func (g *gobetween) idle(s *service, t, defaults table) {
 	}
 }
 
+// access converts access rules: the first rule that matches a client decides.
 func (g *gobetween) access(s *service, t table) {
-	rules, _ := t.fields["rules"].([]any)
-	var allowed []string
-	for _, r := range rules {
-		words := strings.Fields(fmt.Sprint(r))
-		if len(words) != 2 || words[0] != "allow" {
-			g.note(g.line(t, "rules"), "nearest to %q is source_ranges, the networks that may connect", r)
-			continue
+	list, _ := t.fields["rules"].([]any)
+	var rules []accessRule
+	for i, each := range list {
+		words := strings.Fields(fmt.Sprint(each))
+		r := accessRule{line: g.element(t, "rules", i)}
+		known := len(words) == 2 && (words[0] == "allow" || words[0] == "deny")
+		if known {
+			r.accept = words[0] == "allow"
+			r.clients, known = parseNetworks(words[1:])
 		}
-		allowed = append(allowed, words[1])
+		r.unknown = !known
+		rules = append(rules, r)
 	}
-	if t.text("default") == "deny" && len(allowed) > 0 {
-		s.set(g.line(t, "rules"), "source_ranges", prefixes(allowed))
-	} else if t.text("default") == "deny" {
-		s.set(g.line(t, "default"), "source_ranges", prefixes([]string{"127.0.0.1/32", "::1/128"}))
-		g.note(g.line(t, "default"), "the origin lets no client connect; here only programs of the host itself may")
-	}
+	accept := t.text("default") != "deny"
+	rules = append(rules, accessRule{line: g.line(t, "default"), accept: accept, clients: everyone()})
+	g.restrict(s, rules, accept)
+}
+
+// element returns the line of an element of a list.
+func (g *gobetween) element(t table, list string, i int) int {
+	return max(1, g.lines(fmt.Sprintf("%s[%d]", decode.Join(t.path, list), i)), g.lines(decode.Join(t.path, list)))
 }
 
 // discovery reads the static list of endpoints.
@@ -182,8 +219,14 @@ func (g *gobetween) discovery(s *service, t table) {
 		return
 	}
 	list, _ := t.fields["static_list"].([]any)
+	first := int64(0) // the priority of the endpoints that are no backups
+	for _, each := range list {
+		if p := priority(each); first == 0 || p < first {
+			first = p
+		}
+	}
 	for i, each := range list {
-		line := max(1, g.doc.Where(fmt.Sprintf("%s[%d]", decode.Join(t.path, "static_list"), i)).Line)
+		line := g.element(t, "static_list", i)
 		words := strings.Fields(fmt.Sprint(each))
 		if len(words) == 0 {
 			continue
@@ -195,18 +238,27 @@ func (g *gobetween) discovery(s *service, t table) {
 		}
 		for _, option := range words[1:] {
 			name, value, _ := strings.Cut(option, "=")
-			switch {
-			case name == "weight":
+			if name == "weight" {
 				g.amount(fields, line, name, "weight", value)
-			case name == "priority" && number(value) > 1:
-				fields["backup"] = true
-				g.note(line, "%s: backup = true: endpoints have two ranks, backups serve while no other is up", option)
-			case name == "priority":
-			default:
+			} else if name != "priority" {
 				g.note(line, "%s: "+noEquivalent, option)
 			}
 		}
+		if priority(each) > first {
+			fields["backup"] = true
+			g.note(line, "backup = true: endpoints have two ranks, and backups serve while no other is up")
+		}
 	}
+}
+
+// priority returns the priority of an endpoint; 1 is gobetween's default.
+func priority(endpoint any) int64 {
+	for _, option := range strings.Fields(fmt.Sprint(endpoint)) {
+		if text, found := strings.CutPrefix(option, "priority="); found {
+			return max(1, number(text))
+		}
+	}
+	return 1
 }
 
 func (g *gobetween) health(s *service, t table) {
@@ -219,8 +271,9 @@ func (g *gobetween) health(s *service, t table) {
 		s.check(line, "type", "tcp") // a connection, in gobetween, too
 	case "exec":
 		s.check(line, "type", "exec")
-		g.note(g.line(t, "exec_command"), "a program passes by its exit status 0, not by its output; it has the endpoint in VIPD_ADDRESS and VIPD_PORT")
-		s.check(g.line(t, "exec_command"), "command", []any{t.text("exec_command")})
+		// gobetween compares the output of the program, which has the endpoint as its arguments.
+		script := fmt.Sprintf(`test "$(%s "$VIPD_ADDRESS" "$VIPD_PORT")" = %s`, shellQuote(t.text("exec_command")), shellQuote(t.text("exec_expected_positive_output")))
+		s.check(g.line(t, "exec_command"), "command", []any{"/bin/sh", "-c", script})
 	case "probe":
 		g.probe(s, t)
 	default:

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -9,114 +10,115 @@ import (
 	"vipd/balancer"
 )
 
-// ipvsadm is an output of "ipvsadm -Sn" while it is read.
+// ipvsadm is the output of "ipvsadm -Sn", or a script, while it is read.
 type ipvsadm struct {
 	*draft
-	// services are the virtual services by what names them, such as "-t 10.96.0.10:80"; nil for those that vipd can't serve.
-	services map[string]*service
+	shell shell
+	// services are the virtual services by the words that name them, such as "-t 10.96.0.10:80".
+	services map[string]*ipvsService
+	all      []*ipvsService
+	// doubt is the line that runs ipvsadm in a way that is not converted; 0 means that there is none.
+	doubt int
 }
 
-// readIPVSADM reads what "ipvsadm -Sn" prints, or a script of ipvsadm commands.
+// ipvsService is a virtual service, with the way to each of its endpoints, and their indexes.
+type ipvsService struct {
+	*service
+	ways    []string
+	indexes map[netip.AddrPort]int
+	removed bool
+}
+
+// readIPVSADM reads the output of "ipvsadm -Sn", or a script of ipvsadm commands.
 func readIPVSADM(d *draft) error {
-	r := &ipvsadm{draft: d, services: map[string]*service{}}
+	r := &ipvsadm{draft: d, shell: shell{}, services: map[string]*ipvsService{}}
+	if len(d.lines) > 0 && strings.HasPrefix(d.lines[0], "IP Virtual Server version") {
+		d.empty = "it is a list of \"ipvsadm -L\": give the output of \"ipvsadm -Sn\""
+		return nil
+	}
 	for i, text := range d.lines {
-		words := strings.Fields(text)
-		for len(words) > 0 && (words[0] == "sudo" || words[0] == "ipvsadm" || strings.HasSuffix(words[0], "/ipvsadm")) {
-			words = words[1:]
-		}
-		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
-			continue
-		}
 		if err := r.spend(i+1, 1); err != nil {
 			return err
 		}
-		if err := r.command(i+1, words); err != nil {
-			return err
+		words, kind := r.shell.read(text)
+		switch kind {
+		case shellCommand:
+			r.command(i+1, words)
+		case shellOther:
+			r.note(i+1, "left out: it is not a command of ipvsadm")
+		case shellHidden:
+			r.doubt = i + 1
+			r.note(i+1, "left out: vipctl does not run shell programs; convert the output of \"ipvsadm -Sn\"")
 		}
 	}
-	for _, s := range d.services {
-		s.settings = defaulted(s.settings, "scheduler", "wlc")
-		d.forwardPorts(s)
+	for _, s := range r.all {
+		if !s.removed {
+			r.finish(s)
+		}
+	}
+	r.draft.services = nil
+	for _, s := range r.all {
+		if !s.removed {
+			r.draft.services = append(r.draft.services, s.service)
+		}
 	}
 	return nil
 }
 
-func (r *ipvsadm) command(line int, words []string) error {
-	o, err := r.options(line, words)
-	if err != nil {
-		return err
+// finish sets the fields that depend on several lines.
+func (r *ipvsadm) finish(s *ipvsService) {
+	s.settings = defaulted(s.settings, "scheduler", "wlc")
+	if r.doubt > 0 {
+		r.disable(s.service, r.doubt, "the line may change the service: convert the output of \"ipvsadm -Sn\"")
+	}
+	for i, way := range s.ways {
+		if way != s.ways[0] {
+			r.disable(s.service, s.endpoints[i].line, "forward is the same for all endpoints of a service: write a service for each way")
+		}
+	}
+	if len(s.ways) > 0 {
+		s.set(s.endpoints[0].line, "forward", s.ways[0])
+	}
+	r.forwardPorts(s.service)
+}
+
+// command converts a command of ipvsadm.
+func (r *ipvsadm) command(line int, words []string) {
+	o := readOptions(words)
+	s := r.services[o.key()]
+	if s == nil && o.command != "" && strings.Contains("-E -D -a -e -d", o.command) {
+		r.note(line, "left out: no line above adds the service %s", plain(o.key()))
+		return
 	}
 	switch o.command {
 	case "-A":
-		return r.add(line, o)
-	case "-a":
-		return r.server(line, o)
-	case "":
-		return r.errorf(line, "%q is not a command of ipvsadm; give what \"ipvsadm -Sn\" prints", r.lineText(line))
-	}
-	r.note(line, "no command that adds a service or server; vipd needs none of it")
-	return nil
-}
-
-// options are the options of a line, by their short names.
-type options struct {
-	command string
-	// kind and place name the service: -t, -u, -f or --sctp-service, and what follows it.
-	kind, place string
-	values      map[string]string
-}
-
-// long are the short names of ipvsadm's long options.
-func long() map[string]string {
-	return map[string]string{
-		"--add-service": "-A", "--edit-service": "-E", "--delete-service": "-D", "--clear": "-C", "--restore": "-R", "--save": "-S",
-		"--add-server": "-a", "--edit-server": "-e", "--delete-server": "-d", "--set": "--set", "--start-daemon": "--start-daemon",
-		"--tcp-service": "-t", "--udp-service": "-u", "--fwmark-service": "-f", "--scheduler": "-s", "--persistent": "-p", "--netmask": "-M",
-		"--real-server": "-r", "--weight": "-w", "--gatewaying": "-g", "--ipip": "-i", "--masquerading": "-m", "--u-threshold": "-x",
-		"--l-threshold": "-y", "--ipv6": "-6", "--ops": "-o", "--sched-flags": "-b", "--pe": "--pe",
-	}
-}
-
-// options splits a line into options and their values.
-func (r *ipvsadm) options(line int, words []string) (*options, error) {
-	o := &options{values: map[string]string{}}
-	names := long()
-	for i := 0; i < len(words); i++ {
-		name, value, inline := strings.Cut(words[i], "=")
-		if short, known := names[name]; known {
-			name = short
+		s = r.add(line, o)
+	case "-E":
+		r.settings(s, line, o)
+	case "-a", "-e":
+		r.server(s, line, o)
+	case "-d":
+		r.remove(s, line, o)
+	case "-D":
+		s.removed = true
+		delete(r.services, o.key())
+	case "-C":
+		for _, s := range r.services {
+			s.removed = true
 		}
-		next := func() string {
-			if !inline && i+1 < len(words) {
-				i++
-				value = words[i]
-			}
-			return value
-		}
-		switch name {
-		case "-A", "-a", "-E", "-e", "-D", "-d", "-C", "-R", "-S", "--set", "--start-daemon":
-			o.command = name
-			if name == "--set" || name == "--start-daemon" {
-				return o, nil
-			}
-		case "-t", "-u", "-f", "--sctp-service":
-			o.kind, o.place = name, next()
-		case "-g", "-i", "-m", "-6", "-o", "-n":
-			o.values[name] = "yes"
-		case "-p":
-			o.values[name] = ""
-			if i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
-				o.values[name] = next()
-			}
-		case "-s", "-M", "-r", "-w", "-x", "-y", "-b", "--pe", "--tun-type", "--tun-port":
-			o.values[name] = next()
-		case "--tun-nocsum", "--tun-csum", "--tun-remcsum":
-			o.values["--tun-type"] = name
-		default:
-			return nil, r.errorf(line, "ipvsadm has no option %q; give what \"ipvsadm -Sn\" prints", plain(words[i]))
-		}
+		clear(r.services)
+	case "-R", "-S":
+		r.note(line, "left out: convert the lines that it reads or writes")
+	case "--set":
+		r.note(line, "nearest are tcp_timeout, tcpfin_timeout and udp_timeout in [ipvs]")
+	case "--start-daemon", "--stop-daemon":
+		r.note(line, "vipd instances share no connections; nearest is scheduler = \"mh\", which leads them to the same endpoints")
+	default:
+		r.note(line, "left out: it adds neither a service nor a server")
 	}
-	return o, nil
+	if s != nil && o.unknown != "" {
+		r.disable(s.service, line, "ipvsadm has no option %q", plain(o.unknown))
+	}
 }
 
 // addrPort reads ADDRESS:PORT as ipvsadm prints it; port 0 is every port.
@@ -133,36 +135,47 @@ func (r *ipvsadm) addrPort(line int, text string) (netip.Addr, uint16, error) {
 	return addr, uint16(port), nil
 }
 
-// add reads a virtual service.
-func (r *ipvsadm) add(line int, o *options) error {
-	if o.kind == "-f" {
-		r.note(line, noMarks)
-		r.services[o.kind+" "+o.place] = nil
-		return nil
-	}
-	addr, port, err := r.addrPort(line, o.place)
-	if err != nil {
-		return err
-	}
-	if port == 0 {
-		r.note(line, noPorts)
-		r.services[o.kind+" "+o.place] = nil
-		return nil
-	}
+// add adds a virtual service.
+func (r *ipvsadm) add(line int, o *options) *ipvsService {
 	protocol := map[string]balancer.Protocol{"-t": balancer.TCP, "-u": balancer.UDP, "--sctp-service": balancer.SCTP}[o.kind]
-	name := "vs-" + addr.String() + "-" + strconv.Itoa(int(port))
+	addr, port, err := r.addrPort(line, o.place)
+	name := "vs-" + o.place
+	if err == nil {
+		name = "vs-" + addr.String() + "-" + strconv.Itoa(int(port))
+	}
 	if protocol != balancer.TCP {
 		name += "-" + string(protocol)
 	}
-	s := r.spread(line, name, []listener{{addr, port, protocol, line}})[0]
-	r.services[o.kind+" "+o.place] = s
+	var failed []error
+	var listeners []listener
+	switch {
+	case o.kind == "-f":
+		name, failed = "vs-fwmark-"+o.place, []error{r.errorf(line, noMarks)}
+	case o.kind == "":
+		failed = []error{r.errorf(line, "the command names no service")}
+	case err != nil:
+		failed = []error{err}
+	case port == 0:
+		failed = []error{r.errorf(line, noPorts)}
+	default:
+		listeners = []listener{{addr, port, protocol, line}}
+	}
+	s := &ipvsService{service: r.servicesAt(line, name, listeners, failed)[0], indexes: map[netip.AddrPort]int{}}
+	r.services[o.key()], r.all = s, append(r.all, s)
+	r.settings(s, line, o)
+	return s
+}
+
+// settings converts the settings of a virtual service, instead of earlier ones.
+func (r *ipvsadm) settings(s *ipvsService, line int, o *options) {
+	s.settings = nil
 	if name, given := o.values["-s"]; given {
-		r.scheduler(s, line, name)
+		r.scheduler(s.service, line, name)
 	}
 	if text, given := o.values["-p"]; given {
-		timeout, err := parseSpan(text, time.Second)
-		if err != nil || timeout == 0 {
-			timeout = usualIPVSADMPersistence
+		timeout := usualIPVSADMPersistence
+		if t, err := parseSpan(text, time.Second); err == nil && t > 0 {
+			timeout = t
 		}
 		s.persistent(line, timeout)
 	}
@@ -170,35 +183,39 @@ func (r *ipvsadm) add(line int, o *options) error {
 		r.granularity(line)
 	}
 	if o.values["-b"] != "" {
-		r.note(line, "flags of schedulers (-b %s) have no equivalent", o.values["-b"])
+		r.note(line, "flags of schedulers (-b %s) have no equivalent", plain(o.values["-b"]))
 	}
 	if o.values["-o"] != "" {
 		r.note(line, "nearest to -o is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint")
 	}
 	if o.values["--pe"] != "" {
-		r.note(line, "affinity is by the client's address; --pe %s has no equivalent", o.values["--pe"])
+		r.note(line, "affinity is by the client's address; --pe %s has no equivalent", plain(o.values["--pe"]))
 	}
-	return nil
 }
 
-// server reads a real server.
-func (r *ipvsadm) server(line int, o *options) error {
-	s, known := r.services[o.kind+" "+o.place]
-	if !known {
-		return r.errorf(line, "no line above adds the service %s %s; give all that \"ipvsadm -Sn\" prints", o.kind, plain(o.place))
-	}
-	if s == nil {
-		r.note(line, "left out with its service")
-		return nil
-	}
+// server adds or edits a real server.
+func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 	addr, port, err := r.addrPort(line, o.values["-r"])
 	if err != nil {
-		return err
+		_, text := placed(line, err)
+		r.note(line, "left out: %s", text)
+		return
 	}
-	fields := s.endpoint(line, addr, port)
-	for option, field := range map[string]string{"-w": "weight", "-x": "max_connections"} {
-		if text, given := o.values[option]; given {
-			r.amount(fields, line, option, field, text)
+	i, exists := s.indexes[netip.AddrPortFrom(addr, port)]
+	if exists == (o.command == "-a") {
+		r.note(line, "left out: ipvsadm refuses to add a server twice, and to edit one that it has not added")
+		return
+	}
+	if !exists {
+		i = len(s.endpoints)
+		s.indexes[netip.AddrPortFrom(addr, port)] = i
+		s.endpoint(line, addr, port)
+		s.ways = append(s.ways, "")
+	}
+	s.endpoints[i] = entry{value: map[string]any{"address": addr.String()}, port: port, line: line}
+	for _, option := range []struct{ word, field string }{{"-w", "weight"}, {"-x", "max_connections"}} {
+		if text, given := o.values[option.word]; given {
+			r.amount(s.endpoints[i].fields(), line, option.word, option.field, text)
 		}
 	}
 	if y := o.values["-y"]; y != "" && y != "0" {
@@ -207,21 +224,25 @@ func (r *ipvsadm) server(line int, o *options) error {
 	if o.values["--tun-type"] != "" && o.values["--tun-type"] != "ipip" {
 		r.note(line, "tunnels are IP in IP; other types have no equivalent")
 	}
-	r.forward(s, line, o)
-	return nil
+	s.ways[i] = "dr" // ipvsadm's default
+	if o.values["-m"] != "" {
+		s.ways[i] = "nat"
+	} else if o.values["-i"] != "" {
+		s.ways[i] = "tunnel"
+	}
 }
 
-// forward sets how packets reach the endpoints: -g, which is ipvsadm's default, -i or -m.
-func (r *ipvsadm) forward(s *service, line int, o *options) {
-	way := "dr"
-	if o.values["-m"] != "" {
-		way = "nat"
-	} else if o.values["-i"] != "" {
-		way = "tunnel"
+// remove removes a real server that the origin removes.
+func (r *ipvsadm) remove(s *ipvsService, line int, o *options) {
+	addr, port, err := r.addrPort(line, o.values["-r"])
+	i, exists := s.indexes[netip.AddrPortFrom(addr, port)]
+	if err != nil || !exists {
+		r.note(line, "left out: no line above adds the server")
+		return
 	}
-	if first := find(s.settings, "forward"); first == nil {
-		s.set(line, "forward", way)
-	} else if first.value != way {
-		r.note(line, "forward is the same for all endpoints of a service; that of line %d is used", first.line)
+	s.endpoints, s.ways = slices.Delete(s.endpoints, i, i+1), slices.Delete(s.ways, i, i+1)
+	clear(s.indexes)
+	for i, e := range s.endpoints {
+		s.indexes[netip.AddrPortFrom(e.address(), e.port)] = i
 	}
 }

@@ -1,22 +1,18 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
-	"os"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 )
 
-// keepalived is a file of keepalived while it is read.
+// keepalived is a configuration of keepalived while it is read.
 type keepalived struct {
 	*draft
 	groups map[string]*statement
-	// variables are those of lines such as $NAME=value.
-	variables map[string]string
 }
 
 // keepalivedAnswers are about what keepalived has and vipd has not.
@@ -27,11 +23,11 @@ func keepalivedAnswers() []answer {
 			"track_file vrrp_track_file bfd_instance net_namespace global_defs garp_group track_bfd", "stays with keepalived; vipd needs none of it"},
 		{"file", "SSL", "nearest are ca_file, cert_file and key_file in the health table of each service"},
 		// Read elsewhere, or what vipd does anyway: a failing endpoint keeps its connections, and counts once it was checked.
-		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup persistence_engine virtualhost", ""},
-		{"", "quorum_up quorum_down notify_up notify_down smtp_alert", "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"},
+		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup virtualhost ip_family", ""},
+		{"", "quorum_up quorum_down notify_up notify_down smtp_alert", nearHook},
+		{"", "failover_threshold", "vipd uses backups while no other endpoint is up"},
 		{"", "ha_suspend", "vipd checks endpoints whether or not this host has the VIP"},
 		{"", "ops", "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint"},
-		{"check", "connect_ip", "checks go to the endpoint's own address; nearest is a check of type exec"},
 		{"check", "bind_if bind_port", "nearest is source, the address that checks come from"},
 		// Read with the kind of check, or without an effect in vipd.
 		{"check", "url type name helo_name misc_path misc_timeout misc_dynamic user payload require_reply min_reply_length max_reply_length " +
@@ -39,14 +35,15 @@ func keepalivedAnswers() []answer {
 	}
 }
 
+const (
+	nearHook     = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
+	nearWithdraw = "nearest is withdraw = \"no_endpoint\" in [vips.\"ADDRESS\"], which removes the VIP while no endpoint is usable"
+)
+
 func readKeepalived(d *draft) error {
-	nodes, err := d.parseBlocks("#!", false)
-	if err != nil {
-		return err
-	}
 	d.answers = keepalivedAnswers()
-	k := &keepalived{draft: d, groups: map[string]*statement{}, variables: map[string]string{}}
-	nodes = k.substituted(nodes)
+	k := &keepalived{draft: d, groups: map[string]*statement{}}
+	nodes := d.parseBlocks(d.keepalivedLines(), "", false)
 	for _, n := range nodes {
 		if n.word(0) == "virtual_server_group" {
 			k.groups[n.word(1)] = n
@@ -60,55 +57,25 @@ func readKeepalived(d *draft) error {
 	return nil
 }
 
-// substituted replaces variables by their values, and takes definitions and conditional lines out.
-func (k *keepalived) substituted(nodes []*statement) []*statement {
-	var out []*statement
-	for _, n := range nodes {
-		for i, word := range n.words {
-			n.words[i] = k.expanded(word)
-		}
-		first := n.word(0)
-		switch name, value, defines := strings.Cut(strings.TrimPrefix(first, "$"), "="); {
-		case strings.HasPrefix(first, "$") && defines:
-			k.variables[name] = strings.Join(append([]string{value}, n.rest(1)...), " ")
-			continue
-		case strings.HasPrefix(first, "@"):
-			k.note(n.line, "left out: this line is for some hosts only; convert a file for each host")
-			continue
-		case first == "include" || first == "includer" || strings.HasPrefix(first, "include_"):
-			k.note(n.line, "not read: convert the included file as well")
-			continue
-		}
-		n.children = k.substituted(n.children)
-		out = append(out, n)
-	}
-	return out
-}
-
-// expanded replaces $NAME and ${NAME} in a word. Values do not expand further. If values of values grow too large, nothing replaces a
-// name, and fitAll returns the error.
-func (k *keepalived) expanded(word string) string {
-	if len(k.variables) == 0 {
-		return word
-	}
-	return os.Expand(word, func(name string) string {
-		if value, known := k.variables[name]; known {
-			if k.spend(1, 1+len(value)/64) != nil {
-				return ""
-			}
-			return value
-		}
-		return "$" + name
-	})
+// includes reports whether a statement includes a file.
+func includes(n *statement) bool {
+	first := n.word(0)
+	return first == "include" || first == "includer" || strings.HasPrefix(first, "include_")
 }
 
 // top reads a statement outside of blocks.
 func (k *keepalived) top(n *statement) error {
+	if includes(n) {
+		k.note(n.line, "not read: convert the included file as well")
+		k.empty = emptyIncludes
+		return nil
+	}
 	switch first := n.word(0); first {
 	case "virtual_server":
 		return k.virtualServer(n)
 	case "vrrp_instance":
 		k.unbound = n.line
+		k.empty = cmp.Or(k.empty, "its VRRP instances stay with keepalived, and it has no virtual_server")
 		k.note(n.line, "stays with keepalived, which holds %s; bind = false lets vipd use the addresses as they come and go", k.held(n))
 	default:
 		k.answer(n.line, "file", first)
@@ -139,60 +106,64 @@ func (k *keepalived) virtualServer(n *statement) error {
 			proto = balancer.Protocol(strings.ToLower(c.word(1)))
 		}
 	}
-	listeners, name, err := k.listeners(n, proto)
-	if err != nil {
-		return err
+	name := "vs-" + n.word(1) + "-" + n.word(2)
+	if proto != balancer.TCP {
+		name += "-" + string(proto)
 	}
-	for _, s := range k.spread(n.line, name, listeners) {
+	entries := []*statement{{words: n.rest(1), line: n.line, doubt: n.doubt}}
+	var failed []error
+	if n.word(1) == "group" {
+		name = n.word(2)
+		group := k.groups[name]
+		if group == nil {
+			failed = append(failed, k.errorf(n.line, "there is no virtual_server_group %q in this file; convert a file that has it", plain(name)))
+			group = &statement{}
+		}
+		entries = group.children
+	}
+	var listeners []listener
+	for _, e := range entries {
+		more, err := k.listenersOf(e, proto)
+		if err != nil {
+			failed = append(failed, err)
+		}
+		listeners = append(listeners, more...)
+	}
+	doubtful := doubts(append(entries, n)...)
+	for _, s := range k.servicesAt(n.line, name, listeners, failed) {
 		if err := k.spend(n.line, n.size()); err != nil {
 			return err
 		}
+		k.disableDoubted(s, doubtful)
 		k.fill(s, n)
 	}
 	return nil
 }
 
-// listeners are the addresses and ports of a virtual_server, and a name for it.
-func (k *keepalived) listeners(n *statement, proto balancer.Protocol) (out []listener, name string, err error) {
-	entries, name := []*statement{{words: n.rest(1), line: n.line}}, "vs-"+n.word(1)+"-"+n.word(2)
-	if proto != balancer.TCP {
-		name += "-" + string(proto)
+// listenersOf reads the addresses and the port of a virtual_server, or of a line of a group.
+func (k *keepalived) listenersOf(e *statement, proto balancer.Protocol) ([]listener, error) {
+	if e.word(0) == "fwmark" {
+		return nil, k.errorf(e.line, noMarks)
 	}
-	if n.word(1) == "group" {
-		group := k.groups[n.word(2)]
-		if group == nil {
-			return nil, "", k.errorf(n.line, "there is no virtual_server_group %q in this file; convert a file that has it", n.word(2))
-		}
-		entries, name = group.children, n.word(2)
+	addresses, err := addressRange(e.word(0))
+	if err != nil {
+		return nil, k.errorf(e.line, "%v: write an address or a range of at most %d, and a port after it", err, maxRange)
 	}
-	for _, e := range entries {
-		if err := k.spend(e.line, 1); err != nil {
-			return nil, "", err
-		}
-		if e.word(0) == "fwmark" {
-			k.note(e.line, noMarks)
-			continue
-		}
-		addresses, err := addressRange(e.word(0))
-		if err != nil {
-			return nil, "", k.errorf(e.line, "%v: write an address or a range of at most %d, and behind it a port", err, maxRange)
-		}
-		if e.word(1) == "" || e.word(1) == "0" {
-			k.note(e.line, noPorts)
-			continue
-		}
-		port, err := parsePort(e.word(1))
-		if err != nil {
-			return nil, "", k.errorf(e.line, "%v", err)
-		}
-		if err := k.spend(e.line, len(addresses)); err != nil {
-			return nil, "", err
-		}
-		for _, a := range addresses {
-			out = append(out, listener{a, port, proto, e.line})
-		}
+	if e.word(1) == "" || e.word(1) == "0" {
+		return nil, k.errorf(e.line, noPorts)
 	}
-	return out, name, nil
+	port, err := parsePort(e.word(1))
+	if err != nil {
+		return nil, k.errorf(e.line, "%v", err)
+	}
+	if err := k.spend(e.line, 1+len(addresses)); err != nil {
+		return nil, err
+	}
+	out := make([]listener, len(addresses))
+	for i, a := range addresses {
+		out[i] = listener{a, port, proto, e.line}
+	}
+	return out, nil
 }
 
 // maxRange bounds the addresses of a range.
@@ -229,109 +200,4 @@ func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (
 		return nil, fmt.Errorf("the range %q has no addresses", plain(text))
 	}
 	return all, nil
-}
-
-// fill sets what a virtual_server says in its block.
-func (k *keepalived) fill(s *service, n *statement) {
-	var servers []*statement
-	inherited := checkSettings{}
-	for _, c := range n.children {
-		switch first := c.word(0); {
-		case first == "real_server":
-			servers = append(servers, c)
-		case inherited.take(c):
-		default:
-			k.setting(s, c)
-		}
-	}
-	s.settings = defaulted(s.settings, "scheduler", "wlc")
-	var checkers []*checker
-	for _, r := range servers {
-		if fields := k.endpointAt(s, r.line, r.word(1), r.word(2)); fields != nil {
-			checkers = append(checkers, k.realServer(s, r, fields, inherited))
-		}
-	}
-	var sorry []int
-	for _, c := range n.children {
-		if c.word(0) != "sorry_server" {
-			continue
-		}
-		if fields := k.endpointAt(s, c.line, c.word(1), c.word(2)); fields != nil {
-			fields["backup"] = true
-			sorry = append(sorry, c.line)
-		}
-	}
-	k.forwardPorts(s)
-	k.health(s, checkers)
-	for _, line := range sorry {
-		if len(s.health) > 0 {
-			k.note(line, "is checked as the real servers are, and gets clients while it passes that; in the origin it has no check")
-		}
-	}
-}
-
-// setting reads a statement of a virtual_server that is neither a server nor about checks.
-func (k *keepalived) setting(s *service, n *statement) {
-	switch value := n.word(1); n.word(0) {
-	case "lb_algo", "lvs_sched":
-		k.scheduler(s, n.line, value)
-	case "lb_kind", "lvs_method":
-		k.forward(s, n)
-	case "persistence_timeout":
-		timeout := usualKeepalivedPersistence
-		if t, err := parseSpan(value, time.Second); err == nil && t > 0 {
-			timeout = t
-		}
-		s.persistent(n.line, timeout)
-	case "persistence_granularity":
-		k.granularity(n.line)
-	case "quorum", "hysteresis":
-		if value != "1" && n.word(0) == "quorum" || value != "0" && n.word(0) == "hysteresis" {
-			k.note(n.line, "vipd serves while one endpoint is up; nearest are an alert on vipd_endpoints and panic_threshold in the health table")
-		}
-	default:
-		k.answer(n.line, "", n.word(0))
-	}
-}
-
-// forward reads lb_kind.
-func (k *keepalived) forward(s *service, n *statement) {
-	way, known := map[string]string{"NAT": "nat", "DR": "dr", "TUN": "tunnel"}[strings.ToUpper(n.word(1))]
-	if !known {
-		k.note(n.line, "vipd can't forward like that; here forward is \"nat\"")
-		return
-	}
-	s.set(n.line, "forward", way)
-	if len(n.words) > 2 {
-		k.note(n.line, "tunnels are IP in IP; other types have no equivalent")
-	}
-}
-
-// realServer reads the block of an endpoint, and returns its first checker; nil where it has none.
-func (k *keepalived) realServer(s *service, n *statement, fields map[string]any, inherited checkSettings) (first *checker) {
-	own := maps.Clone(inherited)
-	for _, c := range n.children {
-		own.take(c)
-	}
-	for _, c := range n.children {
-		switch name := c.word(0); {
-		case own.take(c), name == "inhibit_on_failure", name == "alpha", name == "warmup":
-		case name == "weight" || name == "uthreshold":
-			field := map[string]string{"weight": "weight", "uthreshold": "max_connections"}[name]
-			k.amount(fields, c.line, name, field, c.word(1))
-		case name == "lthreshold":
-			k.note(c.line, "vipd uses an endpoint again as soon as it is below max_connections")
-		case name == "lvs_method" || name == "lb_kind":
-			k.note(c.line, "forward is the same for all endpoints of a service")
-		case strings.HasSuffix(name, "_CHECK") || strings.HasSuffix(name, "_GET"):
-			if first != nil {
-				k.note(c.line, "endpoints have one check; this is the second one. Nearest is a check of type exec that does both")
-				continue
-			}
-			first = &checker{server: n.word(1), root: c, settings: maps.Clone(own)}
-		default:
-			k.setting(s, c)
-		}
-	}
-	return first
 }

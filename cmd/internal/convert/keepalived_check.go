@@ -2,6 +2,7 @@ package convert
 
 import (
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,22 +12,27 @@ import (
 // checkSettings are what keepalived inherits from a virtual_server to its checkers, by name.
 type checkSettings map[string]*statement
 
-// inheritable are their names.
+// inheritable returns their names.
 func inheritable() []string {
 	return []string{"delay_loop", "connect_timeout", "retry", "delay_before_retry", "virtualhost"}
 }
 
-// take stores the statement if it is one of these.
-func (c checkSettings) take(n *statement) bool {
-	name := n.word(0)
+// checkSettingName returns the present name of a setting.
+func checkSettingName(name string) string {
 	if name == "nb_get_retry" {
-		name = "retry"
+		return "retry"
 	}
-	is := slices.Contains(inheritable(), name)
-	if is {
-		c[name] = n
+	return name
+}
+
+// store stores the statement, and reports whether it is an inherited setting.
+func (c checkSettings) store(n *statement) bool {
+	name := checkSettingName(n.word(0))
+	if !slices.Contains(inheritable(), name) {
+		return false
 	}
-	return is
+	c[name] = n
+	return true
 }
 
 // checker is the check of one real_server.
@@ -36,30 +42,90 @@ type checker struct {
 	settings checkSettings
 }
 
-// health makes the health table of the first checker, and notes where others differ from it.
+// health makes the health table of the first checker. Checks that differ from it in their target disable the service, because they
+// would fail or pass for the wrong server. Other differences are notes.
 func (k *keepalived) health(s *service, checkers []*checker) {
-	var first *checker
-	for _, c := range checkers {
-		if c != nil && first == nil {
-			first = c
-		}
-	}
-	if first == nil {
+	at := slices.IndexFunc(checkers, func(c *checker) bool { return c != nil })
+	if at < 0 {
 		return
 	}
-	want := first.words()
+	first := checkers[at]
+	converted := map[string][]setting{}
 	for i, c := range checkers {
-		if k.spend(first.root.line, len(want)/64) != nil {
+		if c == nil {
+			k.note(s.endpoints[i].line, "has no check in keepalived; in vipd the check of line %d is for all endpoints", first.root.line)
+			continue
+		}
+		words := c.words()
+		if k.spend(c.root.line, len(words)/64) != nil {
 			return // fitAll returns the error
 		}
-		switch {
-		case c == nil:
-			k.note(s.endpoints[i].line, "has no check in the origin; in vipd the check of line %d is that of all endpoints", first.root.line)
-		case c.words() != want:
-			k.note(c.root.line, "is not the check of line %d, which is that of all endpoints; write a service for each kind of check", first.root.line)
+		own, known := converted[words]
+		if !known {
+			own = k.checkOf(c)
+			converted[words] = own
+		}
+		k.targetOf(s, c)
+		if i == at {
+			s.health = own
+			continue
+		}
+		k.compareChecks(s, first, c, own)
+	}
+	k.checkPorts(s, checkers)
+}
+
+// compareChecks notes the fields in which a check differs from the check of the service.
+func (k *keepalived) compareChecks(s *service, first, c *checker, own []setting) {
+	var different []string
+	for _, all := range [][]setting{own, s.health} {
+		for _, one := range all {
+			a, b := find(own, one.name), find(s.health, one.name)
+			if !slices.Contains(different, one.name) && (a == nil || b == nil || fmt.Sprint(a.value) != fmt.Sprint(b.value)) {
+				different = append(different, one.name)
+			}
 		}
 	}
-	k.checkOf(s, first)
+	if slices.Contains(different, "mark") {
+		k.disable(s, c.root.line, "the check uses another mark than the check of line %d: all endpoints have one check, so write a service for each mark", first.root.line)
+	} else if len(different) > 0 {
+		k.note(c.root.line, "all endpoints have the check of line %d; this one differs in %s: write a service for each kind of check", first.root.line, strings.Join(different, ", "))
+	}
+}
+
+// targetOf disables the service if a check is for another address than the server's.
+func (k *keepalived) targetOf(s *service, c *checker) {
+	ip := c.connection("connect_ip")
+	if ip == nil {
+		return
+	}
+	target, err := parseAddr(ip.word(1))
+	server, errServer := parseAddr(c.server)
+	if err != nil || errServer != nil || target != server {
+		k.disable(s, ip.line, "the check connects to %s; checks of vipd connect to the endpoint: use a check of type exec, or remove the health table", plain(ip.word(1)))
+	}
+}
+
+// checkPorts sets the port of the checks. If it is the endpoint's own port for each endpoint, it is left out.
+func (k *keepalived) checkPorts(s *service, checkers []*checker) {
+	var ports []checkPort
+	for i, c := range checkers {
+		if c == nil {
+			continue
+		}
+		p := checkPort{endpoint: i, line: c.root.line}
+		if n := c.connection("connect_port"); n != nil {
+			if port, err := parsePort(n.word(1)); err == nil {
+				p.port, p.line = port, n.line
+			} else {
+				k.note(n.line, "left out: %v", err)
+			}
+		} else if c.root.word(0) == "DNS_CHECK" {
+			p.port = 53
+		}
+		ports = append(ports, p)
+	}
+	k.setCheckPort(s, ports)
 }
 
 // words are all words of a checker, to compare it with others. The server's own address is the same in all.
@@ -68,7 +134,7 @@ func (c *checker) words() string {
 	var write func(n *statement)
 	write = func(n *statement) {
 		for _, w := range n.words {
-			b.WriteString(strings.ReplaceAll(w, c.server, "$SERVER") + " ")
+			b.WriteString(replaceAddress(w, c.server, "$SERVER") + " ")
 		}
 		for _, child := range n.children {
 			write(child)
@@ -84,8 +150,27 @@ func (c *checker) words() string {
 	return b.String()
 }
 
-// checkOf writes a checker as the health table.
-func (k *keepalived) checkOf(s *service, c *checker) {
+// connection returns a statement about the connection of a check, which may be in the block "host"; nil if there is none.
+func (c *checker) connection(name string) (found *statement) {
+	for _, n := range c.root.children {
+		if n.word(0) == name {
+			found = n
+		}
+		if n.word(0) != "host" {
+			continue
+		}
+		for _, inner := range n.children {
+			if inner.word(0) == name {
+				found = inner
+			}
+		}
+	}
+	return found
+}
+
+// checkOf returns the health table of a checker, without its port.
+func (k *keepalived) checkOf(c *checker) []setting {
+	s := &service{line: c.root.line}
 	line, retry := c.root.line, 1
 	kinds := map[string]string{"TCP_CHECK": "tcp", "HTTP_GET": "http", "SSL_GET": "https", "SMTP_CHECK": "tcp", "DNS_CHECK": "dns", "MISC_CHECK": "exec", "UDP_CHECK": "udp"}
 	kind, known := kinds[c.root.word(0)]
@@ -94,11 +179,7 @@ func (k *keepalived) checkOf(s *service, c *checker) {
 		k.note(line, "nearest is a check of type tcp, or one of type exec that does the same")
 	}
 	s.check(line, "type", kind)
-	for _, n := range c.root.children {
-		if !c.settings.take(n) {
-			k.connection(s, n)
-		}
-	}
+	k.connectionFields(s, c, c.root.children)
 	switch c.root.word(0) {
 	case "HTTP_GET", "SSL_GET":
 		k.web(s, c)
@@ -114,23 +195,32 @@ func (k *keepalived) checkOf(s *service, c *checker) {
 		k.udp(s, c)
 	}
 	k.times(s, c, retry)
+	return s.health
 }
 
-// connection reads what all checkers may say of their connection.
-func (k *keepalived) connection(s *service, n *statement) {
-	switch name, value := n.word(0), n.word(1); name {
-	case "connect_port":
-		if port, err := parsePort(value); err == nil {
-			s.check(n.line, "port", int64(port))
+// connectionFields converts the statements about the connection of a check.
+func (k *keepalived) connectionFields(s *service, c *checker, nodes []*statement) {
+	for _, n := range nodes {
+		if c.settings.store(n) {
+			continue
 		}
-	case "bindto":
-		s.check(n.line, "source", value)
-	case "fwmark":
-		if mark, err := strconv.ParseInt(value, 0, 64); err == nil {
+		switch name, value := n.word(0), n.word(1); name {
+		case "connect_port", "connect_ip":
+			continue // checkPorts and targetOf compare them
+		case "host":
+			k.connectionFields(s, c, n.children)
+		case "bindto":
+			s.check(n.line, "source", value)
+		case "fwmark":
+			mark, err := strconv.ParseInt(value, 0, 64)
+			if err != nil {
+				k.note(n.line, "%q is not a mark", plain(value))
+				continue
+			}
 			s.check(n.line, "mark", mark)
+		default:
+			k.answer(n.line, "check", name)
 		}
-	default:
-		k.answer(n.line, "check", name)
 	}
 }
 
@@ -188,24 +278,14 @@ func (k *keepalived) dns(s *service, c *checker) {
 		}
 	}
 	s.check(line, "query", name+" "+kind)
-	s.health = defaulted(s.health, "port", int64(53))
 }
 
-// misc reads MISC_CHECK. A program that is given the server's address gets it from the environment.
+// misc converts MISC_CHECK. A program that gets the server's address as an argument gets it from the environment.
 func (k *keepalived) misc(s *service, c *checker) {
 	for _, n := range c.root.children {
 		switch n.word(0) {
 		case "misc_path":
-			words := strings.Fields(strings.Join(n.rest(1), " "))
-			command := make([]any, 0, len(words)+2)
-			if joined := strings.Join(words, " "); strings.Contains(joined, c.server) {
-				command = append(command, "/bin/sh", "-c", "exec "+strings.ReplaceAll(joined, c.server, "$VIPD_ADDRESS"))
-			} else {
-				for _, w := range words {
-					command = append(command, w)
-				}
-			}
-			s.check(n.line, "command", command)
+			s.check(n.line, "command", commandOf(n.rest(1), c.server))
 		case "misc_timeout":
 			c.settings["connect_timeout"] = n
 		case "user":
@@ -233,9 +313,9 @@ func (k *keepalived) udp(s *service, c *checker) {
 	s.health = defaulted(s.health, "send", "vipd")
 }
 
-// times writes the times of a checker. A failure is one check and its retries; one check that passes is enough.
+// times sets the times of a checker. A failure is one check and its retries; one check that passes is enough.
 func (k *keepalived) times(s *service, c *checker, retry int) {
-	t := timing{interval: span{time: time.Minute, why: originDefault}}
+	t := timing{interval: span{time: time.Minute, why: originDefault}, fast: retryDelay(c)}
 	if c.root.word(0) != "MISC_CHECK" {
 		t.timeout = span{time: 5 * time.Second, why: originDefault}
 	}
@@ -251,6 +331,12 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 		}
 		*to = span{time: d, line: n.line}
 	}
+	if c.root.word(0) == "MISC_CHECK" && t.timeout.time == 0 {
+		t.timeout = span{time: below(t.interval.time), why: "the origin's default: the interval"}
+	}
+	if t.fast.line == 0 {
+		t.fast.time = min(t.fast.time, t.interval.time) // a default is not worth a note
+	}
 	k.checkTimes(s, t)
 	fall := setting{name: "fall", value: int64(retry + 1), why: "the origin's default: one check and its retries"}
 	if n := c.settings["retry"]; n != nil {
@@ -262,4 +348,15 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 		}
 	}
 	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in the origin one check that passes is enough"})
+}
+
+// retryDelay returns keepalived's default of delay_before_retry. It has no effect without retries.
+func retryDelay(c *checker) span {
+	switch c.root.word(0) {
+	case "HTTP_GET", "SSL_GET":
+		return span{time: 3 * time.Second, why: originDefault}
+	case "DNS_CHECK", "MISC_CHECK":
+		return span{} // DNS_CHECK waits for delay_loop, and MISC_CHECK has no retries
+	}
+	return span{time: time.Second, why: originDefault}
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -25,10 +26,12 @@ func nginxAnswers() []answer {
 		{"file", "*", "a setting of nginx's process; vipd needs none of it"},
 		{"stream", "include", notRead},
 		{"stream", "map geo split_clients limit_conn_zone limit_req_zone", noRules},
-		{"", "listen proxy_pass server_name allow deny", ""},
-		{"", "proxy_next_upstream_tries proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout bounds each attempt"},
+		{"", "listen proxy_pass server_name allow deny proxy_ssl ssl_verify_client js_access js_preread js_filter", ""},
+		{"", "tcp_nodelay proxy_buffer_size preread_buffer_size preread_timeout proxy_socket_keepalive proxy_half_close resolver resolver_timeout status_zone " +
+			"variables_hash_max_size variables_hash_bucket_size server_names_hash_max_size server_names_hash_bucket_size proxy_next_upstream_tries", ""},
+		{"", "proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout bounds each attempt"},
 		{"", "proxy_bind", ownAddress + "; in kernel modes endpoints see the client's"},
-		{"", "proxy_ssl ssl_certificate ssl_certificate_key ssl_protocols ssl_preread", noTLS},
+		{"", "ssl_certificate ssl_certificate_key ssl_protocols ssl_preread", noTLS},
 		{"", "access_log log_format", nearLog},
 		{"", "error_log", "nearest are \"vipctl events -f\" and vipd's log"},
 		{"", "limit_conn limit_conn_log_level proxy_download_rate proxy_upload_rate", nearBound},
@@ -38,146 +41,227 @@ func nginxAnswers() []answer {
 
 // readNginx reads the stream block of nginx.conf, or a file that is included there.
 func readNginx(d *draft) error {
-	nodes, err := d.parseBlocks("#", true)
-	if err != nil {
-		return err
-	}
 	n := &nginx{draft: d, upstreams: map[string]*statement{}, used: map[string]bool{}}
 	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, nginxAnswers()
-	var inside []*statement
-	for _, one := range nodes {
+	inside := &statement{}
+	for _, one := range d.parseBlocks(d.sourceLines(), "#", true) {
 		switch one.word(0) {
 		case "stream":
-			inside = append(inside, one.children...)
+			inside.children = append(inside.children, one.children...)
+			inside.doubt = cmp.Or(inside.doubt, one.doubt)
+			inside.line = one.line
 		case "upstream", "server":
-			inside = append(inside, one)
+			inside.children = append(inside.children, one)
 		default:
 			n.answer(one.line, "file", one.word(0))
+			n.empty = cmp.Or(n.empty, map[string]string{"http": "it has only an http block, and vipd does not read HTTP", "include": emptyIncludes}[one.word(0)])
 		}
 	}
 	return n.stream(inside)
 }
 
 // stream reads the statements of a stream block.
-func (n *nginx) stream(nodes []*statement) error {
-	var outer, servers []*statement
-	for _, one := range nodes {
+func (n *nginx) stream(block *statement) error {
+	outer := &statement{line: block.line, doubt: block.doubt}
+	var servers []*nginxServer
+	for _, one := range block.children {
 		switch one.word(0) {
 		case "upstream":
 			n.upstreams[one.word(1)] = one
 		case "server":
-			servers = append(servers, one)
+			servers = append(servers, n.newServer(one))
 		case "include", "map", "geo", "split_clients", "limit_conn_zone", "limit_req_zone":
 			n.answer(one.line, "stream", one.word(0))
+			if one.is("include") {
+				n.empty = emptyIncludes
+			}
 		default:
-			outer = append(outer, one)
+			outer.children = append(outer.children, one)
+		}
+	}
+	owners := map[listener]*nginxServer{}
+	for _, s := range servers {
+		for _, g := range s.groups {
+			for _, l := range g.listeners {
+				key := listener{addr: l.addr, port: l.port, proto: l.proto}
+				if first := owners[key]; first != nil {
+					first.shared, s.shared = s.block.line, first.block.line
+				}
+				owners[key] = s
+			}
 		}
 	}
 	for _, s := range servers {
-		if err := n.server(s, outer); err != nil {
-			return err
-		}
+		n.serve(s, outer)
 	}
-	for _, one := range nodes {
-		if one.word(0) == "upstream" && !n.used[one.word(1)] {
+	for _, one := range block.children {
+		if one.is("upstream") && !n.used[one.word(1)] {
 			n.note(one.line, "left out: no server passes connections to it")
 		}
 	}
 	return nil
 }
 
-// server makes services of a server block.
-func (n *nginx) server(block *statement, outer []*statement) error {
-	var listeners []listener
-	pass := (*statement)(nil)
+// nginxTraits are the options of a listen line that decide whether vipd can serve it.
+type nginxTraits struct{ tls, proxied bool }
+
+// nginxServer is a server block.
+type nginxServer struct {
+	block  *statement
+	groups []bindGroup[nginxTraits]
+	pass   *statement
+	// shared is the line of another server with the same address and port; 0 means that there is none.
+	shared int
+}
+
+func (n *nginx) newServer(block *statement) *nginxServer {
+	s := &nginxServer{block: block}
 	for _, one := range block.children {
 		switch one.word(0) {
 		case "listen":
-			more, err := n.listen(one)
+			listeners, traits, err := n.listen(one)
 			if err != nil {
-				return err
+				s.groups = groupBy(s.groups, traits, one.line, nil, err)
+				continue
 			}
-			listeners = append(listeners, more...)
+			s.groups = groupBy(s.groups, traits, one.line, listeners)
 		case "proxy_pass":
-			pass = one
+			s.pass = one
 		}
 	}
-	if pass == nil || strings.Contains(pass.word(1), "$") {
-		line := block.line
-		if pass != nil {
-			line = pass.line
+	if len(s.groups) == 0 {
+		s.groups = []bindGroup[nginxTraits]{{line: block.line}}
+	}
+	return s
+}
+
+// serve makes services of a server block.
+func (n *nginx) serve(server *nginxServer, outer *statement) {
+	block, name := server.block, "server"
+	upstream := &statement{line: block.line}
+	if server.pass != nil {
+		name, upstream = n.target(server.pass)
+	}
+	settings := slices.DeleteFunc(slices.Concat(outer.children, block.children), func(one *statement) bool { return one.is("listen") })
+	doubtful := doubts(outer, block, upstream)
+	rules := n.access(block, outer)
+	for _, g := range server.groups {
+		for _, s := range n.servicesAt(block.line, name, g.listeners, g.failed) {
+			if n.spend(block.line, upstream.size()+2*len(settings)) != nil {
+				return // fitAll returns the error
+			}
+			n.disableDoubted(s, doubtful)
+			n.upstream(s, upstream)
+			for _, one := range settings {
+				n.setting(s, one)
+			}
+			n.defaults(s)
+			n.restrict(s, rules, true)
+			n.refuse(s, server, g, settings)
 		}
-		n.note(line, "left out: vipd does not choose by rules; give each upstream a separate service, with its VIP or port")
-		return nil
 	}
-	if len(listeners) == 0 {
-		n.note(block.line, "left out: no address and port that vipd could serve")
-	}
-	upstream := n.upstreams[pass.word(1)]
+}
+
+// target returns a name for the service of a proxy_pass line, and the upstream that it leads to.
+func (n *nginx) target(pass *statement) (string, *statement) {
 	name := pass.word(1)
-	if upstream == nil {
-		upstream = &statement{line: pass.line, children: []*statement{{words: []string{"server", pass.word(1)}, line: pass.line}}}
-		name = "server-" + name
+	n.used[name] = true
+	if upstream := n.upstreams[name]; upstream != nil {
+		return name, upstream
 	}
-	n.used[pass.word(1)] = true
-	settings := slices.DeleteFunc(slices.Clone(block.children), func(one *statement) bool { return one.word(0) == "listen" })
-	for _, s := range n.spread(block.line, name, listeners) {
-		if err := n.spend(block.line, upstream.size()+len(outer)+len(settings)); err != nil {
-			return err
-		}
-		n.upstream(s, upstream)
-		for _, one := range slices.Concat(outer, settings) {
-			n.setting(s, one)
-		}
-		n.access(s, settings, outer)
+	place := strings.TrimSuffix(name, ":$server_port") // an endpoint without a port has the port of the service
+	if strings.Contains(place, "$") {
+		return "server", &statement{line: pass.line}
 	}
-	return nil
+	return "server-" + place, &statement{line: pass.line, children: []*statement{{words: []string{"server", place}, line: pass.line}}}
 }
 
-// access reads who may connect: the first allow or deny line that is about a client decides. A server has those around it where it
-// has none of its own.
-func (n *nginx) access(s *service, rules, outer []*statement) {
-	isRule := func(one *statement) bool { return one.word(0) == "allow" || one.word(0) == "deny" }
-	if !slices.ContainsFunc(rules, isRule) {
-		rules = outer
+// defaults sets the timeouts that nginx has without a line.
+func (n *nginx) defaults(s *service) {
+	if len(s.ports) > 0 && s.ports[0].fields()["protocol"] == nil {
+		s.settings = defaulted(s.settings, "connect_timeout", "1m")
 	}
-	var allowed []string
-	for _, one := range rules {
-		switch all := one.word(1) == "all"; {
-		case !isRule(one):
-		case one.word(0) == "allow" && all:
-			return
-		case one.word(0) == "allow":
-			allowed = append(allowed, one.word(1))
-		case !all:
-			n.note(one.line, nearRanges)
-		case len(allowed) == 0:
-			n.disable(s, one.line, "the origin lets no client connect; set source_ranges to the networks that may")
-			return
-		default:
-			s.set(one.line, "source_ranges", prefixes(allowed))
-			return
+	s.settings = defaulted(s.settings, "idle_timeout", "10m")
+}
+
+// refuse disables a service that would not do what the server block does.
+func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits], settings []*statement) {
+	on := func(name string) (found *statement) {
+		for _, one := range settings {
+			if one.is(name) {
+				found = one // the last line counts
+			}
 		}
+		if found != nil && (found.word(1) == "off" || found.word(1) == "") {
+			return nil
+		}
+		return found
+	}
+	toTLS := on("proxy_ssl")
+	switch {
+	case g.traits.tls && toTLS == nil:
+		n.disable(s, g.line, "nginx ends TLS here, and vipd does not: encrypted connections would reach endpoints that expect plain ones")
+	case g.traits.tls && on("ssl_verify_client") != nil:
+		n.disable(s, g.line, "nginx verifies certificates of clients, and vipd does not read TLS")
+	case !g.traits.tls && toTLS != nil:
+		n.disable(s, toTLS.line, "nginx speaks TLS with the endpoints, and vipd does not: plain connections would reach endpoints that expect TLS")
+	}
+	if g.traits.proxied {
+		n.disable(s, g.line, noPROXY)
+	}
+	if server.shared > 0 {
+		n.disable(s, server.block.line, "the server of line %d has the same address and port: nginx chooses by server_name, and vipd does not read TLS; give each name its own VIP", server.shared)
+	}
+	for _, one := range settings {
+		if word := one.word(0); strings.Contains(word, "_by_lua") || word == "js_access" || word == "js_preread" || word == "js_filter" {
+			n.disable(s, one.line, "a program decides about connections here, and vipd would not run it")
+		}
+	}
+	if pass := server.pass; pass == nil {
+		n.disable(s, server.block.line, "it has no proxy_pass")
+	} else if len(s.endpoints) == 0 && strings.Contains(pass.word(1), "$") {
+		n.disable(s, pass.line, noRules)
 	}
 }
 
-func (n *nginx) listen(one *statement) ([]listener, error) {
+// access returns the rules about clients. A server inherits the lines around it if it has none itself.
+func (n *nginx) access(block, outer *statement) (rules []accessRule) {
+	isRule := func(one *statement) bool { return one.is("allow") || one.is("deny") }
+	lines := block.children
+	if !slices.ContainsFunc(lines, isRule) {
+		lines = outer.children
+	}
+	for _, one := range lines {
+		if !isRule(one) {
+			continue
+		}
+		r := accessRule{line: one.line, accept: one.is("allow"), clients: everyone()}
+		if one.word(1) != "all" {
+			clients, ok := parseNetworks(one.words[1:])
+			r.clients, r.unknown = clients, !ok && one.word(1) != "unix:"
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// listen reads a listen line.
+func (n *nginx) listen(one *statement) ([]listener, nginxTraits, error) {
 	place, options := one.word(1), one.rest(2)
 	if strings.HasPrefix(place, "unix:") {
-		n.note(one.line, "vipd listens on addresses, not on Unix sockets")
-		return nil, nil
+		return nil, nginxTraits{}, n.errorf(one.line, "vipd listens on addresses, not on Unix sockets")
 	}
-	protocol := balancer.TCP
+	protocol, traits := balancer.TCP, nginxTraits{}
 	for _, o := range options {
+		name, _, _ := strings.Cut(o, "=")
 		switch {
 		case o == "udp":
 			protocol = balancer.UDP
 		case o == "ssl":
-			n.note(one.line, noTLSEnd)
+			traits.tls = true
 		case o == "proxy_protocol":
-			n.note(one.line, noPROXY)
-		case o == "reuseport", strings.HasPrefix(o, "backlog="), strings.HasPrefix(o, "ipv6only="), strings.HasPrefix(o, "so_keepalive="):
-		default:
+			traits.proxied = true
+		case !slices.Contains(strings.Fields(harmlessListen), name):
 			n.note(one.line, "%s: "+noEquivalent, o)
 		}
 	}
@@ -185,14 +269,21 @@ func (n *nginx) listen(one *statement) ([]listener, error) {
 	if ports == "" && !strings.ContainsAny(host, ".:") {
 		host, ports = "", host
 	}
-	return n.listeners(listener{proto: protocol, line: one.line}, host, ports, "listen", true, slices.Contains(options, "ipv6only=off"))
+	listeners, err := n.listeners(listener{proto: protocol, line: one.line}, host, ports, "listen", true, slices.Contains(options, "ipv6only=off"))
+	return listeners, traits, err
 }
 
+// harmlessListen are the options of listen that change nothing in vipd.
+const harmlessListen = "reuseport backlog ipv6only so_keepalive bind default_server rcvbuf sndbuf fastopen deferred accept_filter multipath"
+
 func (n *nginx) upstream(s *service, block *statement) {
+	var ramps []ramp
 	for _, one := range block.children {
 		switch one.word(0) {
 		case "server":
-			n.endpointOf(s, one)
+			if n.endpointOf(s, one) {
+				ramps = append(ramps, ramp{line: one.line, text: option(one.rest(2), "slow_start"), unit: time.Second})
+			}
 		case "least_conn":
 			s.set(one.line, "scheduler", "wlc")
 		case "hash":
@@ -211,23 +302,39 @@ func (n *nginx) upstream(s *service, block *statement) {
 			}
 		case "least_time":
 			n.schedule(s, one.line, scheduling{"wlc", "vipd does not measure answers; nearest is scheduler = \"wlc\""})
-		case "zone":
+		case "zone", "resolver", "state":
+			continue // shared memory and names of nginx's processes
 		default:
+			if strings.Contains(one.word(0), "_by_lua") {
+				n.disable(s, one.line, "a program chooses the server here, and vipd would not run it")
+				continue
+			}
 			n.note(one.line, noEquivalent)
 		}
 	}
+	n.slowStart(s, ramps)
 }
 
-// endpointOf adds the endpoint of a server line of an upstream.
-func (n *nginx) endpointOf(s *service, one *statement) {
+// option returns the value of NAME=VALUE among words; "" if there is none.
+func option(words []string, name string) string {
+	for _, w := range words {
+		if value, found := strings.CutPrefix(w, name+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
+// endpointOf adds the endpoint of a server line of an upstream, and reports whether it has an address.
+func (n *nginx) endpointOf(s *service, one *statement) bool {
 	host, portText := splitPort(one.word(1))
 	if host == "unix" {
 		n.note(one.line, "left out: endpoints have addresses, not Unix sockets")
-		return
+		return false
 	}
 	fields := n.endpointAt(s, one.line, host, portText)
 	if fields == nil {
-		return
+		return false
 	}
 	for _, o := range one.rest(2) {
 		name, value, _ := strings.Cut(o, "=")
@@ -241,13 +348,14 @@ func (n *nginx) endpointOf(s *service, one *statement) {
 		case "down":
 			fields["draining"] = true
 		case "slow_start":
-			n.setTime(s, one.line, "slow_start", value, time.Second)
+			continue // upstream compares it with the other servers
 		case "max_fails", "fail_timeout":
 			n.note(one.line, "%s: a connection that fails goes to the next endpoint; a health table finds out before connections fail", o)
 		default:
 			n.note(one.line, "%s: "+noEquivalent, o)
 		}
 	}
+	return true
 }
 
 // setting reads another line of a server or stream block.

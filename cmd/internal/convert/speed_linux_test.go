@@ -189,7 +189,6 @@ func TestSharedListsAreBounded(t *testing.T) {
 		"nginx/upstream":        "stream {\nupstream u {\n" + many(3000, "server 10.1.%d.%d:80;\n") + "}\n" + many(3000, "server { listen 10.2.%d.%d:80; proxy_pass u; }\n") + "}\n",
 		"keepalived/group":      "virtual_server_group g {\n" + many(3000, "10.2.%d.%d 80\n") + "}\n" + many(3000, "virtual_server group g {\n}\n#%d %d\n"),
 		"keepalived/servers":    "virtual_server_group g {\n" + many(3000, "10.2.%d.%d %[2]d\n") + "}\nvirtual_server group g {\n" + many(3000, "real_server 10.1.%d.%d 80 {\n}\n") + "}\n",
-		"keepalived/variables":  "$A0=xxxxxxxxxxxxxxxx\n" + doublings(40),
 		"keepalived/longchecks": "virtual_server 10.2.1.1 80 {\nvirtualhost " + strings.Repeat("x", 1<<20) + "\n" + many(3000, "real_server 10.1.%d.%d 80 {\nTCP_CHECK {\n}\n}\n") + "}\n",
 	} {
 		format, _, _ := strings.Cut(name, "/")
@@ -198,15 +197,6 @@ func TestSharedListsAreBounded(t *testing.T) {
 			t.Errorf("%s: error = %v, want an error with a place about shared lists", name, err)
 		}
 	}
-}
-
-// doublings writes n variables, each twice the one before.
-func doublings(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, "$A%d=$A%d$A%d\n", i+1, i, i)
-	}
-	return b.String()
 }
 
 // TestInterruptEndsConversion converts with a context that has ended. Each format returns the context's error.

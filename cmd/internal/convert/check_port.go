@@ -1,0 +1,41 @@
+package convert
+
+import "slices"
+
+// checkPort is the port at which an endpoint is checked; 0 means the endpoint's own.
+type checkPort struct {
+	endpoint int
+	port     uint16
+	line     int
+}
+
+// setCheckPort sets the port of the health table. A check has one port for all endpoints, or the endpoint's own. If the origin has others,
+// it disables the service: the check of one endpoint would decide about all.
+func (d *draft) setCheckPort(s *service, ports []checkPort) {
+	for i := range ports {
+		if ports[i].port == s.ownPort(ports[i].endpoint) {
+			ports[i].port = 0
+		}
+	}
+	for _, p := range ports {
+		if p.port != ports[0].port {
+			d.disable(s, p.line, "the check of line %d is at another port: all endpoints are checked at one port, or each at its own", ports[0].line)
+			return
+		}
+	}
+	if len(ports) > 0 && ports[0].port != 0 {
+		port := setting{name: "port", value: int64(ports[0].port), line: ports[0].line}
+		s.health = slices.Insert(s.health, min(1, len(s.health)), port) // after the type
+	}
+}
+
+// ownPort returns the port of an endpoint; 0 if the service has several ports.
+func (s *service) ownPort(endpoint int) uint16 {
+	if port := s.endpoints[endpoint].port; port != 0 {
+		return port
+	}
+	if len(s.ports) == 1 {
+		return uint16(s.ports[0].fields()["port"].(int64))
+	}
+	return 0
+}

@@ -1,0 +1,109 @@
+package convert
+
+import (
+	"strings"
+)
+
+// commandOf returns the command of a check of type exec. The words of the origin are split as a shell does. If they have the address of
+// the server, a shell puts in the address of the endpoint.
+func commandOf(words []string, server string) []any {
+	text := words
+	if len(words) == 1 {
+		text = shellWords(words[0])
+	} else {
+		for i, w := range words {
+			if strings.ContainsAny(w, " \t") {
+				words[i] = `"` + w + `"`
+			}
+		}
+		text = shellWords(strings.Join(words, " "))
+	}
+	command := make([]any, len(text))
+	quoted := make([]string, len(text))
+	hasServer := false
+	for i, w := range text {
+		command[i] = w
+		quoted[i] = shellQuote(w)
+		escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", "$", `\$`).Replace(w)
+		if replaced := replaceAddress(escaped, server, "$VIPD_ADDRESS"); replaced != escaped {
+			hasServer = true
+			quoted[i] = `"` + replaced + `"`
+		}
+	}
+	if !hasServer {
+		return command
+	}
+	return []any{"/bin/sh", "-c", "exec " + strings.Join(quoted, " ")}
+}
+
+// shellWords splits text into words. Quotes and backslashes keep spaces.
+func shellWords(text string) []string {
+	var out []string
+	var word strings.Builder
+	inWord, quote := false, byte(0)
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case quote != 0 && c == quote:
+			quote = 0
+		case c == '\\' && quote != '\'' && i+1 < len(text):
+			i++
+			word.WriteByte(text[i])
+			inWord = true
+		case quote == 0 && (c == '"' || c == '\''):
+			quote, inWord = c, true
+		case quote == 0 && c <= ' ':
+			if inWord {
+				out = append(out, word.String())
+			}
+			word.Reset()
+			inWord = false
+		default:
+			word.WriteByte(c)
+			inWord = true
+		}
+	}
+	if inWord {
+		out = append(out, word.String())
+	}
+	return out
+}
+
+// shellQuote writes a word for a shell.
+func shellQuote(word string) string {
+	plainByte := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plainByte(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// replaceAddress replaces an address in text, unless it is a part of a longer address or word.
+func replaceAddress(text, address, with string) string {
+	if address == "" {
+		return text
+	}
+	isPart := func(c byte) bool {
+		return c == '.' || c == ':' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	}
+	var out strings.Builder
+	for {
+		i := strings.Index(text, address)
+		if i < 0 {
+			out.WriteString(text)
+			return out.String()
+		}
+		end := i + len(address)
+		before := i > 0 && isPart(text[i-1])
+		after := end < len(text) && isPart(text[end]) && !(text[end] == ':' && strings.Contains(address, "."))
+		out.WriteString(text[:i])
+		if before || after {
+			out.WriteString(address)
+		} else {
+			out.WriteString(with)
+		}
+		text = text[end:]
+	}
+}

@@ -1,0 +1,69 @@
+package convert
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// fitFamilies removes VIPs and endpoints without a partner of their family: vipd does not translate between IPv4 and IPv6.
+func (d *draft) fitFamilies(s *service) {
+	if len(s.vips) == 0 || len(s.endpoints) == 0 {
+		return
+	}
+	has := func(entries []entry, v4 bool) bool {
+		return slices.ContainsFunc(entries, func(e entry) bool { return e.address().Is4() == v4 })
+	}
+	for _, v4 := range []bool{true, false} {
+		family := map[bool]string{true: "IPv4", false: "IPv6"}[v4]
+		vips, endpoints := has(s.vips, v4), has(s.endpoints, v4)
+		if endpoints && !vips {
+			s.endpoints = d.without(s.endpoints, v4, "left out: the service has no "+family+" VIP, and vipd does not translate between IPv4 and IPv6")
+		}
+		if vips && !endpoints {
+			s.vips = d.without(s.vips, v4, "left out: the service has no "+family+" endpoint, and vipd does not translate between IPv4 and IPv6")
+		}
+	}
+	if len(s.vips) == 0 {
+		d.disable(s, s.line, "its VIPs and endpoints have no address family in common, and vipd does not translate between IPv4 and IPv6")
+	}
+}
+
+// without removes the entries of a family, with a note for each.
+func (d *draft) without(entries []entry, v4 bool, why string) []entry {
+	return slices.DeleteFunc(entries, func(e entry) bool {
+		if e.address().Is4() != v4 {
+			return false
+		}
+		d.note(e.line, "%s", why)
+		return true
+	})
+}
+
+// address returns the address of a VIP or of an endpoint.
+func (e *entry) address() netip.Addr {
+	text, isVIP := e.value.(string)
+	if !isVIP {
+		text, _ = e.fields()["address"].(string)
+	}
+	addr, _ := netip.ParseAddr(text)
+	return addr
+}
+
+// fitLoops disables a service with an endpoint at which the service itself answers.
+func (d *draft) fitLoops(s *service) {
+	vips := map[netip.Addr]bool{}
+	for _, v := range s.vips {
+		vips[v.address()] = true
+	}
+	for _, e := range s.endpoints {
+		if !vips[e.address()] {
+			continue
+		}
+		isPort := slices.ContainsFunc(s.ports, func(p entry) bool {
+			return e.port == 0 || p.fields()["port"] == int64(e.port)
+		})
+		if isPort {
+			d.disable(s, e.line, "the endpoint is where the service itself answers, so connections would loop: give it another address or port")
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package convert
+
+import "time"
+
+// ramp is the slow start of one server of the origin. Its text is "" if the server has none.
+type ramp struct {
+	line int
+	text string
+	unit time.Duration
+}
+
+// slowStart sets slow_start to the longest one of all servers, with a note for each server that has another.
+func (d *draft) slowStart(s *service, ramps []ramp) {
+	spans := make([]span, len(ramps))
+	longest := span{}
+	for i, r := range ramps {
+		if r.text != "" {
+			spans[i], _ = d.span(r.line, r.text, r.unit)
+		}
+		if spans[i].time > longest.time {
+			longest = spans[i]
+		}
+	}
+	if longest.time == 0 {
+		return
+	}
+	s.set(longest.line, "slow_start", seconds(longest.time))
+	for i, r := range ramps {
+		if spans[i].time != longest.time {
+			d.note(r.line, "slow_start is the same for all endpoints of a service: line %d has the longest", longest.line)
+		}
+	}
+}
