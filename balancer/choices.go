@@ -22,6 +22,14 @@ func (Scheduler) Values() []string {
 	return []string{"rr", "wrr", "random", "lc", "wlc", "sh", "dh", "mh", "sed", "nq"}
 }
 
+// Synonyms implements [decode.Synonyms] with the names of haproxy, nginx, gobetween and Envoy.
+func (Scheduler) Synonyms() map[string]string {
+	return map[string]string{
+		"roundrobin": "wrr", "staticrr": "wrr", "weightedroundrobin": "wrr", "weighted": "wrr", "leastconn": "wlc", "leastconnections": "wlc",
+		"leastrequest": "wlc", "source": "sh", "sourcehash": "sh", "iphash": "sh", "maglev": "mh", "maglevhash": "mh",
+	}
+}
+
 // SharesByWeight reports whether an endpoint's share of the connections to a VIP follows its weight. With every scheduler an
 // endpoint of weight 0 gets none.
 func (s Scheduler) SharesByWeight() bool {

@@ -38,11 +38,14 @@ func TestWrongService(t *testing.T) {
 			`vips[6]: 10.0.0.1 is there already, as vips[5]`,
 			`warning: vips[8]: fe80::10 is link-local: clients reach it only with the name of an interface (fe80::10%eth0), and not in every mode; take one of fd00::/8`,
 		}},
+		{fields: web + `, "scheduler": "least_conn"`, want: []string{
+			`scheduler: "least_conn" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "wlc"?`,
+		}},
 		{fields: web + `, "scheduler": "wr", "affinity": "clientip", "snat": "sometimes", "locality": true`, want: []string{
 			`scheduler: "wr" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "rr"?`,
 			`snat: "sometimes" is not one of auto, always, never`,
 			`affinity: "clientip" is not one of none, client_ip; did you mean "client_ip"?`,
-			`locality: needs text in quotes, not true`,
+			`locality: needs one of "any", "prefer_zone", "prefer_node", "node_only", not true`,
 		}},
 		{fields: web + `, "affinity_timeout": 30, "drain_timeout": "30", "connect_timeout": "-1s", "idle_timeout": "1 minute", "slow_start": {}`, want: []string{
 			`drain_timeout: "30" needs a unit: write "30s" for seconds`,

@@ -28,6 +28,11 @@ type Connection struct {
 	End string `json:"end,omitzero"`
 }
 
+// Closed reports whether both sides have closed the connection. The kernel remembers it for up to two minutes longer.
+func (c *Connection) Closed() bool {
+	return c.State == "time-wait" || c.State == "close" || c.State == "closed"
+}
+
 // The ways in which a connection ends.
 const (
 	EndClosed  = "closed"

@@ -35,6 +35,10 @@ type exampler interface{ Example() string }
 // Values is implemented by typed strings of which only some are possible.
 type Values interface{ Values() []string }
 
+// Synonyms is implemented by [Values] that other programs call by other names. Synonyms returns the value that each name stands for; a
+// name is in lower case, without "_" and "-".
+type Synonyms interface{ Synonyms() map[string]string }
+
 // Into reads tree into the struct that target points to, and returns everything that is wrong in it, in the order of
 // the struct's fields. A field with a problem, or that is not in the tree, keeps the value it has. An element of a list
 // that has a problem keeps its defaults, so that the others keep their places.

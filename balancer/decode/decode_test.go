@@ -22,6 +22,8 @@ type color string
 
 func (color) Values() []string { return []string{"red", "green"} }
 
+func (color) Synonyms() map[string]string { return map[string]string{"rubyred": "red"} }
+
 // shout is text that reads itself.
 type shout struct{ text string }
 
@@ -185,6 +187,8 @@ func TestProblems(t *testing.T) {
 		{`text = ["a"]`, `text: needs text in quotes, not a list`},
 		{`color = "gren"`, `color: "gren" is not one of red, green; did you mean "green"?`},
 		{`color = ""`, `color: "" is not one of red, green`},
+		{`color = "Ruby-Red"`, `color: "Ruby-Red" is not one of red, green; did you mean "red"?`},
+		{`color = true`, `color: needs one of "red", "green", not true`},
 		{`flag = "true"`, `flag: needs true without quotes`},
 		{`flag = "yes"`, `flag: needs true or false, not the text "yes"`},
 		{`small = 256`, `small: 256 is out of range; 0 to 255 are possible`},

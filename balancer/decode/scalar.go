@@ -18,17 +18,30 @@ import (
 
 // str reads text into v, which may be limited to some values.
 func (d *decoder) str(v reflect.Value, raw any) {
+	choice, limited := v.Interface().(Values)
+	if _, isText := raw.(string); limited && !isText {
+		d.wrong("one of \""+strings.Join(choice.Values(), "\", \"")+"\"", raw)
+		return
+	}
 	s, ok := d.asText(raw)
 	if !ok {
 		return
 	}
-	if e, ok := v.Interface().(Values); ok {
-		if values := e.Values(); !slices.Contains(values, s) {
-			d.problem("%q is not one of %s%s", shorten(s), strings.Join(values, ", "), DidYouMean(s, values))
-			return
-		}
+	if limited && !slices.Contains(choice.Values(), s) {
+		d.problem("%q is not one of %s%s", shorten(s), strings.Join(choice.Values(), ", "), meantValue(choice, s))
+		return
 	}
 	v.SetString(s)
+}
+
+// meantValue returns a suggestion for a text that is not a possible value, or "".
+func meantValue(choice Values, text string) string {
+	if s, ok := choice.(Synonyms); ok {
+		if value := s.Synonyms()[strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(text))]; value != "" {
+			return fmt.Sprintf("; did you mean %q?", value)
+		}
+	}
+	return DidYouMean(text, choice.Values())
 }
 
 func (d *decoder) asText(raw any) (string, bool) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
 )
@@ -71,14 +73,14 @@ func abandoned(c *cli.Call, left uint64, where string) error {
 	if node := c.Flags.String("node"); node != "" {
 		what = "--node " + node
 	}
-	why := "interrupted"
-	if !errors.Is(c.Err(), context.Canceled) {
-		why = c.Err().Error()
-	}
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	return fmt.Errorf("%s with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", why, wording.Count(left, "connection"), where, what)
+	state := fmt.Sprintf(" with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", wording.Count(left, "connection"), where, what)
+	if errors.Is(c.Err(), context.Canceled) {
+		return cli.Interrupted("%s", state)
+	}
+	return fmt.Errorf("%w%s", c.Err(), state)
 }
 
 // unused is the state of an endpoint at a port that its service has no frontend for.
@@ -101,8 +103,7 @@ func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint6
 // kernel remembers a closed TCP connection for minutes, and a UDP flow without packets for half a minute or more.
 func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
-		over := slices.Contains([]string{"time-wait", "close", dataplane.Idle}, conns[i].State)
-		if !over && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
+		if isLive(&conns[i]) && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
 			left++
 		}
 	}
@@ -125,18 +126,16 @@ func isAt(endpoint, target string) bool {
 // progress shows on a terminal what is waited for, in one line that changes.
 type progress struct {
 	*cli.Printer
-	width int // of the line so far
+	width int // the width of the widest line so far
 }
 
 func (p *progress) text(text string) {
 	if !p.ErrTerminal {
 		return
 	}
-	if runes := []rune(text); len(runes) > lineWidth {
-		text = string(runes[:lineWidth-3]) + "..."
-	}
+	text = table.Cut(text, cmp.Or(p.Width, cli.UsualColumns)-1)
 	fmt.Fprintf(p.Stderr, "\r%-*s", p.width, text)
-	p.width = max(p.width, len(text))
+	p.width = max(p.width, table.Width(text))
 }
 
 // end wipes the line.

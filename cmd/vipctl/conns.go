@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,12 +25,13 @@ func connsVerb() *cli.Verb {
 		Name: "conns", Args: "[SERVICE]", Brief: "live connections",
 		About: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
 			"service and the bytes from and to the client.\n\n" +
-			"In kernel modes they are what the kernel remembers: some have ended already, and age and bytes are there only " +
-			"where it notes them (net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct).\n\n" +
+			"The kernel remembers closed connections for minutes, and idle UDP flows. The last line counts them; " +
+			"--state time-wait lists them. -o json has all of them. In kernel modes, age and bytes need the sysctls " +
+			"net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct.\n\n" +
 			"--follow shows a line for each that begins or ends. The kernel tells the end of a TCP connection when it forgets it, " +
 			"which is minutes after it was closed.\n\n" +
-			"--kill ends connections: both sides see a reset, in nftables and iptables mode as soon as they send something. In ipvs " +
-			"mode the kernel can't end single ones.",
+			"--kill ends connections: both sides see a reset, in nftables and iptables mode as soon as they send something. It counts " +
+			"only connections that were not closed yet. In ipvs mode the kernel can't end single connections.",
 		Example:  "vipctl conns web",
 		Formats:  []string{cli.FormTable, cli.FormWide, cli.FormJSON},
 		Values:   map[string]cli.Completer{"service": serviceNames},
@@ -103,7 +105,7 @@ func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	if err != nil {
 		return err
 	}
-	list := connectionList{Printer: c.Printer, table: table.New(
+	list := connectionList{Printer: c.Printer, all: q.State != "" || c.Format == cli.FormJSON, table: table.New(
 		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
 		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
 		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
@@ -111,7 +113,7 @@ func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	if err := client.EachConnection(c, q, list.add); err != nil {
 		return err
 	}
-	if list.listed == 0 && q.Service != "" {
+	if list.listed+len(list.omitted) == 0 && q.Service != "" {
 		if err := isService(c, string(q.Service)); err != nil {
 			return err
 		}
@@ -131,11 +133,18 @@ type connectionList struct {
 	*cli.Printer
 	table  *table.Table
 	listed int
+	// all lists connections in every state.
+	all bool
+	// omitted counts the connections that are not live and not listed, by state.
+	omitted map[string]int
 	// text is JSON that is not printed yet.
 	text []byte
-	// all are those that are to be made something of as a whole.
-	all []api.Connection
+	// collected are the connections of an output that is made of the whole list.
+	collected []api.Connection
 }
+
+// isLive reports whether a connection counts as live: the kernel also remembers closed connections and idle UDP flows.
+func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
 // A long list is printed by so many rows, which have the same widths, or so many bytes of JSON.
 const (
@@ -144,10 +153,17 @@ const (
 )
 
 func (l *connectionList) add(n api.Connection) error {
+	if !l.all && !isLive(&n) {
+		if l.omitted == nil {
+			l.omitted = map[string]int{}
+		}
+		l.omitted[n.State]++
+		return nil
+	}
 	l.listed++
 	switch {
 	case l.Remake != nil:
-		l.all = append(l.all, n)
+		l.collected = append(l.collected, n)
 		return nil
 	case l.Format == cli.FormJSON:
 		return l.addJSON(n)
@@ -185,16 +201,28 @@ func (l *connectionList) addJSON(n api.Connection) error {
 func (l *connectionList) end(empty string) error {
 	switch {
 	case l.Remake != nil || l.Format == cli.FormJSON && l.listed == 0:
-		return l.PrintJSON(cli.List(l.all))
+		return l.PrintJSON(cli.List(l.collected))
 	case l.Format == cli.FormJSON:
 		return l.Print(string(l.text) + "\n]\n")
-	case l.listed == 0:
+	case l.listed == 0 && len(l.omitted) == 0:
 		l.Say("%s", empty)
 		return nil
-	case l.table.Len() == 0:
-		return nil
 	}
-	return l.Print(l.table.Part(l.Form()))
+	text := ""
+	if l.table.Len() > 0 {
+		text = l.table.Part(l.Form())
+	}
+	return l.Print(text + omittedText(l.omitted))
+}
+
+// omittedText is a line with the numbers of connections that are not live, or "".
+func omittedText(omitted map[string]int) string {
+	if len(omitted) == 0 {
+		return ""
+	}
+	states := slices.Sorted(maps.Keys(omitted))
+	counts := cli.Mapped(states, func(state string) string { return fmt.Sprintf("%d %s", omitted[state], state) })
+	return fmt.Sprintf("not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 
 // followConnections prints a line for each connection that begins or ends, until Ctrl-C, and goes on after a restart of vipd.
@@ -268,8 +296,10 @@ func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 		return false, err
 	}
 	conns := 0
-	err = client.EachConnection(c, q, func(api.Connection) error {
-		conns++
+	err = client.EachConnection(c, q, func(n api.Connection) error {
+		if q.State != "" || !n.Closed() {
+			conns++
+		}
 		return nil
 	})
 	if err != nil {

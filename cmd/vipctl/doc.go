@@ -7,5 +7,6 @@
 // Changes of services in etcd are an edit (edit.go): the files that the user names (given.go) become an etcd.Plan, which reads, judges
 // and writes. The edit prints its answers.
 //
-// Errors are values until cli.Run maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3 differences.
+// Errors are values until cli.Run maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3 differences, 4 a service is down,
+// 130 interrupted.
 package main

@@ -104,7 +104,7 @@ func TestDocsCommands(t *testing.T) {
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	takes := map[string]bool{}
 	differ := []string{"f"} // a file, as for kubectl apply, and to follow, as for tail
-	for _, v := range verbs() {
+	for _, v := range allVerbs() {
 		for _, f := range v.Flags {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {

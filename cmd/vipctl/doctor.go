@@ -125,14 +125,14 @@ func findingsText(p *cli.Printer, findings []doctor.Finding) string {
 			fmt.Fprintln(&b, check)
 		}
 		level := fmt.Sprintf("  %-*s", margin-2, f.Level)
-		for i, line := range table.Wrap(table.Line(f.What), 79-margin) {
+		for i, line := range table.Wrap(table.Line(f.What), p.LineWidth()-margin) {
 			if i == 0 {
 				b.WriteString(p.Paint(level, levelStyle(f.Level)) + line + "\n")
 			} else {
 				fmt.Fprintf(&b, "%*s%s\n", margin, "", line)
 			}
 		}
-		for _, line := range table.Wrap(table.Line(f.Why), 77-margin) {
+		for _, line := range table.Wrap(table.Line(f.Why), p.LineWidth()-margin-2) {
 			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", p.Paint(line, table.Faint))
 		}
 		if f.Mend != "" {

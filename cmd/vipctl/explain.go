@@ -23,7 +23,8 @@ func explainVerb() *cli.Verb {
 			"the kernel with their counters. Connections of the client that exist already are listed: they go on to where they " +
 			"went; with PORT only that one is. The first line also says when an endpoint left new connections without an answer in the last minute. Rules of other programs that drop the connection are named.\n\n" +
 			"Nothing is sent. With --live the daemon opens a TCP connection from this node, and shows which endpoint took it and " +
-			"how long that lasted. Lines that begin with ! keep the client from being served as written.",
+			"how long that lasted. Lines that begin with ! keep the client from being served as written. The exit code is 1 unless " +
+			"the client is served.",
 		Example:  "vipctl explain 10.1.0.2 10.96.0.10:80",
 		Formats:  []string{cli.FormTable, cli.FormJSON},
 		Flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "open a connection from this node as well"}},
@@ -49,7 +50,11 @@ func runExplain(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	return c.Show(e, func() string { return explanation(c.Printer, &e) })
+	err = c.Show(e, func() string { return explanation(c.Printer, &e) })
+	if err == nil && e.Verdict != explain.Served {
+		return cli.ErrReported
+	}
+	return err
 }
 
 // clientArg reads a client's address, and its port if it is given.

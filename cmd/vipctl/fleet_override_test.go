@@ -206,7 +206,7 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--force")
 	l.says("waiting: gw1 has 5 connections, gw2 has 2 connections")
 	l.stop()
-	l.ends(cli.ExitFailed)
+	l.ends(cli.ExitInterrupted)
 	want := "vipctl: interrupted with 7 connections left (gw1 has 5 connections, gw2 has 2 connections); " +
 		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" takes it back\n"
 	if !strings.HasSuffix(l.err.String(), want) {

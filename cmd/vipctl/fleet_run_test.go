@@ -209,7 +209,7 @@ func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code
 		then()
 		return e.finish(false)
 	}
-	code = cli.Run(t.Context(), w, []*cli.Verb{v}, append([]string{"apply"}, f.flags...))
+	code = cli.Run(t.Context(), w, []cli.Group{{Verbs: []*cli.Verb{v}}}, append([]string{"apply"}, f.flags...))
 	return code, out.String(), errs.String()
 }
 

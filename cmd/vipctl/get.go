@@ -371,23 +371,28 @@ func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
 		seen[row] = true
 		return again
 	})
+	none := func(has func(*api.Endpoint) bool) bool {
+		return !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool { return has(&e) })
+	}
+	weight := weights(endpoints)
+	// The wide table leaves out columns that would be empty: it must fit in 160 columns.
 	t := table.New(
 		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct && !fleet}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "HEALTH", Style: stateStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
-		table.Column{Title: "UNANSWERED", Right: true, Skip: fleet, Wide: !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool { return e.Unanswered > 0 }), Style: badCount},
-		table.Column{Title: "WHY", Wide: true, Skip: fleet}, table.Column{Title: "LAST RESULT", Wide: true, Skip: fleet},
-		table.Column{Title: "NEXT", Wide: true, Skip: fleet}, table.Column{Title: "CONFIGURED", Wide: true, Right: true},
+		table.Column{Title: "UNANSWERED", Right: true, Skip: fleet || none(func(e *api.Endpoint) bool { return e.Unanswered > 0 }), Style: badCount},
+		table.Column{Title: "NEXT", Wide: true, Skip: fleet}, table.Column{Title: "CONFIGURED", Wide: true, Right: true, Skip: none(func(e *api.Endpoint) bool { return e.Configured != e.Weight })},
 		table.Column{Title: "CONNECTIONS", Wide: true, Right: true, Skip: fleet},
-		table.Column{Title: "NODE", Wide: true}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "BACKUP", Wide: true},
-		table.Column{Title: "OVERRIDE", Wide: true},
+		table.Column{Title: "NODE", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Node != "" })},
+		table.Column{Title: "ZONE", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Zone != "" })},
+		table.Column{Title: "BACKUP", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Backup })},
+		table.Column{Title: "WHY", Wide: true},
 	)
-	weight := weights(endpoints)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), verdict(p, e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10), why(e),
-			lastResult(p, e.Check), nextCheck(p, e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
-			e.Node, e.Zone, yesIf(e.Backup), override(p, e.Override))
+		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), verdict(p, e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10),
+			nextCheck(p, e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
+			e.Node, e.Zone, yesIf(e.Backup), why(p, e))
 	}
 	return t
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/table"
@@ -31,73 +30,58 @@ func since(p *cli.Printer, e *api.Endpoint) string {
 	return elapsed(p, e.Check.Since)
 }
 
-// why says what is wrong with an endpoint, or on its way; "" where nothing is.
-func why(e *api.Endpoint) string {
-	var all []string
-	switch k := e.Check; {
-	case k == nil && e.Unchecked != "":
-		all = append(all, "not checked: "+e.Unchecked)
-	case k == nil:
-	case k.Fleet != nil && k.Fleet.Here != "":
-		all = append(all, k.Fleet.Here)
-	case k.LastOutcome == "":
-		all = append(all, "not checked yet")
-	case k.LastOutcome == string(health.NotRun):
-		all = append(all, k.LastText)
-	case k.Against > 0:
-		all = append(all, fmt.Sprintf("%s %d of %d: %s", k.LastOutcome, k.Against, k.Needed, k.LastText))
-	case e.Health == balancer.HealthDown:
-		all = append(all, k.LastText)
-	}
-	return strings.Join(slices.Concat(all, besides(e)), "; ")
+// why returns the last result of an endpoint's check, and everything else that decides how the endpoint is used.
+func why(p *cli.Printer, e *api.Endpoint) string {
+	return strings.Join(slices.Concat(checkNotes(p, e), useNotes(p, e)), "; ")
 }
 
-// besides says what there is to know of how an endpoint is used besides what its check has seen.
-func besides(e *api.Endpoint) (all []string) {
-	if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Alone {
-		all = append(all, "checked by this node alone")
+// checkNotes returns the last result of an endpoint's check, or why there is no result.
+func checkNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
+	k := e.Check
+	if k == nil {
+		if e.Unchecked != "" {
+			notes = append(notes, "not checked: "+e.Unchecked)
+		}
+		return notes
 	}
-	if by := takenOut(e); by != "" {
-		all = append(all, by)
+	last := lastResult(p, k)
+	if k.Against > 0 {
+		last += fmt.Sprintf(" (%s %d of %d)", k.LastOutcome, k.Against, k.Needed)
+	}
+	notes = append(notes, cmp.Or(last, "not checked yet"))
+	if k.Fleet != nil && k.Fleet.Here != "" {
+		notes = append(notes, k.Fleet.Here)
+	}
+	return notes
+}
+
+// useNotes returns everything but the check's result that decides how an endpoint is used.
+func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
+	if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Alone {
+		notes = append(notes, "checked by this node alone")
+	}
+	switch o := e.Override; {
+	case e.State == balancer.Removed:
+		notes = append(notes, "removed from its service")
+	case e.State == balancer.Draining && (o == nil || o.Draining == nil):
+		notes = append(notes, "draining in its definition")
+	}
+	if e.Override != nil {
+		notes = append(notes, override(p, e.Override))
 	}
 	if x := e.Ejection; x != nil {
-		all = append(all, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
+		notes = append(notes, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
 	}
 	if e.Health == balancer.HealthDown && e.State == balancer.Active {
-		all = append(all, "used: panic")
+		notes = append(notes, "used: panic")
 	}
 	if e.Cut {
-		all = append(all, "its connections were cut")
+		notes = append(notes, "its connections were cut")
 	}
 	if e.Ramp > 0 {
-		all = append(all, fmt.Sprintf("ramping up: %d%% of its weight", e.Ramp))
+		notes = append(notes, fmt.Sprintf("ramping up: %d%% of its weight", e.Ramp))
 	}
-	return all
-}
-
-// takenOut says who keeps an endpoint from new connections, and why; "" means nothing does.
-func takenOut(e *api.Endpoint) string {
-	o, what := e.Override, ""
-	var by balancer.Signature
-	switch {
-	case e.State == balancer.Removed:
-		return "removed from its service"
-	case e.State == balancer.Draining && (o == nil || o.Draining == nil):
-		return "draining in its definition"
-	case e.State == balancer.Draining:
-		what = "drained by "
-		_, by = o.Signed()
-	case e.State == balancer.ZeroWeight && o != nil && o.Weight != nil:
-		what = "weight 0, set by "
-		by, _ = o.Signed()
-	default:
-		return ""
-	}
-	what += cmp.Or(by.By, "hand")
-	if by.Reason != "" {
-		what += ": " + by.Reason
-	}
-	return what
+	return notes
 }
 
 // weights writes the weights of endpoints. While some of a port ramp up, the weights in use are multiples, so that there
@@ -150,31 +134,20 @@ func lastResult(p *cli.Printer, k *api.Check) string {
 	return k.LastText + ", " + ago(p, k.Last)
 }
 
-// describedChecks is the health of a service's endpoints, of those where there is something to say.
+// describedChecks lists the health of those endpoints of a service that are checked, ejected or ramping up.
 func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT", Skip: len(s.Ports) < 2}, table.Column{Title: "HEALTH", Style: stateStyle},
-		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "LAST RESULT"})
+		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "WHY"})
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		all, verdict := besides(e), string(e.Health)
-		if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Here != "" {
-			all = append([]string{k.Fleet.Here}, all...)
-		}
-		if k := e.Check; k != nil {
-			last := lastResult(p, k)
-			if k.Against > 0 {
-				last = fmt.Sprintf("%s (%s %d of %d)", last, k.LastOutcome, k.Against, k.Needed)
-			}
-			if last != "" {
-				all = append([]string{last}, all...)
-			}
-			verdict = cmp.Or(verdict, "unknown")
-		} else if e.Unchecked != "" {
-			all = append([]string{"not checked: " + e.Unchecked}, all...)
-		} else if e.Ejection == nil && e.Ramp == 0 {
+		if e.Check == nil && e.Unchecked == "" && e.Ejection == nil && e.Ramp == 0 {
 			continue
 		}
-		t.Row(e.Address, e.Port, verdict, since(p, e), nextCheck(p, e.Check), strings.Join(all, "; "))
+		verdict := string(e.Health)
+		if e.Check != nil {
+			verdict = cmp.Or(verdict, "unknown")
+		}
+		t.Row(e.Address, e.Port, verdict, since(p, e), nextCheck(p, e.Check), why(p, e))
 	}
 	return t
 }

@@ -19,7 +19,7 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 		{Service: "web", Address: "192.168.1.11:8080", State: balancer.Active, Weight: 1},
 		{Service: "web", Address: "192.168.1.12:8080", State: balancer.Ejected, Ejection: &balancer.Ejection{Until: until, Cause: "connection refused"}},
 	}
-	p := &cli.Printer{}
+	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	want := "connects fail: connection refused; ejected until 12:00:30 at the latest"
 	for _, got := range []string{
 		endpointsTable(p, rows).Text(table.Form{Wide: true}), describedChecks(p, &api.Service{Endpoints: rows}).Text(table.Form{}),
@@ -33,24 +33,27 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhy has one sentence for each thing that keeps an endpoint from its share, or puts its health in doubt.
+// TestWhy expects one note for the last result of a check, and one for everything else that decides how an endpoint is used.
 func TestWhy(t *testing.T) {
+	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	yes, none := true, 0
-	failed := &api.Check{LastOutcome: "failed", LastText: "no answer within 1s"}
+	failed := &api.Check{LastOutcome: "failed", LastText: "no answer within 1s", Against: 1, Needed: 3}
 	for want, e := range map[string]api.Endpoint{
-		"": {State: balancer.Active, Check: &api.Check{LastOutcome: "passed"}},
-		"not checked: health.allow_exec is false here":       {State: balancer.Active, Unchecked: "health.allow_exec is false here"},
-		"no answer within 1s; used: panic":                   {State: balancer.Active, Health: balancer.HealthDown, Check: failed},
-		"no answer within 1s; its connections were cut":      {State: balancer.Down, Health: balancer.HealthDown, Check: failed, Cut: true},
-		"up by 2 of 3 nodes; this node: no answer within 1s": {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", Fleet: &api.FleetCheck{Here: "up by 2 of 3 nodes; this node: no answer within 1s"}}},
-		"drained by ana: kernel update":                      {State: balancer.Draining, Override: &balancer.Override{Draining: &yes, By: "ana", Reason: "kernel update"}},
-		"drained by hand":                                    {State: balancer.Draining, Override: &balancer.Override{Draining: &yes}},
-		"draining in its definition":                         {State: balancer.Draining},
-		"weight 0, set by ana: disk":                         {State: balancer.ZeroWeight, Override: &balancer.Override{Weight: &none, By: "ana", Reason: "disk"}},
-		"ramping up: 20% of its weight":                      {State: balancer.Active, Ramp: 20},
-		"removed from its service":                           {State: balancer.Removed},
+		"":                {State: balancer.Active},
+		"not checked yet": {State: balancer.Active, Check: &api.Check{}},
+		"answered 200 OK": {State: balancer.Active, Check: &api.Check{LastOutcome: "passed", LastText: "answered 200 OK"}},
+		"not checked: health.allow_exec is false here":                  {State: balancer.Active, Unchecked: "health.allow_exec is false here"},
+		"no answer within 1s (failed 1 of 3); used: panic":              {State: balancer.Active, Health: balancer.HealthDown, Check: failed},
+		"no answer within 1s (failed 1 of 3); its connections were cut": {State: balancer.Down, Health: balancer.HealthDown, Check: failed, Cut: true},
+		"up by 2 of 3 nodes; this node: no answer within 1s":            {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", LastText: "up by 2 of 3 nodes", Fleet: &api.FleetCheck{Here: "this node: no answer within 1s"}}},
+		"draining, by ana: kernel update":                               {State: balancer.Draining, Override: &balancer.Override{Draining: &yes, By: "ana", Reason: "kernel update"}},
+		"draining":                                                      {State: balancer.Draining, Override: &balancer.Override{Draining: &yes}},
+		"draining in its definition":                                    {State: balancer.Draining},
+		"weight 0, by ana: disk":                                        {State: balancer.ZeroWeight, Override: &balancer.Override{Weight: &none, By: "ana", Reason: "disk"}},
+		"ramping up: 20% of its weight":                                 {State: balancer.Active, Ramp: 20},
+		"removed from its service":                                      {State: balancer.Removed},
 	} {
-		if got := why(&e); got != want {
+		if got := why(p, &e); got != want {
 			t.Errorf("%+v: %q, want %q", e, got, want)
 		}
 	}

@@ -21,10 +21,19 @@ func main() {
 func run(ctx context.Context, w cli.World, args []string) int { return cli.Run(ctx, w, verbs(), args) }
 
 // verbs are all commands, in the order of help.
-func verbs() []*cli.Verb {
-	return []*cli.Verb{
-		checkVerb(), planVerb(), convertVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), topVerb(), explainVerb(), eventsVerb(), checkNowVerb(),
-		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(), ownershipVerb(),
-		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), debugVerb(), cli.CompletionVerb(), versionVerb(), cli.CompleteVerb(),
+func verbs() []cli.Group {
+	return []cli.Group{
+		{Title: "Commands that show this host's services", Verbs: []*cli.Verb{
+			statusVerb(), getVerb(), describeVerb(), connsVerb(), topVerb(), eventsVerb(), explainVerb(), diffVerb(),
+		}},
+		{Title: "Commands that change this host's services", Verbs: []*cli.Verb{
+			checkVerb(), planVerb(), reloadVerb(), drainVerb(), undrainVerb(), weightVerb(), checkNowVerb(), convertVerb(),
+		}},
+		{Title: "Commands for the fleet, with services in etcd", Verbs: []*cli.Verb{
+			applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(), ownershipVerb(),
+		}},
+		{Title: "Commands for the host itself", Verbs: []*cli.Verb{
+			doctorVerb(), cleanupVerb(), debugVerb(), cli.CompletionVerb(), versionVerb(), cli.CompleteVerb(),
+		}},
 	}
 }

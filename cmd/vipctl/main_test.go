@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -175,7 +176,16 @@ func changes(d *fakeDaemon) map[string]func() {
 				d.status.Addresses[i].Note = "this kernel has no dummy devices"
 			}
 		},
-		"unnoted": func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
+		"remembered": func() {
+			live := d.conns[0]
+			for i, state := range []string{"time-wait", "idle", "time-wait"} {
+				n := live
+				n.Client, n.State = netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), uint16(40000+i)), state
+				d.conns = append(d.conns, n)
+			}
+		},
+		"onlyremembered": func() { d.conns = d.conns[len(d.conns)-3:] }, // after "remembered"
+		"unnoted":        func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
 		"roundrobin": func() {
 			for i := range d.frontends {
 				d.frontends[i].Scheduler = balancer.RoundRobin

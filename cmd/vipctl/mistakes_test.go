@@ -82,7 +82,7 @@ func TestSystemErrorsHaveAWayOut(t *testing.T) {
 		} {
 			s.wayOut(t, "an error", e, func() {
 				fails := &cli.Verb{Name: "fail", Run: func(*cli.Call) error { return err }}
-				cli.Run(t.Context(), s.World, []*cli.Verb{fails}, []string{"fail"})
+				cli.Run(t.Context(), s.World, []cli.Group{{Verbs: []*cli.Verb{fails}}}, []string{"fail"})
 			})
 		}
 		for _, line := range lines {
@@ -145,7 +145,7 @@ func say(t *testing.T, b *strings.Builder, args ...string) {
 func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder
-	for _, v := range verbs() {
+	for _, v := range allVerbs() {
 		if v.Hidden || v.Name == "version" || v.Name == "cleanup" || v.Name == "doctor" {
 			continue // nothing can be wrong with the first; the others look at the host
 		}

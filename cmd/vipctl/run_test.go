@@ -22,6 +22,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/table"
 	"vipd/test/wait"
 )
@@ -78,6 +79,14 @@ func newSession(t *testing.T) *session {
 	s.World = cli.World{Stdout: s.out, Stderr: s.err, Getenv: getenv, Now: time.Now}
 	t.Setenv("VIPCTL_SOCKET", socket)
 	return s
+}
+
+// allVerbs returns the verbs of all groups.
+func allVerbs() (all []*cli.Verb) {
+	for _, g := range verbs() {
+		all = append(all, g.Verbs...)
+	}
+	return all
 }
 
 func (s *session) run(ctx context.Context, line ...string) int { return run(ctx, s.World, line) }
@@ -174,8 +183,8 @@ func TestDrainWaitInterrupted(t *testing.T) {
 			interrupt()
 		}
 	}
-	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != cli.ExitFailed {
-		t.Errorf("exits with %d, want %d", code, cli.ExitFailed)
+	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != cli.ExitInterrupted {
+		t.Errorf("exits with %d, want %d", code, cli.ExitInterrupted)
 	}
 	want := "vipctl: interrupted with 7 connections left; the drain stays in place, \"vipctl undrain web 192.168.1.11\" takes it back\n"
 	if got := s.err.String(); !strings.HasSuffix(got, want) {
@@ -302,7 +311,7 @@ func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
 // Every verb has a help with its usage, an example that it accepts, and no line over 80 columns.
 func TestHelpOfEachVerb(t *testing.T) {
 	s := newSession(t)
-	for _, v := range append(verbs(), nil) {
+	for _, v := range append(allVerbs(), nil) {
 		if v != nil && v.Hidden {
 			continue
 		}
@@ -414,8 +423,8 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-// TestTerminalCutsLongNames: on a terminal long names are cut so that lines fit, but for whoever asks for all, or reads with a
-// program.
+// TestTerminalCutsLongNames lists a service with a long name. The name is cut on a terminal and in wide tables, which have 160 columns;
+// pipes and formats for programs get the whole name.
 func TestTerminalCutsLongNames(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name(strings.Repeat("payment-gateway-", 3) + "production-7")
@@ -430,7 +439,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		width int
 		whole bool
 	}{
-		{"get endpoints", 80, false}, {"get services", 72, false}, {"get endpoints", 0, true}, {"get endpoints -o wide", 80, true},
+		{"get endpoints", 80, false}, {"get services", 72, false}, {"get endpoints", 0, true}, {"get endpoints -o wide", 80, false},
 		{"get endpoints -o json", 80, true}, {"get endpoints -o name", 80, true},
 	} {
 		s.out, s.Width = &notice{}, c.width
@@ -443,7 +452,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 			t.Errorf("%s in %d columns prints\n%s", c.line, c.width, got)
 		}
 		for l := range strings.Lines(got) {
-			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole {
+			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole && !strings.HasSuffix(c.line, "wide") || w > 160 && !c.whole {
 				t.Errorf("%s: a line of %d columns:\n%s", c.line, w, l)
 			}
 		}
@@ -466,6 +475,34 @@ func TestTerminalCutsLongCells(t *testing.T) {
 		}
 		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {
 			t.Errorf("%s prints\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)
+		}
+	}
+}
+
+// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. Lines fill the terminal, and pipes get
+// each text in one line.
+func TestTextsFitTheTerminal(t *testing.T) {
+	const problem = "iptables mode can't do lc; it uses random instead"
+	s := newSession(t)
+	for width, unbroken := range map[int]bool{0: true, 80: false, 160: true} {
+		s.Width = width
+		s.out.b.Reset()
+		if code := s.run(t.Context(), "status"); code != cli.ExitDone {
+			t.Fatalf("width %d: status exits with %d, want 0: %s", width, code, s.err)
+		}
+		text := s.out.String()
+		if strings.Contains(text, problem) != unbroken {
+			t.Errorf("width %d: the status has the problem in one line: %v, want %v\n%s", width, !unbroken, unbroken, text)
+		}
+		findings := []doctor.Finding{{Check: "kernel", Level: doctor.Warning, What: problem + ", because " + problem}}
+		text += findingsText(&cli.Printer{World: s.World}, findings)
+		if got := strings.Contains(text, findings[0].What); got != unbroken {
+			t.Errorf("width %d: doctor has the finding in one line: %v, want %v\n%s", width, got, unbroken, text)
+		}
+		for line := range strings.Lines(text) {
+			if got := table.Width(strings.TrimSuffix(line, "\n")); width > 0 && got >= width {
+				t.Errorf("width %d: a line has %d columns: %s", width, got, line)
+			}
 		}
 	}
 }

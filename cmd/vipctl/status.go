@@ -19,22 +19,34 @@ func statusVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "status", Brief: "how this node is: mode, store, sync, health, addresses, problems",
 		About: "Shows the node as a whole: the mode in use and why, the store and its health, how far the node is with " +
-			"it, how many endpoints are down, its addresses, and every problem. With -w it shows each change, until Ctrl-C.",
+			"it, how many endpoints are down, its addresses, and every problem. With -w it shows each change, until Ctrl-C. With --exit-code the exit code is 4 if a service has no " +
+			"endpoint for its clients.",
 		Example: "vipctl status -w",
-		Flags:   []cli.Flag{watchFlag()},
+		Flags:   []cli.Flag{watchFlag(), &cli.BoolFlag{Name: "exit-code", Usage: "exit with 4 if a service is down"}},
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON},
 		Run:     runStatus,
 	}
 }
 
 func runStatus(c *cli.Call) error {
-	return showDaemon(c, "status", (*api.Client).Status, func(s api.Status) error {
+	if c.Flags.Bool("watch") && c.Flags.Bool("exit-code") {
+		return cli.WrongUse("--watch has no end at which --exit-code could report: leave out one of them")
+	}
+	down := false
+	err := showDaemon(c, "status", (*api.Client).Status, func(s api.Status) error {
+		down = isAnyServiceDown(&s)
 		return c.Show(s, func() string { return statusText(c.Printer, &s) })
 	})
+	if err == nil && down && c.Flags.Bool("exit-code") {
+		return &cli.ExitError{Code: cli.ExitDown}
+	}
+	return err
 }
 
-// lineWidth is what a line may have on a terminal of 80 columns.
-const lineWidth = 79
+// isAnyServiceDown reports whether a port of a service has no endpoint for its clients: all fail, or there is none.
+func isAnyServiceDown(s *api.Status) bool {
+	return len(s.Health.Out) > 0 || slices.ContainsFunc(s.Problems, func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
+}
 
 // sheet collects labelled lines.
 type sheet struct {
@@ -57,12 +69,12 @@ func (out *sheet) styled(label, text string, style table.Style) {
 	fmt.Fprintln(&out.b, text)
 }
 
-// text writes text in as many lines as it takes; nothing if there is none.
+// text writes text in as many lines as the terminal needs, and nothing if there is none.
 func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
 
 // painted is text in a style.
 func (out *sheet) painted(label, text string, style table.Style) {
-	for _, l := range table.Wrap(cli.OneLine(text), lineWidth-labelWidth) {
+	for _, l := range table.Wrap(cli.OneLine(text), out.LineWidth()-labelWidth) {
 		out.styled(label, l, style)
 		label = ""
 	}
@@ -246,8 +258,8 @@ func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 			of[cli.OneLine(a.Note)] = append(of[cli.OneLine(a.Note)], a.Address)
 		}
 	}
-	const beside = 40 // label, address and holder take the rest of most lines
-	maps.DeleteFunc(of, func(note string, of []string) bool { return len(of) == 1 && table.Width(note) <= beside })
+	const before = 39 // the usual width of label, address and holder
+	maps.DeleteFunc(of, func(note string, of []string) bool { return len(of) == 1 && table.Width(note) <= p.LineWidth()-before })
 	return of
 }
 
@@ -271,7 +283,7 @@ func (out *sheet) problems(problems []balancer.Problem) {
 	label := "problems"
 	for _, p := range problems {
 		indent := ""
-		for _, line := range table.Wrap(problemLine(&p), lineWidth-labelWidth-2) {
+		for _, line := range table.Wrap(problemLine(&p), out.LineWidth()-labelWidth-2) {
 			out.styled(label, indent+line, severityStyle(p.Severity))
 			label, indent = "", "  "
 		}

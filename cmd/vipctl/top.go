@@ -23,9 +23,10 @@ func topVerb() *cli.Verb {
 		Name: "top", Args: "[SERVICE]", Brief: "live rates of services and endpoints",
 		About: "Shows services with new connections and bytes in a second, open connections, how many of their endpoints are in use, and new " +
 			"connections of the last minutes as a line of bars. With SERVICE, its endpoints.\n\n" +
-			"Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; Esc goes back; s sorts by the next " +
-			"column, r the other way round; / shows only names that contain what is typed; q ends.\n\n" +
-			"With --once, with -o json, and where the output is no terminal, rates of one interval are printed once.",
+			"The last line has the totals. Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; " +
+			"Esc goes back; s sorts by the next column, r reverses the order; / shows only names that contain a text; ? lists the " +
+			"keys; q ends.\n\n" +
+			"With --once, with -o json, and if the output is not a terminal, the rates of one interval are printed once.",
 		Example: "vipctl top --once",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and end"},
@@ -105,7 +106,8 @@ func topOnce(c *cli.Call, service balancer.Name) error {
 	if service != "" {
 		rows = w.Endpoints(service)
 	}
-	return c.PrintRows(cli.Mapped(rows, topJSON), topTable(rows, service != "", order{}, 0), "there is nothing to show")
+	lines := cli.Mapped(rows, topJSON)
+	return c.PrintRows(lines, topTable(withTotal(rows), service != "", order{}, 0), "there is nothing to show")
 }
 
 // topLine is a row in JSON.
@@ -161,6 +163,37 @@ func (o order) sort(rows []rates.Row) {
 	}
 }
 
+// totalName is the name of the row with the totals.
+const totalName = "TOTAL"
+
+// withTotal returns rows with a further row that adds them up, if there are several.
+func withTotal(rows []rates.Row) []rates.Row {
+	if len(rows) < 2 {
+		return rows
+	}
+	total := rates.Row{Service: totalName}
+	if rows[0].Endpoint != nil {
+		total.Endpoint = &api.EndpointTraffic{Address: totalName}
+	}
+	for _, r := range rows {
+		total.New, total.In, total.Out = total.New+r.New, total.In+r.In, total.Out+r.Out
+		total.Active += r.Active
+		total.Unanswered += r.Unanswered
+		total.Up += r.Up
+		total.Of += r.Of
+		total.NoBytes = total.NoBytes || r.NoBytes
+		for len(total.Past) < len(r.Past) {
+			total.Past = append([]float32{0}, total.Past...)
+		}
+		for i, rate := range r.Past { // the latest rate is the last
+			total.Past[len(total.Past)-len(r.Past)+i] += rate
+		}
+	}
+	total.NoBytes = total.NoBytes && total.In+total.Out == 0
+	total.Use = api.Use{{Up: total.Up, Of: total.Of}}
+	return append(slices.Clone(rows), total)
+}
+
 // topTable lists services or the endpoints of one, with sparklines of so many characters.
 func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table {
 	title := func(text string) string {
@@ -184,7 +217,11 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 	)
 	for _, r := range rows {
 		e := cmp.Or(r.Endpoint, &api.EndpointTraffic{})
-		t.Row(string(r.Service), e.Address, e.Port, r.Use.Text("/"), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
+		weight := strconv.Itoa(e.Weight)
+		if e.Address == totalName {
+			weight = ""
+		}
+		t.Row(string(r.Service), e.Address, e.Port, r.Use.Text("/"), string(e.State), string(e.Health), weight,
 			rateText(r.New), strconv.FormatUint(r.Active, 10), strconv.FormatUint(r.Unanswered, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
 	}
 	return t

@@ -113,7 +113,7 @@ func TestTopOnATerminal(t *testing.T) {
 	m.shows("services")
 	for _, step := range []struct{ keys, screen string }{
 		{"s", "by-new"}, {"Down Enter", "endpoints"}, {"s s s s s Enter", "endpoint"}, {"Escape", "endpoints-again"}, {"Escape", "services-again"},
-		{"r", "reversed"}, {"/ w e", "typing"}, {"Enter", "filtered"}, {"Escape", "unfiltered"},
+		{"r", "reversed"}, {"?", "keys"}, {"x", "reversed-again"}, {"/ w e", "typing"}, {"Enter", "filtered"}, {"Escape", "unfiltered"},
 	} {
 		for key := range strings.FieldsSeq(step.keys) {
 			m.run("send-keys", key)
@@ -184,7 +184,8 @@ func TestTopWithoutBytes(t *testing.T) {
 	want := "SERVICE   UP  NEW/S  ACTIVE  IN/S  OUT/S\n" +
 		"dns      1/1   40.0      40     -      -\n" +
 		"empty    0/0      0       0   0 B    0 B\n" +
-		"web      1/2   10.0       7     -      -\n"
+		"web      1/2   10.0       7     -      -\n" +
+		"TOTAL    2/3   50.0      47     -      -\n"
 	if code := s.run(t.Context(), "top", "--interval", "100ms"); code != 0 || s.out.String() != want {
 		t.Errorf("exit %d, %s\n%s", code, s.err, s.out)
 	}
@@ -200,11 +201,13 @@ func TestTopOnce(t *testing.T) {
 			"SERVICE   UP  NEW/S  ACTIVE     IN/S     OUT/S\n" +
 			"dns      1/1   40.0      40  2.0 KiB   4.0 KiB\n" +
 			"empty    0/0      0       0      0 B       0 B\n" +
-			"web      1/2   10.0       7  1.0 MiB  16.0 MiB\n"},
+			"web      1/2   10.0       7  1.0 MiB  16.0 MiB\n" +
+			"TOTAL    2/3   50.0      47  1.0 MiB  16.0 MiB\n"},
 		{[]string{"web"}, "" +
 			"ENDPOINT           STATE   HEALTH  WEIGHT  NEW/S  ACTIVE\n" +
 			"192.168.1.11:8080  active  up           1    7.0       7\n" +
-			"192.168.1.12:8080  down    down         1      0       0\n"},
+			"192.168.1.12:8080  down    down         1      0       0\n" +
+			"TOTAL              -       -            -    7.0       7\n"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			s := newSession(t)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,9 +31,19 @@ type screen struct {
 	endpoint      *api.EndpointTraffic
 	order         order
 	filter        string
-	typing        bool // what is typed goes to filter
-	at            int  // the row that is chosen
+	focus         focus // what the keys control
+	at            int   // the row that is chosen
 }
+
+// focus is the part of the screen that keys control.
+type focus int
+
+// The parts: the rows, the text of the filter, or the list of keys.
+const (
+	onRows focus = iota
+	onFilter
+	onKeys
+)
 
 // asked is an answer of the daemon.
 type asked struct {
@@ -59,24 +70,38 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 	case due:
 		return s, s.ask
 	case tea.KeyPressMsg:
-		if !s.typing {
-			return s, s.pressed(m.String())
-		}
-		s.typed(m)
+		return s, s.pressed(m)
 	case tea.PasteMsg:
-		if s.typing {
+		if s.focus == onFilter {
 			s.filter, s.at = s.filter+strings.Join(strings.Fields(m.Content), " "), 0
 		}
 	}
 	return s, nil
 }
 
+// pressed handles a key.
+func (s *screen) pressed(m tea.KeyPressMsg) tea.Cmd {
+	key := m.String()
+	switch {
+	case s.focus == onFilter:
+		s.typed(m)
+		return nil
+	case key == "q", key == "ctrl+c":
+		return tea.Quit
+	case s.focus == onKeys: // any other key closes the list
+		s.focus = onRows
+		return nil
+	}
+	s.choose(key)
+	return nil
+}
+
 func (s *screen) typed(m tea.KeyPressMsg) {
 	switch m.String() {
 	case "enter":
-		s.typing = false
+		s.focus = onRows
 	case "esc", "ctrl+c":
-		s.typing, s.filter = false, ""
+		s.focus, s.filter = onRows, ""
 	case "backspace":
 		if r := []rune(s.filter); len(r) > 0 {
 			s.filter = string(r[:len(r)-1])
@@ -87,10 +112,9 @@ func (s *screen) typed(m tea.KeyPressMsg) {
 	s.at = 0
 }
 
-func (s *screen) pressed(key string) tea.Cmd {
+// choose handles a key that moves among the rows, or changes which rows are shown.
+func (s *screen) choose(key string) {
 	switch key {
-	case "q", "ctrl+c":
-		return tea.Quit
 	case "up", "k":
 		s.at--
 	case "down", "j":
@@ -108,14 +132,15 @@ func (s *screen) pressed(key string) tea.Cmd {
 	case "r":
 		s.order.reverse = !s.order.reverse
 	case "/":
-		s.typing = true
+		s.focus = onFilter
+	case "?":
+		s.focus = onKeys
 	case "enter":
 		s.enter()
 	case "esc":
 		s.back()
 	}
 	s.at = max(0, min(s.at, len(s.rows())-1))
-	return nil
 }
 
 // enter shows what is chosen.
@@ -162,8 +187,8 @@ func (s *screen) rows() (rows []rates.Row) {
 	return rows
 }
 
-// room is how many rows fit: a title, an empty line, the table's title and a line about keys stand around them.
-func (s *screen) room() int { return max(1, s.height-4) }
+// room is how many rows fit: a title, an empty line, the table's title, the totals and a line about keys stand around them.
+func (s *screen) room() int { return max(1, s.height-5) }
 
 // sparkWidth is how many characters a sparkline has.
 const sparkWidth = 20
@@ -184,15 +209,32 @@ func (s *screen) text() string {
 		return "asking vipd ..."
 	}
 	lines := []string{s.title(), ""}
-	if s.endpoint != nil {
+	switch {
+	case s.focus == onKeys:
+		lines = append(lines, keysText()...)
+	case s.endpoint != nil:
 		lines = append(lines, s.detail()...)
-	} else {
+	default:
 		lines = append(lines, s.list()...)
 	}
 	for len(lines) < s.height-1 {
 		lines = append(lines, "")
 	}
 	return strings.Join(append(lines, s.foot()), "\n")
+}
+
+// keysText lists the keys.
+func keysText() []string {
+	return []string{
+		"up, k        choose the row above; pgup and home move further",
+		"down, j      choose the row below; pgdown and end move further",
+		"enter        show the endpoints of a service, or one endpoint",
+		"esc          go back",
+		"s, r         sort by the next column, reverse the order",
+		"/            show only names that contain a text",
+		"q, ctrl+c    end",
+		"any other key closes this list",
+	}
 }
 
 // title says what is shown, and of which node.
@@ -217,7 +259,11 @@ func (s *screen) list() []string {
 	s.at = min(s.at, len(rows)-1)
 	first := max(0, min(s.at-s.room()/2, len(rows)-s.room()))
 	last := min(len(rows), first+s.room())
-	text := topTable(rows[first:last], s.service != "", s.order, sparkWidth).Text(table.Form{Width: s.width - 2, Color: s.Color})
+	shown := rows[first:last]
+	if all := withTotal(rows); len(all) > len(rows) {
+		shown = append(slices.Clone(shown), all[len(rows)])
+	}
+	text := topTable(shown, s.service != "", s.order, sparkWidth).Text(table.Form{Width: s.width - 2, Color: s.Color})
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	at := 1 + s.at - first
 	lines[at] = "> " + lines[at]
@@ -256,10 +302,10 @@ func (s *screen) detail() []string {
 
 // foot says what the keys do, or what is typed.
 func (s *screen) foot() string {
-	if s.typing {
+	if s.focus == onFilter {
 		return "/" + s.filter + "_"
 	}
-	text := "q end  enter more  esc back  s sort  r reverse  / filter"
+	text := "q end  ? keys  enter more  esc back  s sort  r reverse  / filter"
 	if s.keyless {
 		text = "Ctrl-C ends"
 	}

@@ -79,7 +79,7 @@ func runWait(c *cli.Call) error {
 	case late:
 		return fmt.Errorf("no answer of etcd within %s", timeout)
 	case len(lag) > 0 && c.Err() != nil:
-		return fmt.Errorf("interrupted; revision %d is not everywhere: %s", v.revision, names(lag))
+		return cli.Interrupted("; revision %d is not everywhere: %s", v.revision, names(lag))
 	}
 	return err
 }

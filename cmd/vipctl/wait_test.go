@@ -290,7 +290,7 @@ func TestWaitInterrupted(t *testing.T) {
 	l := f.begin("wait", "--revision", "41")
 	l.says("waiting: gw1")
 	l.stop()
-	l.ends(cli.ExitFailed)
+	l.ends(cli.ExitInterrupted)
 	if want := "vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr is %q, want %q at the end", l.err, want)
 	}

@@ -212,7 +212,7 @@ func detects(t *testing.T, mode string) {
 		switch { // vipd may be late where clients are not
 		case attempt < 3:
 		case late >= applySlack()/10:
-			t.Skipf("needs a machine with time to measure: clients were up to %v late", late)
+			t.Skipf("requests are lost for longer than is promised, but clients were up to %v late, so this machine is too slow to tell why", late)
 		case attempt == 6:
 			t.Fatal("requests are lost for longer than is promised")
 		}

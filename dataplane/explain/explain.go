@@ -261,7 +261,7 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 	defer cancel()
 	q := dataplane.ConnectionQuery{Frontend: a.To, Client: netip.AddrPortFrom(a.Client, port)}
 	return n.Connections.Connections(ctx, q, func(c *dataplane.Connection) error {
-		if c.State == "time-wait" || c.State == "close" {
+		if c.Closed() {
 			return nil
 		}
 		if len(a.Existing) == mostExisting {

@@ -19,6 +19,19 @@ type help struct {
 // entry is an item of a list: the term and its text.
 type entry struct{ term, text string }
 
+// isCommands reports whether a list has commands.
+func isCommands(list string) bool { return strings.HasPrefix(list, "Commands") }
+
+// commands returns the entries of all lists of commands.
+func (h *help) commands() (all []entry) {
+	for _, list := range h.order {
+		if isCommands(list) {
+			all = append(all, h.lists[list]...)
+		}
+	}
+	return all
+}
+
 // parseHelp reads the text.
 func parseHelp(text string) *help {
 	h := &help{lists: map[string][]entry{}}

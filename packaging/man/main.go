@@ -45,7 +45,7 @@ func all(bin, version string) ([]*page, error) {
 		return nil, err
 	}
 	pages := []*page{vipctlPage(vipctl, version)}
-	for _, command := range vipctl.lists["Commands"] {
+	for _, command := range vipctl.commands() {
 		h, err := asked(bin, "vipctl", command.term)
 		if err != nil {
 			return nil, err
@@ -80,12 +80,18 @@ func vipctlPage(h *help, version string) *page {
 	p.literal([]string{h.lists["Usage"][0].term + " " + h.lists["Usage"][0].text})
 	p.heading("COMMANDS")
 	var others []string
-	for _, e := range h.lists["Commands"] {
-		p.item("vipctl "+e.term, e.text+"; see `vipctl-"+e.term+"`(1)")
-		others = append(others, "vipctl-"+e.term+"(1)")
+	for _, list := range h.order {
+		if !isCommands(list) {
+			continue
+		}
+		p.subheading(list)
+		for _, e := range h.lists[list] {
+			p.item("vipctl "+e.term, e.text+"; see `vipctl-"+e.term+"`(1)")
+			others = append(others, "vipctl-"+e.term+"(1)")
+		}
 	}
 	for _, list := range h.order {
-		if list == "Usage" || list == "Commands" {
+		if list == "Usage" || isCommands(list) {
 			continue
 		}
 		p.heading("FLAGS")

@@ -27,7 +27,7 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := []string{"vipctl.1", "vipd.8", "vipd.toml.5"}
-	for _, e := range h.lists["Commands"] {
+	for _, e := range h.commands() {
 		names = append(names, "vipctl-"+e.term+".1")
 	}
 	files, err := filepath.Glob(filepath.Join(out, "*"))

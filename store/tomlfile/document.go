@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -76,10 +78,39 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 		start := min(len(bom(text))+max(0, parse.Position.Start), len(text))
 		p.Origin.Line = 1 + strings.Count(text[:start], "\n")
 		message = parse.Message
+		if value := unquoted(text, start); value != "" {
+			message = fmt.Sprintf("%s needs quotes: %q", value, value)
+		}
 	}
 	message = strings.ReplaceAll(strings.TrimSuffix(message, "."), "Key '", "key '")
 	p.Text = "not valid TOML: " + strings.NewReplacer("\n", `\n`, "\r", `\r`, `'\x00'`, "the end of the file").Replace(message)
 	return p
+}
+
+// unquoted returns the address, network or time around a place in text, or "". Such a value needs quotes.
+func unquoted(text string, at int) string {
+	isValue := func(b byte) bool {
+		return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == ':' || b == '/'
+	}
+	start, end := at, at
+	for start > 0 && isValue(text[start-1]) {
+		start--
+	}
+	for end < len(text) && isValue(text[end]) {
+		end++
+	}
+	value := text[start:end]
+	if strings.ContainsAny(text[max(start-1, 0):start]+text[end:min(end+1, len(text))], "\"'") {
+		return ""
+	}
+	_, notAddr := netip.ParseAddr(value)
+	_, notPrefix := netip.ParsePrefix(value)
+	_, notAddrPort := netip.ParseAddrPort(value)
+	_, notTime := time.ParseDuration(value)
+	if notAddr != nil && notPrefix != nil && notAddrPort != nil && notTime != nil || value == "0" {
+		return ""
+	}
+	return value
 }
 
 // bom returns the byte order mark that the parser skips at the start of text: of UTF-8, or of UTF-16.

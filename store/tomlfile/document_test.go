@@ -86,6 +86,10 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 		"[a]\n[services.a2\nb = 1\n":             `f:2: not valid TOML: expected '.' or ']' to end table name, but got '\n' instead`,
 		"\xef\xbb\xbf[a]\nb = tru\nc = 1\n":      `f:2: not valid TOML: expected value but found "tru" instead`,
 		"a = 0x\n\n":                             `f:1: not valid TOML: not a hexadecimal number: '0x\n'`,
+		"vips = [\n 10.96.0.10,\n]\n":            `f:2: not valid TOML: 10.96.0.10 needs quotes: "10.96.0.10"`,
+		"a = 1\naddress = fd00::1\n":             `f:2: not valid TOML: fd00::1 needs quotes: "fd00::1"`,
+		"nets = [10.0.0.0/8]\n":                  `f:1: not valid TOML: 10.0.0.0/8 needs quotes: "10.0.0.0/8"`,
+		"timeout = 30s\n":                        `f:1: not valid TOML: 30s needs quotes: "30s"`,
 		"# fine\nname = 'x\n":                    `f:2: not valid TOML: strings cannot contain newlines`,
 		"a = 1\nb = 99999999999999999999\nc=1\n": `f:2: not valid TOML: 99999999999999999999 is out of range for int64`,
 	} {

@@ -11,19 +11,20 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// appHelp is what "vipctl --help" prints.
-func appHelp(verbs []*Verb) string {
+// appHelp returns the text of "vipctl --help".
+func appHelp(groups []Group) string {
 	var b strings.Builder
 	b.WriteString(`vipctl - query and control vipd, the service load balancer of this host
 
 Usage:
   vipctl COMMAND [ARGUMENTS] [FLAGS]
-
-Commands:
 `)
-	for _, v := range verbs {
-		if !v.Hidden {
-			fmt.Fprintf(&b, "  %-12s%s\n", v.Name, v.Brief)
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n%s:\n", g.Title)
+		for _, v := range g.Verbs {
+			if !v.Hidden {
+				fmt.Fprintf(&b, "  %-12s%s\n", v.Name, v.Brief)
+			}
 		}
 	}
 	b.WriteString(`
@@ -42,14 +43,15 @@ Flags may stand anywhere; "--" ends them. All commands have:
   -h, --help      help of a command, with an example
 
 Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff)
-or services that need a decision (convert).
+or services that need a decision (convert); 4 a service is down (status
+--exit-code); 130 interrupted with Ctrl-C.
 `)
 	return b.String()
 }
 
 const helpWidth = 78
 
-// help is what "vipctl VERB --help" prints.
+// help returns the text of "vipctl VERB --help".
 func (v *Verb) help() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", v.Usage())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -72,12 +73,26 @@ func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	return p.PrintTable(t, empty)
 }
 
+// wideColumns is the maximum width of wide tables on narrower terminals and in pipes.
+const wideColumns = 160
+
 // Room returns the maximum width of an indented table; 0 means no limit.
 func (p *Printer) Room(in int) int {
-	if p.Width == 0 || p.Format == FormWide {
+	switch {
+	case p.Format == FormWide:
+		return max(p.Width, wideColumns) - in
+	case p.Width == 0:
 		return 0
 	}
 	return p.Width - in
+}
+
+// LineWidth returns the maximum width of a line of text. Lines are not wrapped if stdout is not a terminal.
+func (p *Printer) LineWidth() int {
+	if p.Width == 0 {
+		return math.MaxInt
+	}
+	return p.Width - 1
 }
 
 // PrintJSON writes v as indented JSON, or in a form that is made of it.

@@ -14,8 +14,8 @@ import (
 	"github.com/charmbracelet/x/term"
 )
 
-// usualColumns is the width of a terminal that does not report it.
-const usualColumns = 80
+// UsualColumns is the width of a terminal that does not report it.
+const UsualColumns = 80
 
 // ThisProcess returns the world of this process.
 func ThisProcess() World {
@@ -27,7 +27,7 @@ func ThisProcess() World {
 	width := 0
 	if outTerminal {
 		columns, _, _ := term.GetSize(os.Stdout.Fd()) // 0 if it is unknown
-		width = cmp.Or(columns, usualColumns)
+		width = cmp.Or(columns, UsualColumns)
 	}
 	return World{
 		Width: width, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Now: time.Now,
@@ -45,28 +45,37 @@ const (
 	ExitFailed      = 1
 	ExitWrongUse    = 2
 	ExitDifferences = 3 // also services that need a decision
+	// ExitDown means that a service is down.
+	ExitDown = 4
+	// ExitInterrupted means that Ctrl-C ended the verb, as shells report SIGINT.
+	ExitInterrupted = 130
 )
 
 // Run executes a command line of these verbs, prints an error in one line, and returns the exit code.
-func Run(ctx context.Context, w World, verbs []*Verb, args []string) int {
-	return report(ctx, w, execute(ctx, w, verbs, args))
+func Run(ctx context.Context, w World, groups []Group, args []string) int {
+	return report(ctx, w, execute(ctx, w, groups, args))
 }
 
 // report prints an error in one line, and returns the exit code.
 func report(ctx context.Context, w World, err error) int {
-	var usage *usageError
-	var exit *ExitError
-	switch {
-	case err == nil:
+	if err == nil {
 		return ExitDone
-	case errors.As(err, &exit):
+	}
+	if exit, ok := errors.AsType[*ExitError](err); ok {
 		return exit.Code
-	case errors.As(err, &usage):
+	}
+	_, isWrongUse := errors.AsType[*usageError](err)
+	switch {
+	case isWrongUse:
 		fmt.Fprintf(w.Stderr, "vipctl: %v\n", err)
 		return ExitWrongUse
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		fmt.Fprintln(w.Stderr, "vipctl: interrupted")
-		return ExitFailed
+		text := "interrupted"
+		if i, ok := errors.AsType[*interruptedError](err); ok {
+			text += i.text
+		}
+		fmt.Fprintf(w.Stderr, "vipctl: %s\n", text)
+		return ExitInterrupted
 	}
 	fmt.Fprintf(w.Stderr, "vipctl: %s\n", OneLine(err.Error())+remedy(err))
 	return ExitFailed
@@ -90,6 +99,20 @@ func (e *usageError) Error() string { return OneLine(e.text) }
 // WrongUse returns an error about a mistake in the command line.
 func WrongUse(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// interruptedError is the end of a wait by Ctrl-C, with a text about the state that it leaves.
+type interruptedError struct{ text string }
+
+// Error returns the sentence.
+func (e *interruptedError) Error() string { return "interrupted" + OneLine(e.text) }
+
+// Unwrap returns the error of an interrupted context.
+func (e *interruptedError) Unwrap() error { return context.Canceled }
+
+// Interrupted returns an error about a wait that Ctrl-C ended. Its text follows the word "interrupted".
+func Interrupted(format string, args ...any) error {
+	return &interruptedError{fmt.Sprintf(format, args...)}
 }
 
 // OneLine joins the lines of an error, for scripts and logs. Equal lines in a row are written once.

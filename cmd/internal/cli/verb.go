@@ -45,6 +45,20 @@ type Verb struct {
 	Run func(c *Call) error
 }
 
+// Group is a part of the list of commands in help.
+type Group struct {
+	Title string
+	Verbs []*Verb
+}
+
+// ungrouped returns the verbs of all groups.
+func ungrouped(groups []Group) (verbs []*Verb) {
+	for _, g := range groups {
+		verbs = append(verbs, g.Verbs...)
+	}
+	return verbs
+}
+
 // allFlags returns the verb's own flags and those that all verbs have.
 func (v *Verb) allFlags() []Flag {
 	flags := slices.Clone(v.Flags)
@@ -72,7 +86,8 @@ func takesValue(f urfave.Flag) bool {
 // Usage returns the verb and its arguments as a command line.
 func (v *Verb) Usage() string { return strings.TrimSpace("vipctl " + v.Name + " " + v.Args) }
 
-func execute(ctx context.Context, w World, all []*Verb, typed []string) error {
+func execute(ctx context.Context, w World, groups []Group, typed []string) error {
+	all := ungrouped(groups)
 	if len(typed) > 0 && typed[0] == completeName {
 		typed = append([]string{completeName, "--"}, typed[1:]...) // they are not parsed
 	}
@@ -81,7 +96,7 @@ func execute(ctx context.Context, w World, all []*Verb, typed []string) error {
 	case err != nil:
 		return err
 	case line.Verb == nil:
-		return (&Printer{World: w}).Print(appHelp(all))
+		return (&Printer{World: w}).Print(appHelp(groups))
 	case line.Help:
 		return (&Printer{World: w}).Print(line.Verb.help())
 	}

@@ -48,6 +48,6 @@ health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall =
 	}
 	wait.For(t, time.Minute, "the page to show it", func() bool {
 		_, text := n.get("/")
-		return strings.Contains(text, `<td class="n notice">http 2 of 2, metrics 0 of 2</td>`) && strings.Contains(text, "2 of 4 checks fail")
+		return strings.Contains(text, `<td class="n notice">http 2 of 2, metrics 0 of 2</td>`) && strings.Contains(text, "2 of 4 checks failed")
 	})
 }

@@ -97,7 +97,8 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 	})
 }
 
-// kill has conntrack forget the flows that q names, and returns how many there were.
+// kill removes the flows that q names from conntrack, and returns their number. It leaves closed connections alone unless q names
+// their state.
 func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery) (int, error) {
 	conn, err := open()
 	if err != nil {
@@ -110,7 +111,7 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 	}
 	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
 		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
-		return ours && q.Names(&c)
+		return ours && q.Names(&c) && (q.State != "" || !c.Closed())
 	})
 }
 

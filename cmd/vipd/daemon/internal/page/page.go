@@ -20,6 +20,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/rates"
+	"vipd/cmd/internal/wording"
 	"vipd/store/etcd/fleet"
 )
 
@@ -94,6 +95,7 @@ func New(o Options) *Page {
 	functions := template.FuncMap{
 		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "use": useClass, "weight": levelClass,
 		"here": readyClass, "since": func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
+		"count": wording.Count[int],
 	}
 	return &Page{
 		o: o, template: template.Must(template.New("").Funcs(functions).Parse(html)), made: map[balancer.Name][]byte{},
