@@ -84,6 +84,7 @@ func examined(c *cli.Call) doctor.Host {
 	}
 	mode, _ := planned(h.Config.Mode)
 	h.Frontends = cli.Mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
+	h.Problems = d.problems
 	return h
 }
 
@@ -98,7 +99,7 @@ func askVipd(c *cli.Call, h *doctor.Host) bool {
 	if err != nil {
 		return false
 	}
-	h.Status = &status
+	h.Status, h.Problems = &status, status.Problems
 	h.Frontends = cli.Mapped(frontends, func(f api.Frontend) doctor.Frontend {
 		states := cli.Mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
 		of := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}

@@ -29,7 +29,9 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	if d.main != nil {
 		d.warnOf("", needsOfConfig(&d.config), d.main.Where)
 		if isConfig(d.main) {
-			d.warnOf("", []need{{"run_dir", lacksTrust(d.config.RunDir)}, {"state_dir", lacksTrust(d.config.StateDir)}}, d.main.Where)
+			for _, refused := range folder.Refused(d.config.RunDir, d.config.StateDir, d.config.API.Socket) {
+				d.warnOf("", []need{{refused.Field, "vipd does not start here: " + refused.Err.Error()}}, d.main.Where)
+			}
 		}
 	}
 	d.checkListeners(frontends, local)
@@ -48,14 +50,6 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 			d.warnOf(name, []need{{"access_log", lacksLogFolder(*s.AccessLog)}}, s.Origin.At)
 		}
 	}
-}
-
-// lacksTrust says why vipd does not start with the folder at path; "" if it does.
-func lacksTrust(path string) string {
-	if err := folder.Check(path); err != nil {
-		return "vipd does not start here: " + err.Error()
-	}
-	return ""
 }
 
 // warnOf adds a warning for each need that this host lacks, but for fields that are refused anyway.

@@ -69,15 +69,33 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	}
 	c := cleaner{ctx: ctx}
 	c.tables(of, formerTables())
-	if c.done == nil && c.errs == nil && len(xtables.Existing(ctx, of)) == 0 {
-		log.Warn("the guard of an earlier version stays, because iptables is not installed: apt-get install iptables", "family", of)
-		return nil // its rules keep its ipsets
+	if len(c.done) == 0 && len(c.errs) == 0 {
+		return removeUnreferenced(sets, found, of, log)
 	}
 	c.sets(sets, found)
 	if err := errors.Join(c.errs...); err != nil {
 		return fmt.Errorf("removing the guard of an earlier version: %w", err)
 	}
 	log.Info("removed the guard of an earlier version", "family", of, "what", strings.Join(c.done, "; "))
+	return nil
+}
+
+// removeUnreferenced destroys the ipsets of a former guard whose rules were not found. Rules that use an ipset are in a variant of iptables
+// whose program is missing: they stay with the ipset, which is not an error, because trying again would not help.
+func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *slog.Logger) error {
+	inUse := 0
+	for _, name := range names {
+		switch err := sets.Destroy(name); {
+		case errors.Is(err, ipset.ErrInUse):
+			inUse++
+		case err != nil:
+			return fmt.Errorf("removing the ipset %s of an earlier version: %w", name, err)
+		}
+	}
+	if inUse > 0 {
+		log.Warn("the guard of an earlier version stays, because the program of iptables that finds its rules is missing: apt-get install iptables",
+			"family", of, "ipsets", inUse)
+	}
 	return nil
 }
 

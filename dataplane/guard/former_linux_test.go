@@ -1,12 +1,14 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -165,23 +167,65 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 	}
 }
 
-// TestFormerGuardWithoutIptables: without the programs of iptables the rules stay, and addresses do not wait for that.
+// TestFormerGuardWithoutIptables hides the programs of iptables that find the rules of a former guard. The rules stay with their ipset, with
+// one warning and no error, because trying again would not help.
 func TestFormerGuardWithoutIptables(t *testing.T) {
-	l := lab.New(t)
-	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "ipset")
-	putFormer(t, "legacy")
-	before := formerLeft(t, l, "legacy")
-	path := os.Getenv("PATH")
-	t.Setenv("PATH", t.TempDir())
-	err := removeFormer(t.Context(), inet.IPv4, slog.New(slog.DiscardHandler))
-	t.Setenv("PATH", path)
-	if after := formerLeft(t, l, "legacy"); err != nil || after != before {
-		t.Errorf("got %v, and\n%s\nbefore:\n%s", err, after, before)
+	for name, programs := range map[string][]string{
+		"no iptables": nil,
+		"only nft":    {"iptables-nft", "iptables-nft-save", "iptables-nft-restore"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lab.New(t)
+			lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ipset")
+			putFormer(t, "legacy")
+			before := formerRules(t, l)
+			var log bytes.Buffer
+			err := withPrograms(t, programs, func() error {
+				return removeFormer(t.Context(), inet.IPv4, slog.New(slog.NewTextHandler(&log, nil)))
+			})
+			if after := formerRules(t, l); err != nil || after != before || !strings.Contains(before, "-A VIPD-") {
+				t.Errorf("got error %v, and rules\n%s\nwant no error, and\n%s", err, after, before)
+			}
+			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Contains(got, "removed") {
+				t.Errorf("got log %q, want one warning", got)
+			}
+			for _, clean := range []func(context.Context, bool) ([]string, error){Cleanup, CleanupRedirects} {
+				if _, err := clean(t.Context(), false); err != nil {
+					t.Error(err)
+				}
+			}
+			removeOthers(l, "legacy")
+		})
 	}
-	for _, clean := range []func(context.Context, bool) ([]string, error){Cleanup, CleanupRedirects} {
-		if _, err := clean(t.Context(), false); err != nil {
-			t.Error(err)
+}
+
+// formerRules returns the rules of iptables-legacy, and the ipset that they use.
+func formerRules(t *testing.T, l *lab.Lab) string {
+	t.Helper()
+	var kept []string
+	for line := range strings.Lines(formerLeft(t, l, "legacy")) {
+		if !strings.HasPrefix(line, "vipd-") || strings.HasPrefix(line, "vipd-held") {
+			kept = append(kept, line)
 		}
 	}
-	removeOthers(l, "legacy")
+	return strings.Join(kept, "")
+}
+
+// withPrograms calls do with a PATH that has only these programs.
+func withPrograms(t *testing.T, programs []string, do func() error) error {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range programs {
+		path, err := exec.LookPath(name)
+		if err == nil {
+			err = os.Symlink(path, filepath.Join(dir, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", dir)
+	defer t.Setenv("PATH", path)
+	return do()
 }

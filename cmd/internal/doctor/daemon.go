@@ -26,13 +26,21 @@ func checkDaemon(_ context.Context, o *observed) []Finding {
 			"modes differ in abilities and cost", "vipctl reload  # when the cause is fixed"))
 	}
 	grave := 0
-	for _, p := range o.Status.Problems {
-		if p.Severity != balancer.SeverityWarning {
+	for _, p := range o.Problems {
+		if p.Severity != balancer.SeverityWarning && !refuses(p) {
 			grave++
 		}
 	}
 	if grave > 0 {
 		found = append(found, warning(fmt.Sprintf("vipd reports problems (%d)", grave), "", "vipctl status"))
+	}
+	return found
+}
+
+// checkFolders reports the folders that vipd does not start with: a running vipd works until its next start.
+func checkFolders(_ context.Context, o *observed) (found []Finding) {
+	for _, refused := range o.Refused(o.Config) {
+		found = append(found, problem("vipd does not start with "+refused.Field+": "+refused.Err.Error(), "", "vipctl check "+o.ConfigFile))
 	}
 	return found
 }

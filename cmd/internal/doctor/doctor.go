@@ -18,6 +18,7 @@ type check struct {
 func checks() []check {
 	return []check{
 		{"vipd", checkConfig, true},
+		{"vipd", checkFolders, true},
 		{"vipd", checkDaemon, true},
 		{"fleet", checkFleet, true},
 		{"modes", checkModes, true},
@@ -48,6 +49,7 @@ func checks() []check {
 		{"firewall", checkOutput, false},
 		{"firewall", checkForeignChains, false},
 		{"sockets", checkSockets, false},
+		{"services", checkRefused, true},
 		{"services", checkIdle, true},
 		{"services", checkUnanswered, true},
 		{"traffic", checkTraffic, false},

@@ -48,6 +48,8 @@ type Host struct {
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
+	// Problems are the problems of the running vipd, or without a vipd those of the configuration's services.
+	Problems []balancer.Problem
 	// Status is the status of the running vipd; nil means that no vipd answers, for the reason NoDaemon.
 	Status   *api.Status
 	NoDaemon string

@@ -17,6 +17,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/dataplane/userspace"
@@ -28,6 +29,7 @@ type made struct {
 	files, prints map[string]string
 	programs      []string
 	owned         []balancer.Key
+	refused       []folder.Refusal
 	put           map[netip.Addr]string
 	lost          error // why the ledgers can't be read
 	unfenced      error
@@ -109,7 +111,8 @@ func (m *made) system() System {
 			}
 			return "", fmt.Errorf("%s: exit status 1", line)
 		},
-		Owners: func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
+		Refused: func(config.Config) []folder.Refusal { return m.refused },
+		Owners:  func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
 		Words: func(program string) []string {
 			switch {
 			case program == "etcd":

@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/dataplane/userspace"
@@ -27,7 +28,7 @@ func TestFindingsOfModes(t *testing.T) {
 			"modes: problem: iptables mode does not work here: no; not at all",
 		}},
 		{name: "its problems", change: func(m *made) {
-			m.Status.Problems = []balancer.Problem{{Severity: balancer.SeverityError}, {Severity: balancer.SeverityWarning}}
+			m.Problems = []balancer.Problem{{Severity: balancer.SeverityError}, {Severity: balancer.SeverityWarning}}
 		}, want: []string{"vipd: warning: vipd reports problems (1)"}},
 		{name: "no root", change: func(m *made) {
 			m.Root, m.Status, m.NoDaemon = false, nil, "no vipd answers"
@@ -39,6 +40,9 @@ func TestFindingsOfModes(t *testing.T) {
 			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
 			"firewall: note: firewalls were not read: only root can read them",
 		}},
+		{name: "folders that a start refuses", change: func(m *made) {
+			m.refused = []folder.Refusal{{Field: "api.socket", Err: errors.New("other users can write to /tmp")}}
+		}, want: []string{"vipd: problem: vipd does not start with api.socket: other users can write to /tmp"}},
 		{name: "a broken config", change: func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, want: []string{"vipd: problem: the configuration: vipd.toml:1: bad"}},
 	})
 }

@@ -80,12 +80,33 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
+// refuses reports whether a problem keeps a part of a service from being served. Other checks report problems of its endpoints.
+func refuses(p balancer.Problem) bool {
+	return p.Service != "" && p.Severity == balancer.SeverityError &&
+		!slices.Contains([]balancer.ProblemKind{balancer.Idle, balancer.Outage, balancer.InPanic, balancer.Unanswered}, p.Kind)
+}
+
+// checkRefused names the services that are not served as written, with the first reason of each.
+func checkRefused(_ context.Context, o *observed) (found []Finding) {
+	const maxNamed = 5
+	var names []string
+	for _, p := range o.Problems {
+		if !refuses(p) || slices.Contains(names, string(p.Service)) {
+			continue
+		}
+		if names = append(names, string(p.Service)); len(names) <= maxNamed {
+			found = append(found, problem(p.String(), "", "vipctl check "+o.ConfigFile))
+		}
+	}
+	if more := len(names) - maxNamed; more > 0 {
+		found = append(found, problem("more services are not served as written: "+list(names[maxNamed:]), "", "vipctl status"))
+	}
+	return found
+}
+
 // checkUnanswered lists the endpoints that leave new connections without an answer, as the running vipd has found.
 func checkUnanswered(_ context.Context, o *observed) (found []Finding) {
-	if o.Status == nil {
-		return nil
-	}
-	for _, p := range o.Status.Problems {
+	for _, p := range o.Problems {
 		if p.Kind == balancer.Unanswered {
 			found = append(found, problem(string(p.Service)+": "+p.Text, "", "vipctl describe service "+string(p.Service)))
 		}

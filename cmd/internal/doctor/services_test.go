@@ -8,6 +8,16 @@ import (
 
 func TestFindingsOfServices(t *testing.T) {
 	examineEach(t, newMade, []findingCase{
+		{name: "services that are refused", change: func(m *made) {
+			for _, name := range []balancer.Name{"a", "a", "b", "c", "d", "e", "f"} {
+				m.Problems = append(m.Problems, balancer.Problem{Severity: balancer.SeverityError, Service: name, Field: "vips", Text: "no"})
+			}
+			m.Problems = append(m.Problems, balancer.Problem{Severity: balancer.SeverityError, Service: "g", Kind: balancer.Outage})
+		}, want: []string{
+			"vipd: warning: vipd reports problems (1)", "services: problem: service a: vips: no", "services: problem: service b: vips: no",
+			"services: problem: service c: vips: no", "services: problem: service d: vips: no", "services: problem: service e: vips: no",
+			"services: problem: more services are not served as written: f",
+		}},
 		{name: "services that nobody serves", change: func(m *made) {
 			m.frontend("10.96.0.11:80/tcp", false)
 			m.frontend("10.96.0.11:443/tcp", false)

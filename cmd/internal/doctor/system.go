@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
 )
 
 // Interface is a network device of the host.
@@ -37,6 +39,8 @@ type System struct {
 	Owners func() map[string]string
 	// Own returns the sockets of this process, by inode, if it is the daemon; nil means it is not.
 	Own func() map[string]bool
+	// Refused returns the folders of a configuration that vipd does not start with.
+	Refused func(config.Config) []folder.Refusal
 	// Words returns the arguments and environment of a program that runs; none if it is not seen to run.
 	Words func(program string) []string
 }

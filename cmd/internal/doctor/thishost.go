@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"strings"
 
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/sockets"
 )
 
@@ -21,7 +23,7 @@ func ThisHost() Host {
 	const notLinux = runtime.GOOS != "linux"
 	return Host{System: System{
 		Root: notLinux || os.Geteuid() == 0, NotLinux: notLinux, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
-		Words: words,
+		Words: words, Refused: func(c config.Config) []folder.Refusal { return folder.Refused(c.RunDir, c.StateDir, c.API.Socket) },
 	}}
 }
 

@@ -32,8 +32,8 @@ func Check(path string) error {
 	return check(abs, above, maxLinks)
 }
 
-// CheckFiles returns an error if [Check] does, or if a file in the folder at path belongs to another user: it was there before the folder
-// was changed to belong to root, and vipd would believe it.
+// CheckFiles returns an error if [Check] does, or if a file in the folder at path belongs to another user and has a name that vipd reads
+// or writes: it existed before the folder was changed to belong to root, and vipd would believe it.
 func CheckFiles(path string) error {
 	if err := Check(path); err != nil {
 		return err
@@ -43,8 +43,11 @@ func CheckFiles(path string) error {
 		return nil // its user reports it
 	}
 	for _, e := range entries {
+		if e.IsDir() || !Uses(e.Name()) { // vipd uses no folders there
+			continue
+		}
 		info, err := e.Info()
-		if err != nil || e.IsDir() || trusted(ownerOf(info)) { // vipd uses no folders there
+		if err != nil || trusted(ownerOf(info)) {
 			continue
 		}
 		name := filepath.Join(path, e.Name())

@@ -56,6 +56,7 @@ func TestCheck(t *testing.T) {
 			chown(t, made(t, dir+"/there"), stranger, 0)
 			return dir
 		}},
+		{name: "a stranger's file that vipd does not use", chown: true, make: func(t *testing.T, dir string) string { return planted(t, dir, "core.123", stranger) }},
 		{name: "our file", make: func(t *testing.T, dir string) string { return planted(t, dir, "host.json", os.Geteuid()) }},
 		{name: "a loop", want: "following the link DIR/loop", make: func(t *testing.T, dir string) string { link(t, "loop", dir+"/loop"); return dir + "/loop" }},
 	} {

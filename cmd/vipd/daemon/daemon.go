@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -134,11 +133,8 @@ func New(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := folder.CheckFiles(c.RunDir); err != nil {
-		return nil, configError{fmt.Errorf("run_dir: %w", err)}
-	}
-	if err := folder.Check(filepath.Dir(c.API.Socket)); err != nil {
-		return nil, configError{fmt.Errorf("api.socket: %w", err)}
+	for _, refused := range folder.Refused(c.RunDir, c.StateDir, c.API.Socket) {
+		return nil, configError{fmt.Errorf("%s: %w", refused.Field, refused.Err)}
 	}
 	c.Mode = cmp.Or(o.Mode, c.Mode)
 	if c.Node == "" {

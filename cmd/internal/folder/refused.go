@@ -1,0 +1,32 @@
+package folder
+
+import (
+	"path/filepath"
+	"slices"
+)
+
+// Uses reports whether vipd may read or write a file of this name in run_dir or state_dir: records, sockets and locks.
+func Uses(name string) bool {
+	return slices.Contains([]string{".json", ".state", ".sock", ".lock"}, filepath.Ext(name))
+}
+
+// Refusal is the reason why vipd does not start with a folder, and the field of the configuration that names the folder.
+type Refusal struct {
+	Field string
+	Err   error
+}
+
+// Refused returns the folders that vipd does not start with, of run_dir, state_dir and api.socket.
+func Refused(runDir, stateDir, socket string) (all []Refusal) {
+	for _, f := range []struct {
+		field, path string
+		check       func(string) error
+	}{
+		{"run_dir", runDir, CheckFiles}, {"state_dir", stateDir, CheckFiles}, {"api.socket", filepath.Dir(socket), Check},
+	} {
+		if err := f.check(f.path); err != nil {
+			all = append(all, Refusal{f.field, err})
+		}
+	}
+	return all
+}
