@@ -427,6 +427,33 @@ func TestARP(t *testing.T) {
 	}
 }
 
+// TestSilencedAddresses holds a VIP on lo next to an address of another program. A warning names the address while it is there.
+func TestSilencedAddresses(t *testing.T) {
+	l, _ := network(t)
+	lab.Need(t, "ip")
+	l.Host().Exec("ip", "addr", "add", "10.9.9.9/32", "dev", "lo")
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	const want = "hosts of the LAN no longer find 10.9.9.9 on lo"
+	if p := h.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
+		t.Errorf("problems = %v, want %q", p, want)
+	}
+	l.Host().Exec("ip", "addr", "del", "10.9.9.9/32", "dev", "lo")
+	lab.Eventually(t, time.Minute, "no problem without the address", func() error {
+		reason, err := h.Intact(t.Context())
+		if reason != "" {
+			apply(t, h, frontend("10.96.0.10:80"))
+		}
+		if p := h.Problems(); len(p) != 0 {
+			return fmt.Errorf("problems = %v, want none", p)
+		}
+		return err
+	})
+	finishNothing(t, h)
+}
+
 func checkSysctl(t *testing.T, l *lab.Lab, name, want string) {
 	t.Helper()
 	if got := l.Host().ReadSysctl(name); got != want {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -122,8 +123,33 @@ func (tn *tuning) strictARP() (err error) {
 	tn.arp = nil
 	if tn.wantsStrictARP() {
 		tn.arp, err = raise(tn.sys, tn.ledger, tn.unmanaged(), strictARP(), tn.mend)
+		tn.arp = append(tn.arp, tn.silenced()...)
 	}
 	return err
+}
+
+// silenced returns a warning about addresses of other programs on lo, for which the host answers no ARP requests since vipd
+// has set arp_ignore.
+func (tn *tuning) silenced() []balancer.Problem {
+	if _, set := tn.ledger.Sysctls[arpIgnore]; !set {
+		return nil
+	}
+	var names []string
+	for a, places := range tn.view.addrs {
+		onLoopback := func(at local) bool { return tn.view.devices[at.link].loopback }
+		if _, ours := tn.ledger.Addresses[a]; ours || !a.Is4() || a.IsLoopback() || tn.shown.At(a).held != (Held{}) {
+			continue
+		}
+		if !slices.ContainsFunc(places, func(at local) bool { return !onLoopback(at) }) {
+			names = append(names, a.String())
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	slices.Sort(names)
+	return []balancer.Problem{{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("hosts of the LAN no longer find %s on lo, because vipd "+
+		"sets %s = 1 for its VIPs: move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
 }
 
 // lookAtSysctls restores changed sysctls. It reports whether the problems with them have changed.

@@ -78,10 +78,13 @@ func (m minimum) met(value int) bool { return value == m.value || value > m.valu
 // The kernel takes the larger of the device's value and that of "all".
 func strictARP() []minimum {
 	return []minimum{
-		{name: "net.ipv4.conf.all.arp_ignore", value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
+		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
 		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host may announce the VIPs that it holds in its own ARP requests"},
 	}
 }
+
+// arpIgnore is the sysctl that keeps addresses on lo out of ARP.
+const arpIgnore = "net.ipv4.conf.all.arp_ignore"
 
 // The sysctls that forwarding depends on.
 const (
