@@ -57,11 +57,8 @@ func runConvert(c *cli.Call) error {
 	if err := c.Print(result.TOML); err != nil {
 		return err
 	}
-	if result.Services+result.Disabled == 0 && result.Empty != "" {
-		return fmt.Errorf("%s has no service that vipd could serve: %s", file, result.Empty)
-	}
 	if result.Services+result.Disabled == 0 {
-		return fmt.Errorf("%s has no service that vipd could serve; is it a configuration of %s? --from can be %s", file, format, wording.List(convert.Formats(), "or"))
+		return noServices(file, format, result)
 	}
 	if len(result.Notes) > 0 {
 		c.Hint("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line"))
@@ -71,4 +68,16 @@ func runConvert(c *cli.Call) error {
 		return &cli.ExitError{Code: cli.ExitDifferences}
 	}
 	return nil
+}
+
+// noServices says why a file has no services. The first note may name the cause.
+func noServices(file, format string, result *convert.Result) error {
+	if result.Empty != "" {
+		return fmt.Errorf("%s has no service that vipd could serve: %s", file, result.Empty)
+	}
+	first := ""
+	if len(result.Notes) > 0 {
+		first = fmt.Sprintf(" (line %d: %s)", result.Notes[0].Line, result.Notes[0].Nearest)
+	}
+	return fmt.Errorf("%s has no service that vipd could serve%s; is it a configuration of %s? --from can be %s", file, first, format, wording.List(convert.Formats(), "or"))
 }

@@ -350,7 +350,6 @@ const (
 	noPorts      = "services have ports; write one that lists the ports in use"
 	nearLog      = "nearest is access_log of the service or of [userspace], in logfmt or as JSON"
 	nearBound    = "nearest is max_connections in the endpoints"
-	nearRanges   = "nearest is source_ranges, the networks that may connect"
 	selfRegister = "endpoints have addresses; servers that come and go join with \"vipctl register\""
 	ownAddress   = "connections leave with this host's address"
 )

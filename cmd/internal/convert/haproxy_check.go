@@ -1,30 +1,31 @@
 package convert
 
 import (
-	"cmp"
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 )
 
-// checkRules are what a backend says of its checks, beside the fields of the health table.
+// checkRules are the lines of a backend about its checks, besides the fields of the health table.
 type checkRules struct {
 	kind  statement
 	times timing
-	// tls: checks speak TLS.
+	// port is the port of "connect"; 0 means that there is none.
+	port checkPort
+	// tls means that checks speak TLS.
 	tls bool
-	// sent: a step says what is sent, whatever the option says.
+	// sent means that a step says what is sent, whatever the option says.
 	sent bool
-	// cut is the line that ends connections of failed servers; 0 means none does.
-	cut int
 }
 
-// once sets a field of the health table; what is there already differs from server to server, and stays.
+// once sets a field of the health table, unless an earlier line sets it.
 func (p *proxy) once(line int, name string, value any) {
 	if s := find(p.health, name); s == nil {
 		p.check(line, name, value)
-	} else if s.value != value {
-		p.note(line, "%s is the same for all endpoints of a service; that of line %d is used", name, s.line)
+	} else if fmt.Sprint(s.value) != fmt.Sprint(value) {
+		p.note(line, "a check has one %s; the %[1]s of line %d is used", name, s.line)
 	}
 }
 
@@ -44,10 +45,7 @@ func (p *proxy) checkOption(s *statement) {
 		case len(words) > 1:
 			p.once(s.line, "method", words[0])
 			p.once(s.line, "path", words[1])
-			if _, host, found := strings.Cut(strings.Join(words, " "), "Host:"); found {
-				host, _, _ = strings.Cut(strings.TrimSpace(host), "\r")
-				p.once(s.line, "host", strings.TrimSpace(host))
-			}
+			p.checkHeaders(s.line, strings.Join(words[2:], " "))
 		}
 	case "smtpchk":
 		p.once(s.line, "expect", "220")
@@ -59,15 +57,34 @@ func (p *proxy) checkOption(s *statement) {
 	}
 }
 
-// uncheck takes fields back.
+// checkHeaders reads the version and the headers of a check, which stand behind the path.
+func (p *proxy) checkHeaders(line int, text string) {
+	headers := map[string]any{}
+	for part := range strings.SplitSeq(text, "\r\n") {
+		name, value, isHeader := strings.Cut(part, ":")
+		switch name = strings.TrimSpace(name); {
+		case !isHeader:
+			continue // the version, or the end
+		case strings.EqualFold(name, "Host"):
+			p.once(line, "host", strings.TrimSpace(value))
+		default:
+			headers[name] = strings.TrimSpace(value)
+		}
+	}
+	if len(headers) > 0 {
+		p.check(line, "headers", headers)
+	}
+}
+
+// uncheck removes fields.
 func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
-// step sets a field by a step of a check, of which vipd has one of each kind.
+// step sets a field by a step of a check. vipd has one step of each kind.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
-		p.note(line, "a check sends one text and awaits one, here that of line %d; nearest is a check of type exec that takes all steps", first.line)
+		p.note(line, "a check sends one text and expects one, here the text of line %d; nearest is a check of type exec that does all steps", first.line)
 		return
 	}
 	p.once(line, name, value)
@@ -78,30 +95,106 @@ func (p *proxy) checkRule(s *statement) {
 	switch {
 	case s.is("http-check", "send"):
 		p.checkSend(s)
-	case s.is("http-check", "expect", "status"):
-		p.step(s.line, "status", strings.ReplaceAll(s.word(3), " ", ","))
-	case s.is("http-check", "expect", "string"), s.is("tcp-check", "expect", "string"):
-		p.step(s.line, "expect", strings.Join(s.words[3:], " "))
+	case s.is("http-check", "expect"), s.is("tcp-check", "expect"):
+		p.checkExpect(s)
 	case s.is("tcp-check", "send"):
 		p.step(s.line, "send", s.word(2))
 	case s.is("tcp-check", "connect"), s.is("http-check", "connect"):
 		for i, word := range s.words {
 			if word == "port" {
-				p.checkPort(s.line, s.word(i+1))
+				port, err := parsePort(s.word(i + 1))
+				if err != nil {
+					p.note(s.line, "left out: %v", err)
+				}
+				p.checks.port = checkPort{port: port, line: s.line}
 			}
 			p.checks.tls = p.checks.tls || word == "ssl"
 		}
 	case s.is("http-check", "disable-on-404"):
 		p.note(s.line, "nearest is \"vipctl drain\"")
+	case s.is("tcp-check", "comment"), s.is("http-check", "comment"):
+		return // it has no effect
 	default:
-		p.note(s.line, "nearest are status and expect, a text that the answer has")
+		p.note(s.line, nearExpect)
 	}
 }
 
-func (p *proxy) checkPort(line int, text string) {
-	if port, err := parsePort(text); err == nil {
-		p.once(line, "port", int64(port))
+const nearExpect = "nearest are status and expect, a text that the answer has"
+
+// checkExpect converts the answer that a check expects.
+func (p *proxy) checkExpect(s *statement) {
+	words := s.rest(2)
+	for len(words) > 1 && slices.Contains([]string{"min-recv", "comment", "ok-status", "error-status", "tout-status", "on-success", "on-error", "status-code"}, words[0]) {
+		words = words[2:]
 	}
+	negated := len(words) > 0 && words[0] == "!"
+	if negated {
+		words = words[1:]
+	}
+	if len(words) < 2 {
+		p.note(s.line, nearExpect)
+		return
+	}
+	kind, value := words[0], strings.Join(words[1:], " ")
+	switch {
+	case kind == "string" && !negated:
+		p.step(s.line, "expect", value)
+	case kind == "status" && !negated:
+		p.step(s.line, "status", strings.ReplaceAll(value, " ", ","))
+	case kind == "status" || kind == "rstatus":
+		status, ok := statusOf(kind, value, negated)
+		if !ok {
+			p.note(s.line, nearExpect)
+			return
+		}
+		p.step(s.line, "status", status)
+	default:
+		p.note(s.line, nearExpect)
+	}
+}
+
+// statusOf writes the status codes that a list or a pattern matches, or does not match, as vipd does.
+func statusOf(kind, value string, negated bool) (string, bool) {
+	matches := func(code int) bool { return false }
+	if kind == "rstatus" {
+		pattern, err := regexp.Compile(value)
+		if err != nil {
+			return "", false
+		}
+		matches = func(code int) bool { return pattern.MatchString(strconv.Itoa(code)) }
+	} else {
+		codes := map[int]bool{}
+		for _, part := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' }) {
+			low, high, isRange := strings.Cut(part, "-")
+			first, last := number(low), number(low)
+			if isRange {
+				last = number(high)
+			}
+			if first < 100 || last > 599 {
+				return "", false
+			}
+			for code := first; code <= last; code++ {
+				codes[int(code)] = true
+			}
+		}
+		matches = func(code int) bool { return codes[code] }
+	}
+	var out []string
+	for code := 100; code <= 599; code++ {
+		if matches(code) == negated {
+			continue
+		}
+		last := code
+		for last < 599 && matches(last+1) != negated {
+			last++
+		}
+		text := strconv.Itoa(code)
+		if last > code {
+			text += "-" + strconv.Itoa(last)
+		}
+		out, code = append(out, text), last
+	}
+	return strings.Join(out, ","), len(out) > 0
 }
 
 // checkSend reads "http-check send meth M uri U hdr Name Value".
@@ -130,85 +223,5 @@ func (p *proxy) checkSend(s *statement) {
 	}
 	if len(headers) > 0 {
 		p.check(s.line, "headers", headers)
-	}
-}
-
-// checkServer reads the options of a server line that are about its check.
-func (p *proxy) checkServer(line int, name string, e *server) {
-	c := &p.checks
-	if name == "check-ssl" {
-		c.tls = true
-		return
-	}
-	value := e.value()
-	switch name {
-	case "inter", "fastinter":
-		d, err := parseSpan(value, time.Millisecond)
-		if err != nil {
-			p.note(line, "%s: %v", name, err)
-			return
-		}
-		to := &c.times.interval
-		if name == "fastinter" {
-			to = &c.times.fast
-		}
-		if to.line > 0 && to.time != d {
-			p.note(line, "%s is the same for all endpoints of a service; that of line %d is used", name, to.line)
-			return
-		}
-		if to.line == 0 {
-			*to = span{time: d, line: line}
-		}
-	case "rise", "fall":
-		if n := number(value); n > 0 {
-			p.once(line, name, n)
-		}
-	case "port":
-		p.checkPort(line, value)
-	case "addr":
-		p.note(line, "addr %s: checks go to the endpoint's own address; nearest is a check of type exec", value)
-	case "verify":
-		if value == "none" {
-			p.once(line, "verify", false)
-		}
-	case "ca-file":
-		p.once(line, "ca_file", value)
-	case "check-sni":
-		p.once(line, "host", value)
-	default:
-		p.note(line, "%s %s: vipd does not speak TLS with endpoints", name, value)
-	}
-}
-
-// finishCheck completes the health table.
-func (p *proxy) finishCheck() {
-	c, first := &p.checks, setting{name: "type", value: "tcp", line: p.checks.kind.line}
-	if c.kind.is("option", "httpchk") {
-		first.value = "http"
-		if c.tls {
-			first.value = "https"
-		}
-	} else if c.tls && c.kind.line > 0 {
-		p.note(c.kind.line, "checks of type tcp do not speak TLS; nearest is type https")
-	}
-	if c.kind.line == 0 {
-		first.why = "check, without an option for another kind"
-	}
-	// What is about the traffic, which vipd does not encrypt, is noted there.
-	if first.value != "https" {
-		p.uncheck("verify", "ca_file")
-	}
-	if first.value == "tcp" {
-		p.uncheck("host")
-	} else {
-		p.health = defaulted(p.health, "method", "OPTIONS")
-	}
-	p.health = slices.Insert(p.health, 0, first)
-	if c.times.timeout.line == 0 {
-		c.times.timeout = span{time: below(cmp.Or(c.times.interval.time, usualInterval)), why: originDefault}
-	}
-	p.checkTimes(p.service, c.times)
-	if c.cut > 0 {
-		p.check(c.cut, "on_failure", "cut")
 	}
 }

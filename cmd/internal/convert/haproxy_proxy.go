@@ -1,37 +1,54 @@
 package convert
 
 import (
-	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// proxy is one service while the statements of its frontend and backend are read.
+// proxy is a service while the statements of its frontend and backend are read.
 type proxy struct {
 	*haproxy
 	*service
 	idle idle
-	// acls are the networks of acls about the client's address.
-	acls map[string][]string
-	// stick is the line of "stick on src", and table that of its stick-table.
+	// acls are the definitions of acls by name, and aclSets the clients of those that were used.
+	acls    map[string][][]string
+	aclSets map[string]aclSet
+	rules   []ruleset
+	// inBackend means that the statements are those of a backend.
+	inBackend bool
+	// stick is the line of "stick on src", and table the line of its stick-table.
 	stick, table statement
 	balance      statement
-	// consistent: hash-type is consistent.
+	// consistent means that hash-type is consistent.
 	consistent bool
 	defaults   []string
 	servers    []server
 	checks     checkRules
-	// allBackups: all backups that are up share the connections, else the first of them has all.
+	// allBackups means that all backups share the connections; otherwise the first of them has all.
 	allBackups bool
+}
+
+// idle is how long a connection may be silent on the side that is quicker to end it.
+type idle struct {
+	client, server, tunnel span
+}
+
+// shortest returns the time that ends an idle connection: the tunnel's if there is one, or else the shorter one of both sides.
+func (i *idle) shortest() span {
+	switch {
+	case i.tunnel.line > 0:
+		return i.tunnel
+	case i.client.time == 0 || i.server.time > 0 && i.server.time < i.client.time:
+		return i.server
+	}
+	return i.client
 }
 
 func (p *proxy) statement(s *statement) {
 	switch s.word(0) {
 	case "mode":
 		if s.word(1) != "tcp" {
-			p.note(s.line, "vipd balances connections and does not read HTTP: rules about requests have no equivalent. Keep HAProxy behind a VIP of vipd where you need them")
+			p.note(s.line, "vipd balances connections and does not read HTTP: rules about requests have no equivalent. Keep HAProxy behind a VIP of vipd if you need them")
 		}
 	case "balance":
 		p.balance = *s
@@ -40,15 +57,19 @@ func (p *proxy) statement(s *statement) {
 	case "timeout":
 		p.timeout(s)
 	case "acl":
-		p.acl(s)
+		p.acls[s.word(1)] = append(p.acls[s.word(1)], s.rest(2))
 	case "tcp-request":
-		p.request(s)
+		p.tcpRequest(s)
+	case "http-request":
+		p.httpRequest(s)
+	case "block", "reqdeny", "reqideny", "reqtarpit", "redirect":
+		p.disable(p.service, s.line, "HAProxy answers some requests itself here; vipd would lead them to the endpoints")
 	case "stick-table":
 		p.table = *s
 	case "stick":
 		p.stickOn(s)
 	case "server", "default-server", "server-template":
-		p.server(s)
+		p.addServer(s)
 	case "option":
 		p.option(s)
 	case "http-check", "tcp-check":
@@ -76,60 +97,11 @@ func (p *proxy) timeout(s *statement) {
 		p.checks.times.timeout = at
 	case "queue":
 		p.note(s.line, "vipd has no queue: a connection that no endpoint takes goes to the next one, or is refused")
+	case "client-fin", "server-fin":
+		p.note(s.line, "vipd has no separate time for connections that one side has closed; idle_timeout ends them too")
 	default:
 		p.note(s.line, "vipd does not read HTTP; idle_timeout is the nearest")
 	}
-}
-
-// acl remembers an acl about the client's address.
-func (p *proxy) acl(s *statement) {
-	if s.word(2) != "src" || strings.HasPrefix(s.word(3), "-") {
-		p.note(s.line, "vipd has rules about the client's address alone: source_ranges, the networks that may connect")
-		return
-	}
-	p.acls[s.word(1)] = append(p.acls[s.word(1)], s.words[3:]...)
-}
-
-// request reads rules that reject all clients but some, and notes others.
-func (p *proxy) request(s *statement) {
-	if !s.is("tcp-request", "connection", "reject") || len(s.words) < 5 {
-		if !s.is("tcp-request", "inspect-delay") && !s.is("tcp-request", "content", "accept") {
-			p.note(s.line, nearRanges)
-		}
-		return
-	}
-	condition := strings.Join(s.words[4:], " ")
-	var networks []string
-	if name, negated := strings.CutPrefix(condition, "!"); negated {
-		inner, anonymous := strings.CutPrefix(strings.TrimSpace(name), "{")
-		if words := strings.Fields(strings.TrimSuffix(inner, "}")); anonymous && len(words) > 1 && words[0] == "src" {
-			networks = words[1:]
-		} else {
-			networks = p.acls[strings.TrimSpace(name)]
-		}
-	}
-	if s.word(3) == "unless" {
-		networks = p.acls[condition]
-	}
-	if len(networks) == 0 || find(p.settings, "source_ranges") != nil {
-		p.note(s.line, nearRanges)
-		return
-	}
-	p.set(s.line, "source_ranges", prefixes(networks))
-}
-
-// prefixes writes addresses and networks as networks.
-func prefixes(all []string) []any {
-	out := make([]any, len(all))
-	for i, text := range all {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			text = netip.PrefixFrom(addr, addr.BitLen()).String()
-		} else if prefix, err := netip.ParsePrefix(text); err == nil {
-			text = prefix.Masked().String()
-		}
-		out[i] = text
-	}
-	return out
 }
 
 func (p *proxy) stickOn(s *statement) {
@@ -142,11 +114,13 @@ func (p *proxy) stickOn(s *statement) {
 
 func (p *proxy) option(s *statement) {
 	switch name := s.word(1); name {
-	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":
-		p.checkOption(s)
 	case "allbackups":
 		p.allBackups = true
 	default:
+		if isCheckOption(name) {
+			p.checkOption(s)
+			return
+		}
 		p.answer(s.line, "option", name)
 	}
 }
@@ -189,41 +163,18 @@ func (p *proxy) sticky() {
 	}
 }
 
-// finish sets what depends on several lines.
+// finish sets the fields that depend on several lines.
 func (p *proxy) finish() {
 	p.scheduler()
 	p.sticky()
 	if at := p.idle.shortest(); at.line > 0 {
 		p.set(at.line, "idle_timeout", seconds(at.time))
 	}
-	checked, backup := 0, 0
-	for i := range p.servers {
-		s := &p.servers[i]
-		if s.used = p.endpointOf(s); !s.used {
-			continue
-		}
-		if s.checked {
-			checked++
-			p.checks.tls = p.checks.tls || s.tls && !s.elsewhere
-		}
-		switch {
-		case p.allBackups || s.fields["backup"] == nil:
-		case backup == 0:
-			backup = s.line
-		default:
-			s.fields["draining"] = true
-			p.note(s.line, "is drained: in vipd backups share connections, in the origin it has them all once that of line %d is down; see \"vipctl undrain\"", backup)
-		}
-	}
-	if checked > 0 {
-		p.finishCheck()
-	} else {
-		p.health = nil
-	}
-	for _, s := range p.servers {
-		if checked > 0 && s.used && !s.checked {
-			p.note(s.line, "has no check in the origin; in vipd all endpoints of a service are checked")
-		}
+	p.serverSettings()
+	p.track()
+	p.finishCheck()
+	for _, set := range p.rules {
+		p.restrict(p.service, set.rules, true)
 	}
 }
 
@@ -234,109 +185,4 @@ func number(text string) int64 {
 		return -1
 	}
 	return n
-}
-
-// server is a server line, with the words of the default-server lines above it before its own.
-type server struct {
-	words []string
-	line  int
-	// checked: it has a check. used: it became an endpoint. tls: it is spoken to by TLS, and by its check too, unless that goes elsewhere.
-	checked, used, tls, elsewhere bool
-	// fields are the endpoint's, and at is the word that is read.
-	fields map[string]any
-	at     int
-}
-
-func (p *proxy) server(s *statement) {
-	switch s.word(0) {
-	case "default-server":
-		p.defaults = append(p.defaults, s.words[1:]...)
-	case "server-template":
-		p.note(s.line, "left out: servers that come and go join with \"vipctl register\"")
-	default:
-		if len(s.words) < 3 {
-			p.note(s.line, "left out: a server line is server NAME ADDRESS[:PORT]")
-			return
-		}
-		if p.spend(s.line, len(p.defaults)) != nil {
-			return // fitAll returns the error
-		}
-		words := append(append(s.words[1:3:3], p.defaults...), s.words[3:]...)
-		p.servers = append(p.servers, server{words: words, line: s.line})
-	}
-}
-
-// endpointOf adds the endpoint of a server line, and reports whether it could be read.
-func (p *proxy) endpointOf(s *server) bool {
-	host, port := splitPort(strings.TrimPrefix(strings.TrimPrefix(s.words[1], "ipv4@"), "ipv6@"))
-	if strings.HasPrefix(port, "+") || strings.HasPrefix(port, "-") {
-		offset, err := strconv.ParseInt(port, 10, 32)
-		sum := p.ports[0].fields()["port"].(int64) + offset
-		if err != nil || len(p.ports) > 1 {
-			p.note(s.line, "left out: write a service for each port of a range that the servers shift")
-			return false
-		}
-		port = strconv.FormatInt(sum, 10)
-	}
-	if s.fields = p.endpointAt(p.service, s.line, host, port); s.fields == nil {
-		return false
-	}
-	for s.at = 2; s.at < len(s.words); s.at++ {
-		s.option(p, s.words[s.at])
-	}
-	return true
-}
-
-// value is the word behind an option.
-func (e *server) value() string {
-	if e.at++; e.at < len(e.words) {
-		return e.words[e.at]
-	}
-	return ""
-}
-
-func (e *server) option(p *proxy, name string) {
-	line := e.line
-	switch name {
-	case "check":
-		e.checked = true
-	case "no-check":
-		e.checked = false
-	case "backup":
-		e.fields["backup"] = true
-	case "disabled":
-		e.fields["draining"] = true
-	case "enabled":
-		delete(e.fields, "draining")
-	case "ssl":
-		e.tls = true
-		p.note(line, "%s: %s", name, noServerTLS)
-	case "weight":
-		p.amount(e.fields, line, name, "weight", e.value())
-	case "maxconn":
-		p.amount(e.fields, line, name, "max_connections", e.value())
-	case "send-proxy":
-		p.set(line, "proxy_protocol", "v1")
-	case "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn":
-		p.set(line, "proxy_protocol", "v2")
-	case "slowstart":
-		p.setTime(p.service, line, "slow_start", e.value(), time.Millisecond)
-	case "on-marked-down":
-		if e.value() == "shutdown-sessions" {
-			p.checks.cut = line
-		}
-	case "inter", "fastinter", "rise", "fall", "port", "addr", "verify", "check-ssl", "ca-file", "crt", "check-sni", "sni":
-		if slices.Contains(e.words[e.at+1:], name) && name != "check-ssl" {
-			e.value() // the server's own value, which stands behind that of default-server, is the one that counts
-			return
-		}
-		e.elsewhere = e.elsewhere || name == "port" || name == "addr"
-		p.checkServer(line, name, e)
-	default:
-		if slices.ContainsFunc(p.answers, func(a answer) bool { return a.in == "server" && slices.Contains(strings.Fields(a.words), name) }) {
-			p.note(line, "%s %s: %s", name, e.value(), p.said("server", name))
-		} else {
-			p.note(line, "%s: %s", name, p.said("flag", name))
-		}
-	}
 }

@@ -1,0 +1,167 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+)
+
+// ruleset is the rules of one kind in one section. Its first rule that matches a client decides.
+type ruleset struct {
+	name    string
+	backend bool
+	rules   []accessRule
+}
+
+// add adds a rule to the set of its kind.
+func (p *proxy) addRule(kind string, r accessRule) {
+	i := slices.IndexFunc(p.rules, func(s ruleset) bool { return s.name == kind && s.backend == p.inBackend })
+	if i < 0 {
+		i, p.rules = len(p.rules), append(p.rules, ruleset{name: kind, backend: p.inBackend})
+	}
+	p.rules[i].rules = append(p.rules[i].rules, r)
+}
+
+// tcpRequest converts a rule about connections.
+func (p *proxy) tcpRequest(s *statement) {
+	kind, action := s.word(1), s.word(2)
+	switch {
+	case kind == "inspect-delay":
+		return // vipd reads nothing, so it does not wait
+	case action == "accept", action == "reject", action == "silent-drop":
+		clients, known := p.condition(s.rest(3))
+		p.addRule(kind, accessRule{line: s.line, accept: action == "accept", clients: clients, unknown: !known})
+	case strings.HasPrefix(action, "expect-"):
+		p.disable(p.service, s.line, noPROXY)
+	case action == "use-service", action == "switch-mode", strings.HasPrefix(action, "lua."):
+		p.disable(p.service, s.line, "HAProxy handles some connections itself here; vipd would lead them to the endpoints")
+	default:
+		p.note(s.line, "%s", noEquivalent)
+	}
+}
+
+// httpRequest converts a rule about requests.
+func (p *proxy) httpRequest(s *statement) {
+	action := s.word(1)
+	switch {
+	case slices.Contains([]string{"allow", "deny", "reject", "silent-drop", "tarpit"}, action):
+		clients, known := p.condition(s.rest(2))
+		p.addRule("http-request", accessRule{line: s.line, accept: action == "allow", clients: clients, unknown: !known})
+		if known {
+			p.note(s.line, "refused clients get no answer in HTTP")
+		}
+	case slices.Contains([]string{"auth", "redirect", "return", "use-service", "del-header"}, action), strings.HasPrefix(action, "lua."):
+		p.disable(p.service, s.line, "HAProxy answers or changes some requests here; vipd would lead them to the endpoints unchanged")
+	default:
+		p.note(s.line, noHTTP)
+	}
+}
+
+// condition returns the clients that match the condition in words, behind "if" or "unless". It returns false if the condition depends on
+// more than the client's address.
+func (p *proxy) condition(words []string) (netset, bool) {
+	at := slices.IndexFunc(words, func(w string) bool { return w == "if" || w == "unless" })
+	if at < 0 {
+		return everyone(), true
+	}
+	clients, known := p.anyOf(words[at+1:])
+	if known && words[at] == "unless" {
+		clients = clients.complement()
+	}
+	return clients, known
+}
+
+// anyOf returns the clients that match a list of terms with "or" between them.
+func (p *proxy) anyOf(words []string) (netset, bool) {
+	any, all, negated := netset(nil), everyone(), false
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		if word == "or" || word == "||" {
+			any, all = any.union(all), everyone()
+			continue
+		}
+		for strings.HasPrefix(word, "!") {
+			negated, word = !negated, word[1:]
+		}
+		if word == "" {
+			continue
+		}
+		clients, known := p.acl(word)
+		if word == "{" {
+			end := slices.Index(words[i:], "}")
+			if end < 0 {
+				return nil, false
+			}
+			clients, known = aclClients(words[i+1 : i+end])
+			i += end
+		}
+		if !known {
+			return nil, false
+		}
+		if negated {
+			clients, negated = clients.complement(), false
+		}
+		all = all.intersection(clients)
+	}
+	return any.union(all), true
+}
+
+// acl returns the clients of a named acl. Several definitions of a name add up.
+func (p *proxy) acl(name string) (netset, bool) {
+	switch name {
+	case "TRUE":
+		return everyone(), true
+	case "FALSE":
+		return nil, true
+	case "LOCALHOST":
+		return parseNetworks([]string{"127.0.0.0/8", "::1"})
+	}
+	if set, cached := p.aclSets[name]; cached {
+		return set.clients, set.known
+	}
+	definitions := p.acls[name]
+	set := aclSet{known: len(definitions) > 0}
+	var values []string
+	for _, words := range definitions {
+		more, isSource := sourceValues(words)
+		set.known = set.known && isSource
+		values = append(values, more...)
+	}
+	if set.known {
+		set.clients, set.known = parseNetworks(values)
+	}
+	p.aclSets[name] = set
+	return set.clients, set.known
+}
+
+// aclSet is the clients of an acl; known means that they depend on nothing but the address.
+type aclSet struct {
+	clients netset
+	known   bool
+}
+
+// aclClients returns the clients of an acl without a name.
+func aclClients(words []string) (netset, bool) {
+	if len(words) == 1 && (words[0] == "always_true" || words[0] == "always_false") {
+		if words[0] == "always_true" {
+			return everyone(), true
+		}
+		return nil, true
+	}
+	values, isSource := sourceValues(words)
+	if !isSource {
+		return nil, false
+	}
+	return parseNetworks(values)
+}
+
+// sourceValues returns the values of an acl about the client's address. It returns false for other acls, and for values in files.
+func sourceValues(words []string) ([]string, bool) {
+	if len(words) < 2 || words[0] != "src" {
+		return nil, false
+	}
+	values := words[1:]
+	for len(values) > 0 && (values[0] == "-n" || values[0] == "-i" || values[0] == "--") {
+		values = values[1:]
+	}
+	return values, len(values) > 0 && !strings.HasPrefix(values[0], "-")
+}
