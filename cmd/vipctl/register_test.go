@@ -284,7 +284,7 @@ func (f *stage) revisionOf(key string) int64 {
 }
 
 // looksAgain waits until vipctl, which looks once a second, must have looked at what etcd has now.
-func (f *stage) looksAgain() { time.Sleep(fleetInterval + fleetInterval/2) }
+func (f *stage) looksAgain() { time.Sleep(fleetInterval + fleetInterval/2) } // its timer is the process's own
 
 // Whatever keeps the drain from its end: the service's drain_timeout ends it.
 func TestRegisterDrainIsBounded(t *testing.T) {

@@ -52,7 +52,7 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 					return
 				}
 				l.done.Add(1)
-				time.Sleep(wait.Paced(breath))
+				time.Sleep(wait.Paced(breath)) // the pace of the client
 			}
 		})
 	}

@@ -233,7 +233,7 @@ func sure(ctx context.Context, done error, do func() error) error {
 		if !errors.As(err, &e) || e.Code() != codes.Unavailable || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // between two attempts
 	}
 }
 

@@ -224,7 +224,7 @@ func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 		w.answered = append(w.answered, time.Now())
 		w.mu.Unlock()
 	}
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // the pace of writes
 }
 
 // gap is the longest time without an answer since then.

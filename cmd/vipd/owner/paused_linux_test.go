@@ -63,7 +63,7 @@ func TestPausedMachine(t *testing.T) {
 			t.Errorf("a machine that stands still was heard %s ago", before)
 		}
 		for f.owner() != nil && m.silent() < time.Second || time.Since(woke) < time.Second {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // between two looks
 		}
 		all = append(all, max(0, m.spoke().Sub(woke)))
 	}

@@ -87,7 +87,7 @@ func chatter(c net.Conn) {
 		if _, err := c.Write([]byte(".")); err != nil {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // the pace of the chatter
 	}
 }
 

@@ -153,7 +153,7 @@ func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if _, err := o.change(ctx, endpointChanged, uncounted); err != nil {
 		return 0, err
 	}
-	time.Sleep(ending)
+	time.Sleep(ending) // what more comes is counted
 	all, changing, err := m.count()
 	if err == nil && changing == 0 {
 		err = fmt.Errorf("none of %d messages to IPVS changes anything", all)

@@ -77,7 +77,7 @@ func awaitGone(name string) error {
 		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // between two looks
 	}
 	return fmt.Errorf("link %s has not gone: %w", name, unix.ETIMEDOUT)
 }

@@ -230,7 +230,7 @@ func prove(x *box, f *flood) error {
 			came, quiet = after-before, 0
 		}
 		if came < packets {
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // between two looks
 		}
 	}
 	if came != packets {

@@ -164,7 +164,7 @@ func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) 
 const rest = 200 * time.Millisecond
 
 func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, error) {
-	time.Sleep(rest)
+	time.Sleep(rest) // it is not measured
 	switch kind {
 	case endpointChanged:
 		name := balancer.Name(serviceName(o.spec.Services/2 + n))

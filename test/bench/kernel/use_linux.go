@@ -28,8 +28,8 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			_ = stranger.Wait()
 		}()
 	}
-	runtime.GC() // what the load left is not the daemon's life
-	time.Sleep(settling)
+	runtime.GC()         // what the load left is not the daemon's life
+	time.Sleep(settling) // the load is not measured
 	began := time.Now()
 	before, err := cpuTime()
 	if err != nil {

@@ -100,7 +100,7 @@ type crowd []*follower
 func (c crowd) await(revision int64) {
 	for _, f := range c {
 		for f.source.Position().Seen < revision || f.never() {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // between two looks
 		}
 	}
 }
