@@ -49,25 +49,20 @@ const roamers = 8
 // TestConnectionsGoOn: open connections to a VIP whose hosts choose endpoints alike go on at the next owner, whether the client alone
 // talks or both sides do.
 func TestConnectionsGoOn(t *testing.T) {
-	for mode, more := range map[string]string{"nftables": "", "iptables": "", "legacy": "iptables.backend = \"legacy\"\n"} {
-		t.Run(mode, func(t *testing.T) {
-			if mode == "legacy" {
-				mode = "iptables"
-			}
-			connectionsGoOn(t, mode, more)
-		})
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) { connectionsGoOn(t, mode) })
 	}
 }
 
 // TestIPVSConnectionsGoOn: they do in ipvs mode.
 func TestIPVSConnectionsGoOn(t *testing.T) {
 	lab.NeedIPVS(t)
-	connectionsGoOn(t, "ipvs", "")
+	connectionsGoOn(t, "ipvs")
 }
 
 // connectionsGoOn moves the VIPs of such connections, and kills their owner.
-func connectionsGoOn(t *testing.T, mode, more string) {
-	f := newFleet(t, mode, etcdkit.Options{}, more, roams)
+func connectionsGoOn(t *testing.T, mode string) {
+	f := newFleet(t, mode, etcdkit.Options{}, "", roams)
 	endpoints := f.lab.Add("endpoints")
 	f.other.Join(endpoints, "10.8.0.31/24", "10.8.0.32/24", "10.8.0.33/24", "fd08::31/64", "fd08::32/64", "fd08::33/64")
 	endpoints.Default("10.8.0.101", "fd08::101")
