@@ -357,27 +357,3 @@ func sameRules(before, after string) bool {
 	}
 	return slices.Equal(only(before), only(after))
 }
-
-// TestModesTakeOver: a vipd in another mode takes the traffic over from what the one before left, and then removes that.
-func TestModesTakeOver(t *testing.T) {
-	g := newGateway(t)
-	for _, mode := range []string{"iptables", "userspace", "iptables"} {
-		g.write(settings(mode, "auto"), 0, 1)
-		g.start()
-		wait.For(t, 20*time.Second, "what another mode left to go", func() bool {
-			rules := g.rules()
-			return strings.Contains(rules, "VIPD-SERVICES") == (mode == "iptables") && strings.Contains(rules, "vipd-redirect") == (mode == "userspace")
-		})
-		if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
-			t.Errorf("in %s mode %v answer", mode, got)
-		}
-		if mode == "userspace" {
-			g.examine("userspace mode is in use (redirect)", "iptables mode works here")
-		}
-		g.stop()
-	}
-	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
-	if left := g.rules(); strings.Contains(left, "VIPD") || strings.Contains(left, "vipd") {
-		t.Errorf("left:\n%s", left)
-	}
-}

@@ -217,15 +217,3 @@ func TestTreeIsShallow(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkBuild10000(b *testing.B) {
-	r := rand.New(rand.NewPCG(1, 1))
-	all := map[balancer.Key]bool{}
-	for len(all) < 10_000 {
-		all[keySources()[0].make(r)] = true
-	}
-	keys := slices.Collect(maps.Keys(all))
-	for b.Loop() {
-		newTree(true).build(keys)
-	}
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,34 +129,6 @@ func TestPieces(t *testing.T) {
 		"\nFAIL: 3 passed, 2 failed, 0 skipped, in 1 packages\n")
 	if n := strings.Count(out.String(), "vipd/x"); n != 1 {
 		t.Errorf("the report has %d lines of the package, want 1:\n%s", n, out.String())
-	}
-}
-
-// TestLongPieces: what runs apart is there.
-func TestLongPieces(t *testing.T) {
-	t.Chdir("../..")
-	all, err := list([]string{"./..."})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range long() {
-		i := slices.IndexFunc(all, func(k pkg) bool { return k.path == p.Path })
-		if i < 0 {
-			t.Errorf("there is no package %s", p.Path)
-			continue
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(p.Run, "^"), "$")
-		found := false
-		for _, file := range all[i].tests {
-			text, err := os.ReadFile(filepath.Join(all[i].folder, file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			found = found || strings.Contains(string(text), "\nfunc "+name+"(")
-		}
-		if !found {
-			t.Errorf("%s has no test %s", p.Path, name)
-		}
 	}
 }
 

@@ -3,12 +3,10 @@ package ipvsnl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 	"vipd/test/lab"
@@ -61,26 +59,6 @@ func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 func sortedServices(all []ServiceState) []ServiceState {
 	slices.SortFunc(all, func(a, b ServiceState) int { return a.Key.Compare(b.Key) })
 	return all
-}
-
-// lines are ops as ipvsadm --restore reads them.
-func lines(ops []Op) string {
-	var b []byte
-	for _, o := range ops {
-		if o.Verb == AddService {
-			b = fmt.Appendf(b, "-A -t %s -s %s\n", o.Service.Key.AddrPort(), o.Service.Scheduler)
-		} else {
-			b = fmt.Appendf(b, "-a -t %s -r %s -m -w %d\n", o.Service.Key.AddrPort(), o.Destination.Addr, o.Destination.Weight)
-		}
-	}
-	return string(b)
-}
-
-// took runs f and returns how long that took.
-func took(f func()) time.Duration {
-	start := time.Now()
-	f()
-	return time.Since(start)
 }
 
 // seen is all that can be seen.

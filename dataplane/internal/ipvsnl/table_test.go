@@ -294,20 +294,3 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("%.0f allocations for 1,000 virtual servers of 10 destinations", got)
 	}
 }
-
-// BenchmarkTable is what reading 10,000 virtual servers of ten destinations costs besides the kernel's part.
-func BenchmarkTable(b *testing.B) {
-	table := map[balancer.Key]Entry{}
-	for i := range 10000 {
-		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
-		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
-	}
-	text := show(table)
-	b.ReportAllocs()
-	b.SetBytes(int64(len(text)))
-	for b.Loop() {
-		if _, _, err := readTable(bytes.NewReader(text)); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

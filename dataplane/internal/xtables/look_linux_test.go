@@ -29,6 +29,14 @@ func small(t *testing.T, tool *Tool) model {
 	return modelOf(groups)
 }
 
+func modelOf(groups []Group) model {
+	m := model{}
+	for i := range groups {
+		groups[i].applyWrites(m)
+	}
+	return m
+}
+
 // TestCompareNotices lets others do each kind of damage, and mends it.
 func TestCompareNotices(t *testing.T) {
 	empty(t)

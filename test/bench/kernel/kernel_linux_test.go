@@ -2,27 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
-
-// userRole makes the test binary the program as a user starts it.
-const userRole = "user"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVar) != "" {
@@ -234,100 +224,6 @@ func needs(t *testing.T, b backend) {
 		lab.Need(t, fmt.Sprintf("iptables-%s%s", b, tool))
 	}
 	lab.Need(t, "ipset")
-}
-
-// TestProgram runs the program as a user does: what it writes is what it prints.
-func TestProgram(t *testing.T) {
-	needs(t, legacy)
-	file := filepath.Join(t.TempDir(), "figures.json")
-	var all []figure
-	var out, text []byte
-	for again := 0; len(all) == 0 && again < 3; again++ { // on a busy machine it may lose packets, and then leaves out what they cost
-		var err error
-		if out, err = program(t, "-quick", "-only", "^one DNAT|^list of 50,", "-json", file).Output(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		if text, err = os.ReadFile(file); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(text, &all); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(all) == 0 || len(all)%3 != 0 {
-		t.Fatalf("got %d figures, want 3 for each backend:\n%s", len(all), text)
-	}
-	for _, f := range all {
-		if cell := fmt.Sprintf("%.2f us", f.Value); !strings.Contains(string(out), cell) {
-			t.Errorf("%s of %s is %s in the file, and not in the table:\n%s", f.Row, f.Backend, cell, out)
-		}
-	}
-}
-
-// TestInterrupted: nothing is left of a run that is interrupted.
-func TestInterrupted(t *testing.T) {
-	needs(t, legacy)
-	cmd := program(t)
-	said, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := said.Read(make([]byte, 1)); err != nil { // it loads the first box
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	err = cmd.Wait()
-	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("it ended with %v, want exit code 1", err)
-	}
-	wait.For(t, 30*time.Second, "the end of all that was started", func() bool {
-		processes, err := filepath.Glob("/proc/[0-9]*/environ")
-		return err == nil && !slices.ContainsFunc(processes, func(p string) bool {
-			environ, err := os.ReadFile(p)
-			return err == nil && strings.Contains(string(environ), roleVar+"=")
-		})
-	})
-	wait.For(t, 30*time.Second, "lo to be left alone", func() bool { // the kernel takes the rest away after the last process
-		links, err := netlink.LinkList()
-		return err == nil && len(links) == 1
-	})
-}
-
-func program(t *testing.T, args ...string) *exec.Cmd {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), self, args...)
-	cmd.Env = append(os.Environ(), roleVar+"="+userRole)
-	return cmd
-}
-
-// TestChosen: a pattern brings what its rows are compared with, and the order stays.
-func TestChosen(t *testing.T) {
-	var got []string
-	for _, r := range chosen(plan(fullSizes()), regexp.MustCompile("^complete, 30|no VIP: complete")) {
-		got = append(got, r.name)
-	}
-	want := "one DNAT rule; complete, 10,000; complete, 30,000; for no VIP: one NAT rule; for no VIP: complete, 10,000"
-	if strings.Join(got, "; ") != want {
-		t.Errorf("got %q, want %s", got, want)
-	}
-	names := map[string]bool{}
-	for _, rows := range [][]row{plan(fullSizes()), ipvsPlan(fullIPVSSizes(false)), ipvsPlan(fullIPVSSizes(true)), ipvsPlan(quickIPVSSizes())} {
-		clear(names)
-		for _, r := range rows {
-			if names[r.name] || r.against != "" && !names[r.against] {
-				t.Errorf("row %q is there twice, or before %q", r.name, r.against)
-			}
-			names[r.name] = true
-		}
-	}
 }
 
 // TestFigures: a ratio is taken round by round, and judged rather than the value.
