@@ -27,7 +27,7 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	return new(balancer.Compiler).Next(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in, time.Now())
 }
 
-// carry makes want what is there, by one batch for each of the groups of changes.
+// carry applies the changes that lead to want, one batch for each group.
 func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
 	b.Helper()
 	b.host.Resync(true)
@@ -52,7 +52,7 @@ func adds(want balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// holds checks that exactly want is there, whole.
+// holds checks that exactly want exists, undamaged.
 func (b *bare) holds(when string, want balancer.Desired) {
 	b.Helper()
 	seen, err := b.dp.Observe(b.Context())
@@ -83,7 +83,8 @@ func (b *bare) holds(when string, want balancer.Desired) {
 	}
 }
 
-// testIdempotent has changes that change nothing do nothing, and Observe tell what Apply did.
+// testIdempotent applies changes that change nothing. The dataplane does nothing, and Observe
+// reports what Apply did.
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
@@ -114,8 +115,8 @@ func testIdempotent(b *bare) {
 	b.holds("after removing everything, twice", balancer.Desired{})
 }
 
-// testOrder has the way by which a state was reached not matter: random histories in random batches, with and without
-// hints, end where one Apply does.
+// testOrder applies random histories in random batches, with and without hints. Each ends in the
+// state that a single Apply makes.
 func testOrder(b *bare) {
 	r := b.rig
 	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
@@ -147,7 +148,7 @@ func testOrder(b *bare) {
 	}
 }
 
-// shuffled cuts the changes that lead from done to adds into random batches, and notes them in done.
+// shuffled splits the changes from done to adds into random batches, and records them in done.
 func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds []dataplane.Change) [][]dataplane.Change {
 	wanted := map[balancer.Key]bool{}
 	for _, c := range adds {
@@ -177,8 +178,8 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose has a dataplane leave what the next one takes over, or nothing. What it keeps serves on without it, and is taken over
-// without any loss: to open connections, and to those that come in between.
+// testClose closes a dataplane with and without keeping. What it keeps serves on, and the next
+// dataplane takes it over without losing a connection; otherwise nothing is left.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)

@@ -22,7 +22,7 @@ type knocking struct {
 	served, refusals int
 }
 
-// startKnocking begins to connect to a VIP that need not be there yet.
+// startKnocking starts to connect to a VIP that may not exist yet.
 func startKnocking(r *rig, vip netip.Addr) *knocking {
 	k := &knocking{}
 	k.stop = repeatedly(r, time.Millisecond, func() {
@@ -39,7 +39,7 @@ func startKnocking(r *rig, vip netip.Addr) *knocking {
 	return k
 }
 
-// letIn waits until the client has been served, and checks that it was never refused.
+// letIn waits until the client is served, and checks that it was never refused.
 func (k *knocking) letIn(r *rig, when string) {
 	r.Helper()
 	lab.Eventually(r, atOnce, "serving a client "+when, func() error {
@@ -56,8 +56,8 @@ func (k *knocking) letIn(r *rig, when string) {
 	}
 }
 
-// testArrival has VIPs arrive while clients already ask for them: when the dataplane starts, and with a new service. Until
-// the VIP serves, clients hear nothing.
+// testArrival sends requests to VIPs before they exist, when the dataplane starts and with a new
+// service. Clients get no answer until the VIP serves.
 func testArrival(t *testing.T, s *Subject) {
 	r := newStill(t, s, routed(t, lab.New(t)))
 	r.prepare(wait.Scaled(driverProbe))

@@ -28,8 +28,8 @@ const (
 	unanswered = 50 * time.Millisecond
 )
 
-// patience is within for the machine that this is, or as long as tests wait that are to fail. Where no answer is due, waiting
-// longer than a second proves no more.
+// patience returns within, scaled for this machine. If no answer is due, more than a second
+// proves nothing more.
 func patience(within time.Duration) time.Duration {
 	if within <= silence {
 		return min(wait.Scaled(within), time.Second)
@@ -43,7 +43,8 @@ type ports struct{ dealt atomic.Uint32 }
 
 func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
 
-// open connects from a namespace to a frontend, from an address of the client's own unless that is the zero value.
+// open connects from a namespace to a frontend. If source is invalid, the kernel chooses the
+// address.
 func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(within))
 	defer cancel()
@@ -71,7 +72,7 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 	}
 }
 
-// addressOf is the address of a namespace that is of vip's family: of all that it has, what others see as its own.
+// addressOf returns the address of a namespace in vip's family by which others see it.
 func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	switch n {
 	case r.w.host:
@@ -102,7 +103,7 @@ func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within 
 	return lab.AskWithin(c, patience(within))
 }
 
-// hangUp closes a connection. Where that is asked for, it is a reset.
+// hangUp closes a connection, with a reset if r.resets is set.
 func (r *rig) hangUp(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && r.resets {
 		_ = t.SetLinger(0)
@@ -110,7 +111,7 @@ func (r *rig) hangUp(c net.Conn) {
 	_ = c.Close()
 }
 
-// mustAsk is ask where an answer is due.
+// mustAsk is ask for a client that must be answered.
 func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	r.Helper()
 	a, err := r.ask(from, key)
@@ -146,7 +147,7 @@ func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 	return counts
 }
 
-// alive says why an established connection carries no data there and back any more.
+// alive returns why an established connection no longer echoes data.
 func alive(c net.Conn, within time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return err
@@ -168,7 +169,7 @@ func alive(c net.Conn, within time.Duration) error {
 	return nil
 }
 
-// refused checks that a client hears no at once: a TCP reset, or ICMP port unreachable.
+// refused checks that a client is refused at once, by a TCP reset or ICMP port unreachable.
 func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	r.Helper()
 	if err := r.refusal(from, key, atOnce); err != nil {
@@ -177,7 +178,7 @@ func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	checkExplained(r, from, netip.Addr{}, key, explain.Refused)
 }
 
-// refusal says what else than a refusal a client hears.
+// refusal returns the outcome for a client that is not refused.
 func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) error {
 	a, err := r.askFrom(from, netip.Addr{}, key, within)
 	switch {
@@ -191,7 +192,7 @@ func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) erro
 	return nil
 }
 
-// ignored checks that a client hears nothing at all.
+// ignored checks that a client gets no answer at all.
 func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	a, err := r.askFrom(from, source, key, silence)

@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testMaxConnections has endpoints get as many connections as they may have at a time, and no more: clients beyond that
-// are refused, until one of the connections has ended.
+// testMaxConnections opens as many connections as endpoints may have. Further clients are
+// refused until a connection ends.
 func testMaxConnections(r *rig) {
 	if !r.caps.MaxConnections {
 		r.Skipf("%s can't bound connections", r.caps.Mode)
@@ -59,7 +59,8 @@ func testMaxConnections(r *rig) {
 	})
 }
 
-// awaitForgotten waits until check returns nil, for no longer than until the dataplane has forgotten what ended before.
+// awaitForgotten waits until check returns nil, no longer than the dataplane remembers ended
+// connections.
 func awaitForgotten(r *rig, check func() error, what string) {
 	r.Helper()
 	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, of what is remembered for %v", what, r.s.Remembers), check)

@@ -47,7 +47,7 @@ func (e *errand) history() *history {
 // that it reads it begins to change things.
 const ready = "dataplanetest: ready"
 
-// runChild carries out the errand until it is killed, or its parent goes.
+// runChild carries out the errand until it is killed or its parent ends.
 func runChild(t *testing.T, s *Subject) {
 	var e errand
 	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
@@ -94,7 +94,7 @@ func runChild(t *testing.T, s *Subject) {
 	}
 }
 
-// checkKernelState checks that exactly what is wanted is there.
+// checkKernelState checks that the kernel has exactly the wanted state.
 func checkKernelState(r *rig, when string) {
 	r.Helper()
 	r.stop() // one at a time calls the dataplane
@@ -149,7 +149,7 @@ func (c *child) awaitReady() {
 	c.t.Fatalf("the process to be killed ended before it was ready:\n%s", strings.Join(said, "\n"))
 }
 
-// goOn has the child change things from now on.
+// goOn lets the child start its changes.
 func (c *child) goOn() {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, "\n"); err != nil {
@@ -157,7 +157,7 @@ func (c *child) goOn() {
 	}
 }
 
-// only is the -test.run pattern of one test or subtest.
+// only returns the -test.run pattern of one test or subtest.
 func only(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

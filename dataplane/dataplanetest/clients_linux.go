@@ -18,8 +18,8 @@ func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.
 	return web
 }
 
-// testAffinity has clients stay on their servers, and move only when these leave, in each way that they can. When a
-// server is back, clients that moved stay where they moved.
+// testAffinity makes servers leave in each way. Their clients move, all others stay, and clients
+// that moved stay when the server returns.
 func testAffinity(r *rig) {
 	web := stickyService(r, time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
@@ -66,8 +66,8 @@ func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	}
 }
 
-// testAffinityEnds has clients that come back after affinity_timeout be scheduled anew, and those that keep coming
-// stay.
+// testAffinityEnds lets affinity_timeout pass. Clients that return after it are scheduled again;
+// clients that keep connecting stay.
 func testAffinityEnds(r *rig) {
 	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
 	r.apply(stickyService(r, timeout, r.w.servers...))
@@ -104,10 +104,11 @@ func testAffinityEnds(r *rig) {
 	}
 }
 
-// pause lets time pass that the case is about.
+// pause waits for a time that the case itself is about.
 func (r *rig) pause(d time.Duration) { <-time.After(d) }
 
-// testSourceRanges has only those clients answered that may connect, and the node itself.
+// testSourceRanges restricts a service to some clients. These clients and the node itself are
+// answered, and no others.
 func testSourceRanges(r *rig) {
 	allow := func(n int) *balancer.Service {
 		web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -152,8 +153,8 @@ func testSourceRanges(r *rig) {
 	})
 }
 
-// checkShutOut checks that a client outside source_ranges gets nothing: no answer at all where the dataplane can leave it
-// without one, else at least none of a server's.
+// checkShutOut checks that a client outside source_ranges gets no answer, or at least none of a
+// server.
 func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	if r.caps.DropsClients {
@@ -165,8 +166,8 @@ func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	}
 }
 
-// testHeldVIP has a VIP that vipd added answer on its services' ports alone, and to ping, and be no source of the
-// host's own connections.
+// testHeldVIP checks a VIP that vipd added. It answers at its services' ports and to ping only,
+// and is never the source of the host's own connections.
 func testHeldVIP(r *rig) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // IPv4 too

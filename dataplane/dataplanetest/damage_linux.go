@@ -17,8 +17,8 @@ import (
 // usuallyMended is how long mending takes at most on a machine that is not busy, with the engine's usual ProbeInterval.
 const usuallyMended = 1500 * time.Millisecond
 
-// testDamage has each kind of damage noticed and mended, while connections are open, which outlive it as long as nothing
-// is sent on them meanwhile, and clients keep coming.
+// testDamage damages the dataplane in each way while connections are open. The damage is
+// repaired, idle connections survive it, and new clients are served.
 func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage)+len(s.Scratches) == 0 {
 		t.Skip("the subject names no damage")
@@ -48,8 +48,8 @@ func testDamage(t *testing.T, s *Subject) {
 	})
 }
 
-// breakAndAwaitRepair waits until damage is mended. What breaks after the last look before a repair began is for the next look. Addresses
-// come back with the next sync whatever it is for, so that they need not count as a repair.
+// breakAndAwaitRepair damages something and waits for the repair. Addresses return with any
+// sync, which does not count as a repair.
 func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Helper()
 	repairs, addresses := r.engine.Status().Repairs, len(heldVIPs(r))
@@ -72,7 +72,8 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Logf("mended after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// awaitService waits until clients at the service's VIPs are answered, and those of the one without endpoints are refused.
+// awaitService waits until clients of the VIPs are answered, and those of the service without
+// endpoints are refused.
 func awaitService(r *rig) {
 	r.Helper()
 	const what = "service after the rest of the damage was mended"
@@ -104,7 +105,7 @@ func newDamageable(t *testing.T, s *Subject) *rig {
 	return r
 }
 
-// openOfEach are connections and flows that are open.
+// openOfEach opens a connection or flow to each frontend.
 func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	r.Helper()
 	conns := map[balancer.Key]net.Conn{}
@@ -114,7 +115,7 @@ func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	return conns
 }
 
-// awaitRepairs waits until more than so many repairs are done.
+// awaitRepairs waits until there were more repairs than before.
 func awaitRepairs(r *rig, before int) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "mending", func() error {
@@ -125,7 +126,7 @@ func awaitRepairs(r *rig, before int) {
 	})
 }
 
-// checkRepaired is checkWhole after some damage, without the connections that it has ended.
+// checkRepaired is checkWhole without the connections that the damage itself ends.
 func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	if why, ends := r.s.Ends[damage]; ends {
@@ -138,7 +139,7 @@ func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	checkWhole(r, conns)
 }
 
-// checkWhole checks that established connections live, and that clients meet what they should.
+// checkWhole checks that open connections live, and that clients get what they should.
 func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
@@ -151,8 +152,8 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst puts a foreign rule before each of ours in the kernel's chains: it stays there, and the
-// service works on.
+// testOthersFirst puts a foreign rule before each of ours. It stays there, and the service
+// works.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)
 	jumps := r.s.ourJumps(r.T)

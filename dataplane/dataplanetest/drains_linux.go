@@ -16,7 +16,7 @@ import (
 // drainTime is the drain_timeout of the cases that wait for its end: long enough for what they do before it.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
-// testDrainTimeout has the connection of a removed endpoint end when its time is over and not before.
+// testDrainTimeout removes an endpoint. Its connection ends after drain_timeout, and not before.
 func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()
@@ -37,8 +37,8 @@ func testDrainTimeout(r *rig) {
 	}
 }
 
-// checkEndInTime checks that connections live until drainTime() after removed, and that clients which send then learn of
-// their end.
+// checkEndInTime checks that connections live until drainTime() after removed, and that clients
+// which then send learn that they ended.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
@@ -71,8 +71,8 @@ func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, re
 	}
 }
 
-// testServiceDrains has the connections of a removed service live as long, at its VIP and at its node port. While those of another
-// still have time, new ones are refused.
+// testServiceDrains removes services. Their connections last for drain_timeout at VIPs and node
+// ports, while new clients are refused.
 func testServiceDrains(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.DrainTimeout = drainTime()

@@ -62,7 +62,7 @@ func (d *driver) drives(dp dataplane.Dataplane) {
 	}
 }
 
-// judge says how some targets are, and no others, from the next set on.
+// judge sets the verdicts of targets, for the next set.
 func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	}
 }
 
-// start lets the engine run, until stop. It may be started again.
+// start runs the engine until stop. It can be started again.
 func (d *driver) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
@@ -80,7 +80,7 @@ func (d *driver) start() {
 	d.running.Go(func() { d.expireDrains(ctx) })
 }
 
-// stop returns when nothing calls the dataplane any more. What it carries out stays as it is.
+// stop returns when nothing calls the dataplane any longer.
 func (d *driver) stop() {
 	d.cancel()
 	d.running.Wait()
@@ -100,7 +100,7 @@ func (d *driver) expireDrains(ctx context.Context) {
 	}
 }
 
-// set makes exactly these services wanted, without waiting. It returns the revision that carries them.
+// set makes exactly these services wanted, without waiting, and returns their revision.
 func (d *driver) set(services ...*balancer.Service) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,7 +131,7 @@ func (d *driver) wanted() balancer.Desired {
 	return d.compiled
 }
 
-// wait returns when the engine has carried out a revision, with nothing failing.
+// wait returns when the engine has applied a revision and nothing fails.
 func (d *driver) wait(revision int64) error {
 	within := wait.Scaled(settleTime)
 	deadline := time.NewTimer(within)
@@ -151,7 +151,7 @@ func (d *driver) wait(revision int64) error {
 	}
 }
 
-// quiet is a logger that shows in a test's own output what an operator would be told.
+// quiet returns a logger that writes an operator's messages to the test's output.
 func quiet(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -8,10 +8,11 @@ import (
 	"vipd/test/lab"
 )
 
-// testNoEndpoints has clients of a service without endpoints told no at once, until it has some.
+// testNoEndpoints removes the endpoints of a service. Its clients are refused at once until it
+// has an endpoint.
 func testNoEndpoints(r *rig) { checkWithoutEndpoints(r, balancer.RejectClients, r.refused) }
 
-// testNoEndpointsDrop is the same for services that leave clients without any answer.
+// testNoEndpointsDrop does the same with no_endpoints = "drop". Clients get no answer.
 func testNoEndpointsDrop(r *rig) {
 	if !r.caps.DropsClients {
 		r.Skipf("%s can't leave clients without an answer", r.caps.Mode)
@@ -19,7 +20,8 @@ func testNoEndpointsDrop(r *rig) {
 	checkWithoutEndpoints(r, balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
 }
 
-// checkWithoutEndpoints has clients of a service without endpoints meet what they should, until it has some.
+// checkWithoutEndpoints checks how clients of a service without endpoints are treated, until it
+// has one.
 func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what
@@ -59,7 +61,7 @@ func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balanc
 	}
 }
 
-// openTo opens connections until one is answered by that server.
+// openTo opens connections until the named server answers.
 func openTo(r *rig, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	for range 20 * len(r.w.servers) {

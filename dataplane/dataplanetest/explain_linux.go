@@ -18,8 +18,8 @@ type asked struct {
 	revision int64
 }
 
-// checkExplained checks that explain says of a client what real packets have just met, and, of those that are served, that the kernel has
-// all that it should.
+// checkExplained checks that explain predicts the outcome that real packets had, and finds
+// nothing missing if they were served.
 func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {

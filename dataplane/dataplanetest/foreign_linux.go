@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignTools are what puts up things of others.
+// foreignTools are the programs that make objects of others.
 func foreignTools() []string {
 	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
 }
@@ -92,8 +92,8 @@ func pipe(t testing.TB, input, name string, args ...string) {
 	}
 }
 
-// testForeign has what others have on the host stay as it is through a dataplane's whole life: start, changes, damage
-// and its mending, being closed in both ways, and a cleanup.
+// testForeign runs a dataplane through start, changes, damage, both ways to close, and cleanup.
+// Rules, sets and tables of others stay as they were.
 func testForeign(t *testing.T, s *Subject) {
 	changes := wait.Soak(30, 100)
 	w := layouts()[0].build(t, lab.New(t))
@@ -132,7 +132,7 @@ func testForeign(t *testing.T, s *Subject) {
 	r.steer(wait.Scaled(driverProbe)) // for the end of the test
 }
 
-// replaceDataplane closes the dataplane, and has another take its place.
+// replaceDataplane closes the dataplane and makes its successor.
 func replaceDataplane(r *rig, keep bool) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))

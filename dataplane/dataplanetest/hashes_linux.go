@@ -43,9 +43,8 @@ func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	})
 }
 
-// testHashes has hashes of clients' addresses spread hundreds of clients by weight, each of whom stays; Maglev's has
-// hardly any client move but those whose endpoint goes. A hash of the VIP spreads VIPs. No client is left without an
-// endpoint while one drains, whatever the table says.
+// testHashes schedules hundreds of clients by each hash. They are spread by weight and stay;
+// with Maglev, hardly any client moves but those of a removed endpoint.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {

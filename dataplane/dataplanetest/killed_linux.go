@@ -16,9 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testKilled ends connections through which data streams both ways. There is one server alone, so that a packet which is
-// translated anew would reach the endpoint that it had, and the connection would go on. The same holds while virtual servers
-// drain beside the mode.
+// testKilled kills connections that carry data in both directions. They end, although there is
+// only one server to which their packets could be translated again.
 func testKilled(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	r.apply(web)
@@ -38,7 +37,8 @@ func testKilled(r *rig) {
 	}
 }
 
-// checkStreamsEnd has clients elsewhere and on the host learn of the end of their streams.
+// checkStreamsEnd checks that clients elsewhere and on the host learn of the end of their
+// streams.
 func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	r.Helper()
 	for range 3 {
@@ -65,7 +65,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 
 var errGoesOn = errors.New("what was sent after the end comes back")
 
-// startStream sends all the time, reads what comes back, and tells how that ended.
+// startStream sends without a pause, reads the echo, and returns how that ended.
 func startStream(r *rig, c net.Conn, killed *atomic.Bool) <-chan error {
 	r.Helper()
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {

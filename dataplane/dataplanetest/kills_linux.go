@@ -13,9 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// testKills has processes killed, one after the other, at random moments: while they take over what the one before left,
-// and within a stream of changes. Each comes to what is wanted by then, as services have changed, lost their endpoints, gone and
-// come meanwhile, clients are served, nothing is left over, and what others have stays as it is.
+// testKills kills processes at random moments, while they take over and while they apply
+// changes. Each successor reaches the wanted state, serves clients, and leaves others' objects
+// as they were.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
 	if !s.Keeps { // what dies with its process leaves little that could go wrong
@@ -67,7 +67,7 @@ func testKills(t *testing.T, s *Subject) {
 	sameForeign(t, "after the last kill", before)
 }
 
-// checkTakeover asks, of each kind one, what one process after another serves, and what this one alone does.
+// checkTakeover checks one service of each kind after a takeover.
 func checkTakeover(r *rig, stay, once addrs, server string, i int) {
 	r.Helper()
 	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))

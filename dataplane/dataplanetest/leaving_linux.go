@@ -95,11 +95,9 @@ type guests struct {
 	moved  [2]string  // the server that the client has come to since
 }
 
-// testDrains has the first server leave services in every way, while clients of each kind are with it: those whose
-// connections are busy or idle, flows, and those who stay by affinity. Connections live on, and no client comes new, before
-// and after the process that carries this out is killed, and after another follows in good order. Then the server is
-// back before its time was over: all are still with it, and new ones come, but clients that had to move stay where they
-// moved.
+// testDrains makes the first server leave services in each way, also while the process is killed
+// and restarted. Its connections live on and get no company; when it returns in time, its
+// clients are still there.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}
@@ -161,7 +159,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 	return all, r
 }
 
-// admitGuests brings guests to the first server, by each way's services.
+// admitGuests opens connections of each kind to the first server of each way's services.
 func admitGuests(r *rig) (all []*guests) {
 	r.Helper()
 	for _, y := range ways() {
@@ -196,7 +194,7 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	return netip.Addr{}
 }
 
-// checkGuests checks that guests are still there, and that no client comes new.
+// checkGuests checks that guests are still connected, and that no new client comes.
 func checkGuests(r *rig, all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {
@@ -224,7 +222,8 @@ func checkGuests(r *rig, all []*guests, when string) {
 	}
 }
 
-// checkMovesOnce checks that the client with affinity is with another server than the first, and always with the same one.
+// checkMovesOnce checks that the client with affinity has moved to one other server, and stays
+// there.
 func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	r.Helper()
 	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
@@ -242,7 +241,7 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	}
 }
 
-// checkReturn has the server be back.
+// checkReturn makes the server return, and checks who is connected to it.
 func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	r.Helper()
 	r.judge(balancer.HealthUp)

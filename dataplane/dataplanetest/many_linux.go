@@ -8,7 +8,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testMany has hundreds of services come at once and go at once, and some of them come again.
+// testMany adds hundreds of services at once, removes them at once, and adds some again. All are
+// served, and nothing is left.
 func testMany(r *rig) {
 	services := wait.Soak(150, 500)
 	var all []*balancer.Service

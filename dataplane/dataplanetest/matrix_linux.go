@@ -65,8 +65,8 @@ func servers(w *world) []*lab.NS {
 	return all
 }
 
-// testLayouts has every kind of client reach every server in every layout. The host stays the same while networks come
-// and go around it.
+// testLayouts sends requests from each kind of client in each layout. Each server answers, and
+// sees the right source address.
 func testLayouts(t *testing.T, s *Subject) {
 	host := s.newHost(t)
 	for _, lay := range layouts() {
@@ -78,7 +78,7 @@ func testLayouts(t *testing.T, s *Subject) {
 	}
 }
 
-// roundRobinService is a service that meets every server in turn, at node ports too.
+// roundRobinService returns a service that uses each server in turn, also at node ports.
 func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.SNAT = balancer.RoundRobin, snat
@@ -88,7 +88,7 @@ func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	return web
 }
 
-// checkEveryClientKind has every kind of client reach every server, as subtests.
+// checkEveryClientKind checks, in subtests, that each kind of client reaches each server.
 func checkEveryClientKind(r *rig, lay layout) {
 	for _, kind := range clientKinds() {
 		if kind.name == "hairpin" && lay.noHairpin {
@@ -100,8 +100,8 @@ func checkEveryClientKind(r *rig, lay layout) {
 	}
 }
 
-// checkReachesAll asks through a cycle of round robin from each of the kind's namespaces: every server answers, and sees whom it
-// should.
+// checkReachesAll sends requests for one cycle of round robin. Each server answers, and sees the
+// right address.
 func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
 	if key.Port = kind.port; key.Port == nodePort {
 		key.Addr = r.w.node.of(key.Addr)
@@ -142,7 +142,8 @@ func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.of(a) == a })
 }
 
-// testPorts has services with several VIPs and ports, and two services on one VIP, keep apart.
+// testPorts defines services with several VIPs and ports, two of them on one VIP. Each port
+// leads to its own service.
 func testPorts(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	one := newService("one", vipN(20), endpoints(s1)...)

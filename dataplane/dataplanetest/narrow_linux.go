@@ -38,8 +38,8 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testNarrow has streams in both directions pass a link that is narrower than both ends know, and both ends of a connection
-// send no larger segments than the service's mss says.
+// testNarrow sends streams through a link with a smaller MTU than both ends know. They arrive,
+// and no end sends larger segments than mss allows.
 func testNarrow(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -59,8 +59,8 @@ func testNarrow(t *testing.T, s *Subject) {
 	}
 }
 
-// checkSegments opens a connection, and holds the segments that its ends, and the host between them, send to at most mss, less
-// TCP's options.
+// checkSegments opens a connection and checks that no segment is larger than mss, less TCP's
+// options.
 func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 	r.Helper()
 	c, _ := r.mustOpen(client, netip.Addr{}, key)

@@ -34,10 +34,8 @@ func consequences() []consequence {
 	}
 }
 
-// testOnFailure has the first server be found down while it has clients of each kind: where connections are to be cut,
-// clients learn of it at once; where they are to be kept they live on, and so do those of other servers. Then it is up
-// again. The clients have been with the other servers before, from the same ports, which these have in TIME_WAIT: there a
-// packet of a connection that is cut would be answered, but by no reset.
+// testOnFailure fails the checks of the first server. Its connections are cut or kept as
+// on_failure says, other connections live on, and it serves again after it recovers.
 func testOnFailure(r *rig) {
 	var services []*balancer.Service
 	var failed []balancer.Target
@@ -97,7 +95,7 @@ func testOnFailure(r *rig) {
 	}
 }
 
-// checkEnded checks that the end of a connection is told to its client, within a second of what that sends.
+// checkEnded checks that a client learns within a second that its connection ended.
 func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
 	r.Eventually(what+" learns of the end of its connection", func() error {
@@ -142,7 +140,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	return nil
 }
 
-// checkHangUp has the server that has answered on a connection end it, and then the client.
+// checkHangUp ends a connection at its server, and then at its client.
 func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	r.Helper()
 	err := echoOf(r, a).HangUp(a.Client)
@@ -159,7 +157,7 @@ func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	}
 }
 
-// echoOf is the server that has given an answer over TCP.
+// echoOf returns the server that gave an answer over TCP.
 func echoOf(r *rig, a lab.Answer) *lab.Server {
 	r.Helper()
 	return serverOf(r, a).echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)]
@@ -174,7 +172,7 @@ func serverOf(r *rig, a lab.Answer) *server {
 	return r.w.servers[at]
 }
 
-// checkStays checks that a connection or flow that was with a server still is.
+// checkStays checks that a connection or flow is still with its server.
 func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name string) {
 	r.Helper()
 	if key.Proto == balancer.UDP {

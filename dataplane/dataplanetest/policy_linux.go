@@ -40,8 +40,8 @@ func run(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// testPolicyDrop has every kind of client served through a firewall that drops what it was not told of, which goes on
-// dropping everything else.
+// testPolicyDrop serves through a firewall whose policies are DROP. Each kind of client is
+// served, and the firewall drops everything else as before.
 func testPolicyDrop(t *testing.T, s *Subject) {
 	lay := layouts()[0]
 	r := newStill(t, s, lay.build(t, lab.New(t)))

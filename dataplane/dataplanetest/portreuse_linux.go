@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// exits are the ways in which the first server stops getting new connections, with VIPs of their own.
+// exits returns the ways in which the first server stops getting new connections.
 func exits() []way {
 	all := slices.DeleteFunc(ways(), func(y way) bool { return y.name == "backup" })
 	all = append(all, way{name: "draining-down", down: true, leave: func(_ *balancer.Service, e *balancer.Endpoint) { e.Draining = true }})
@@ -91,7 +91,7 @@ func leaveFirst(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// muteServer makes a server lose what it sends to clients, until the returned function is called.
+// muteServer drops what a server sends to clients, until the returned function is called.
 func muteServer(r *rig, s *server) (unmute func()) {
 	r.Helper()
 	change := func(verb string) {
@@ -110,7 +110,7 @@ func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	return r.w.client.DialFrom(ctx, string(key.Proto), at, key.AddrPort().String())
 }
 
-// freshPort is a port from which the client has connected to nothing.
+// freshPort returns a port that the client has not used.
 func freshPort(r *rig) uint16 { return 1024 + r.s.ports.next()%8000 }
 
 // checkAnsweredBy checks that a connection or flow is answered by a server.
@@ -150,7 +150,7 @@ func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	})
 }
 
-// reuseUnanswered makes the first packet of clients reach the server that leaves, which does not answer.
+// reuseUnanswered sends first packets of clients to a server that leaves without answering.
 func reuseUnanswered(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -166,7 +166,8 @@ func reuseUnanswered(r *rig, all []exit) {
 	}
 }
 
-// unansweredClient makes a client send its first packet, and returns what checks that it reaches the second server.
+// unansweredClient sends a client's first packet, and returns a check that it reaches the second
+// server.
 func unansweredClient(r *rig, x exit) (check func()) {
 	r.Helper()
 	const who = "a client whose first packet was not answered"
@@ -209,8 +210,8 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	}
 }
 
-// reuseRestarted makes clients lose what they have with the server that leaves without a trace, and start again from the
-// same ports. With mute, the server does not answer by then.
+// reuseRestarted restarts clients from the ports of connections that they have lost without a
+// trace. With mute, the old server no longer answers.
 func reuseRestarted(r *rig, all []exit, mute bool) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -253,7 +254,7 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 	}
 }
 
-// reuseForged makes a SYN or INIT arrive on what is established.
+// reuseForged sends a SYN or INIT into established connections.
 func reuseForged(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -292,7 +293,7 @@ func reuseForged(r *rig, all []exit) {
 	}
 }
 
-// associate makes a client have an association with the first server.
+// associate opens an association with the first server.
 func associate(r *rig, x exit, port uint16) {
 	r.Helper()
 	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s1")

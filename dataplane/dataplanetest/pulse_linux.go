@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// repeatedly calls do again and again, with pauses, until stop is called or the test ends.
+// repeatedly calls do with pauses, until stop is called or the test ends.
 func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -45,14 +45,14 @@ type pulse struct {
 	err    error      // the first
 }
 
-// startPulse opens a connection to a frontend from the client, and keeps it busy until end, or the end of the test.
+// startPulse opens a connection from the client, and keeps it busy until the test ends.
 func startPulse(r *rig, key balancer.Key) *pulse {
 	r.Helper()
 	c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
 	return keepBusy(r, key, c, a.Server)
 }
 
-// keepBusy keeps a connection busy that is answered by a server.
+// keepBusy keeps a connection to a server busy.
 func keepBusy(r *rig, key balancer.Key, c net.Conn, server string) *pulse {
 	p := &pulse{key: key, conn: c, server: server}
 	p.stop = repeatedly(r, 10*time.Millisecond, func() {
@@ -97,20 +97,20 @@ func (p *pulse) note(err error) {
 	}
 }
 
-// sofar says what went wrong.
+// sofar returns the first error.
 func (p *pulse) sofar() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// end stops the pulse, and says what went wrong in its life.
+// end stops the pulse and returns its first error.
 func (p *pulse) end() error {
 	p.stop()
 	return p.sofar()
 }
 
-// startPulses are one for each protocol and family of the service's VIPs.
+// startPulses starts a pulse for each protocol and family of a service.
 func startPulses(r *rig, vip addrs) []*pulse {
 	r.Helper()
 	var all []*pulse
@@ -120,7 +120,7 @@ func startPulses(r *rig, vip addrs) []*pulse {
 	return all
 }
 
-// checkUndisturbed ends pulses, none of which may have met anything.
+// checkUndisturbed ends pulses, and checks that none had an error.
 func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {

@@ -37,9 +37,8 @@ type sctpPacket struct {
 	cookie   string
 }
 
-// testSCTP has associations reach servers, at the VIP and at node ports, and live while their server drains. Where the
-// kernel has no SCTP sockets while it translates SCTP's addresses, as many do, the first packets of associations are
-// written here.
+// testSCTP opens SCTP associations at VIPs and node ports. They reach servers and outlive their
+// server's drain. If the kernel has no SCTP sockets, the first packets are written here.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
 		r.Skipf("%s does not serve sctp", r.caps.Mode)
@@ -73,7 +72,7 @@ func testSCTP(r *rig) {
 	checkKernelState(r, "with SCTP")
 }
 
-// checkAssociations has clients open real associations.
+// checkAssociations opens associations from real clients.
 func checkAssociations(r *rig, web *balancer.Service) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {

@@ -34,7 +34,7 @@ func shares() []share {
 	}
 }
 
-// testShares has every scheduler hand out connections in the shares that the weights ask for.
+// testShares makes connections with each scheduler. Endpoints get their shares by weight.
 func testShares(r *rig) {
 	var services []*balancer.Service
 	for i, sh := range shares() {
@@ -167,7 +167,8 @@ func testStickySchedulers(r *rig) {
 	}
 }
 
-// askFromAll asks from each of the client's addresses, and returns the servers that answered.
+// askFromAll sends a request from each of the client's addresses, and returns the servers that
+// answered.
 func askFromAll(r *rig, key balancer.Key) []string {
 	r.Helper()
 	var names []string

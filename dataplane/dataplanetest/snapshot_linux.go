@@ -77,7 +77,7 @@ func (s *snapshot) nftables(t testing.TB) {
 	}
 }
 
-// sameForeign checks that what is not ours is byte for byte what it was.
+// sameForeign checks that objects of others are byte for byte as they were.
 func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
 	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {
@@ -85,7 +85,7 @@ func sameForeign(t testing.TB, when string, before snapshot) {
 	}
 }
 
-// nothingOfOurs checks that netfilter holds nothing that carries our prefix.
+// nothingOfOurs checks that netfilter has no object with our prefix.
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
 	if s := takeSnapshot(t); len(s.ours) > 0 {

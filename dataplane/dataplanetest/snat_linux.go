@@ -7,8 +7,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testSNAT has servers see whom snat says, where it does not leave that to what replies need: the host with always, and
-// the client with never, wherever replies pass through the host.
+// testSNAT sets snat to always and never. Servers see the host with always, and the client with
+// never.
 func testSNAT(t *testing.T, s *Subject) {
 	routed, host := layouts()[0], s.newHost(t)
 	for _, lay := range []layout{

@@ -93,8 +93,8 @@ func (c spreadCase) service() *balancer.Service {
 	return s
 }
 
-// testSpread has services with few and with many endpoints hand out thousands of connections by weight. They are
-// datagrams, each from another port, to one server that has the addresses of all endpoints.
+// testSpread sends thousands of datagrams to services with few and many endpoints. Each endpoint
+// gets its share by weight.
 func testSpread(r *rig) {
 	sinks := startSinks(r)
 	for _, c := range spreadCases(r) {
@@ -107,7 +107,7 @@ func testSpread(r *rig) {
 	}
 }
 
-// startSinks make the first server have the addresses of all of manyAddrs, and count what arrives there, IPv4 and IPv6.
+// startSinks gives the first server all of manyAddrs, and counts what arrives at each.
 func startSinks(r *rig) [2]*sink {
 	r.Helper()
 	s1 := r.w.servers[0]
@@ -118,7 +118,7 @@ func startSinks(r *rig) [2]*sink {
 	return [2]*sink{startSink(r, s1, "udp4"), startSink(r, s1, "udp6")}
 }
 
-// makeLocal has a namespace take every address of a network for its own, until the test ends.
+// makeLocal makes all addresses of a network local to a namespace, until the test ends.
 func makeLocal(r *rig, n *lab.NS, network string) {
 	r.Helper()
 	n.Exec("ip", "route", "add", "local", network, "dev", "lo")
@@ -178,8 +178,8 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	return countOf(awaitArrival(r, s, n))
 }
 
-// limitInFlight has no more datagrams on their way than a socket of usual size holds, some 250, before the i-th is followed by
-// others.
+// limitInFlight waits before the i-th datagram if more than a socket's usual buffer, about 250,
+// are under way.
 func limitInFlight(r *rig, s *sink, i int) {
 	r.Helper()
 	const inFlight = 64
@@ -188,7 +188,7 @@ func limitInFlight(r *rig, s *sink, i int) {
 	}
 }
 
-// awaitArrival returns, once all of n datagrams are there, where each went.
+// awaitArrival waits for n datagrams, and returns where each arrived.
 func awaitArrival(r *rig, s *sink, n int) []netip.Addr {
 	r.Helper()
 	r.Eventually("the arrival of all datagrams", func() error { return s.atLeast(n) })
@@ -302,7 +302,7 @@ func destination(control []byte) (netip.Addr, bool) {
 	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo: destination, index
 }
 
-// begin forgets what was noted; the datagrams to come carry the number that it returns.
+// begin forgets earlier datagrams, and returns the number that later ones carry.
 func (k *sink) begin() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -311,7 +311,7 @@ func (k *sink) begin() uint32 {
 	return k.run
 }
 
-// atLeast says why fewer than n have arrived.
+// atLeast returns an error if fewer than n have arrived.
 func (k *sink) atLeast(n int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -68,7 +68,7 @@ func newStage(t *testing.T, s *Subject) *stage {
 	return &stage{w, s.newHost(t)}
 }
 
-// testRouted has the scenes on one stage.
+// testRouted runs the scenes on one stage.
 func testRouted(t *testing.T, s *Subject) {
 	s.stage = newStage(t, s)
 	s.all(t, scenes())

@@ -91,8 +91,8 @@ func testStraight(t *testing.T, s *Subject) {
 	}
 }
 
-// checkStraightAnswers checks who answers, and that what servers send does not come by the host, while what they are sent
-// does.
+// checkStraightAnswers checks who answers, and that only the client's half of the traffic passes
+// the host.
 func checkStraightAnswers(r *rig, key balancer.Key) {
 	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 	a := r.mustAsk(r.w.client, key)

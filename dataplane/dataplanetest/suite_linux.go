@@ -172,16 +172,16 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	return r
 }
 
-// drive starts the engine. When the test ends, it removes every service and stops.
+// drive starts the engine. When the test ends, it removes all services and stops.
 func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
-// driveEvery is drive with an engine that looks for damage so often.
+// driveEvery is drive with another interval between two looks for damage.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
 	r.endDriven()
 }
 
-// endDriven has every service removed and the engine stopped when the test ends.
+// endDriven removes all services and stops the engine when the test ends.
 func (r *rig) endDriven() {
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {
@@ -203,7 +203,7 @@ func (r *rig) prepare(probe time.Duration) {
 	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
 }
 
-// capabilities are what its dataplanes can do here.
+// capabilities returns the dataplane's capabilities on this host.
 func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 	t.Helper()
 	if s.caps == nil {
@@ -238,7 +238,7 @@ func (r *rig) close(dp dataplane.Dataplane) {
 	}
 }
 
-// leftNothing checks that a fresh dataplane finds nothing of those before it.
+// leftNothing checks that a fresh dataplane finds no object of its predecessors.
 func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	t.Helper()
 	seen, err := dp.Observe(context.Background())
@@ -253,7 +253,7 @@ func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	}
 }
 
-// apply makes exactly these services wanted, and waits until they are carried out.
+// apply makes exactly these services wanted, and waits until they are applied.
 func (r *rig) apply(services ...*balancer.Service) {
 	r.Helper()
 	if err := r.wait(r.set(services...)); err != nil {

@@ -41,7 +41,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestFaultsAreNoticed has the suite fail for every fault, in the case that is about it.
+// TestFaultsAreNoticed runs the suite over a dataplane with each fault. The case that is about
+// the fault fails.
 func TestFaultsAreNoticed(t *testing.T) {
 	lab.Require(t)
 	noticed := map[fault]string{

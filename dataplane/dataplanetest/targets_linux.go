@@ -7,7 +7,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testTargets has endpoints reached at ports of their own.
+// testTargets gives endpoints ports of their own. Clients reach them there.
 func testTargets(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	web := newService("web", r.w.vip, endpoints(s1)...)
@@ -34,7 +34,7 @@ func testTargets(r *rig) {
 	})
 }
 
-// testHostEndpoint has a server on the host itself be an endpoint like others, for clients anywhere.
+// testHostEndpoint uses a server on the host itself as an endpoint. Clients everywhere reach it.
 func testHostEndpoint(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	web.Scheduler = balancer.RoundRobin
@@ -53,7 +53,7 @@ func testHostEndpoint(r *rig) {
 	})
 }
 
-// checkMeets checks that two cycles of round robin are answered by each of the named, twice.
+// checkMeets checks that two cycles of round robin use each named server twice.
 func checkMeets(r *rig, from *lab.NS, key balancer.Key, names ...string) {
 	r.Helper()
 	got := r.tally(from, key, 2*len(names))

@@ -15,7 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testStreams has bytes arrive whole, in order, and ends of streams and of datagrams stay what they are.
+// testStreams sends streams and datagrams of several sizes. They return whole and in order, and
+// half-closed streams end properly.
 func testStreams(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	random := rand.NewChaCha8([32]byte{'s', 't', 'r', 'e', 'a', 'm', 's'})
@@ -32,7 +33,7 @@ func testStreams(r *rig) {
 	})
 }
 
-// testStrays has connections outlive segments from outside the window, from either end.
+// testStrays sends segments from outside the window, from either end. Connections survive them.
 func testStrays(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
@@ -96,9 +97,8 @@ func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size 
 	}
 }
 
-// testConnections has dataplanes tell the truth about them. The VIP is that of no other
-// case: the kernel reads IPVS's counters every two seconds, and what a destination had counted since then, before it was
-// deleted, shows when it comes back.
+// testConnections opens connections to a VIP that no other case uses, because the kernel
+// remembers its counters. The dataplane lists and counts them, also after the service returns.
 func testConnections(r *rig) {
 	vip := vipN(25)
 	web := newService("web", vip, endpoints(r.w.servers...)...)
@@ -124,7 +124,7 @@ func (r *rig) Eventually(what string, check func() error) {
 	lab.Eventually(r, atOnce, what, check)
 }
 
-// linkCounters sums the connections of the service web's port for proto.
+// counted sums the connections of the service web's port for proto.
 func counted(c dataplane.Dataplane, proto balancer.Protocol) (n uint64) {
 	for _, f := range c.Counters() {
 		if f.Service == "web" && f.Port == string(proto) {
@@ -141,7 +141,7 @@ func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) erro
 	return nil
 }
 
-// checkListed checks that the connection of client that is answered by a server is listed.
+// checkListed checks that the client's connection is listed with the server that answers it.
 func checkListed(r *rig, key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {

@@ -13,7 +13,7 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitMove asks on a UDP flow until another server than name answers, and checks that name does not.
+// awaitMove sends on a UDP flow until another server answers.
 func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
@@ -33,7 +33,7 @@ type caller struct {
 	heard []string // who answered, question by question; "" means none
 }
 
-// startCaller begins to ask a frontend that may not be there yet.
+// startCaller starts to ask a frontend that may not exist yet.
 func startCaller(r *rig, key balancer.Key) *caller {
 	r.Helper()
 	conn, err := r.open(r.w.client, netip.Addr{}, key, atOnce)
@@ -51,14 +51,14 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	return c
 }
 
-// since are the answers after the first n.
+// since returns the answers after the first n.
 func (c *caller) since(n int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.heard[n:])
 }
 
-// checkHears checks that within a second the caller hears only what it should.
+// checkHears checks that within a second the caller is answered only by want.
 func checkHears(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
@@ -78,8 +78,8 @@ func checkHears(r *rig, all []*caller, when, want string) {
 	}
 }
 
-// testUDPFollows has UDP clients that never stop asking, from one port each, follow their service through its life: at
-// two VIPs and at the node port.
+// testUDPFollows sends datagrams from fixed ports without a pause while a service changes. Each
+// client is always answered by the right server.
 func testUDPFollows(r *rig) {
 	var all []*caller
 	for i := range r.w.vip {

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUnanswered drops what one server answers, as if it had no route back. Its connections must count as failures, and those of the other
-// servers must not.
+// testUnanswered drops the answers of one server, as if it had no route back. Its connections
+// count as failures, and those of other servers do not.
 func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
@@ -45,7 +45,7 @@ func testUnanswered(r *rig) {
 	})
 }
 
-// watchUnanswered lets the dataplane look for connections without an answer until the end of the test.
+// watchUnanswered makes the dataplane look for unanswered connections until the test ends.
 func watchUnanswered(r *rig) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -58,7 +58,7 @@ func watchUnanswered(r *rig) {
 	})
 }
 
-// countAt is what was counted at a backend, at all frontends.
+// countAt returns what was counted at a backend, over all frontends.
 func countAt(r *rig, at netip.AddrPort) (n dataplane.BackendCount) {
 	for _, f := range r.dp.Counters() {
 		for _, b := range f.Backends {

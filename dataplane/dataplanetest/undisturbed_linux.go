@@ -7,9 +7,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUndisturbed has connections and flows live through hundreds of changes to other services, to other ports of their VIP, and to
-// the other endpoints and the weights of their own service, while data goes through them all the time. The port that a neighbour on the VIP
-// has left refuses clients.
+// testUndisturbed changes other services, ports and endpoints hundreds of times while
+// connections carry data. None is disturbed, and a removed port on the same VIP refuses clients.
 func testUndisturbed(r *rig) {
 	const atATime = 10
 	changes := max(4*atATime, wait.Soak(100, 1000))

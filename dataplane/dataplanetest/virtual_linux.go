@@ -80,7 +80,7 @@ func (s *Subject) putForeignServers(t testing.TB) map[string]string {
 	return all
 }
 
-// sameServers checks that virtual servers of others are what they were.
+// sameServers checks that virtual servers of others are as they were.
 func sameServers(t testing.TB, when string, before map[string]string) {
 	t.Helper()
 	after := virtualServers(t)
@@ -91,7 +91,7 @@ func sameServers(t testing.TB, when string, before map[string]string) {
 	}
 }
 
-// onlyServers checks that there are no others but those.
+// onlyServers checks that there are no virtual servers besides wanted.
 func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	t.Helper()
 	for name, text := range virtualServers(t) {
@@ -101,9 +101,8 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	}
 }
 
-// testForeignServers has virtual servers of others stay as they are, and serve, through a dataplane's whole life: start,
-// changes, a kill, taking over, damage to its own, and its end. Where one of others has what a frontend is to have, that
-// frontend alone fails, until the other is gone.
+// testForeignServers runs a dataplane beside virtual servers of others. They stay and serve; a
+// frontend whose place is occupied fails alone, until that place is free.
 func testForeignServers(t *testing.T, s *Subject) {
 	if !hasVirtualServers(t) {
 		t.Skip("needs a kernel with IPVS")
@@ -155,8 +154,8 @@ func testForeignServers(t *testing.T, s *Subject) {
 	r.steer(driverProbe) // for the end of the test
 }
 
-// checkContested has a service wanted of which others have a part already, where the dataplane needs virtual servers
-// itself: it serves the rest, and says in words why not this; when they are gone, it serves all.
+// checkContested wants a service whose place others occupy in part. The rest is served, the
+// failure says why, and all is served once the place is free.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {
 		r.apply(web, other)

@@ -17,8 +17,8 @@ import (
 // waitingClients is how many connections are under way when a service is added.
 const waitingClients = 200
 
-// testWaiting connects to VIPs that nobody has, and adds their service while the connections are under way: when
-// the dataplane starts, and beside another service. Conntrack knows the connections by then. No client may be refused.
+// testWaiting connects to VIPs before their service exists, at start and later. No waiting
+// client is refused once the service is added.
 func testWaiting(t *testing.T, s *Subject) {
 	r := newStill(t, s, swallowing(t, lab.New(t)))
 	trackConnections(r)
