@@ -5,7 +5,9 @@ import (
 	"time"
 )
 
-func TestRestIsForAllButOneAfterIt(t *testing.T) {
+// TestBackendRest makes a backend fail. It rests, then one client tries it, and an answer ends
+// the rest.
+func TestBackendRest(t *testing.T) {
 	b := &backend{}
 	const start = int64(time.Hour)
 	patience := 3 * time.Second

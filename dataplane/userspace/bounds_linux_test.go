@@ -56,13 +56,15 @@ func blackhole(t testing.TB) netip.AddrPort {
 	}
 }
 
-func TestBlackholeDelaysFew(t *testing.T) {
+// TestUnresponsiveBackendDelaysFew connects clients while a backend never answers. Few
+// connections are delayed by it.
+func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 	hole := blackhole(t)
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
 	f := frontendAt("127.77.4.1:9000", a.addr, b.addr, hole)
 	f.ConnectTimeout = time.Second
-	told := listenTo(d)
+	reports := collectReports(d)
 	d.apply(f)
 	began := time.Now()
 	end := began.Add(3 * time.Second)
@@ -79,12 +81,14 @@ func TestBlackholeDelaysFew(t *testing.T) {
 	wg.Wait()
 	// At first all may meet it at once; then one a rest and timeout does. While the others rest, as they were late on a machine that
 	// stood still, all may again.
-	took, late := time.Since(began), len(told.of(a.addr))+len(told.of(b.addr))
-	if n, most := len(told.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
+	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
+	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
 		t.Errorf("%d requests met it in %s, want 1 to %d", n, took, most)
 	}
 }
 
+// TestCloseAndRemovalAbandonDials removes a backend, and closes the dataplane, while a dial
+// hangs. Neither waits for the dial.
 func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	hole := blackhole(t)
 	a := serveAt(t, "127.0.0.1:0", named("a"))
@@ -193,6 +197,8 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 	return err
 }
 
+// TestExplainsWhyItCannotListen applies a frontend whose port another program has. The error
+// says how to find the program, and other frontends are served.
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))

@@ -30,6 +30,8 @@ func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	})
 }
 
+// TestLosesNothingWhileABackendComesAndGoes stops and starts a backend under load. No request
+// fails but those that the backend had accepted.
 func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
@@ -121,7 +123,9 @@ func (c flowing) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func TestTransferOutlivesChanges(t *testing.T) {
+// TestStreamsOutliveChanges changes a frontend while a connection carries data. All bytes
+// arrive, and are counted.
+func TestStreamsOutliveChanges(t *testing.T) {
 	size := int64(wait.Soak(64, 256)) << 20
 	sum := func(r io.Reader) [32]byte {
 		h := sha256.New()
@@ -173,6 +177,8 @@ func TestTransferOutlivesChanges(t *testing.T) {
 	})
 }
 
+// TestConnectionsOfLostBackendsAreCut gives a backend each state, and then removes it. Only a
+// removed or expired backend loses its connections.
 func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -222,6 +228,8 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	}
 }
 
+// TestRemovedFrontendDrains removes a frontend with a connection, restores it, and removes it
+// again. The connection lives until drain_timeout.
 func TestRemovedFrontendDrains(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})

@@ -13,6 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
+// TestAffinityKeepsClients connects many clients with affinity. They stay on their backend, and
+// only those of a dead backend move.
 func TestAffinityKeepsClients(t *testing.T) {
 	servers := map[string]*server{}
 	var at []netip.AddrPort
@@ -57,6 +59,8 @@ func TestAffinityKeepsClients(t *testing.T) {
 	}
 }
 
+// TestMaxConnectionsIsNeverExceeded connects more clients at once than max_connections allows,
+// through two VIPs. No more than that are served.
 func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	var now, most atomic.Int64
 	handle := func(c net.Conn) {
@@ -98,6 +102,8 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	eventually(t, "room again", func() error { _, err := askOnce(f.AddrPort(), ""); return err })
 }
 
+// TestLeastConnectionsIsExact connects clients at once with lc. Backends have equally many, and
+// the backend with fewer gets the next.
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// squat has a program of the host listen on every address at a port, as any could.
-func (w *town) squat(port int) {
+// listenEverywhere has a program of the host listen on every address at a port, as any could.
+func (w *twoHosts) listenEverywhere(port int) {
 	for _, network := range []string{"tcp", "udp"} { // of both families
 		w.Host().Echo(network, "squatter", netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)))
 	}
@@ -38,12 +38,14 @@ func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*bal
 	return closed
 }
 
+// TestClientsNeverReachProgramsOfTheHost has a program listen at the frontends' port. Clients
+// never reach it, whatever state the frontends are in.
 func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
-	w.squat(80)
+	w.listenEverywhere(80)
 	d := redirecting(t)
-	all := w.four(t, 80)
+	all := w.frontendsAt(t, 80)
 	closed := closedOf(all)
 	d.apply(closed...) // never served
 	wantRefused(t, w, all...)
@@ -81,7 +83,7 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	}
 }
 
-func wantSilence(t *testing.T, w *town, all ...*balancer.Frontend) {
+func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	t.Helper()
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
@@ -93,6 +95,7 @@ func wantSilence(t *testing.T, w *town, all ...*balancer.Frontend) {
 	}
 }
 
+// TestClosedPortsAreHeld closes and opens a frontend. No other program can listen at its port.
 func TestClosedPortsAreHeld(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	a := udpServer(t, "127.0.0.1:0", "a")
@@ -147,6 +150,8 @@ func TestClosedPortsAreHeld(t *testing.T) {
 	}
 }
 
+// TestPortsAreHeldWhileConnectionsDrain closes a dataplane with a connection. The connection
+// lives until the end, new clients are refused, and the port stays taken.
 func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -200,11 +205,13 @@ func (f *failing) Set(ctx context.Context, ports map[balancer.Key]uint16) error 
 	return f.redirector.Set(ctx, ports)
 }
 
+// TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next removal
+// deletes it.
 func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	f := w.four(t, 80)[0]
+	f := w.frontendsAt(t, 80)[0]
 	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
 	kernel := &failing{redirector: y.kernel}
 	y.kernel = kernel
@@ -223,12 +230,14 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	}
 }
 
+// TestLookingCostsLittle applies 2,000 redirects at once. A look whether they are intact takes
+// at most 10 ms.
 func TestLookingCostsLittle(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	d := redirecting(t)
 	var batch []dataplane.Change
 	for port := 1000; port < 3000; port++ {
-		f := w.four(t, port)[0]
+		f := w.frontendsAt(t, port)[0]
 		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
 	}
 	if err := d.Apply(t.Context(), batch); err != nil {
@@ -252,7 +261,7 @@ func TestLookingCostsLittle(t *testing.T) {
 	}
 }
 
-// slow is a redirector whose first change waits to be told to go on.
+// slow is a redirector whose first change waits for goOn.
 type slow struct {
 	redirector
 	once          sync.Once
@@ -267,10 +276,12 @@ func (s *slow) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	return s.redirector.Set(ctx, ports)
 }
 
+// TestCountersDoNotWaitForTables reads counters while a change of redirects hangs. They are
+// returned.
 func TestCountersDoNotWaitForTables(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	d := redirecting(t)
-	f := w.four(t, 80)[0]
+	f := w.frontendsAt(t, 80)[0]
 	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
 	started, goOn := make(chan bool), make(chan bool)
 	y.kernel = &slow{redirector: y.kernel, started: started, goOn: goOn}
@@ -297,9 +308,9 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 // TestComesBackWhileItDrains has a dataplane step aside for another mode, and another of its kind take over from that
 // before the connections of the first have ended: what the first leaves behind is not the other's.
 func TestComesBackWhileItDrains(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
-	all := w.four(t, 80)
+	all := w.frontendsAt(t, 80)
 	// As the other mode's rules do, it keeps the kernel's hooks of conntrack, and with them connections that are redirected.
 	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
 	first := redirecting(t)

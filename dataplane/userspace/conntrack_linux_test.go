@@ -16,11 +16,13 @@ import (
 	"vipd/test/wait"
 )
 
-func TestWhatIsToBeForgottenIsKept(t *testing.T) {
-	w := newTown(t)
+// TestStaleFlowsAreRetried makes conntrack refuse to forget a flow. Apply fails, and the next
+// one succeeds.
+func TestStaleFlowsAreRetried(t *testing.T) {
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	f := w.four(t, 80)[1]
+	f := w.frontendsAt(t, 80)[1]
 	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
 	y.cut = func(context.Context, map[balancer.Key]bool, func(*conntrack.Flow) bool) error { return unix.EPERM }
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
@@ -40,13 +42,13 @@ func TestWhatIsToBeForgottenIsKept(t *testing.T) {
 	eventually(t, "the answer", func() error { _, err := lab.AskWithin(c, 100*time.Millisecond); return err })
 }
 
-// TestStepsAsideForReset demands that a client whose connection was reset is led to the next dataplane as soon as this one has
+// TestYieldForgetsResetConnections demands that a client whose connection was reset is led to the next dataplane as soon as this one has
 // stepped aside, though conntrack would remember for ten seconds where its port was led.
-func TestStepsAsideForReset(t *testing.T) {
-	w := newTown(t)
+func TestYieldForgetsResetConnections(t *testing.T) {
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	f := w.four(t, 80)[0]
+	f := w.frontendsAt(t, 80)[0]
 	d.apply(f)
 	c, err := w.remote.Dial(t.Context(), "tcp", f.AddrPort().String())
 	if err != nil {

@@ -61,7 +61,7 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 // slowClient serves one whose link takes next to nothing of what its backend sends all the time.
 func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "2mb")
 	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // where the test fails, ends the wait
 	b, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -145,7 +145,7 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 // TestNoClientWaitsForSlowBackends: what a client sends goes to a backend whose link takes next to nothing of it.
 func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	lab.Need(t, "tc")
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "20mb")
 	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // where the test fails, ends the wait

@@ -10,6 +10,8 @@ import (
 	"vipd/dataplane"
 )
 
+// TestFlowsOfOneServiceDoNotStarveAnother fills the flow budget from one service. Another
+// service still gets its share.
 func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})

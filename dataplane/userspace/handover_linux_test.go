@@ -251,8 +251,8 @@ func askPacket(t *testing.T, c net.Conn) string {
 	return string(b[:n])
 }
 
-// TestHandOverOfWhatIsNotWanted: what the next one does not serve any more is reset on both sides, and its port is free.
-func TestHandOverOfWhatIsNotWanted(t *testing.T) {
+// TestHandOverOfRemovedFrontends: what the next one does not serve any more is reset on both sides, and its port is free.
+func TestHandOverOfRemovedFrontends(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	ended := make(chan error, 1)
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
@@ -286,8 +286,8 @@ func TestHandOverOfWhatIsNotWanted(t *testing.T) {
 	}
 }
 
-// TestHandOverBeforeAnythingIsServed: a process that is replaced before it has applied anything passes on what it was given.
-func TestHandOverBeforeAnythingIsServed(t *testing.T) {
+// TestHandOverBeforeApply: a process that is replaced before it has applied anything passes on what it was given.
+func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
 	g := frontendAt("127.1.0.5:8000/udp", echoPackets(t, "a"), echoPackets(t, "b"))

@@ -11,7 +11,7 @@ import (
 // TestRedirectsLeadToHeldAddresses: a redirect leads to the first address of the interface that a packet comes in by. Of IPv6
 // that is a VIP that vipd added there, and the guard lets packets in though the VIP has no such port.
 func TestRedirectsLeadToHeldAddresses(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t) // first, for at its end nothing may be left open
 	o := host.DefaultOptions()
@@ -25,7 +25,7 @@ func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 	w.remote.Route("fd00:96::9/128", "fd00:9::1")
 	var all []*balancer.Frontend
 	var want balancer.Desired
-	for _, f := range w.four(t, 80) {
+	for _, f := range w.frontendsAt(t, 80) {
 		key := strings.NewReplacer("10.96.0.1:", "10.96.0.9:", "::1]", "::9]").Replace(f.Key.String())
 		f = frontendAt(key, f.Backends[0].Addr)
 		all, want.Frontends = append(all, f), want.Frontends.Set(f.Key, f)

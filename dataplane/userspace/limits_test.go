@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTellsOfFewDescriptors: that clients wait for descriptors is told while they do, and for a minute after.
-func TestTellsOfFewDescriptors(t *testing.T) {
+// TestDescriptorShortageIsReported makes clients wait for descriptors. This is reported while they wait, and for a minute afterwards.
+func TestDescriptorShortageIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &budget{limit: 10}
 		says := func(want string) {

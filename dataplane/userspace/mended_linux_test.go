@@ -21,11 +21,13 @@ import (
 	"vipd/test/lab"
 )
 
-func TestFlowsOutliveWhatTheNetworkSays(t *testing.T) {
-	w := newTown(t)
+// TestFlowsOutliveICMPErrors rejects a flow's datagrams by a firewall for a moment. The flow
+// goes on afterwards.
+func TestFlowsOutliveICMPErrors(t *testing.T) {
+	w := newTwoHosts(t)
 	w.remote.Echo("udp", "s", netip.MustParseAddrPort("[fd00:9::2]:7000"))
 	d := start(t, Options{})
-	f := w.four(t, 5300)[3]
+	f := w.frontendsAt(t, 5300)[3]
 	d.apply(f)
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
 	if err != nil {
@@ -51,6 +53,7 @@ func TestFlowsOutliveWhatTheNetworkSays(t *testing.T) {
 	})
 }
 
+// TestErrorsOfFlows classifies errors of a flow's socket. Refusals end the flow, others do not.
 func TestErrorsOfFlows(t *testing.T) {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTUNREACH} {
 		if !refuses(os.NewSyscallError("read", e)) || passing(e) {
@@ -84,7 +87,9 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-func TestStaleFiltersGo(t *testing.T) {
+// TestStaleFiltersAreRemoved replaces a socket's filter by larger ones. A filter that does not
+// fit is removed.
+func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root: bounds the memory of filters")
 	}
@@ -122,6 +127,8 @@ func TestStaleFiltersGo(t *testing.T) {
 	}
 }
 
+// TestFlowsHaveRoomBesideConnections fills the descriptor budget with connections. Flows still
+// get descriptors.
 func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{maxDescriptors: 64})
@@ -147,6 +154,8 @@ func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	}
 }
 
+// TestNothingEntersAfterTheEnd ends a frontend and a dataplane. No connection is admitted
+// afterwards.
 func TestNothingEntersAfterTheEnd(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -176,6 +185,8 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	}
 }
 
+// TestTidyingDoesNotWalkConnections tidies a frontend with 20,000 connections. It costs next to
+// nothing, until a backend's time ends.
 func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -210,6 +221,8 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	}
 }
 
+// TestRenamesKeepConnections renames a port and a service. Connections and flows stay, and still
+// count for max_connections.
 func TestRenamesKeepConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -283,6 +296,8 @@ func TestRenameWhileDialling(t *testing.T) {
 	}
 }
 
+// TestAffinityOutlivesRest makes a backend rest, and fills it. Its clients return to it
+// afterwards, except those whose own attempt failed.
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

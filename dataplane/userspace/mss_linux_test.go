@@ -9,8 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// TestAnnouncesSmallerSegments: clients of a socket at the VIP are told to send segments of the service's mss, also when it
-// changes while the socket is open.
+// TestAnnouncesSmallerSegments changes mss while a socket is open. Clients that connect send segments of that size.
 func TestAnnouncesSmallerSegments(t *testing.T) {
 	good := serveAt(t, "127.0.0.1:0", named("good"))
 	d := start(t, Options{})

@@ -26,7 +26,7 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 	}
 	at := udpServer(t, "127.0.0.1:7000", "a")
 	d := start(t, Options{})
-	told := listenTo(d)
+	reports := collectReports(d)
 	f := frontendAt("127.77.9.8:9000/udp", at)
 	d.apply(f)
 	client := func(i int) *net.UDPConn {
@@ -43,7 +43,7 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 		others = append(others, c)
 	}
 	_, _ = client(0).Write([]byte("x"))
-	wait.For(t, time.Second, "the flow that has no port", func() bool { return d.warned.Load() != 0 || len(told.of(at)) > 0 })
+	wait.For(t, time.Second, "the flow that has no port", func() bool { return d.warned.Load() != 0 || len(reports.of(at)) > 0 })
 	for _, c := range others {
 		_ = c.Close()
 	}
@@ -57,8 +57,8 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 	} else {
 		_ = c.Close()
 	}
-	if all := told.of(at); len(all) > 0 {
-		t.Errorf("told of a backend that is not at fault: %v", all)
+	if all := reports.of(at); len(all) > 0 {
+		t.Errorf("reports about a backend that is not at fault = %v, want none", all)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestLocalPortsUsedUp(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.WriteFile(file, old, 0) })
 	d := start(t, Options{})
-	reports := listenTo(d)
+	reports := collectReports(d)
 	at := serveAt(t, "127.0.0.1:7000", named("a")).addr
 	f := frontendAt("127.77.9.8:9000/tcp", at)
 	d.apply(f)

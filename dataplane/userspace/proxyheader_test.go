@@ -38,7 +38,7 @@ func TestProxyHeader(t *testing.T) {
 					c := mustConnect(t, vip)
 					want := fmt.Sprintf("%s,%s,%s", c.LocalAddr(), vip, string(version[1]))
 					if got := c.mustAsk(t); got != want {
-						t.Errorf("the backend was told %s, want %s", got, want)
+						t.Errorf("the header = %s, want %s", got, want)
 					}
 				}
 			})

@@ -19,13 +19,13 @@ import (
 	"vipd/test/wait"
 )
 
-// town is a host with VIPs on lo, a remote client, and servers.
-type town struct {
+// twoHosts is a host with VIPs on lo, a remote client, and servers.
+type twoHosts struct {
 	*lab.Lab
 	remote *lab.NS
 }
 
-func newTown(t *testing.T) *town {
+func newTwoHosts(t *testing.T) *twoHosts {
 	t.Helper()
 	l := lab.New(t)
 	lab.Need(t, "iptables", "ip6tables")
@@ -39,11 +39,11 @@ func newTown(t *testing.T) *town {
 			l.Host().Exec("sh", "-c", tool+" -t nat -F; "+tool+" -t nat -X")
 		}
 	})
-	return &town{l, remote}
+	return &twoHosts{l, remote}
 }
 
-// four are the keys of both families and protocols at a port, with a backend each.
-func (w *town) four(t *testing.T, port int) []*balancer.Frontend {
+// frontendsAt are the keys of both families and protocols at a port, with a backend each.
+func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	t.Helper()
 	var all []*balancer.Frontend
 	for _, vip := range []string{"10.96.0.1:%d/tcp", "10.96.0.1:%d/udp", "[fd00:96::1]:%d/tcp", "[fd00:96::1]:%d/udp"} {
@@ -60,8 +60,8 @@ func (w *town) four(t *testing.T, port int) []*balancer.Frontend {
 	return all
 }
 
-// serve starts the backends of four.
-func (w *town) serve() {
+// serve starts the backends of frontendsAt.
+func (w *twoHosts) serve() {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, at := range []string{"10.9.0.2:7000", "[fd00:9::2]:7000"} {
 			w.remote.Echo(network, "s", netip.MustParseAddrPort(at))
@@ -69,7 +69,7 @@ func (w *town) serve() {
 	}
 }
 
-func wantServed(t *testing.T, w *town, all ...*balancer.Frontend) {
+func wantServed(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	t.Helper()
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
@@ -81,7 +81,7 @@ func wantServed(t *testing.T, w *town, all ...*balancer.Frontend) {
 	}
 }
 
-func wantRefused(t *testing.T, w *town, all ...*balancer.Frontend) {
+func wantRefused(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	t.Helper()
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
@@ -117,11 +117,13 @@ func wantEcho(t *testing.T, c net.Conn) {
 	}
 }
 
+// TestRedirectedConnectionsDrain removes redirected frontends and closes the dataplane.
+// Connections live until the end.
 func TestRedirectedConnectionsDrain(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	all := w.four(t, 80)
+	all := w.frontendsAt(t, 80)
 	d.apply(all...)
 	var held []net.Conn
 	for _, f := range []*balancer.Frontend{all[0], all[2]} {
@@ -164,11 +166,13 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	}
 }
 
+// TestConnectionsStraightToTheSharedPortAreReset connects to the port that redirects lead to.
+// Connections are reset.
 func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	d.apply(w.four(t, 80)...)
+	d.apply(w.frontendsAt(t, 80)...)
 	for _, y := range d.tables.(*redirect).families {
 		port := y.shared.Addr().(*net.TCPAddr).Port
 		for _, address := range []string{"10.9.0.1", "10.96.0.1", "fd00:9::1", "fd00:96::1"} {
@@ -189,7 +193,7 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 // TestRedirectsReplaceThoseOfAnEarlierVersion starts on a host with the iptables rules of an earlier version, in both variants. They are
 // removed, and clients with flows to the old ports reach the backends.
 func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft")
 	tools := map[string]string{"iptables-legacy": "10.96.0.1", "iptables-nft": "10.96.0.1", "ip6tables-legacy": "fd00:96::1", "ip6tables-nft": "fd00:96::1"}
@@ -200,7 +204,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			%[1]s -t nat -A VIPD-US -d %[2]s -p tcp --dport 81 -j REDIRECT --to-ports 9
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
-	all := w.four(t, 80)
+	all := w.frontendsAt(t, 80)
 	// These flows go to the old port, says conntrack: without our doing so for ever.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
@@ -230,11 +234,12 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-func TestRedirectMendsDamage(t *testing.T) {
-	w := newTown(t)
+// TestRedirectRepairsDamage damages redirects in each way. The damage is noticed and repaired.
+func TestRedirectRepairsDamage(t *testing.T) {
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	all := w.four(t, 80)
+	all := w.frontendsAt(t, 80)
 	d.apply(all...)
 	w.wantMended(t, d, all, []string{
 		"nft flush ruleset",
@@ -267,10 +272,10 @@ func TestRedirectMendsDamage(t *testing.T) {
 // TestATrialLeavesRedirects: a dataplane that is closed without having been given anything, as doctor makes one to see whether the
 // mode works, takes nothing from the one that serves.
 func TestATrialLeavesRedirects(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	d := start(t, Options{Intercept: Redirect})
-	all := w.four(t, 80)
+	all := w.frontendsAt(t, 80)
 	d.apply(all...)
 	trial, err := New(Options{Intercept: Redirect})
 	if err != nil {
@@ -286,7 +291,7 @@ func TestATrialLeavesRedirects(t *testing.T) {
 }
 
 // wantMended has others break the redirects of frontends that are applied: each damage is seen, and mended as the engine does.
-func (w *town) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
+func (w *twoHosts) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
 	t.Helper()
 	for _, damage := range damages {
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
@@ -310,8 +315,10 @@ func (w *town) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, damage
 	}
 }
 
+// TestCleanupRemovesOursOnly cleans up beside rules of others. Ours are removed, as the dry run
+// says, and theirs stay.
 func TestCleanupRemovesOursOnly(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	for _, tool := range []string{"iptables", "ip6tables"} {
 		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N FOREIGN; %[1]s -t nat -A FOREIGN -p tcp --dport 1 -j RETURN; %[1]s -t nat -A PREROUTING -j FOREIGN`, tool))
@@ -319,7 +326,7 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	save := func() string { return w.Host().Exec("nft", "-s", "list", "ruleset") }
 	before := save()
 	d := redirecting(t)
-	d.apply(w.four(t, 80)...)
+	d.apply(w.frontendsAt(t, 80)...)
 	if during := save(); !strings.Contains(during, "vipd-redirect") {
 		t.Errorf("got no table of ours:\n%s", during)
 	}
@@ -334,7 +341,7 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	if after := save(); after != before {
 		t.Errorf("after Cleanup got\n%s\nwant\n%s", after, before)
 	}
-	d.apply(w.four(t, 81)...)
+	d.apply(w.frontendsAt(t, 81)...)
 	if err := d.Close(shortly(t), true); err != nil {
 		t.Error(err)
 	}
@@ -343,8 +350,10 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	}
 }
 
+// TestAutoFallsBackToBind starts with auto where redirects work and where their trial fails. It
+// redirects, or binds and says why.
 func TestAutoFallsBackToBind(t *testing.T) {
-	newTown(t)
+	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
 		t.Errorf("got %q, want redirect, which works here", d.Traits().Detail)
 	}
@@ -393,8 +402,8 @@ func claimTrials(t *testing.T) {
 	})
 }
 
-// TestRedirectWhereLinksHaveNoAddresses but link-local ones, as with BGP unnumbered: these are what clients are redirected to.
-func TestRedirectWhereLinksHaveNoAddresses(t *testing.T) {
+// TestRedirectWithLinkLocalAddresses but link-local ones, as with BGP unnumbered: these are what clients are redirected to.
+func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	l := lab.New(t)
 	remote := l.Add("remote")
 	l.Link(l.Host(), remote)
@@ -422,7 +431,7 @@ func TestRedirectWhereLinksHaveNoAddresses(t *testing.T) {
 }
 
 // flow is a client of a UDP frontend that has its first answer.
-func (w *town) flow(t *testing.T, f *balancer.Frontend) net.Conn {
+func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	t.Helper()
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
 	if err != nil {
@@ -437,10 +446,10 @@ func (w *town) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 
 // TestRedirectedFlowsDrain: clients of UDP stay at an endpoint that drains, also where it was the last.
 func TestRedirectedFlowsDrain(t *testing.T) {
-	w := newTown(t)
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	for _, f := range w.four(t, 80) {
+	for _, f := range w.frontendsAt(t, 80) {
 		if f.Proto != balancer.UDP {
 			continue
 		}
@@ -453,13 +462,13 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 	}
 }
 
-// TestNothingLeadsToClosedPorts: once the socket of a UDP frontend is closed, as its last endpoint has drained, a client that goes on
+// TestClosedPortsReceiveNoFlows: once the socket of a UDP frontend is closed, as its last endpoint has drained, a client that goes on
 // sending does not reach who has that port then.
-func TestNothingLeadsToClosedPorts(t *testing.T) {
-	w := newTown(t)
+func TestClosedPortsReceiveNoFlows(t *testing.T) {
+	w := newTwoHosts(t)
 	w.serve()
 	d := redirecting(t)
-	for _, f := range w.four(t, 80) {
+	for _, f := range w.frontendsAt(t, 80) {
 		if f.Proto != balancer.UDP {
 			continue
 		}

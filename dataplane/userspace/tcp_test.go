@@ -15,6 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
+// TestRetriesBeforeTheClientSeesAnything connects while one of two backends is dead. All clients
+// are served, and the dead one rests.
 func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	good, dead := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -105,6 +107,7 @@ func TestEachDrainsForItsOwnTime(t *testing.T) {
 	}
 }
 
+// TestResetsWhenNoBackendAnswers connects while all backends refuse. Clients are reset.
 func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -122,9 +125,9 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	}
 }
 
-// TestLastWordsReachTheOtherSide: what a side says before it closes a connection that the other one is still writing to, as a server
+// TestFinalBytesArriveBeforeReset: what a side says before it closes a connection that the other one is still writing to, as a server
 // does to an upload that it refuses, reaches that one before the reset.
-func TestLastWordsReachTheOtherSide(t *testing.T) {
+func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
 	say := func(c net.Conn) { // and leaves the rest unread
 		_, _ = io.ReadFull(c, make([]byte, 1000))
@@ -157,6 +160,7 @@ func TestLastWordsReachTheOtherSide(t *testing.T) {
 	}
 }
 
+// TestClientResetReachesTheBackend resets a client's connection. Its backend sees a reset.
 func TestClientResetReachesTheBackend(t *testing.T) {
 	got := make(chan error, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

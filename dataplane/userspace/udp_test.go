@@ -121,6 +121,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	})
 }
 
+// TestFlowsMoveFromDeadBackends ends the backend of a flow. The flow moves to the other backend.
 func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	a, stopA := startUDPServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -145,6 +146,8 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	})
 }
 
+// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow goes on, and new
+// clients are refused once the flow has ended.
 func TestUDPWithoutBackends(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -177,6 +180,8 @@ func TestUDPWithoutBackends(t *testing.T) {
 	}
 }
 
+// TestFlowsEnd opens more flows than allowed. The oldest idle flow is replaced, and idle_timeout
+// ends the rest.
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})

@@ -15,55 +15,55 @@ import (
 	"vipd/test/wait"
 )
 
-// dials collects what is told of them.
+// dials collects reports about dials, by backend.
 type dials struct {
-	mu   sync.Mutex
-	told map[netip.AddrPort][]error
+	mu       sync.Mutex
+	outcomes map[netip.AddrPort][]error
 }
 
-func (d *dials) tell(t balancer.Target, err error) {
+func (d *dials) report(t balancer.Target, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t.Service != "web" {
-		err = fmt.Errorf("told of service %q", t.Service)
+		err = fmt.Errorf("report about service %q", t.Service)
 	}
 	at := netip.AddrPortFrom(t.Addr, t.Port)
-	d.told[at] = append(d.told[at], err)
+	d.outcomes[at] = append(d.outcomes[at], err)
 }
 
 func (d *dials) of(at netip.AddrPort) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.told[at]
+	return d.outcomes[at]
 }
 
-// listenTo has what comes of dials collected.
-func listenTo(d *rig) *dials {
-	told := &dials{told: map[netip.AddrPort][]error{}}
-	d.TellDials(told.tell)
-	return told
+// collectReports collects the reports of a dataplane.
+func collectReports(d *rig) *dials {
+	reports := &dials{outcomes: map[netip.AddrPort][]error{}}
+	d.TellDials(reports.report)
+	return reports
 }
 
-// wantTold asks until the last that is told of a backend is an error that is want; nil means a success.
-func wantTold(t *testing.T, told *dials, at netip.AddrPort, want error, ask func()) {
+// awaitReport asks until the last report about a backend is the error want; nil means a success.
+func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%v to be told of %s", want, at), func() error {
+	eventually(t, fmt.Sprintf("a report of %v about %s", want, at), func() error {
 		ask()
-		all := told.of(at)
+		all := reports.of(at)
 		if len(all) == 0 || !errors.Is(all[len(all)-1], want) {
-			return fmt.Errorf("told is %v", all)
+			return fmt.Errorf("reports = %v", all)
 		}
 		return nil
 	})
 }
 
-// TestDialsAreTold checks that each failure is told with its cause, and the first success after it, and nothing of backends
-// that never failed.
-func TestDialsAreTold(t *testing.T) {
+// TestDialsAreReported makes a backend refuse and recover. Each failure is reported with its cause, then the first success, and nothing
+// about backends that never failed.
+func TestDialsAreReported(t *testing.T) {
 	good, bad := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("bad"))
 	bad.stop()
 	d := start(t, Options{})
-	told := listenTo(d)
+	reports := collectReports(d)
 	f := frontendAt("127.77.9.1:9000", good.addr, bad.addr)
 	d.apply(f)
 	ask := func() {
@@ -71,28 +71,28 @@ func TestDialsAreTold(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	wantTold(t, told, bad.addr, syscall.ECONNREFUSED, ask)
+	awaitReport(t, reports, bad.addr, syscall.ECONNREFUSED, ask)
 	serveAt(t, bad.addr.String(), named("bad"))
-	wantTold(t, told, bad.addr, nil, ask)
-	n := len(told.of(bad.addr))
+	awaitReport(t, reports, bad.addr, nil, ask)
+	n := len(reports.of(bad.addr))
 	for range 20 {
 		ask()
 	}
-	if all := told.of(bad.addr); len(all) != n {
-		t.Errorf("told while all is well: %v", all[n:])
+	if all := reports.of(bad.addr); len(all) != n {
+		t.Errorf("reports while all is well = %v, want none", all[n:])
 	}
-	if all := told.of(good.addr); len(all) > 0 {
-		t.Errorf("told of the good one: %v", all)
+	if all := reports.of(good.addr); len(all) > 0 {
+		t.Errorf("reports about the good backend = %v, want none", all)
 	}
 }
 
-// TestMissedEndsAreCounted: a follower that is too slow hears how many connections ended that it was not told of.
+// TestMissedEndsAreCounted follows connections too slowly. The follower receives the number of ends that it has missed.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	slow, proceed := make(chan bool, 1), make(chan bool)
-	told, lost := 0, uint64(0)
+	received, lost := 0, uint64(0)
 	var following sync.WaitGroup
 	following.Go(func() {
 		err := d.Follow(ctx, func(began bool, _ *dataplane.Connection) {
@@ -101,7 +101,7 @@ func TestMissedEndsAreCounted(t *testing.T) {
 				<-proceed
 				return
 			}
-			told++
+			received++
 		}, func(ends uint64) { lost += ends })
 		if err != nil {
 			t.Error(err)
@@ -119,8 +119,8 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	cancel()
 	close(proceed)
 	following.Wait()
-	if told == 0 || lost == 0 || uint64(told)+lost != ends {
-		t.Errorf("of %d ends, %d are told and %d called lost", ends, told, lost)
+	if received == 0 || lost == 0 || uint64(received)+lost != ends {
+		t.Errorf("of %d ends, received = %d and lost = %d", ends, received, lost)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestSilentUDPBackendsComeBack(t *testing.T) {
 	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
 	stop()
 	d := start(t, Options{})
-	told := listenTo(d)
+	reports := collectReports(d)
 	f := frontendAt("127.77.9.9:9000/udp", silent)
 	d.apply(f)
 	ask := func() {
@@ -168,11 +168,11 @@ func TestSilentUDPBackendsComeBack(t *testing.T) {
 		_, _ = c.Write([]byte("x"))
 		_ = c.Close()
 	}
-	wantTold(t, told, silent, syscall.ECONNREFUSED, ask)
+	awaitReport(t, reports, silent, syscall.ECONNREFUSED, ask)
 	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // nobody reads
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer back.Close()
-	wantTold(t, told, silent, nil, ask)
+	awaitReport(t, reports, silent, nil, ask)
 }
