@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestHeld: the addresses of all devices in one answer are those of each, with their networks, also where an address has a peer.
-func TestHeld(t *testing.T) {
+// TestAddressesOfDevices: the addresses of all devices in one answer are those of each, with their networks, also where an address has a peer.
+func TestAddressesOfDevices(t *testing.T) {
 	l := lab.New(t)
 	a, b := l.Add("a"), l.Add("b")
 	l.Link(a, b, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")

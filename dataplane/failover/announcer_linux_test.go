@@ -17,9 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSchedule: each address is announced at once and 0.1, 1.1 and 2.2 s later, then every minute, at no more than 5,000 and 500
+// TestAnnouncementSchedule: each address is announced at once and 0.1, 1.1 and 2.2 s later, then every minute, at no more than 5,000 and 500
 // frames a second; those that are new come before repeats.
-func TestSchedule(t *testing.T) {
+func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {
 			addr netip.Addr
@@ -162,8 +162,8 @@ func hear(t *testing.T, at *lab.NS) *claims {
 	return c
 }
 
-// TestRivals: announcements of another host are rivals', with its MAC, and this host's own are not.
-func TestRivals(t *testing.T) {
+// TestRivalAnnouncements: announcements of another host are rivals', with its MAC, and this host's own are not.
+func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
 	if err != nil {

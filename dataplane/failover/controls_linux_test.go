@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestControls asks for VIPs that fill most of a network. The controls are other addresses near them, and one of no network.
-func TestControls(t *testing.T) {
+// TestControlAddresses asks for VIPs that fill most of a network. The controls are other addresses near them, and one of no network.
+func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
 		vips = append(vips, netip.MustParseAddr(fmt.Sprint("192.0.2.", i)))
@@ -33,8 +33,8 @@ func TestControls(t *testing.T) {
 	}
 }
 
-// TestProxies recognizes devices that answer for addresses that nobody has. A host may have one of the controls by chance.
-func TestProxies(t *testing.T) {
+// TestProxyARPDevices recognizes devices that answer for addresses that nobody has. A host may have one of the controls by chance.
+func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")
 	controls := []netip.Addr{a, b, documentation}

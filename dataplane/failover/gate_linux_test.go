@@ -39,9 +39,9 @@ func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	return l, client
 }
 
-// TestFrozen freezes an owner: by the kernel's clock alone nobody answers for its VIPs any more, by ARP or NDP, and nothing is
+// TestFrozenOwnerIsSilent freezes an owner: by the kernel's clock alone nobody answers for its VIPs any more, by ARP or NDP, and nothing is
 // forwarded, with the addresses bound and without them. When it goes on its refreshes open nothing.
-func TestFrozen(t *testing.T) {
+func TestFrozenOwnerIsSilent(t *testing.T) {
 	l, client := world(t)
 	process, tell := owner(t, l, vip4, vip6)
 	mac := hostMAC(t, l)
@@ -111,8 +111,8 @@ func askServer(t *testing.T, client *lab.NS) error {
 	return err
 }
 
-// TestGate opens and closes a gate, changes its VIPs, and finds what others take away.
-func TestGate(t *testing.T) {
+// TestGateLifecycle opens and closes a gate, changes its VIPs, and finds what others take away.
+func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
 		t.Fatalf("the trial says: %v", err)
@@ -186,9 +186,9 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestAdded: once an address is added the kernel takes packets for it, so that what is said in its name passes the gate, unless that
+// TestAddedAddressPassesGate: once an address is added the kernel takes packets for it, so that what is said in its name passes the gate, unless that
 // takes the kernel longer than it is waited for.
-func TestAdded(t *testing.T) {
+func TestAddedAddressPassesGate(t *testing.T) {
 	world(t)
 	x, err := NewAddresses()
 	if err != nil {
@@ -216,8 +216,8 @@ func TestAdded(t *testing.T) {
 	}
 }
 
-// TestLost: VIPs that have gone from their interface are known. One that the kernel takes no more is announced no more.
-func TestLost(t *testing.T) {
+// TestLostVIPs: VIPs that have gone from their interface are known. One that the kernel takes no more is announced no more.
+func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
 	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
 	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: map[netip.Addr]string{both[0]: "lan", both[1]: "lan"}}, Log: slog.New(slog.DiscardHandler)})
@@ -248,8 +248,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestOtherDevice: a VIP whose network is another device's now is not left on the one before, where nobody would take it away.
-func TestOtherDevice(t *testing.T) {
+// TestNetworkMovesToOtherDevice: a VIP whose network is another device's now is not left on the one before, where nobody would take it away.
+func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
 	on := func(device string) Places {
@@ -286,9 +286,9 @@ func TestOtherDevice(t *testing.T) {
 	}
 }
 
-// TestLeft kills an owner. The next one removes the VIP that it left, also where users have taken the VIP away, or it has no device any
+// TestVIPsOfAKilledOwner kills an owner. The next one removes the VIP that it left, also where users have taken the VIP away, or it has no device any
 // more and the table of the gate is gone; and it removes a VIP that comes later before the gate lets it pass.
-func TestLeft(t *testing.T) {
+func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)
 	lab.Eventually(t, 10*time.Second, "an answer", func() error {
@@ -343,8 +343,8 @@ func TestLeft(t *testing.T) {
 	_ = k.End()
 }
 
-// TestMany has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.
-func TestMany(t *testing.T) {
+// TestThousandVIPs has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.
+func TestThousandVIPs(t *testing.T) {
 	_, client := world(t)
 	n := wait.Load(1000)
 	var vips []netip.Addr

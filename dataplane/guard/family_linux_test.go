@@ -222,9 +222,9 @@ func (h *history) fail() {
 	h.g.resync()
 }
 
-// TestHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
+// TestGuardHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
 // changes of the mode, damage by others and rounds that fail.
-func TestHistories(t *testing.T) {
+func TestGuardHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
 	conn, err := nft.Open()

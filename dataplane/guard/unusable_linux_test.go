@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// TestUnusable names what helps: a newer kernel if this one refuses a rule, and root if it refuses the process.
-func TestUnusable(t *testing.T) {
+// TestUnusableAdvice names what helps: a newer kernel if this one refuses a rule, and root if it refuses the process.
+func TestUnusableAdvice(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{unix.EOPNOTSUPP: "Linux 5.9", unix.ENOENT: "Linux 5.9", unix.EPERM: "run as root"} {
 		err := unusable(inet.IPv4, errors.Join(&nft.Error{Errno: errno}))
 		if !strings.Contains(err.Error(), want) || !errors.Is(err, errno) {

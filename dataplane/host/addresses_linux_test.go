@@ -23,8 +23,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestLife takes addresses through their life, and holds the rest of the host to what it was.
-func TestLife(t *testing.T) {
+// TestAddressLifecycle takes addresses through their life, and holds the rest of the host to what it was.
+func TestAddressLifecycle(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
 	warm(t)
@@ -67,8 +67,8 @@ func checkIntact(t *testing.T, h *Host) {
 	}
 }
 
-// TestMadeDevice has a bridge in the place of the dummy device, which not every kernel has.
-func TestMadeDevice(t *testing.T) {
+// TestBridgeInsteadOfDummy has a bridge in the place of the dummy device, which not every kernel has.
+func TestBridgeInsteadOfDummy(t *testing.T) {
 	network(t)
 	warm(t)
 	before := everything(t)
@@ -112,8 +112,8 @@ func TestMadeDevice(t *testing.T) {
 	checkLeft(t, before)
 }
 
-// TestDummy makes the real dummy device, or takes lo where the kernel has none.
-func TestDummy(t *testing.T) {
+// TestDummyDevice makes the real dummy device, or takes lo where the kernel has none.
+func TestDummyDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
 	h := newHost(t, o)
@@ -133,8 +133,8 @@ func TestDummy(t *testing.T) {
 	checkDevice(t, "vipd0")
 }
 
-// TestOnlyOurs lets the host get and lose addresses of its own that are VIPs.
-func TestOnlyOurs(t *testing.T) {
+// TestOwnAddressesComeAndGo lets the host get and lose addresses of its own that are VIPs.
+func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -208,9 +208,9 @@ func checkSource(t *testing.T, h *Host, vip, want string) {
 	})
 }
 
-// TestSource holds the sources of connections to held VIPs, with and without a default route, through changes of the
+// TestSourceOfConnections holds the sources of connections to held VIPs, with and without a default route, through changes of the
 // node's addresses.
-func TestSource(t *testing.T) {
+func TestSourceOfConnections(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -260,8 +260,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestKilled starts a new Host over what a killed one left, which wants other things.
-func TestKilled(t *testing.T) {
+// TestRestartAfterKill starts a new Host over what a killed one left, which wants other things.
+func TestRestartAfterKill(t *testing.T) {
 	l, client := network(t)
 	warm(t)
 	before := everything(t)
@@ -350,9 +350,9 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestNoBind leaves addresses to another program, which takes them away and brings them as it likes: that is no drift, and
+// TestBindFalse leaves addresses to another program, which takes them away and brings them as it likes: that is no drift, and
 // an address that is on another host is no problem.
-func TestNoBind(t *testing.T) {
+func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface, o.Bind = "lo", false
@@ -378,8 +378,8 @@ func TestNoBind(t *testing.T) {
 	}
 }
 
-// TestGateway: an address by which the host reaches the world is not added, which would cut the host off.
-func TestGateway(t *testing.T) {
+// TestGatewayIsNotAdded: an address by which the host reaches the world is not added, which would cut the host off.
+func TestGatewayIsNotAdded(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2", "fd01::2")
 	o := options(t, xtables.NFT)
@@ -396,8 +396,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestARP asks for a held VIP on the link.
-func TestARP(t *testing.T) {
+// TestARPAnswers asks for a held VIP on the link.
+func TestARPAnswers(t *testing.T) {
 	for _, strict := range []bool{true, false} {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
 			l, client := network(t)
@@ -531,8 +531,8 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	}
 }
 
-// TestSetIn reads what sysctl.d(5) describes.
-func TestSetIn(t *testing.T) {
+// TestSysctlFiles reads what sysctl.d(5) describes.
+func TestSysctlFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "50-x.conf")
 	must(t, os.WriteFile(file, []byte("# net.ipv4.ip_forward=1\n-net/ipv4/ip_forward = 1\nnet.ipv4.x=2\n"), 0o600))
 	for name, want := range map[string]string{"net.ipv4.ip_forward": file, "net.ipv4.x": "", "net.ipv4.y": ""} {
@@ -542,8 +542,8 @@ func TestSetIn(t *testing.T) {
 	}
 }
 
-// TestRealLink holds VIPs on the link to the client: they answer there, and are announced.
-func TestRealLink(t *testing.T) {
+// TestVIPsOnALink holds VIPs on the link to the client: they answer there, and are announced.
+func TestVIPsOnALink(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ip")
 	o := options(t, xtables.NFT)
@@ -595,8 +595,8 @@ func TestRealLink(t *testing.T) {
 	}
 }
 
-// TestFollow waits for address events.
-func TestFollow(t *testing.T) {
+// TestFollowAddresses waits for address events.
+func TestFollowAddresses(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -648,8 +648,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestOneFamily has no IPv6 on the device: that is a problem of those VIPs alone.
-func TestOneFamily(t *testing.T) {
+// TestDeviceWithoutIPv6 has no IPv6 on the device: that is a problem of those VIPs alone.
+func TestDeviceWithoutIPv6(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"

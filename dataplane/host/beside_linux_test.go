@@ -9,9 +9,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestManyAddresses has many VIPs come and go while the mode writes its rules: Finish has them all, and so has the next
+// TestManyVIPsInTheBackground has many VIPs come and go while the mode writes its rules: Finish has them all, and so has the next
 // Prepare where Finish was never called.
-func TestManyAddresses(t *testing.T) {
+func TestManyVIPsInTheBackground(t *testing.T) {
 	lab.Require(t)
 	lab.New(t)
 	o := DefaultOptions()

@@ -19,8 +19,8 @@ func snat(s balancer.SNAT) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.SNAT = s }
 }
 
-// TestForwarding holds the sysctls to what forwarding needs, for as long as it is needed.
-func TestForwarding(t *testing.T) {
+// TestForwardingSysctls holds the sysctls to what forwarding needs, for as long as it is needed.
+func TestForwardingSysctls(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -100,8 +100,8 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 	return names
 }
 
-// TestInterfaces has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
-func TestInterfaces(t *testing.T) {
+// TestInterfaceChanges has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
+func TestInterfaceChanges(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface, o.Mode.Forward = "lo", true

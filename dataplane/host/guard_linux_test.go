@@ -16,8 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestGuard asks for ports of held and of own addresses, from the client and from the host itself, in both families.
-func TestGuard(t *testing.T) {
+// TestGuardedPorts asks for ports of held and of own addresses, from the client and from the host itself, in both families.
+func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
 	o := options(t, xtables.NFT)
@@ -95,8 +95,8 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, open)
 }
 
-// TestDrift has others damage the guard in every way that a look has to find.
-func TestDrift(t *testing.T) {
+// TestGuardDamage has others damage the guard in every way that a look has to find.
+func TestGuardDamage(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface, o.Mode.Forward = "lo", true

@@ -27,9 +27,9 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// TestRouteTakenAway takes the routes of VIPs away, in whose place the kernel sends with the VIP's own address, or nothing. Routes
+// TestRouteRemoved takes the routes of VIPs away, in whose place the kernel sends with the VIP's own address, or nothing. Routes
 // of others are their own business.
-func TestRouteTakenAway(t *testing.T) {
+func TestRouteRemoved(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -54,8 +54,8 @@ func TestRouteTakenAway(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestRouteTakenAwayUnheard takes a route away while the kernel has no room to say so.
-func TestRouteTakenAwayUnheard(t *testing.T) {
+// TestRouteRemovedWithoutEvent takes a route away while the kernel has no room to say so.
+func TestRouteRemovedWithoutEvent(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -72,9 +72,9 @@ func TestRouteTakenAwayUnheard(t *testing.T) {
 	}
 }
 
-// TestRoutePending holds VIPs on a link that is down: they are held, their routes and announcements come with the link,
+// TestLinkDown holds VIPs on a link that is down: they are held, their routes and announcements come with the link,
 // and nothing is left behind in between.
-func TestRoutePending(t *testing.T) {
+func TestLinkDown(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
 	ip(t, "link add away type veth peer name yonder")
@@ -125,8 +125,8 @@ func TestRoutePending(t *testing.T) {
 	checkDevice(t, "client", "10.1.0.1/24") // the kernel takes IPv6 addresses from links that go down
 }
 
-// TestAnnouncedAgain pulls the cable and plugs it in: whoever is at its other end now hears of the VIPs.
-func TestAnnouncedAgain(t *testing.T) {
+// TestAnnouncedAfterCarrierLoss pulls the cable and plugs it in: whoever is at its other end now hears of the VIPs.
+func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
 	o := options(t, xtables.NFT)
@@ -266,9 +266,9 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestWithoutTables has a host on which nf_tables can't hold the guard: addresses are added, what is lost is a problem with
+// TestUnusableTables has a host on which nf_tables can't hold the guard: addresses are added, what is lost is a problem with
 // its reason, and a frontend with source ranges is left to a mode that restricts by itself. Once nf_tables works, the guard stands.
-func TestWithoutTables(t *testing.T) {
+func TestUnusableTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -302,9 +302,9 @@ func TestWithoutTables(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestLostView loses events, and can't read everything anew: the last view counts, nothing is added by mistake, and the
+// TestUnreadableView loses events, and can't read everything anew: the last view counts, nothing is added by mistake, and the
 // host's own address is not taken for a VIP that is missing.
-func TestLostView(t *testing.T) {
+func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -348,8 +348,8 @@ func TestLostView(t *testing.T) {
 	checkWhere(t, h, "10.97.0.10", "lo")
 }
 
-// TestBudget holds a round over ten thousand held VIPs to what has changed.
-func TestBudget(t *testing.T) {
+// TestRoundCost holds a round over ten thousand held VIPs to what has changed.
+func TestRoundCost(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
 	o.Interface, o.StrictARP = "lo", false

@@ -93,8 +93,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarkAddsNothing has the node lose an address of which only marks are left: it is not for vipd to add.
-func TestMarkAddsNothing(t *testing.T) {
+// TestMarksAddNoAddress has the node lose an address of which only marks are left: it is not for vipd to add.
+func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
@@ -114,9 +114,9 @@ func TestMarkAddsNothing(t *testing.T) {
 	}
 }
 
-// TestNeverOpenAtTheEnd knocks all the time at a port of a held VIP on which a program of the host listens, while the
+// TestReleaseOpensNothing knocks all the time at a port of a held VIP on which a program of the host listens, while the
 // Host refuses and releases, and while Cleanup removes what a killed one has left.
-func TestNeverOpenAtTheEnd(t *testing.T) {
+func TestReleaseOpensNothing(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")
 	o := options(t, xtables.NFT)

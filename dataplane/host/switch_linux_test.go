@@ -9,9 +9,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestSwitch has the mode change under frontends of every kind, as it does while another takes over: each mode finds what
+// TestModeChanges has the mode change under frontends of every kind, as it does while another takes over: each mode finds what
 // it needs, and what only another needs is gone.
-func TestSwitch(t *testing.T) {
+func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")
 	l.Host().Sysctl(forward6, "1")

@@ -101,9 +101,9 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	}
 }
 
-// TestUpgrade installs over what an earlier version left, and cleans that up. What was restricted or closed stays so at
+// TestUpgradeFromIptables installs over what an earlier version left, and cleans that up. What was restricted or closed stays so at
 // every moment.
-func TestUpgrade(t *testing.T) {
+func TestUpgradeFromIptables(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
 		o := options(t, backend)
@@ -182,8 +182,8 @@ func TestBitChanges(t *testing.T) {
 	stop()
 }
 
-// TestRenderIsWhatIsThere compares what is rendered with what the kernel was given.
-func TestRenderIsWhatIsThere(t *testing.T) {
+// TestRenderEqualsKernel compares what is rendered with what the kernel was given.
+func TestRenderEqualsKernel(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface, o.Mode.Forward = "lo", true

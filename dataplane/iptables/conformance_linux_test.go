@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 // elsewhere are the cases that make soak alone runs. With the nft backend they are about the meaning of rules, whose text is
 // the same with both, and for which both need the same matches of the kernel. How this backend writes, replaces
 // and finds rules is shown by the cases that remain, and by the guard of nftables mode, which is damaged in all ways. With
-// the legacy backend they are damages of the guard alone, which TestDrift of dataplane/host shows, and of one address of several.
+// the legacy backend they are damages of the guard alone, which TestGuardDamage of dataplane/host shows, and of one address of several.
 func elsewhere(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {
@@ -53,7 +53,7 @@ func elsewhere(backend xtables.Variant) map[string]string {
 	}
 	if backend == xtables.Legacy {
 		for _, damage := range []string{"guard-deleted", "guard-flushed", "guard-bypassed", "guard-emptied", "entry", "entry6", "address"} {
-			skip["damage/"+damage] = "make soak runs it: TestDrift of dataplane/host, and the other damages, show the same"
+			skip["damage/"+damage] = "make soak runs it: TestGuardDamage of dataplane/host, and the other damages, show the same"
 		}
 		return skip
 	}

@@ -138,7 +138,7 @@ func scratches() map[string]func(t testing.TB) {
 	return fewer(all)
 }
 
-// fewer leaves out of an emulated guest what breaks the guard: the suite of dataplane/nftables and TestDrift of
+// fewer leaves out of an emulated guest what breaks the guard: the suite of dataplane/nftables and TestGuardDamage of
 // dataplane/host have all of that.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {

@@ -284,9 +284,9 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	return f.judge(p, "kill -9 of the owner and the leader of etcd")
 }
 
-// TestNothingTaken: hosts of another fleet on the LAN, with another key, or without rights in etcd take nothing, and say why. From
+// TestForeignFleetsTakeNothing: hosts of another fleet on the LAN, with another key, or without rights in etcd take nothing, and say why. From
 // their start on they are silent about the VIPs of others, as is a vipd without vipd owner.
-func TestNothingTaken(t *testing.T) {
+func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
 	second, third := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
@@ -497,8 +497,8 @@ func bound(hosts []*gateway) (n int) {
 	return n
 }
 
-// TestHangs: a vipd that a signal has stopped is given up after its own patience, one that is only late is not.
-func TestHangs(t *testing.T) {
+// TestStoppedDaemon: a vipd that a signal has stopped is given up after its own patience, one that is only late is not.
+func TestStoppedDaemon(t *testing.T) {
 	daemon := exec.Command("sleep", "600")
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
@@ -531,9 +531,9 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestPersonTells: two of three hosts die. The third may not bury either, and says whom it waits for; what a person states, it takes at
+// TestFenceByOperator: two of three hosts die. The third may not bury either, and says whom it waits for; what a person states, it takes at
 // face value, once etcd has not heard of the host for a while. The one that was dead takes nothing back.
-func TestPersonTells(t *testing.T) {
+func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
 	i := slices.Index(f.hosts, g)
@@ -568,9 +568,9 @@ func TestPersonTells(t *testing.T) {
 	f.judge(p, "the fenced host comes back")
 }
 
-// TestCannotBeAdded: a VIP comes to a host whose kernel does not take it. The host says why, and gives it away; where no other can have
+// TestVIPThatKernelRefuses: a VIP comes to a host whose kernel does not take it. The host says why, and gives it away; where no other can have
 // it, it comes as soon as the kernel takes it.
-func TestCannotBeAdded(t *testing.T) {
+func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: on a busy machine a VIP that moves too often stays for a minute, again and again")
 	}

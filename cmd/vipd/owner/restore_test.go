@@ -27,8 +27,8 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 	return map[netip.Addr]error{k.refuses: errors.New("IPv6 is disabled")}
 }
 
-// TestRestore: the event says of VIPs that are put back what was, and nothing of those that the kernel refuses, which are tried again.
-func TestRestore(t *testing.T) {
+// TestRestoredVIPs: the event says of VIPs that are put back what was, and nothing of those that the kernel refuses, which are tried again.
+func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
 		var notes []failover.Action

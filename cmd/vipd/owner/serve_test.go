@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSilence: the end of vipd's connection counts where nothing is served without vipd, and what it says twice is read once.
-func TestSilence(t *testing.T) {
+// TestClosedConnectionOfDaemon: the end of vipd's connection counts where nothing is served without vipd, and what it says twice is read once.
+func TestClosedConnectionOfDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})
 	vip := netip.MustParseAddr("10.9.0.100")

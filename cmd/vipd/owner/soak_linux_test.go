@@ -59,8 +59,8 @@ func tell(t *testing.T, what string, gaps []time.Duration) {
 	t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", what, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
 }
 
-// TestAtRest measures what 10,000 VIPs on three hosts cost while nothing happens, announced each second and each minute, the default.
-func TestAtRest(t *testing.T) {
+// TestCostAtRest measures what 10,000 VIPs on three hosts cost while nothing happens, announced each second and each minute, the default.
+func TestCostAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
 	if n == 0 {
 		t.Skip("needs to measure for minutes, which make soak does")
