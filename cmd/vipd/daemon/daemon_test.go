@@ -465,14 +465,6 @@ endpoints = []
 	}
 }
 
-func TestSecondDaemonIsRefused(t *testing.T) {
-	n := startNode(t, web)
-	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
-	if err == nil || !strings.Contains(err.Error(), "stop it, or take its place with --replace") {
-		t.Errorf("a second daemon on the same run_dir: %v", err)
-	}
-}
-
 // TestSocketInUse starts a daemon on a socket that answers, as that of a vipd in another network namespace does. The daemon
 // is refused, and the socket goes on answering.
 func TestSocketInUse(t *testing.T) {
@@ -646,28 +638,6 @@ func TestModeFallsBack(t *testing.T) {
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
 		t.Errorf("strict_mode: %v", err)
-	}
-}
-
-func TestUnusableConfigurationNamesThePlace(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "vipd.toml")
-	for _, c := range []struct{ text, want string }{
-		{"mode = \"userland\"\n", file + ":1: mode: "},
-		{"[api]\nsocket = \"s\"\nhtp = \"\"\n", file + ":3: api.htp: "},
-		{"[sync]\nmin_interval = 5\n", file + ":2: sync.min_interval: "},
-	} {
-		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		_, err := daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
-		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
-			t.Errorf("%q: got %v, want %s...", c.text, err, c.want)
-		}
-	}
-	_, err := daemon.New(daemon.Options{ConfigFile: dir + "/none.toml", Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
-	if err == nil || !strings.Contains(err.Error(), "there is no configuration at") {
-		t.Errorf("no file: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -192,4 +193,29 @@ func TestChecksEndTheEjection(t *testing.T) {
 	if ended := log.lines("it passes its checks"); len(ended) != 1 {
 		t.Errorf("logged ends: %q", ended)
 	}
+}
+
+// moments are when something happened.
+type moments struct {
+	mu  sync.Mutex
+	all []time.Time
+}
+
+func (m *moments) add() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, time.Now())
+}
+
+// until forgets what came later.
+func (m *moments) until(end time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = slices.DeleteFunc(m.all, func(at time.Time) bool { return at.After(end) })
+}
+
+func (m *moments) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.all)
 }

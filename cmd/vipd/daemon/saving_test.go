@@ -16,22 +16,6 @@ import (
 	"vipd/test/wait"
 )
 
-// TestRestartWithMistake: a service whose file has a mistake is served after a restart as it was before.
-func TestRestartWithMistake(t *testing.T) {
-	server(t, "127.40.1.1:9001", "one")
-	server(t, "127.40.1.1:9002", "two")
-	n := startNode(t, web)
-	n.stop()
-	n.write(strings.Replace(web, "vips = [", "vips = [\"nowhere\", ", 1))
-	n.start()
-	if s := n.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "nowhere") {
-		t.Errorf("the problems are %v", s.Problems)
-	}
-	if got := ask("127.40.0.1:8080"); got != "one" && got != "two" {
-		t.Errorf("%q answers", got)
-	}
-}
-
 // TestMistakeOutsideService hides a service by a misspelled heading, restarts, and fixes that without the service: it is served until then,
 // and each reload names it.
 func TestMistakeOutsideService(t *testing.T) {
