@@ -23,7 +23,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressLifecycle takes addresses through their life, and holds the rest of the host to what it was.
+// TestAddressLifecycle adds VIPs, removes them in steps, and ends. Only ours change, and an
+// address stays while a frontend on it is applied.
 func TestAddressLifecycle(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
@@ -67,7 +68,8 @@ func checkIntact(t *testing.T, h *Host) {
 	}
 }
 
-// TestBridgeInsteadOfDummy has a bridge in the place of the dummy device, which not every kernel has.
+// TestBridgeInsteadOfDummy holds VIPs on a bridge, because not every kernel has dummy devices.
+// They survive a lost ledger, and return when the device is removed.
 func TestBridgeInsteadOfDummy(t *testing.T) {
 	network(t)
 	warm(t)
@@ -112,7 +114,8 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkLeft(t, before)
 }
 
-// TestDummyDevice makes the real dummy device, or takes lo where the kernel has none.
+// TestDummyDevice adds a VIP to the real dummy device, or to lo if the kernel has none. It is
+// removed at the end.
 func TestDummyDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -133,7 +136,8 @@ func TestDummyDevice(t *testing.T) {
 	checkDevice(t, "vipd0")
 }
 
-// TestOwnAddressesComeAndGo lets the host get and lose addresses of its own that are VIPs.
+// TestOwnAddressesComeAndGo gives the host VIPs as addresses of its own, and takes them away.
+// Ours yield to the host's, and return.
 func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -208,8 +212,8 @@ func checkSource(t *testing.T, h *Host, vip, want string) {
 	})
 }
 
-// TestSourceOfConnections holds the sources of connections to held VIPs, with and without a default route, through changes of the
-// node's addresses.
+// TestSourceOfConnections changes the node's addresses and routes. The host's connections to
+// VIPs leave with an address of the node.
 func TestSourceOfConnections(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -260,7 +264,8 @@ func TestSourceOfConnections(t *testing.T) {
 	}
 }
 
-// TestRestartAfterKill starts a new Host over what a killed one left, which wants other things.
+// TestRestartAfterKill starts a Host over the objects of a killed one, with other VIPs. Clients
+// are undisturbed, and obsolete objects are removed.
 func TestRestartAfterKill(t *testing.T) {
 	l, client := network(t)
 	warm(t)
@@ -292,8 +297,7 @@ func TestRestartAfterKill(t *testing.T) {
 	checkLeft(t, before)
 }
 
-// TestLostLedger removes the ledger under a Host: the next full comparison writes it anew. Without it the addresses are known by
-// the routes to them, and the host's own stay.
+// TestLostLedger removes the ledger. It is written again, and VIPs are known by their routes.
 func TestLostLedger(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32")
@@ -324,7 +328,8 @@ func TestLostLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.99/32")
 }
 
-// TestStaleLedger has a ledger from before a reboot, since which the host has got the address for its own.
+// TestStaleLedger reads a ledger of an earlier boot that names an address of the host. The
+// address stays the host's.
 func TestStaleLedger(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -350,8 +355,8 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestBindFalse leaves addresses to another program, which takes them away and brings them as it likes: that is no drift, and
-// an address that is on another host is no problem.
+// TestBindFalse lets another program add and remove a VIP with bind = false. Neither is damage
+// or a problem.
 func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -378,7 +383,8 @@ func TestBindFalse(t *testing.T) {
 	}
 }
 
-// TestGatewayIsNotAdded: an address by which the host reaches the world is not added, which would cut the host off.
+// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. It is not added, and a
+// problem says why.
 func TestGatewayIsNotAdded(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2", "fd01::2")
@@ -396,7 +402,7 @@ func TestGatewayIsNotAdded(t *testing.T) {
 	}
 }
 
-// TestARPAnswers asks for a held VIP on the link.
+// TestARPAnswers asks for a held VIP by ARP. The host answers only without strict_arp.
 func TestARPAnswers(t *testing.T) {
 	for _, strict := range []bool{true, false} {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
@@ -461,7 +467,7 @@ func checkSysctl(t *testing.T, l *lab.Lab, name, want string) {
 	}
 }
 
-// TestSysctlsOfOthers holds restoring to what nobody else has changed since.
+// TestSysctlsOfOthers changes sysctls that vipd has set. They are not set back.
 func TestSysctlsOfOthers(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -488,8 +494,8 @@ func TestSysctlsOfOthers(t *testing.T) {
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
 }
 
-// TestCleanupSaysWhatItLeaves has cleanup turn forwarding off only where no other program seems to need it, and remove
-// what a process left that was killed while it wrote the ledger.
+// TestCleanupSaysWhatItLeaves cleans up where another program may need forwarding. The sysctl
+// stays, and the reason is reported.
 func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -531,7 +537,7 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	}
 }
 
-// TestSysctlFiles reads what sysctl.d(5) describes.
+// TestSysctlFiles reads files of sysctl.d(5). The file that sets a value is found.
 func TestSysctlFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "50-x.conf")
 	must(t, os.WriteFile(file, []byte("# net.ipv4.ip_forward=1\n-net/ipv4/ip_forward = 1\nnet.ipv4.x=2\n"), 0o600))
@@ -542,7 +548,8 @@ func TestSysctlFiles(t *testing.T) {
 	}
 }
 
-// TestVIPsOnALink holds VIPs on the link to the client: they answer there, and are announced.
+// TestVIPsOnALink holds VIPs on the client's link. They are silent until a frontend is applied,
+// and are then announced and answer.
 func TestVIPsOnALink(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ip")
@@ -595,7 +602,7 @@ func TestVIPsOnALink(t *testing.T) {
 	}
 }
 
-// TestFollowAddresses waits for address events.
+// TestFollowAddresses changes addresses of the host. The change is reported.
 func TestFollowAddresses(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -630,7 +637,7 @@ func TestFollowAddresses(t *testing.T) {
 	}
 }
 
-// TestGateways asks the kernel for the gateways to some addresses, before and after there are any.
+// TestGateways looks up gateways before and after there are any.
 func TestGateways(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -648,7 +655,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutIPv6 has no IPv6 on the device: that is a problem of those VIPs alone.
+// TestDeviceWithoutIPv6 disables IPv6 on the device. Only VIPs of IPv6 have a problem, until it
+// is enabled.
 func TestDeviceWithoutIPv6(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

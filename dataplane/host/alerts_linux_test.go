@@ -9,7 +9,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAlerts has others change rules and addresses: the host is told of each.
+// TestAlerts changes rules and addresses. Each change is reported.
 func TestAlerts(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft")

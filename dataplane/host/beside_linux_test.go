@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestManyVIPsInTheBackground has many VIPs come and go while the mode writes its rules: Finish has them all, and so has the next
-// Prepare where Finish was never called.
+// TestManyVIPsInTheBackground adds and removes many VIPs while the mode writes its rules.
+// Finish, or the next Prepare, waits for all of them.
 func TestManyVIPsInTheBackground(t *testing.T) {
 	lab.Require(t)
 	lab.New(t)

@@ -19,7 +19,8 @@ func snat(s balancer.SNAT) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.SNAT = s }
 }
 
-// TestForwardingSysctls holds the sysctls to what forwarding needs, for as long as it is needed.
+// TestForwardingSysctls changes between modes that forward and do not. Sysctls and masquerading
+// follow, and are set back by Cleanup.
 func TestForwardingSysctls(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -100,7 +101,8 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 	return names
 }
 
-// TestInterfaceChanges has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
+// TestInterfaceChanges adds, renames and removes interfaces. The guard follows, and reports no
+// damage.
 func TestInterfaceChanges(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

@@ -16,7 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestGuardedPorts asks for ports of held and of own addresses, from the client and from the host itself, in both families.
+// TestGuardedPorts connects to ports of held and own addresses. On VIPs only ports of applied
+// frontends answer; own addresses are untouched.
 func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
@@ -70,7 +71,8 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	}
 }
 
-// TestRestrictedBeforeApplied looks between Prepare and Finish.
+// TestRestrictedBeforeApplied restricts a frontend. Clients are excluded between Prepare and
+// Finish, and also if applying failed.
 func TestRestrictedBeforeApplied(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -95,7 +97,7 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, open)
 }
 
-// TestGuardDamage has others damage the guard in every way that a look has to find.
+// TestGuardDamage damages the guard in each way. The damage is noticed and repaired.
 func TestGuardDamage(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -142,7 +144,8 @@ func TestGuardDamage(t *testing.T) {
 	}
 }
 
-// TestUnprivileged runs as nobody: loopback VIPs and own addresses are served, the rest are problems with a way out.
+// TestUnprivileged runs as nobody. Loopback VIPs and own addresses are served, and all else is a
+// problem with a way out.
 func TestUnprivileged(t *testing.T) {
 	const mark = "VIPD_TEST_NOBODY"
 	if os.Getenv(mark) == "" {

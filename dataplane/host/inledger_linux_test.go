@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestInLedger reads what a Host of this boot and namespace has written, and says so where it can't.
+// TestInLedger reads the ledger of a Host of this boot. It returns the addresses, or an error.
 func TestInLedger(t *testing.T) {
 	dir := t.TempDir()
 	l, err := readLedger(dir)

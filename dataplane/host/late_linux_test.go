@@ -39,7 +39,7 @@ func comes(t *testing.T, h *Host, vip, device string) {
 	})
 }
 
-// TestLateDevice: VIPs come when the device appears that addresses.interface names, also when it is made anew.
+// TestLateDevice creates the configured device after the VIP, twice. The VIP is added each time.
 func TestLateDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -58,8 +58,8 @@ func TestLateDevice(t *testing.T) {
 	}
 }
 
-// TestLateOwnAddress gives a device its own address after a VIP. Connections of the host leave with its own address, also by routes without a
-// source.
+// TestLateOwnAddress adds an own address after a VIP. The host's connections leave with the own
+// address.
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -82,7 +82,8 @@ func TestLateOwnAddress(t *testing.T) {
 	}
 }
 
-// TestNoRoomForLedger: while the ledger can't be written no device is made, which is an error, and tried again.
+// TestNoRoomForLedger makes the ledger unwritable. No device is made and no VIP is lost, until
+// it can be written.
 func TestNoRoomForLedger(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -115,7 +116,7 @@ func TestNoRoomForLedger(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestIPv6Enabled: a VIP comes once IPv6 is enabled on its device as the problem says.
+// TestIPv6Enabled enables IPv6 on a device as the problem says. The VIP is added.
 func TestIPv6Enabled(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -134,8 +135,7 @@ func TestIPv6Enabled(t *testing.T) {
 	comes(t, h, "[fd01::77]:80", "late0.5")
 }
 
-// TestLateRoute: the kernel's own route to an IPv6 address, which makes the VIP the source of the host's connections, goes also where
-// the kernel ends its adding of the address after vipd has waited for it.
+// TestLateRoute lets the kernel add its own route to a VIP late. The route is removed.
 func TestLateRoute(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestLedgerText holds what is written by hand to what the encoder would read.
+// TestLedgerText compares the ledger's text with the decoder. It reads back equal.
 func TestLedgerText(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -174,7 +174,8 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
-// TestLedgerNames reads a ledger that another user has written: nothing is carried out that vipd never writes, and the error names it.
+// TestLedgerNames reads a ledger that another user has written. Names that vipd never writes are
+// errors, and nothing is done with them.
 func TestLedgerNames(t *testing.T) {
 	dir := t.TempDir()
 	text := `{"boot":"b","namespace":"n","links":{"vipd0":true,"../x":true},"addresses":{"10.96.0.10":"vipd0","10.96.0.11":"a b","10.96.0.12":"lo"},` +
@@ -198,7 +199,7 @@ func TestLedgerNames(t *testing.T) {
 	}
 }
 
-// TestSysctlPaths has names that lead out of /proc/sys refused.
+// TestSysctlPaths resolves names of sysctls. Names that lead out of /proc/sys are refused.
 func TestSysctlPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net.ipv6.conf.eth0/5.disable_ipv6": "/proc/sys/net/ipv6/conf/eth0.5/disable_ipv6",

@@ -27,8 +27,7 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// TestRouteRemoved takes the routes of VIPs away, in whose place the kernel sends with the VIP's own address, or nothing. Routes
-// of others are their own business.
+// TestRouteRemoved removes routes to VIPs. They are restored, and routes of others stay.
 func TestRouteRemoved(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -54,7 +53,8 @@ func TestRouteRemoved(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestRouteRemovedWithoutEvent takes a route away while the kernel has no room to say so.
+// TestRouteRemovedWithoutEvent removes a route while the kernel can't report it. The removal is
+// noticed.
 func TestRouteRemovedWithoutEvent(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -72,8 +72,7 @@ func TestRouteRemovedWithoutEvent(t *testing.T) {
 	}
 }
 
-// TestLinkDown holds VIPs on a link that is down: they are held, their routes and announcements come with the link,
-// and nothing is left behind in between.
+// TestLinkDown holds VIPs on a link that is down. Routes and announcements follow when it is up.
 func TestLinkDown(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
@@ -125,7 +124,7 @@ func TestLinkDown(t *testing.T) {
 	checkDevice(t, "client", "10.1.0.1/24") // the kernel takes IPv6 addresses from links that go down
 }
 
-// TestAnnouncedAfterCarrierLoss pulls the cable and plugs it in: whoever is at its other end now hears of the VIPs.
+// TestAnnouncedAfterCarrierLoss unplugs and plugs the link. VIPs are announced again.
 func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
@@ -154,8 +153,8 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	}
 }
 
-// TestKilledWhileMoving ends a process at every step of moving an address from one device to another, by configuration;
-// the next process is to know all places.
+// TestKilledWhileMoving ends a process at each step of moving a VIP to another device. The next
+// process, or Cleanup, knows all places.
 func TestKilledWhileMoving(t *testing.T) {
 	network(t)
 	ip(t, "link add second type bridge")
@@ -225,8 +224,8 @@ func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	}
 }
 
-// TestAddressesWaitForTheGuard takes the connection to nf_tables away: nothing is added until the guard stands, and what was
-// added stays. A frontend with source ranges on the node's own address waits, and no other.
+// TestAddressesWaitForTheGuard closes the guard's connection. No address is added until the
+// guard is complete, and restricted frontends wait.
 func TestAddressesWaitForTheGuard(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -266,8 +265,8 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnusableTables has a host on which nf_tables can't hold the guard: addresses are added, what is lost is a problem with
-// its reason, and a frontend with source ranges is left to a mode that restricts by itself. Once nf_tables works, the guard stands.
+// TestUnusableTables makes the trial of nf_tables fail. Addresses are added, and each loss is a
+// problem with its reason, until nf_tables works.
 func TestUnusableTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -302,8 +301,8 @@ func TestUnusableTables(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnreadableView loses events, and can't read everything anew: the last view counts, nothing is added by mistake, and the
-// host's own address is not taken for a VIP that is missing.
+// TestUnreadableView loses events while the kernel can't be read. The last view counts, and
+// nothing is added or removed by mistake.
 func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -348,7 +347,8 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.97.0.10", "lo")
 }
 
-// TestRoundCost holds a round over ten thousand held VIPs to what has changed.
+// TestRoundCost makes rounds over thousands of VIPs. Each allocates no more than its change
+// needs.
 func TestRoundCost(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)

@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestOwnAddressesWithOwner gives the host's own address and a VIP on a device the settings of VIPs with an owner. Only the one
-// without a network is a VIP.
+// TestOwnAddressesWithOwner gives an own address and a VIP the settings of VIPs with an owner.
+// Only the address without a network is a VIP.
 func TestOwnAddressesWithOwner(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("client", "10.1.0.100/32")

@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNoEndpoints compares dropping with rejecting, where nobody listens, and where a program of the host does: on
-// held VIPs, on the host's own addresses, on a node port, and on a VIP that this host only leads to.
+// TestNoEndpoints removes endpoints with reject and with drop, while programs of the host
+// listen. Clients are refused or get no answer, and never reach these programs.
 func TestNoEndpoints(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -61,8 +61,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestRejectedUntilWanted looks between Prepare and Finish: what is to serve is not rejected any more, and what is not to
-// serve is closed already; of what is unknown, nothing is said.
+// TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will serve is no
+// longer rejected, and one that will not is closed.
 func TestRejectedUntilWanted(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -93,7 +93,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarksAddNoAddress has the node lose an address of which only marks are left: it is not for vipd to add.
+// TestMarksAddNoAddress removes an address of the node for which only marks are left. It is not
+// added.
 func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -114,8 +115,8 @@ func TestMarksAddNoAddress(t *testing.T) {
 	}
 }
 
-// TestReleaseOpensNothing knocks all the time at a port of a held VIP on which a program of the host listens, while the
-// Host refuses and releases, and while Cleanup removes what a killed one has left.
+// TestReleaseOpensNothing connects to a closed port of a VIP during refusal, release and
+// cleanup. It is never open.
 func TestReleaseOpensNothing(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")

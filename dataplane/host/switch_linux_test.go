@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestModeChanges has the mode change under frontends of every kind, as it does while another takes over: each mode finds what
-// it needs, and what only another needs is gone.
+// TestModeChanges changes between modes under frontends of each kind. Each mode has what it
+// needs, and nothing that only another needs.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestVirtualServerSysctls sets what virtual servers need on different kernels, beside virtual servers of others or not,
-// and sets it back.
+// TestVirtualServerSysctls sets the sysctls of virtual servers on several kernels, with and
+// without virtual servers of others. They are set back.
 func TestVirtualServerSysctls(t *testing.T) {
 	const conntrack, reuse, nodest, template = "net.ipv4.vs.conntrack", "net.ipv4.vs.conn_reuse_mode", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"
 	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
@@ -86,8 +86,8 @@ func TestVirtualServerSysctls(t *testing.T) {
 	}
 }
 
-// TestForeignServersAreLookedForRarely: while there are any, which lasts, looking for them takes little of the time; when
-// they are gone that is seen soon.
+// TestForeignServersAreLookedForRarely looks for virtual servers of others while there are some.
+// This takes little time, and their end is noticed soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()

@@ -101,8 +101,8 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	}
 }
 
-// TestUpgradeFromIptables installs over what an earlier version left, and cleans that up. What was restricted or closed stays so at
-// every moment.
+// TestUpgradeFromIptables starts over the rules and sets of an earlier version. They are
+// removed, and clients that were excluded stay so.
 func TestUpgradeFromIptables(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
@@ -147,8 +147,8 @@ func TestUpgradeFromIptables(t *testing.T) {
 	})
 }
 
-// TestBitChanges starts again with another bit for marks, beside an instance that was killed: nothing of the old is
-// left, and restrictions hold all the time.
+// TestBitChanges restarts with another masquerade_bit. Old marks are gone, and restrictions hold
+// throughout.
 func TestBitChanges(t *testing.T) {
 	l, client := network(t)
 	o := options(t, xtables.NFT)
@@ -182,7 +182,7 @@ func TestBitChanges(t *testing.T) {
 	stop()
 }
 
-// TestRenderEqualsKernel compares what is rendered with what the kernel was given.
+// TestRenderEqualsKernel compares rendered rules with the kernel's. They are the same.
 func TestRenderEqualsKernel(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
