@@ -5,41 +5,45 @@ import (
 	"slices"
 )
 
-// Capabilities is what a mode can honour on this host. Compile reports what a service asks beyond it as problems; the
-// mode then serves the nearest.
+// Capabilities describes the features that a mode supports on this host. The compiler reports each
+// setting beyond them as a problem, and the mode serves the nearest alternative.
 type Capabilities struct {
 	// Mode is the mode's name, for messages.
 	Mode string
-	// Protocols are those it can serve; services on others are not served at all.
+	// Protocols are the supported protocols. Ports with another protocol are not served.
 	Protocols []Protocol
-	// Nearest holds, for each scheduler that it can't do, the one that it does instead. A scheduler that is absent here
-	// is honoured, exactly or by an equivalent.
+	// Nearest maps each unsupported scheduler to its replacement. All other schedulers are
+	// supported, exactly or by an equivalent.
 	Nearest map[Scheduler]Scheduler
-	// Forwards are the ways to forward that it can do.
+	// Forwards are the supported forwarding methods.
 	Forwards []Forward
-	// Untranslated are those of them that leave packets as they are: endpoints take them on the frontend's own address and
-	// port, and answer clients themselves. A frontend that they can't serve so is forwarded to by nat.
+	// Untranslated are the methods in Forwards that leave packets as they are. Endpoints receive
+	// them on the frontend's address and port, and answer clients directly. A frontend that such a
+	// method can't serve uses nat.
 	Untranslated []Forward
-	// KeepsSource: the client's address can reach the endpoint (snat = "never").
+	// KeepsSource reports whether the endpoint can see the client's address (snat = "never").
 	KeepsSource bool
-	// ProxyProtocol: it can send PROXY headers.
+	// ProxyProtocol reports whether the mode can send PROXY headers.
 	ProxyProtocol bool
-	// Timeouts: it can honour connect_timeout and idle_timeout.
+	// Timeouts reports whether connect_timeout and idle_timeout are supported.
 	Timeouts bool
-	// MaxConnections: it can bound connections per endpoint.
+	// MaxConnections reports whether the number of connections to an endpoint can be limited.
 	MaxConnections bool
-	// AffinityUnbounded: clients that affinity sends to an endpoint again come beyond that bound.
+	// AffinityUnbounded reports whether clients with affinity can exceed that limit.
 	AffinityUnbounded bool
-	// EnforcesSources: it keeps clients outside source_ranges out by itself, also where the host's guard can't.
+	// EnforcesSources reports whether the mode itself enforces source_ranges, even if the host's
+	// guard can't.
 	EnforcesSources bool
-	// DropsClients: it can leave clients without any answer (no_endpoints = "drop").
+	// DropsClients reports whether the mode can leave clients without an answer (no_endpoints =
+	// "drop").
 	DropsClients bool
-	// LoopbackVIPs: forwarded clients apart, VIPs in 127.0.0.0/8 and ::1 can be served, and endpoints there reached.
+	// LoopbackVIPs reports whether VIPs and endpoints in 127.0.0.0/8 and ::1 work for clients of
+	// other hosts.
 	LoopbackVIPs bool
 }
 
-// capabilities reports what the service asks beyond c, with these endpoints.
-func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
+// reportUnsupported reports the settings of the service and these endpoints that c lacks.
+func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoint) {
 	s := u.service
 	nearest := func(field, what, instead string) {
 		u.problem(SeverityNearest, field, "%s mode can't %s; %s", c.Mode, what, instead)
@@ -51,7 +55,7 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 		nearest("forward", "forward by "+string(s.Forward), "it forwards by nat")
 	}
 	if slices.Contains(c.Untranslated, s.Forward) {
-		u.untranslated(endpoints, nearest)
+		u.reportUntranslated(endpoints, nearest)
 	}
 	if s.SNAT == NeverSNAT && !c.KeepsSource {
 		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol tells them the client's)")
@@ -65,14 +69,14 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 	if s.ConnectTimeout > 0 && s.ConnectTimeout != defaultConnectTimeout && has(TCP) && !c.Timeouts {
 		nearest("connect_timeout", "try another endpoint for a connection", "clients wait for as long as they do")
 	}
-	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // never is TCP's default
+	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // TCP connections never expire by default
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
 	}
 	if s.NoEndpoints == DropClients && !c.DropsClients {
 		nearest("no_endpoints", "leave clients without an answer", "it rejects them")
 	}
 	if !c.MaxConnections {
-		u.each(endpoints, "max_connections", func(e *Endpoint) bool { return e.MaxConnections > 0 }, func(field, whose string) {
+		u.reportEach(endpoints, "max_connections", func(e *Endpoint) bool { return e.MaxConnections > 0 }, func(field, whose string) {
 			nearest(field, "bound connections"+whose, "they are not bounded")
 		})
 	}
@@ -86,17 +90,18 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 				nearest(s.vipField(i), "serve loopback VIPs to clients beyond this host", "programs of this host reach it")
 			}
 		}
-		u.each(endpoints, "address", func(e *Endpoint) bool { return e.Address.IsLoopback() }, func(field, whose string) {
+		u.reportEach(endpoints, "address", func(e *Endpoint) bool { return e.Address.IsLoopback() }, func(field, whose string) {
 			nearest(field, "forward clients beyond this host to loopback addresses"+whose, "programs of this host reach them")
 		})
 	}
 }
 
-// each calls tell for each of the endpoints that has it: with the path of its field where it is one of the service's own, and
-// once for all that were published apart, which have no place in the service's text, with words that name them.
-func (u *unit) each(endpoints []*Endpoint, field string, has func(*Endpoint) bool, tell func(field, whose string)) {
+// reportEach calls report for each matching endpoint of the service's definition, with the path of
+// its field. It calls report once for all matching endpoints that were registered separately: they
+// have no field, so words name them.
+func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has func(*Endpoint) bool, report func(field, whose string)) {
 	var own map[*Endpoint]int
-	var apart []*Endpoint
+	var registered []*Endpoint
 	for _, e := range endpoints {
 		if !has(e) {
 			continue
@@ -107,19 +112,19 @@ func (u *unit) each(endpoints []*Endpoint, field string, has func(*Endpoint) boo
 				own[&u.service.Endpoints[i]] = i
 			}
 		}
-		if i, there := own[e]; there {
-			tell(element("endpoints", i, field), "")
+		if i, isOwn := own[e]; isOwn {
+			report(element("endpoints", i, field), "")
 		} else {
-			apart = append(apart, e)
+			registered = append(registered, e)
 		}
 	}
-	if len(apart) > 0 {
-		tell("endpoints", " (registered: "+some(apart)+")")
+	if len(registered) > 0 {
+		report("endpoints", " (registered: "+firstAndCount(registered)+")")
 	}
 }
 
-// some names the first of the endpoints, and how many more there are.
-func some(endpoints []*Endpoint) string {
+// firstAndCount names the first endpoint and counts the others.
+func firstAndCount(endpoints []*Endpoint) string {
 	first := endpoints[0].Address.String()
 	if len(endpoints) > 1 {
 		return fmt.Sprintf("%s and %d more", first, len(endpoints)-1)
@@ -127,8 +132,8 @@ func some(endpoints []*Endpoint) string {
 	return first
 }
 
-// untranslated reports what keeps ports of a service, or clients' addresses, from being left as they are.
-func (u *unit) untranslated(endpoints []*Endpoint, nearest func(field, what, instead string)) {
+// reportUntranslated reports the ports and settings that require translated packets.
+func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func(field, what, instead string)) {
 	s := u.service
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -136,14 +141,14 @@ func (u *unit) untranslated(endpoints []*Endpoint, nearest func(field, what, ins
 		if p.NodePort != 0 {
 			nearest(at+".node_port", "forward by "+string(s.Forward)+" what comes to the node's own address, which endpoints do not have", "it forwards that by nat")
 		}
-		other := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port })
-		if other < 0 {
+		mismatch := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port })
+		if mismatch < 0 {
 			continue
 		}
 		if p.TargetPort != p.Port {
 			at += ".target_port"
 		}
-		e := endpoints[other]
+		e := endpoints[mismatch]
 		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets stay addressed to port %d", s.Forward, e.Address, e.TargetPort(p), p.Port),
 			"it forwards by nat")
 	}
@@ -152,7 +157,7 @@ func (u *unit) untranslated(endpoints []*Endpoint, nearest func(field, what, ins
 	}
 }
 
-// fit makes f what the mode can do: the nearest to what it asks.
+// fit replaces the settings of f that the mode lacks by the nearest alternatives.
 func (c *Capabilities) fit(f *Frontend) {
 	if n, ok := c.Nearest[f.Scheduler]; ok {
 		f.Scheduler = n
@@ -170,7 +175,7 @@ func (c *Capabilities) fit(f *Frontend) {
 	if f.SNAT == NeverSNAT && !c.KeepsSource {
 		f.SNAT = AutoSNAT
 	}
-	if !c.ProxyProtocol || f.Proto != TCP { // the header goes ahead of a byte stream
+	if !c.ProxyProtocol || f.Proto != TCP { // the header precedes a byte stream
 		f.ProxyProtocol = NoProxyProtocol
 	}
 	if f.NoEndpoints == DropClients && !c.DropsClients {

@@ -1,9 +1,9 @@
 package balancer
 
-// Scheduler is how an endpoint is chosen for a new connection.
+// Scheduler is the method of choosing an endpoint for a new connection.
 type Scheduler string
 
-// The schedulers. Which of them a mode can do is part of its Capabilities.
+// The schedulers. Each mode supports some of them, see [Capabilities.Nearest].
 const (
 	RoundRobin         Scheduler = "rr"
 	WeightedRoundRobin Scheduler = "wrr"
@@ -17,7 +17,7 @@ const (
 	NeverQueue         Scheduler = "nq"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Scheduler) Values() []string {
 	return []string{"rr", "wrr", "random", "lc", "wlc", "sh", "dh", "mh", "sed", "nq"}
 }
@@ -30,16 +30,16 @@ func (Scheduler) Synonyms() map[string]string {
 	}
 }
 
-// SharesByWeight reports whether an endpoint's share of the connections to a VIP follows its weight. With every scheduler an
-// endpoint of weight 0 gets none.
+// SharesByWeight reports whether an endpoint's share of the connections follows its weight. With
+// every scheduler, an endpoint of weight 0 gets none.
 func (s Scheduler) SharesByWeight() bool {
 	return s != RoundRobin && s != LeastConn && s != DestinationHash
 }
 
-// ModeNames lists the modes that users may ask a node for.
+// ModeNames lists the modes that users may choose for a node.
 func ModeNames() []string { return []string{"auto", "ipvs", "nftables", "iptables", "userspace"} }
 
-// Affinity is what keeps a client on its endpoint.
+// Affinity is the rule that keeps a client on its endpoint.
 type Affinity string
 
 // The affinities.
@@ -48,39 +48,40 @@ const (
 	ClientIPAffinity Affinity = "client_ip"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Affinity) Values() []string { return []string{"none", "client_ip"} }
 
-// SNAT says when the client's address is replaced by the node's on the way to the endpoint.
+// SNAT says when the node's address replaces the client's in packets to the endpoint.
 type SNAT string
 
-// The choices: auto replaces it only where replies would miss the node.
+// The values. Auto replaces the address only if replies would otherwise bypass the node.
 const (
 	AutoSNAT   SNAT = "auto"
 	AlwaysSNAT SNAT = "always"
 	NeverSNAT  SNAT = "never"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (SNAT) Values() []string { return []string{"auto", "always", "never"} }
 
-// Forward is how packets reach the endpoints.
+// Forward is the method of forwarding packets to the endpoints.
 type Forward string
 
-// The ways to forward: address translation, direct routing (same link), and a tunnel.
+// The methods: address translation, direct routing on the same link, and a tunnel.
 const (
 	NATForward    Forward = "nat"
 	DRForward     Forward = "dr"
 	TunnelForward Forward = "tunnel"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Forward) Values() []string { return []string{"nat", "dr", "tunnel"} }
 
-// Locality prefers or demands endpoints nearby.
+// Locality prefers or requires endpoints nearby.
 type Locality string
 
-// The localities. NodeOnly without an endpoint on this node counts as having no endpoints.
+// The localities. With NodeOnly, a service without an endpoint on this node counts as one with no
+// endpoints.
 const (
 	AnyLocality Locality = "any"
 	PreferZone  Locality = "prefer_zone"
@@ -88,22 +89,22 @@ const (
 	NodeOnly    Locality = "node_only"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Locality) Values() []string { return []string{"any", "prefer_zone", "prefer_node", "node_only"} }
 
-// NoEndpoints is what clients see when no endpoint is up.
+// NoEndpoints is the treatment of clients while no endpoint is up.
 type NoEndpoints string
 
-// The choices: a TCP reset or ICMP port unreachable, or silence.
+// The values: send a TCP reset or an ICMP port unreachable, or send nothing.
 const (
 	RejectClients NoEndpoints = "reject"
 	DropClients   NoEndpoints = "drop"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (NoEndpoints) Values() []string { return []string{"reject", "drop"} }
 
-// ProxyProtocol is the version of the PROXY header that endpoints get.
+// ProxyProtocol is the version of the PROXY header that endpoints receive.
 type ProxyProtocol string
 
 // The versions.
@@ -113,13 +114,13 @@ const (
 	ProxyProtocolV2 ProxyProtocol = "v2"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (ProxyProtocol) Values() []string { return []string{"none", "v1", "v2"} }
 
-// HealthType is a kind of health check.
+// HealthType is a type of health check.
 type HealthType string
 
-// The kinds of checks.
+// The types of health checks.
 const (
 	TCPHealth   HealthType = "tcp"
 	HTTPHealth  HealthType = "http"
@@ -130,32 +131,32 @@ const (
 	ExecHealth  HealthType = "exec"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (HealthType) Values() []string {
 	return []string{"tcp", "http", "https", "grpc", "dns", "udp", "exec"}
 }
 
-// OnFailure is what happens to established connections of an endpoint that fails its checks. The zero value is the
-// default: keep for TCP and SCTP, cut for UDP.
+// OnFailure says whether connections to an endpoint survive when its checks fail. By default they
+// do for TCP and SCTP, and UDP flows are cut.
 type OnFailure string
 
-// The choices.
+// The values. The zero value is the default.
 const (
 	KeepOnFailure OnFailure = "keep"
 	CutOnFailure  OnFailure = "cut"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (OnFailure) Values() []string { return []string{"keep", "cut"} }
 
-// HealthFrom is who checks: each node for itself, or the fleet together.
+// HealthFrom says whether each node runs the checks for itself, or the fleet shares them.
 type HealthFrom string
 
-// The choices.
+// The values.
 const (
 	HealthFromNode  HealthFrom = "node"
 	HealthFromFleet HealthFrom = "fleet"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (HealthFrom) Values() []string { return []string{"node", "fleet"} }

@@ -9,75 +9,75 @@ import (
 	"time"
 )
 
-// candidate is an endpoint at one port with what was said of it.
+// candidate is an endpoint at one port, with its overrides and health.
 type candidate struct {
 	Backend
 	node, zone string
 	backup     bool
 	health     Verdict
 	ejected    bool
-	byHand     bool // it drains because an operator said so
+	overridden bool // an override drains it
 }
 
-// eligible reports whether nothing about the candidate itself keeps it from new connections.
+// eligible reports whether the candidate's own state allows new connections.
 func (c *candidate) eligible() bool { return c.State == Active }
 
-// standing is how many endpoints of a port there are for the VIPs of a family: all that may serve here, and those of them
-// that are healthy. One that was not checked yet counts as healthy. The others are kept from it: drained by hand or as they
-// are written, of weight 0, or on other nodes.
-type standing struct{ healthy, all, byHand, drained, weightless, elsewhere int }
+// endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
+// here are in all, and in healthy unless their checks fail. The other fields count those that may
+// not: drained by an override or by definition, of weight 0, or on another node.
+type endpointCounts struct{ healthy, all, overridden, drained, weightless, elsewhere int }
 
-// panics reports whether fewer than the panic threshold are healthy.
-func (n standing) panics(h *Health) bool {
+// panics reports whether the healthy share is below the panic threshold.
+func (n endpointCounts) panics(h *Health) bool {
 	return h != nil && 100*n.healthy < h.PanicThreshold*n.all
 }
 
-// out reports whether there are endpoints, and all of them fail their checks.
-func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
+// allFailing reports whether endpoints exist and all fail their checks.
+func (n endpointCounts) allFailing() bool { return n.healthy == 0 && n.all > 0 }
 
-// idle says why no endpoint may take new connections, where users have said so of each; "" means some may, or there is none. A
-// service that serves from its own node alone is idle on most.
-func (n standing) idle() string {
+// idleReason explains why users' settings exclude every endpoint from new connections. It returns
+// "" if some endpoint may serve or none exists. Endpoints on other nodes are not a reason: with
+// node_only, most nodes have no endpoint.
+func (n endpointCounts) idleReason() string {
 	if n.all > 0 || n.elsewhere > 0 {
 		return ""
 	}
 	var why []string
-	for _, of := range []struct {
+	for _, group := range []struct {
 		n    int
 		what string
-	}{{n.byHand, "drained by hand"}, {n.drained, "drained as written"}, {n.weightless, "of weight 0"}} {
-		if of.n > 0 {
-			why = append(why, fmt.Sprintf("%d %s", of.n, of.what))
+	}{{n.overridden, "drained by hand"}, {n.drained, "drained as written"}, {n.weightless, "of weight 0"}} {
+		if group.n > 0 {
+			why = append(why, fmt.Sprintf("%d %s", group.n, group.what))
 		}
 	}
 	return strings.Join(why, ", ")
 }
 
-// backends returns the backends of port p of s for a frontend at own, sorted by address: every endpoint of that family,
-// each with its state. They are made once for all VIPs of a family, but for a frontend that has an endpoint at its own
-// address and port. That endpoint is not among them, because connections to it would loop: back says that there
-// is one.
-func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (made portBackends, back bool) {
-	of := portFamily{p, own.Addr().Is4()}
-	made, again := c.ports[of]
-	if !again {
-		made = c.make(env, c.candidates(p, own.Addr()))
-		c.ports[of] = made
+// backends returns the backends of port p for a frontend at own: every endpoint of its family with
+// its state, sorted by address. They are built once per family. An endpoint at own itself is left
+// out, because its connections would loop; loops reports that it exists.
+func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built portBackends, loops bool) {
+	key := portFamily{p, own.Addr().Is4()}
+	built, cached := c.ports[key]
+	if !cached {
+		built = c.buildBackends(env, c.candidates(p, own.Addr()))
+		c.ports[key] = built
 	}
-	at, back := slices.BinarySearchFunc(made.all, own, func(b Backend, own netip.AddrPort) int { return b.Addr.Compare(own) })
-	if !back {
-		return made, false
+	at, loops := slices.BinarySearchFunc(built.all, own, func(b Backend, own netip.AddrPort) int { return b.Addr.Compare(own) })
+	if !loops {
+		return built, false
 	}
-	return c.make(env, slices.Delete(c.candidates(p, own.Addr()), at, at+1)), true
+	return c.buildBackends(env, slices.Delete(c.candidates(p, own.Addr()), at, at+1)), true
 }
 
-// make makes backends of candidates, and says how those stand.
-func (c *serviceInputs) make(env *Env, candidates []candidate) portBackends {
-	n := c.standing(env, candidates)
+// buildBackends builds backends from candidates, and counts them.
+func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBackends {
+	n := c.countEndpoints(env, candidates)
 	if n.panics(c.service.Health) {
-		useAll(env, c.service.Locality, candidates)
+		activateAll(env, c.service.Locality, candidates)
 	} else {
-		choose(env, c.service.Locality, candidates)
+		markUnselected(env, c.service.Locality, candidates)
 	}
 	backends := make([]Backend, len(candidates))
 	for i := range candidates {
@@ -90,21 +90,21 @@ func (c *serviceInputs) make(env *Env, candidates []candidate) portBackends {
 	return portBackends{backends, n}
 }
 
-// candidates returns the endpoints at port p of the family of a, sorted by address.
+// candidates returns the endpoints at port p in the family of a, sorted by address.
 func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	var candidates []candidate
 	for _, e := range c.joined.used {
 		if e.Address.Is4() == a.Is4() {
-			candidates = append(candidates, c.candidate(e, p))
+			candidates = append(candidates, c.newCandidate(e, p))
 		}
 	}
 	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.Addr.Compare(b.Addr) })
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
-// standing counts the candidates that nothing but their health keeps from serving here. An ejection does not: it ends
-// where no other is left.
-func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) {
+// countEndpoints counts the candidates. Ejected endpoints count as healthy, because an ejection
+// ends if no other endpoint is left.
+func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endpointCounts) {
 	for i := range candidates {
 		k := &candidates[i]
 		if c.service.Locality == NodeOnly && k.node != env.Node {
@@ -113,8 +113,8 @@ func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) 
 		}
 		switch k.State {
 		case Draining:
-			if k.byHand {
-				n.byHand++
+			if k.overridden {
+				n.overridden++
 			} else {
 				n.drained++
 			}
@@ -129,9 +129,10 @@ func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) 
 	return n
 }
 
-// useAll uses all candidates that may serve here but those that operators keep from it: with so few healthy ones left,
-// it is more likely that the checks are wrong, or that the healthy ones drown, than that no other can serve.
-func useAll(env *Env, locality Locality, candidates []candidate) {
+// activateAll makes all candidates that may serve here active, even if their checks fail. With so
+// few healthy endpoints, either the checks are probably wrong or the healthy ones would be
+// overloaded.
+func activateAll(env *Env, locality Locality, candidates []candidate) {
 	for i := range candidates {
 		k := &candidates[i]
 		here := locality != NodeOnly || k.node == env.Node
@@ -144,8 +145,8 @@ func useAll(env *Env, locality Locality, candidates []candidate) {
 	}
 }
 
-// candidate applies overrides and health to e at port p.
-func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
+// newCandidate returns endpoint e at port p, with overrides and health applied.
+func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
 	target := Target{c.service.Name, at.Addr(), at.Port()}
 	out := candidate{
@@ -156,8 +157,8 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 	out.Failing = out.health == HealthDown
 	o := OverrideOf(c.in, target)
 	weight, draining := o.Effective(e.Weight, e.Draining)
-	out.Weight, out.byHand = weight, o.Drains()
-	if out.byHand && !o.Until.IsZero() {
+	out.Weight, out.overridden = weight, o.Drains()
+	if out.overridden && !o.Until.IsZero() {
 		out.Until = o.Until.UTC()
 	}
 	switch {
@@ -167,45 +168,46 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 		out.State = ZeroWeight
 	case out.health == HealthDown:
 		out.State = Down
-		if cuts(c.service.Health, p.Protocol) {
-			out.Until = time.Unix(0, 0).UTC() // long past: what is to end then ends at once
+		if cutsConnections(c.service.Health, p.Protocol) {
+			out.Until = time.Unix(0, 0).UTC() // far in the past, so connections end at once
 		}
 	}
 	return out
 }
 
-// cuts reports whether the connections of an endpoint that fails its checks are ended.
-func cuts(h *Health, proto Protocol) bool {
+// cutsConnections reports whether connections to an endpoint end when its checks fail.
+func cutsConnections(h *Health, proto Protocol) bool {
 	return h != nil && (h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP)
 }
 
-// OverrideOf returns what was said of the endpoint at t, which has a port: what was said of exactly it, joined with what
-// was said of all at its address; each field is the narrower one's where that has it. Nil means nothing was said.
+// OverrideOf returns the override of the endpoint at t, which has a port. Fields that an override
+// of exactly t leaves open come from the override of the whole address. It returns nil if nothing
+// is overridden.
 func OverrideOf(in *Inputs, t Target) *Override {
 	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
 	switch {
-	case !narrow.Says() && !wide.Says():
+	case !narrow.IsSet() && !wide.IsSet():
 		return nil
-	case !narrow.Says():
+	case !narrow.IsSet():
 		return wide
-	case !wide.Says():
+	case !wide.IsSet():
 		return narrow
 	}
-	return narrow.Beside(wide)
+	return narrow.Inherit(wide)
 }
 
-// choose marks the eligible candidates that others keep from new connections: those elsewhere, where locality demands
-// or prefers nearer ones, those that are ejected, backups while others are up, and those that were not checked yet while enough others are known
-// to be up. A demand comes before the other rules, a preference after: a backup nearby is still only a backup.
-func choose(env *Env, locality Locality, candidates []candidate) {
+// markUnselected marks the eligible candidates that get no new connections because others exist:
+// remote, ejected and backup ones, and untested ones while enough others are up. NodeOnly applies
+// before the other rules, and preferences apply after them, so a backup nearby remains a backup.
+func markUnselected(env *Env, locality Locality, candidates []candidate) {
 	if locality == NodeOnly {
 		setAside(candidates, Remote, func(c *candidate) bool { return c.node != env.Node })
 	}
-	eject(candidates)
-	if has(candidates, func(c *candidate) bool { return !c.backup }) {
+	markEjected(candidates)
+	if anyEligible(candidates, func(c *candidate) bool { return !c.backup }) {
 		setAside(candidates, Standby, func(c *candidate) bool { return c.backup })
 	}
-	if mostKnown(candidates) {
+	if enoughTested(candidates) {
 		setAside(candidates, Untested, func(c *candidate) bool { return c.health == HealthUnknown })
 	}
 	if locality == PreferNode {
@@ -216,9 +218,10 @@ func choose(env *Env, locality Locality, candidates []candidate) {
 	}
 }
 
-// mostKnown reports whether at least as many of the eligible candidates are known to be up as were not checked yet. Else,
-// as when a service starts, the first that passes its check would get the connections of all.
-func mostKnown(candidates []candidate) bool {
+// enoughTested reports whether at least as many eligible candidates are known to be up as are
+// untested. Otherwise, when a service starts, the first endpoint that passes its check would get
+// all connections.
+func enoughTested(candidates []candidate) bool {
 	up, unknown := 0, 0
 	for i := range candidates {
 		switch c := &candidates[i]; {
@@ -232,37 +235,38 @@ func mostKnown(candidates []candidate) bool {
 	return up > 0 && up >= unknown
 }
 
-// prefer sets the eligible candidates aside that are not near, if there are any near ones.
+// prefer marks the eligible candidates that are not near as remote, if any are near.
 func prefer(candidates []candidate, near func(*candidate) bool) {
-	if has(candidates, near) {
+	if anyEligible(candidates, near) {
 		setAside(candidates, Remote, func(c *candidate) bool { return !near(c) })
 	}
 }
 
-func has(candidates []candidate, is func(*candidate) bool) bool {
+func anyEligible(candidates []candidate, match func(*candidate) bool) bool {
 	for i := range candidates {
-		if candidates[i].eligible() && is(&candidates[i]) {
+		if candidates[i].eligible() && match(&candidates[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-func setAside(candidates []candidate, state BackendState, is func(*candidate) bool) {
+func setAside(candidates []candidate, state BackendState, match func(*candidate) bool) {
 	for i := range candidates {
-		if candidates[i].eligible() && is(&candidates[i]) {
+		if candidates[i].eligible() && match(&candidates[i]) {
 			candidates[i].State = state
 		}
 	}
 }
 
-// remembered returns f with what is remembered of its backends: weights that are still ramping up, and drains.
-func remembered(f *Frontend, in *Inputs) *Frontend { return withDrains(withRamps(f, in), in) }
+// withMemory returns f with the ramps and drains of its backends.
+func withMemory(f *Frontend, in *Inputs) *Frontend { return addDrains(applyRamps(f, in), in) }
 
-// withDrains returns f with the removed backends whose connections may live on, in a new frontend unless there are none.
-func withDrains(f *Frontend, in *Inputs) *Frontend {
+// addDrains returns a copy of f with the removed backends that are still draining. If there are
+// none, it returns f.
+func addDrains(f *Frontend, in *Inputs) *Frontend {
 	var removed []Backend
-	for k, d := range ofFrontend(in.Drains, f.Key) {
+	for k, d := range onFrontend(in.Drains, f.Key) {
 		if f.Backend(k.Backend) == nil {
 			removed = append(removed, Backend{Addr: k.Backend, State: Removed, Until: d.Until})
 		}
@@ -276,8 +280,8 @@ func withDrains(f *Frontend, in *Inputs) *Frontend {
 	return &g
 }
 
-// EndpointsOf joins the service's own endpoints with those published apart. One that was published apart replaces the
-// service's own of the same address and ports.
+// EndpointsOf returns the endpoints of the service's definition and those registered separately.
+// Registered ones come first, so they replace defined ones with the same address and ports.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
 	for _, e := range in.Endpoints.While(EndpointID{Service: s.Name}, func(id EndpointID) bool { return id.Service == s.Name }) {
@@ -289,10 +293,11 @@ func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	return endpoints
 }
 
-// compareClaims orders two services that claim one key: files before etcd, then the older in etcd, then by name.
+// compareClaims orders services that claim the same key: services from files first, then those from
+// etcd by age, then by name.
 func compareClaims(a, b *Service) int {
 	return cmp.Or(
-		cmp.Compare(oneIf(fromEtcd(a)), oneIf(fromEtcd(b))),
+		cmp.Compare(boolToInt(fromEtcd(a)), boolToInt(fromEtcd(b))),
 		cmp.Compare(a.Origin.Created, b.Origin.Created),
 		a.Name.Compare(b.Name),
 	)

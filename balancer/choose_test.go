@@ -230,7 +230,7 @@ func TestDrainsEnd(t *testing.T) {
 		s.DrainTimeout = 30 * time.Second
 		in.Services = in.Services.Set("web", s)
 		c.Next(plainEnv(), in, now)
-		return states(plainEnv(), in.Remembering(*m), "10.96.0.1:80")
+		return states(plainEnv(), in.WithMemory(*m), "10.96.0.1:80")
 	}
 	for _, s := range []struct {
 		after     time.Duration
@@ -267,7 +267,7 @@ func TestDrainsEnd(t *testing.T) {
 		t.Error("the VIP of a removed service went before its connections")
 	}
 	d = c.Next(plainEnv(), in, now.Add(30*time.Second))
-	if m.Leaving.Len() != 0 {
+	if m.DrainingVIPs.Len() != 0 {
 		t.Error("the VIP of a removed service stays for ever")
 	}
 	if d.Addresses.Has(vip) {

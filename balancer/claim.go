@@ -9,58 +9,59 @@ import (
 	"time"
 )
 
-// unit is what one service comes to on its own: the frontends that it claims, and its problems.
-type unit struct {
+// compiledService is the result of compiling one service alone: the frontends that it claims, and
+// its problems.
+type compiledService struct {
 	service  *Service
 	claims   []*Frontend // sorted by key, each key once
 	problems []Problem
 }
 
-// serviceInputs is what compiling one service looks at.
+// serviceInputs holds the inputs for compiling one service.
 type serviceInputs struct {
 	service *Service
-	joined  joined
+	joined  joinedEndpoints
 	in      *Inputs
-	ports   map[portFamily]portBackends // those that were asked for
+	ports   map[portFamily]portBackends // filled on demand
 }
 
-// portFamily is what the backends of a frontend depend on.
+// portFamily selects the backends of a frontend: its port and address family.
 type portFamily struct {
 	port *Port
 	v4   bool
 }
 
-// portBackends are the backends of all frontends of one port and family.
+// portBackends holds the backends that all frontends of one port and family share.
 type portBackends struct {
-	all []Backend // shared by the frontends: it does not change
-	standing
+	all []Backend // shared by the frontends, so never changed
+	endpointCounts
 }
 
 func newServiceInputs(env *Env, s *Service, in *Inputs) *serviceInputs {
-	return &serviceInputs{service: s, joined: join(env, s, in), in: in, ports: map[portFamily]portBackends{}}
+	return &serviceInputs{service: s, joined: joinEndpoints(env, s, in), in: in, ports: map[portFamily]portBackends{}}
 }
 
-// defaultUDPIdle ends a UDP flow without traffic where users leave idle_timeout out.
+// defaultUDPIdle is the default of idle_timeout for UDP flows.
 const defaultUDPIdle = 60 * time.Second
 
-// compileService compiles one service on its own: everything but the question who gets a contested key.
-func compileService(env *Env, s *Service, in *Inputs) *unit {
-	u := &unit{service: s}
+// compileService compiles one service alone. The caller decides who gets a contested key.
+func compileService(env *Env, s *Service, in *Inputs) *compiledService {
+	u := &compiledService{service: s}
 	c := newServiceInputs(env, s, in)
-	u.trust(env)
-	u.unbuilt()
-	u.unallocated()
-	u.leftOut(&c.joined)
-	u.capabilities(&env.Capabilities, c.joined.used)
+	u.reportUntrusted(env)
+	u.reportIneffective()
+	u.reportUnallocated()
+	u.reportUnused(&c.joined)
+	u.reportUnsupported(&env.Capabilities, c.joined.used)
 	vips := u.allowedVIPs(env, in)
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if !slices.Contains(env.Capabilities.Protocols, p.Protocol) {
 			u.problem(SeverityError, fmt.Sprintf("ports[%d].protocol", i), "%s mode does not carry %s: port %d is not served; it carries %s",
-				env.Capabilities.Mode, p.Protocol, p.Port, list(env.Capabilities.Protocols))
+				env.Capabilities.Mode, p.Protocol, p.Port, joinWords(env.Capabilities.Protocols))
 			continue
 		}
-		for _, vip := range u.unreserved(env, i, vips) {
+		for _, vip := range u.unreservedVIPs(env, i, vips) {
 			u.claim(env, c, p, Key{vip, p.Port, p.Protocol}, false)
 		}
 		for _, a := range u.nodePortAddresses(env, i) {
@@ -68,18 +69,17 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 		}
 	}
 	if len(c.joined.used) == 0 && len(u.claims) > 0 {
-		u.problem(SeverityWarning, "endpoints", "there are none: %s", s.NoEndpoints.heard())
-		u.problems[len(u.problems)-1].Kind = Idle
+		u.problem(SeverityWarning, "endpoints", "there are none: %s", s.NoEndpoints.clientOutcome()).Kind = Idle
 	}
-	// Where a node port falls on a port of the service's own VIP, the VIP's counts.
+	// If a node port equals a port on the service's own VIP, the VIP's frontend wins.
 	slices.SortStableFunc(u.claims, func(a, b *Frontend) int {
-		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(oneIf(a.NodePort), oneIf(b.NodePort)))
+		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(boolToInt(a.NodePort), boolToInt(b.NodePort)))
 	})
 	u.claims = slices.CompactFunc(u.claims, func(a, b *Frontend) bool { return a.Key == b.Key })
 	return u
 }
 
-func oneIf(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -87,13 +87,13 @@ func oneIf(b bool) int {
 }
 
 // claim adds the frontend of port p at key.
-func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
+func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
 	backends, back := c.backends(env, p, key.AddrPort())
 	if back {
-		u.leadsBack(p, key)
+		u.reportLoop(p, key)
 	}
-	u.short(p, key.Addr, backends.standing)
+	u.reportTooFewHealthy(p, key.Addr, backends.endpointCounts)
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name, Policy: s.Policy, Backends: backends.all, Sources: s.SourceRanges,
 	}
@@ -107,18 +107,18 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 		f.IdleTimeout = *s.IdleTimeout
 	}
 	env.Capabilities.fit(f)
-	f.Roams = !nodePort && f.choosesAsOthers() && c.in.PolicyOf(key.Addr).wanders()
+	f.Movable = !nodePort && f.choosesConsistently() && c.in.PolicyOf(key.Addr).movable()
 	u.claims = append(u.claims, f)
 }
 
-// choosesAsOthers reports whether another host would lead a connection in the middle to the endpoint that it has, unchanged. One
-// whose source was translated can't be.
-func (f *Frontend) choosesAsOthers() bool {
+// choosesConsistently reports whether another host would forward an established connection to the
+// same endpoint, unchanged. A connection with a translated source would break.
+func (f *Frontend) choosesConsistently() bool {
 	return f.Proto == TCP && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
 
-// leadsBack reports an endpoint of port p that is at key, where the service itself answers.
-func (u *unit) leadsBack(p *Port, key Key) {
+// reportLoop reports an endpoint of port p at key, which is the service's own frontend.
+func (u *compiledService) reportLoop(p *Port, key Key) {
 	field := "endpoints"
 	for i := range u.service.Endpoints {
 		if e := &u.service.Endpoints[i]; e.Address == key.Addr && e.TargetPort(p) == key.Port {
@@ -129,39 +129,39 @@ func (u *unit) leadsBack(p *Port, key Key) {
 		"give it another address or port", key)
 }
 
-// firstNodePort is the least node port that a service from etcd may open without more ado: below are those of the host's
-// own services, such as 22.
+// firstNodePort is the lowest node port that a service from etcd may open without permission. Lower
+// ports belong to the host's own programs, such as sshd.
 const firstNodePort = 1024
 
-// nodePortAddresses are the local addresses that port i of the service opens its node port on. It reports that the port may
-// not be opened on some.
-func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
+// nodePortAddresses returns the local addresses on which port i of the service opens its node port.
+// It reports refused addresses.
+func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 	p := &u.service.Ports[i]
 	if p.NodePort == 0 {
 		return nil
 	}
 	field := fmt.Sprintf("ports[%d].node_port", i)
 	guarded := p.NodePort < firstNodePort && fromEtcd(u.service)
-	refused, what := false, ""
+	refused, reservedFor := false, ""
 	for _, a := range env.NodePortAddresses {
 		if len(env.NodePorts) > 0 && !containsAddr(env.NodePorts, a) {
 			continue
 		}
-		is := ""
+		holder := ""
 		if fromEtcd(u.service) {
-			is = env.refusesPort(Key{a, p.NodePort, p.Protocol})
+			holder = env.reservedPort(Key{a, p.NodePort, p.Protocol})
 		}
 		switch {
-		case is != "":
-			what = is
+		case holder != "":
+			reservedFor = holder
 		case guarded && !containsAddr(env.Allowed, a):
 			refused = true
 		default:
 			open = append(open, a)
 		}
 	}
-	if what != "" {
-		u.refuse(Reserving, field, "node port %d/%s is not opened: %s, and %s", p.NodePort, p.Protocol, what, portAdvice)
+	if reservedFor != "" {
+		u.refuse(PortReserved, field, "node port %d/%s is not opened: %s, and %s", p.NodePort, p.Protocol, reservedFor, portAdvice)
 	}
 	if refused {
 		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd may open ports below %d only on addresses that addresses.allowed of the node's configuration contains; choose a higher port",
@@ -170,42 +170,44 @@ func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 	return open
 }
 
-// unreserved are those of vips on which the service may claim its port i. It reports the others.
-func (u *unit) unreserved(env *Env, i int, vips []netip.Addr) (open []netip.Addr) {
+// unreservedVIPs returns the VIPs on which the service may claim its port i, and reports the
+// others.
+func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (open []netip.Addr) {
 	p := &u.service.Ports[i]
 	for _, vip := range vips {
 		key := Key{vip, p.Port, p.Protocol}
-		what := ""
+		reservedFor := ""
 		if fromEtcd(u.service) && slices.Contains(env.Local, vip) {
-			what = env.refusesPort(key)
+			reservedFor = env.reservedPort(key)
 		}
-		if what == "" {
+		if reservedFor == "" {
 			open = append(open, vip)
 			continue
 		}
-		u.refuse(Reserving, fmt.Sprintf("ports[%d].port", i), "%s is not served: it is this node's own address, %s, and %s", key, what, portAdvice)
+		u.refuse(PortReserved, fmt.Sprintf("ports[%d].port", i), "%s is not served: it is this node's own address, %s, and %s", key, reservedFor, portAdvice)
 	}
 	return open
 }
 
-// allowedVIPs returns the VIPs that the service may claim here and now, and reports those that it may not.
-func (u *unit) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
+// allowedVIPs returns the VIPs that the service may claim now, and reports the refused ones.
+func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
-		owned := in.PolicyOf(vip).Hold == HoldOne // it comes and goes
-		if why := u.refusal(env, vip, owned); why != "" {
+		owned := in.PolicyOf(vip).Hold == HoldOne // it may be held by another host now
+		if why := u.vipRefusal(env, vip, owned); why != "" {
 			u.refuse(Refused, u.service.vipField(i), "%s"+notServed+"%s", vip, why)
 			continue
 		}
-		if env.LocalOnly && !owned && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
-			continue // it rests until its owner brings it
+		if env.ExternalVIPs && !owned && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
+			continue // the program that manages VIPs has not added it
 		}
 		allowed = append(allowed, vip)
 	}
 	return allowed
 }
 
-// vipField is the field that address i of Addresses comes from. Which "auto" an allocated one is for is unknown.
+// vipField returns the field that defines address i of Addresses. The "auto" of an allocated
+// address is not known.
 func (s *Service) vipField(i int) string {
 	if i < len(s.VIPs) {
 		return fmt.Sprintf("vips[%d]", i)
@@ -213,8 +215,9 @@ func (s *Service) vipField(i int) string {
 	return "vips"
 }
 
-// refusal says why vip may not be claimed; "" means it may. Owned: one host of several brings it.
-func (u *unit) refusal(env *Env, vip netip.Addr, owned bool) string {
+// vipRefusal explains why the service may not claim vip. It returns "" if it may. Owned reports
+// whether one host of several holds the address.
+func (u *compiledService) vipRefusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
 		if why := env.refusesVIP(vip, owned); why != "" {
 			return why
@@ -230,21 +233,23 @@ func containsAddr(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-func (u *unit) problem(severity Severity, field, format string, args ...any) {
+// problem adds a problem and returns it. The pointer is valid until the next problem is added.
+func (u *compiledService) problem(severity Severity, field, format string, args ...any) *Problem {
 	u.problems = append(u.problems, Problem{
 		Severity: severity, Origin: u.service.Origin.At(field), Service: u.service.Name, Field: field,
 		Text: fmt.Sprintf(format, args...),
 	})
+	return &u.problems[len(u.problems)-1]
 }
 
-// refuse reports what the node does not grant the service.
-func (u *unit) refuse(kind ProblemKind, field, format string, args ...any) {
-	u.problem(SeverityError, field, format, args...)
-	u.problems[len(u.problems)-1].Kind = kind
+// refuse reports a request that the node does not allow.
+func (u *compiledService) refuse(kind ProblemKind, field, format string, args ...any) {
+	u.problem(SeverityError, field, format, args...).Kind = kind
 }
 
-// trust reports what a service from etcd asks for beside addresses that this node does not grant it.
-func (u *unit) trust(env *Env) {
+// reportUntrusted reports the settings of a service from etcd that this node does not allow, except
+// VIPs and endpoints.
+func (u *compiledService) reportUntrusted(env *Env) {
 	if _, ok := u.service.LogsTo(); !ok && u.service.AccessLog != nil {
 		u.refuse(Refused, "access_log", `services from etcd name no file of a node: write "journal" or "", or have the service in the node's own file; the node's access_log in [userspace] is used instead`)
 	}
@@ -263,8 +268,8 @@ func (u *unit) trust(env *Env) {
 	}
 }
 
-// unbuilt reports the settings that this version supports in no mode.
-func (u *unit) unbuilt() {
+// reportIneffective reports settings that have no effect in any mode.
+func (u *compiledService) reportIneffective() {
 	s := u.service
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
 		u.problem(SeverityNearest, "health.from", "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks these endpoints itself")
@@ -274,49 +279,61 @@ func (u *unit) unbuilt() {
 	}
 }
 
-// short reports, once for each port and family, that too few endpoints are healthy.
-func (u *unit) short(p *Port, vip netip.Addr, n standing) {
+// reportTooFewHealthy reports that too few endpoints of a port are healthy, once per port and
+// family.
+func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpointCounts) {
 	s := u.service
-	is := Problem{Port: s.PortWords(p, vip)}
+	problem := Problem{Port: s.PortWords(p, vip)}
 	switch {
 	case n.panics(s.Health):
-		is.Kind, is.Field = InPanic, "health.panic_threshold"
-		is.Text = fmt.Sprintf("%d of %d endpoints are up, fewer than %d percent: all of them are used, healthy or not", n.healthy, n.all, s.Health.PanicThreshold)
-	case n.out():
-		is.Kind, is.Field, is.Text = Outage, "no_endpoints", "all endpoints fail their checks: "+s.NoEndpoints.heard()
-	case n.idle() != "":
-		is.Kind, is.Field, is.Text = Idle, "endpoints", "no endpoint takes new connections: "+n.idle()
+		problem.Kind, problem.Field = InPanic, "health.panic_threshold"
+		problem.Text = fmt.Sprintf("%d of %d endpoints are up, fewer than %d percent: all of them are used, healthy or not", n.healthy, n.all, s.Health.PanicThreshold)
+	case n.allFailing():
+		problem.Kind = Outage
+		problem.Field = "no_endpoints"
+		problem.Text = "all endpoints fail their checks: " + s.NoEndpoints.clientOutcome()
+	case n.idleReason() != "":
+		problem.Kind = Idle
+		problem.Field = "endpoints"
+		problem.Text = "no endpoint takes new connections: " + n.idleReason()
 	default:
 		return
 	}
-	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Kind == is.Kind && q.Port == is.Port && q.Text == is.Text }) {
-		is.Severity, is.Origin, is.Service = SeverityWarning, s.Origin.At(is.Field), s.Name
-		u.problems = append(u.problems, is)
+	same := func(q Problem) bool {
+		return q.Kind == problem.Kind && q.Port == problem.Port && q.Text == problem.Text
 	}
+	if slices.ContainsFunc(u.problems, same) {
+		return
+	}
+	problem.Severity = SeverityWarning
+	problem.Origin = s.Origin.At(problem.Field)
+	problem.Service = s.Name
+	u.problems = append(u.problems, problem)
 }
 
-// heard says what clients see.
-func (n NoEndpoints) heard() string {
+// clientOutcome describes the clients' experience, for messages.
+func (n NoEndpoints) clientOutcome() string {
 	if n == DropClients {
 		return "clients hear nothing"
 	}
 	return "clients are refused"
 }
 
-// PortWords names port p of s at VIPs of the family of vip: "80/tcp", and the family where s has VIPs of both.
+// PortWords describes port p of s for messages: "80/tcp". It adds the family of vip if s has VIPs
+// of both families.
 func (s *Service) PortWords(p *Port, vip netip.Addr) string {
 	words := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
-	switch other := slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }); {
-	case other && vip.Is4():
+	switch bothFamilies := slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }); {
+	case bothFamilies && vip.Is4():
 		return words + " (IPv4)"
-	case other:
+	case bothFamilies:
 		return words + " (IPv6)"
 	}
 	return words
 }
 
-// unallocated reports VIPs that are asked of pools, and are not there.
-func (u *unit) unallocated() {
+// reportUnallocated reports pools that have not provided their VIP.
+func (u *compiledService) reportUnallocated() {
 	s := u.service
 	switch {
 	case len(s.Allocated) >= len(s.Pools):
@@ -328,8 +345,8 @@ func (u *unit) unallocated() {
 	}
 }
 
-// list writes words for messages.
-func list[T ~string](words []T) string {
+// joinWords joins words with commas, for messages.
+func joinWords[T ~string](words []T) string {
 	texts := make([]string, len(words))
 	for i, w := range words {
 		texts[i] = string(w)

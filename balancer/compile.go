@@ -8,130 +8,144 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Env is what compiling depends on besides the services: facts about this node and the mode.
+// Env describes this node and its mode: the inputs of compiling that don't define services.
 type Env struct {
 	// Node and Zone are this node's names, for locality.
 	Node, Zone string
-	// Standby: the node gives up the VIPs that it can withdraw.
+	// Standby reports whether the node gives up the VIPs that it can withdraw.
 	Standby bool
-	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
+	// Local are the node's own addresses, sorted, without loopback addresses and the VIPs that vipd
+	// holds.
 	Local []netip.Addr
-	// Networked are the addresses of Local that have a network on their device. A VIP that vipd owner brings has none.
-	Networked []netip.Addr
-	// LocalOnly: another program brings VIPs, which are served while they are among Local; loopback ones always.
-	LocalOnly bool
-	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them. Compiler.Next fills them in.
+	// LocalInSubnets are the addresses in Local with a subnet on their device. VIPs of vipd owner
+	// have none.
+	LocalInSubnets []netip.Addr
+	// ExternalVIPs reports whether another program adds and removes VIPs. Then vipd serves only
+	// VIPs in Local and loopback VIPs.
+	ExternalVIPs bool
+	// NodePortAddresses are the local addresses that can open node ports. [Compiler.Next] sets
+	// them.
 	NodePortAddresses []netip.Addr
-	// NodePorts narrows NodePortAddresses; empty: all of them.
+	// NodePorts limits NodePortAddresses to these networks. If empty, all are used.
 	NodePorts []netip.Prefix
-	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
-	// link-local and multicast ones and the node's own for services from etcd.
+	// Allowed are the networks in which services may claim VIPs. If empty, services from files may
+	// claim any address. Services from etcd may then claim all but loopback, link-local, multicast
+	// and the node's own addresses.
 	Allowed []netip.Prefix
-	// AllowedEndpoints are the networks of own addresses, and of other nodes', that services from etcd may lead to.
+	// AllowedEndpoints are networks of node addresses that endpoints from etcd may use.
 	AllowedEndpoints []netip.Prefix
-	// Reserved is what services from etcd may not claim here: see Reserved.
+	// Reserved are the addresses and ports that services from etcd may not claim here.
 	Reserved []Reserved
-	// Nodes has the addresses of the other live nodes of the fleet, each with the name of its node.
+	// Nodes maps the addresses of the other live nodes of the fleet to their names.
 	Nodes snap.Map[netip.Addr, NodeName]
-	// AllowExec: services from etcd may have checks that run programs of this host.
+	// AllowExec reports whether checks of services from etcd may run programs on this host.
 	AllowExec bool
-	// TLSDir is the folder of the files that checks of services from etcd may use for TLS. "" means DefaultTLSDir.
+	// TLSDir is the folder of TLS files that checks of services from etcd may use. "" means
+	// DefaultTLSDir.
 	TLSDir string
-	// FleetExec: some node of the fleet is known to have such checks run, or it is not known which do.
+	// FleetExec reports whether a node of the fleet may run such checks, or the nodes are not
+	// known.
 	FleetExec bool
-	// Capabilities are those of the mode in use.
+	// Capabilities are the present mode's.
 	Capabilities Capabilities
 }
 
-// Reserved is an address, or a port of the node's own addresses, that the node can't do without.
+// Reserved is an address that the node needs, or a port on its own addresses.
 type Reserved struct {
-	// Addr is the address. The zero value means all of the node's own, and needs a port.
+	// Addr is the address. The zero value means all of the node's own addresses, and requires a
+	// port.
 	Addr netip.Addr
-	// Port is 0 where the whole address is reserved. Services from etcd claim such an address only where Env.Allowed has a
-	// network of it alone. They never get a reserved port: what uses it would be cut off, whatever the service is for.
+	// Port is 0 if the whole address is reserved. A service from etcd may claim such an address
+	// only if Env.Allowed contains exactly it. A reserved port is always refused, because its
+	// program would be cut off.
 	Port  uint16
 	Proto Protocol
-	// Etcd reports whether it is an address or a port of etcd, on whichever host.
+	// Etcd reports whether etcd uses the address or port, on any host.
 	Etcd bool
-	// What it is, such as "an address of etcd".
-	What string
+	// Description names it for messages: "an address of etcd".
+	Description string
 }
 
-// Inputs is everything that has a say in what is compiled. Each has one writer. The maps share their values with
-// their publishers, who keep the pointer of a value that has not changed.
+// Inputs are the tables that services are compiled from. Each table has one writer, who keeps the
+// pointer of an unchanged value.
 type Inputs struct {
 	// Services are the valid definitions.
 	Services snap.Map[Name, *Service]
-	// Endpoints are those published apart from their services; they join the service's own.
+	// Endpoints are the endpoints registered separately from their services. They join the defined
+	// endpoints.
 	Endpoints snap.Map[EndpointID, *Endpoint]
-	// Overrides are what operators said by hand.
+	// Overrides are the operators' changes.
 	Overrides snap.Map[Target, *Override]
-	// Health holds the verdicts of checks, each for an address with its port.
+	// Health holds the verdicts of checks, each for an address and port.
 	Health snap.Map[Target, Verdict]
-	// Ejected are the endpoints, each with its port, that get no new connections because connects to them failed.
+	// Ejected are the endpoints without new connections because connection attempts failed. Each
+	// has a port.
 	Ejected snap.Map[Target, Ejection]
-	// Drains are removed endpoints whose connections may live on; see Memory.
-	Drains snap.Map[DrainKey, Drain]
-	// Ramps are backends whose weight is still ramping up; see Memory.
-	Ramps snap.Map[DrainKey, Ramp]
-	// Leaving are VIPs without frontends whose connections may live on; see Memory.
-	Leaving snap.Map[netip.Addr, Drain]
-	// Holders say which service had a contested key last; see Memory.
+	// Drains are removed endpoints with connections that may continue, see [Memory].
+	Drains snap.Map[BackendKey, Drain]
+	// Ramps are backends whose weight is ramping up, see [Memory].
+	Ramps snap.Map[BackendKey, Ramp]
+	// DrainingVIPs are VIPs without frontends whose connections may continue, see [Memory].
+	DrainingVIPs snap.Map[netip.Addr, Drain]
+	// Holders are the services that last held each key, see [Memory].
 	Holders snap.Map[Key, Name]
-	// VIPs are the settings of addresses, and Pools those of all addresses of a pool without settings.
+	// VIPs are the settings of addresses. Pools have defaults for the addresses in their networks.
 	VIPs  snap.Map[netip.Addr, *VIP]
 	Pools snap.Map[Name, *Pool]
-	// Away are VIPs that were withdrawn; see Memory.
-	Away snap.Map[netip.Addr, Away]
+	// Withdrawals are VIPs that were withdrawn, see [Memory].
+	Withdrawals snap.Map[netip.Addr, Withdrawal]
 }
 
-// DrainKey names a removed endpoint at one frontend.
-type DrainKey struct {
+// BackendKey identifies a backend of one frontend.
+type BackendKey struct {
 	Frontend Key            `json:"frontend"`
 	Backend  netip.AddrPort `json:"backend"`
 }
 
 // Compare orders by frontend, then backend.
-func (d DrainKey) Compare(other DrainKey) int {
+func (d BackendKey) Compare(other BackendKey) int {
 	if c := d.Frontend.Compare(other.Frontend); c != 0 {
 		return c
 	}
 	return d.Backend.Compare(other.Backend)
 }
 
-// ofFrontend yields what is remembered of the backends of a frontend.
-func ofFrontend[V comparable](m snap.Map[DrainKey, V], frontend Key) iter.Seq2[DrainKey, V] {
-	return m.While(DrainKey{Frontend: frontend}, func(k DrainKey) bool { return k.Frontend == frontend })
+// onFrontend yields the entries of m for one frontend.
+func onFrontend[V comparable](m snap.Map[BackendKey, V], frontend Key) iter.Seq2[BackendKey, V] {
+	return m.While(BackendKey{Frontend: frontend}, func(k BackendKey) bool { return k.Frontend == frontend })
 }
 
-// Drain is what is remembered of a removed endpoint or VIP: until when its connections may live, in UTC and without a
-// monotonic reading, so that it can be kept on disk and compared with ==.
+// Drain is the deadline of connections to a removed endpoint or VIP. It is in UTC without a
+// monotonic reading, so it can be stored and compared with ==.
 type Drain struct {
 	Until time.Time `json:"until"`
 }
 
-// Desired is what is to be applied: the result of compiling.
+// Desired is the result of compiling: the state that a dataplane applies.
 type Desired struct {
-	// Frontends are complete: what is not here must not be served.
+	// Frontends is complete: all other frontends must be removed.
 	Frontends snap.Map[Key, *Frontend]
-	// Addresses counts the frontends (node ports aside) on each VIP; 0 for one that is only kept for what is left of its
-	// connections.
+	// Addresses counts the frontends on each VIP, without node ports. It is 0 for a VIP that is
+	// kept only for its last connections.
 	Addresses snap.Map[netip.Addr, int]
-	// Standings say how those of Addresses that have settings stand here. The frontends on one that is not held are applied
-	// all the same: when the address comes, all is ready.
-	Standings snap.Map[netip.Addr, Standing]
-	// Contested says who has each key that more than one service claims.
+	// VIPStates are the states of VIPs with settings. The frontends on a VIP are applied even if it
+	// is not held, so they are ready when the address arrives.
+	VIPStates snap.Map[netip.Addr, VIPState]
+	// Contested names the holder of each key that several services claim.
 	Contested snap.Map[Key, Name]
-	// Problems are those of services that can't be served as written, by service.
+	// Problems are the problems of each service.
 	Problems snap.Map[Name, *[]Problem]
-	// Revision is that of the store's state that this was made from. Who publishes a Desired fills it in.
+	// Revision is the revision of the store that this was compiled from. The publisher of a Desired
+	// sets it.
 	Revision Revision
 }
 
-// Revision says which state of the store something was made from, and since when that state is known.
+// Revision identifies a state of the store, and says how long changes have waited.
 type Revision struct {
-	// Store is the store's own revision: counts up from 1 for files, etcd's revision for etcd.
+	// Store is the store's revision. It counts up from 1 for files; for etcd, it is etcd's
+	// revision.
 	Store int64 `json:"store"`
-	// Seen is when the oldest change of the store that is not applied yet was seen; zero means there is none.
+	// Seen is when the oldest pending change of the store was seen. Zero means that none is
+	// pending.
 	Seen time.Time `json:"seen,omitzero"`
 }

@@ -9,50 +9,53 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Compiler compiles one state after the other, with work only for what changed between them, and remembers what one state has
-// to say in the next. The zero value is ready; its first Next compiles everything. It is used by one goroutine.
+// Compiler compiles a sequence of states. Each call works only on the differences, and passes its
+// memory to the next one. The zero value is ready, and its first call compiles everything. It is
+// used by one goroutine.
 //
 // Goals, and how each is met:
-//  1. The same answer as the specification with the same memory: a law test compares Compiler with Compile (specification_test.go).
-//  2. Work for a change grows with the change: Diff of each input names the dirty services, an index those that name a changed
-//     address, their old and new claims name the dirty keys, and only the claimants of those keys have their problems made again.
-//  3. What comes out equal keeps its pointer, so that later comparisons find no difference.
+//  1. The result equals the specification's with the same memory: a law test compares Compiler with
+//     Compile (specification_test.go).
+//  2. The cost follows the change. Diff of each input names the changed services, and an index adds the
+//     services that use a changed address. Their old and new claims name the changed keys, and only
+//     claimants of those keys get new problems.
+//  3. Equal results keep their pointers, so later comparisons find no difference.
 type Compiler struct {
-	// Memory is what the next Next takes into account of those before.
+	// Memory is the state that each Next passes to the following one.
 	Memory Memory
 
 	env       Env
 	in        Inputs
 	out       Desired
-	units     map[Name]*unit
-	claimants map[Key][]*Service // of each claimed key, in no order
+	compiled  map[Name]*compiledService
+	claimants map[Key][]*Service // unsorted
 	index     AddressIndex
 }
 
-// work is what one Next has to do.
+// work is the set of objects that one Next must compile again.
 type work struct {
-	services  map[Name]bool       // to be compiled again
-	keys      map[Key]bool        // to be resolved again
-	addresses map[netip.Addr]bool // to be counted again
-	problems  map[Name]bool       // whose problems are to be made again
-	standings map[netip.Addr]bool // to be decided again
+	services  map[Name]bool       // compile again
+	keys      map[Key]bool        // resolve again
+	addresses map[netip.Addr]bool // count again
+	problems  map[Name]bool       // publish problems again
+	vipStates map[netip.Addr]bool // decide again
 }
 
-// maxRounds bounds the rounds of one Next, should two answers ever lead to each other.
+// maxRounds limits the rounds of one Next, in case two results alternate forever.
 const maxRounds = 8
 
-// Next compiles env and in as they are at the time now. It fills in what follows from what is compiled, in place of what they
-// have of it: Memory, and the addresses for node ports. Values that are equal to those of the call before keep their pointers.
+// Next compiles env and in at the time now. It replaces their memory and node port addresses,
+// because both follow from the compiled state. Equal values keep their pointers.
 //
-// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports. Rounds
-// take that in until one changes nothing of it, which is the second as a rule.
+// The result affects its own inputs: it starts and ends drains, and a VIP opens no node ports. So
+// Next repeats until nothing changes, usually after the second round.
 func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	before := c.out
 	c.Memory = c.Memory.Expire(now)
 	for range maxRounds {
 		addresses, memory := c.out.Addresses, c.Memory
 		env.NodePortAddresses = nodePortAddresses(env.Local, addresses)
-		c.Memory = memory.After(before, c.compile(env, in.Remembering(memory)), now)
+		c.Memory = memory.After(before, c.compile(env, in.WithMemory(memory)), now)
 		if c.out.Addresses == addresses && c.Memory == memory {
 			break
 		}
@@ -60,27 +63,28 @@ func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	return c.out
 }
 
-// nodePortAddresses are those of the node's own addresses that are no VIPs; or, of a family in which all of them are, all.
+// nodePortAddresses returns the node's own addresses that are not VIPs. If all of a family are
+// VIPs, it returns all of them.
 func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
 	var open []netip.Addr
 	for _, v4 := range []bool{true, false} {
-		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is4() != v4 })
-		if plain := slices.DeleteFunc(slices.Clone(of), vips.Has); len(plain) > 0 {
-			of = plain
+		family := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is4() != v4 })
+		if plain := slices.DeleteFunc(slices.Clone(family), vips.Has); len(plain) > 0 {
+			family = plain
 		}
-		open = append(open, of...)
+		open = append(open, family...)
 	}
 	return open
 }
 
-// compile compiles what differs from the inputs before.
+// compile compiles the differences from the previous inputs.
 func (c *Compiler) compile(env Env, in Inputs) Desired {
 	w := work{map[Name]bool{}, map[Key]bool{}, map[netip.Addr]bool{}, map[Name]bool{}, map[netip.Addr]bool{}}
-	if c.units == nil {
-		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
+	if c.compiled == nil {
+		c.compiled, c.claimants = map[Name]*compiledService{}, map[Key][]*Service{}
 	}
-	c.concern(&w, &env, &in)
-	c.dirty(&w, &in)
+	c.markEnvChanges(&w, &env, &in)
+	c.markInputChanges(&w, &in)
 	c.env, c.in = env, in
 	for name := range w.services {
 		c.recompile(name, &w)
@@ -89,30 +93,33 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 		c.resolve(key, &w)
 	}
 	for a := range w.addresses {
-		c.count(a, 0)
-		w.standings[a] = true
+		c.addFrontends(a, 0)
+		w.vipStates[a] = true
 	}
 	for name := range w.problems {
-		c.report(name)
+		c.updateProblems(name)
 	}
-	for a := range w.standings {
-		c.stand(a)
+	for a := range w.vipStates {
+		c.updateVIPState(a)
 	}
 	return c.out
 }
 
-// concern marks what a change of the environment concerns. The host's addresses, and other nodes', come and go with containers
-// and leases: only the services that name one of them are compiled again.
-func (c *Compiler) concern(w *work, env *Env, in *Inputs) {
+// markEnvChanges marks the services that a changed environment affects. Addresses of hosts change
+// often, with containers and leases, so only services that name a changed address are marked.
+func (c *Compiler) markEnvChanges(w *work, env *Env, in *Inputs) {
 	if env.Standby != c.env.Standby {
-		for a := range c.out.Standings.Keys() {
-			w.standings[a] = true
+		for a := range c.out.VIPStates.Keys() {
+			w.vipStates[a] = true
 		}
 	}
-	rest := c.env
-	rest.Standby, rest.Local, rest.Networked, rest.Nodes = env.Standby, env.Local, env.Networked, env.Nodes
-	rest.NodePortAddresses, rest.Reserved = env.NodePortAddresses, env.Reserved
-	all := !reflect.DeepEqual(rest, *env) || !SameTrust(&c.env, env)
+	unmarked := c.env
+	unmarked.Standby = env.Standby
+	unmarked.Local = env.Local
+	unmarked.LocalInSubnets = env.LocalInSubnets
+	unmarked.Nodes = env.Nodes
+	unmarked.NodePortAddresses, unmarked.Reserved = env.NodePortAddresses, env.Reserved
+	all := !reflect.DeepEqual(unmarked, *env) || !SameTrust(&c.env, env)
 	nodePorts := !slices.Equal(c.env.NodePortAddresses, env.NodePortAddresses)
 	reserved := map[uint16]bool{}
 	for _, r := range changedReserved(&c.env, env) {
@@ -136,36 +143,36 @@ func (c *Compiler) concern(w *work, env *Env, in *Inputs) {
 	}
 }
 
-// dirty finds what has to be done because the inputs differ from those of the last time.
-func (c *Compiler) dirty(w *work, in *Inputs) {
+// markInputChanges marks the objects whose inputs have changed.
+func (c *Compiler) markInputChanges(w *work, in *Inputs) {
 	mark(w.services, c.in.Services, in.Services, func(n Name) Name { return n })
 	mark(w.services, c.in.Endpoints, in.Endpoints, func(e EndpointID) Name { return e.Service })
 	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Ejected, in.Ejected, func(t Target) Name { return t.Service })
-	mark(w.keys, c.in.Drains, in.Drains, func(d DrainKey) Key { return d.Frontend })
-	mark(w.keys, c.in.Ramps, in.Ramps, func(d DrainKey) Key { return d.Frontend })
-	mark(w.addresses, c.in.Leaving, in.Leaving, func(a netip.Addr) netip.Addr { return a })
+	mark(w.keys, c.in.Drains, in.Drains, func(d BackendKey) Key { return d.Frontend })
+	mark(w.keys, c.in.Ramps, in.Ramps, func(d BackendKey) Key { return d.Frontend })
+	mark(w.addresses, c.in.DrainingVIPs, in.DrainingVIPs, func(a netip.Addr) netip.Addr { return a })
 	mark(w.keys, c.in.Holders, in.Holders, func(k Key) Key { return k })
-	mark(w.standings, c.in.Away, in.Away, func(a netip.Addr) netip.Addr { return a })
-	c.resettle(w, in)
+	mark(w.vipStates, c.in.Withdrawals, in.Withdrawals, func(a netip.Addr) netip.Addr { return a })
+	c.markPolicyChanges(w, in)
 }
 
-func mark[K snap.Ordered[K], V comparable, M comparable](marks map[M]bool, before, after snap.Map[K, V], of func(K) M) {
+func mark[K snap.Ordered[K], V comparable, M comparable](marks map[M]bool, before, after snap.Map[K, V], keyOf func(K) M) {
 	for k := range snap.Diff(before, after) {
-		marks[of(k)] = true
+		marks[keyOf(k)] = true
 	}
 }
 
-// recompile makes the unit of one service again, and marks the keys that it claims or claimed.
+// recompile compiles one service again, and marks its former and present keys.
 func (c *Compiler) recompile(name Name, w *work) {
-	old := c.units[name]
+	old := c.compiled[name]
 	if old != nil {
 		for _, f := range old.claims {
 			w.keys[f.Key] = true
 			c.unclaim(f.Key, old.service)
 		}
-		delete(c.units, name)
+		delete(c.compiled, name)
 	}
 	w.problems[name] = true
 	c.index.Update(name, &c.in)
@@ -174,7 +181,7 @@ func (c *Compiler) recompile(name Name, w *work) {
 		return
 	}
 	u := compileService(&c.env, s, &c.in)
-	c.units[name] = u
+	c.compiled[name] = u
 	for _, f := range u.claims {
 		w.keys[f.Key] = true
 		c.claimants[f.Key] = append(c.claimants[f.Key], s)
@@ -182,71 +189,71 @@ func (c *Compiler) recompile(name Name, w *work) {
 }
 
 func (c *Compiler) unclaim(key Key, s *Service) {
-	rest := slices.DeleteFunc(c.claimants[key], func(t *Service) bool { return t == s })
-	if len(rest) == 0 {
+	remaining := slices.DeleteFunc(c.claimants[key], func(t *Service) bool { return t == s })
+	if len(remaining) == 0 {
 		delete(c.claimants, key)
 		return
 	}
-	c.claimants[key] = rest
+	c.claimants[key] = remaining
 }
 
-// resolve decides who has key, and puts its frontend in place.
+// resolve decides which service gets key, and publishes its frontend.
 func (c *Compiler) resolve(key Key, w *work) {
 	claimants := c.claimants[key]
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}
 	c.out.Contested = c.out.Contested.Delete(key)
-	w.standings[key.Addr] = true
+	w.vipStates[key.Addr] = true
 	old := c.out.Frontends.At(key)
 	if old != nil {
 		w.problems[old.Service] = true
 	}
 	if len(claimants) == 0 {
 		c.out.Frontends = c.out.Frontends.Delete(key)
-		c.replace(old, nil)
+		c.updateCounts(old, nil)
 		return
 	}
 	s := winner(key, claimants, &c.in)
 	if len(claimants) > 1 {
 		c.out.Contested = c.out.Contested.Set(key, s.Name)
 	}
-	claims := c.units[s.Name].claims
+	claims := c.compiled[s.Name].claims
 	i, _ := slices.BinarySearchFunc(claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
-	f := remembered(claims[i], &c.in)
+	f := withMemory(claims[i], &c.in)
 	if f.Equal(old) {
 		return
 	}
 	c.out.Frontends = c.out.Frontends.Set(key, f)
-	c.replace(old, f)
+	c.updateCounts(old, f)
 }
 
-// replace counts now instead of old on their VIPs.
-func (c *Compiler) replace(old, now *Frontend) {
-	if old != nil && now != nil && old.NodePort == now.NodePort {
+// updateCounts replaces old by next in the frontend counts of their VIPs.
+func (c *Compiler) updateCounts(old, next *Frontend) {
+	if old != nil && next != nil && old.NodePort == next.NodePort {
 		return
 	}
 	if old != nil && !old.NodePort {
-		c.count(old.Addr, -1)
+		c.addFrontends(old.Addr, -1)
 	}
-	if now != nil && !now.NodePort {
-		c.count(now.Addr, 1)
+	if next != nil && !next.NodePort {
+		c.addFrontends(next.Addr, 1)
 	}
 }
 
-// count changes the number of frontends on a VIP.
-func (c *Compiler) count(a netip.Addr, by int) {
-	n := c.out.Addresses.At(a) + by
-	if n == 0 && !c.in.Leaving.Has(a) {
+// addFrontends changes the number of frontends on a VIP.
+func (c *Compiler) addFrontends(a netip.Addr, delta int) {
+	n := c.out.Addresses.At(a) + delta
+	if n == 0 && !c.in.DrainingVIPs.Has(a) {
 		c.out.Addresses = c.out.Addresses.Delete(a)
 		return
 	}
 	c.out.Addresses = c.out.Addresses.Set(a, n)
 }
 
-// report makes the problems of one service again.
-func (c *Compiler) report(name Name) {
-	u := c.units[name]
+// updateProblems publishes the current problems of one service.
+func (c *Compiler) updateProblems(name Name) {
+	u := c.compiled[name]
 	if u == nil {
 		c.out.Problems = c.out.Problems.Delete(name)
 		return
@@ -254,7 +261,7 @@ func (c *Compiler) report(name Name) {
 	problems := slices.Clone(u.problems)
 	for _, f := range u.claims {
 		if w := winner(f.Key, c.claimants[f.Key], &c.in); w != u.service {
-			problems = append(problems, u.lost(f, w))
+			problems = append(problems, u.lostClaim(f, w))
 		}
 	}
 	old := c.out.Problems.At(name)

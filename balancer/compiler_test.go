@@ -47,7 +47,7 @@ func TestNextSettles(t *testing.T) {
 			got := c.Next(h.env, h.in, h.now)
 			env := h.env
 			env.NodePortAddresses = balancer.NodePortAddresses(env.Local, got.Addresses)
-			if d := sameDesired(got, balancer.Compile(env, h.in.Remembering(c.Memory))); d != "" {
+			if d := sameDesired(got, balancer.Compile(env, h.in.WithMemory(c.Memory))); d != "" {
 				t.Fatalf("seed %d, step %d: %s", seed, i, d)
 			}
 		}

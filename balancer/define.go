@@ -12,43 +12,44 @@ import (
 	"vipd/balancer/decode"
 )
 
-// Locator says where a field was read. The path leads there inside the table of a service, an endpoint or the
-// defaults, such as endpoints[2].weight; "" is the table itself. For a field that is missing it names the nearest
-// table around it. Nil is a Locator that knows nothing.
+// Locator returns the origin of a field. Its path starts in the table of a service, an endpoint or
+// the defaults, such as endpoints[2].weight; "" is the table itself. A missing field has the origin
+// of the nearest enclosing table. A nil Locator knows no origins.
 type Locator func(path string) Origin
 
-// DecodeService reads the table of a service. Fields that it does not set are taken from defaults, the table
-// [defaults], and else have the defaults of the program. Unknown is the severity of fields that the program does not
-// know: an error in files, a warning in etcd, where a newer version may have written them.
+// DecodeService decodes the table of a service. Fields that it does not set have the value in
+// defaults (the table [defaults]), or else the program's default. Unknown is the severity of
+// unknown fields: an error in files, and a warning in etcd, where a newer version may have written
+// them.
 //
-// It returns everything that is wrong, sorted by line. The service is nil if any of that is an error.
+// It returns all problems, sorted by line. If any of them is an error, the service is nil.
 func DecodeService(name Name, fields, defaults map[string]any, where Locator, unknown Severity) (*Service, []Problem) {
-	r := newReading(name, where, unknown)
-	r.own, r.defaulted = fields, inherited(fields, defaults)
+	r := newTableReader(name, where, unknown)
+	r.own, r.defaulted = fields, inheritedFields(fields, defaults)
 	if len(r.defaulted) > 0 {
 		own := fields
 		fields = maps.Clone(r.defaulted)
 		maps.Copy(fields, own)
 	}
-	d := newDefinition()
+	d := newServiceTable()
 	r.decode(d, fields)
-	d.complete()
+	d.fillDerived()
 	r.checkService(d)
 	problems, ok := r.result()
 	if !ok {
 		return nil, problems
 	}
 	s := d.Service
-	s.Name, s.Origin = name, r.at("")
+	s.Name, s.Origin = name, r.origin("")
 	return &s, problems
 }
 
-// CheckDefaults returns what is wrong in the table [defaults] itself.
+// CheckDefaults returns the problems of the table [defaults] itself.
 func CheckDefaults(defaults map[string]any, where Locator) []Problem {
-	r := newReading("", where, SeverityError)
+	r := newTableReader("", where, SeverityError)
 	r.own = maps.Clone(defaults)
 	for _, field := range ownFields() {
-		if _, there := defaults[field]; there {
+		if _, set := defaults[field]; set {
 			if field == "access_log" {
 				r.errorf(field, "the default of services is access_log in [userspace]: set it there")
 			} else {
@@ -57,18 +58,18 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 			delete(r.own, field)
 		}
 	}
-	d := newDefinition()
+	d := newServiceTable()
 	r.decode(d, r.own)
-	d.complete()
+	d.fillDerived()
 	r.checkSettings(&d.Service)
 	problems, _ := r.result()
 	return problems
 }
 
-// DecodeEndpoint reads the table of one endpoint that is published apart from its service. The endpoint is nil if
-// anything in it is an error. Unknown is as in DecodeService.
+// DecodeEndpoint decodes the table of an endpoint that is registered separately from its service.
+// If any problem is an error, the endpoint is nil. See DecodeService for unknown.
 func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown Severity) (*Endpoint, []Problem) {
-	r := newReading(service, where, unknown)
+	r := newTableReader(service, where, unknown)
 	r.own = fields
 	e := &Endpoint{}
 	e.SetDefaults()
@@ -81,12 +82,13 @@ func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown 
 	return e, problems
 }
 
-// ownFields are those that each service has for itself, or whose default stands elsewhere.
+// ownFields are the fields that [defaults] can't set, because they are unique to a service or have
+// their default elsewhere.
 func ownFields() []string { return []string{"vips", "ports", "endpoints", "access_log"} }
 
-// inherited returns what a service with these fields takes from defaults. A field that is null in JSON is set: to the
-// default of the program.
-func inherited(fields, defaults map[string]any) map[string]any {
+// inheritedFields returns the defaults that apply to a service with these fields. A field that is
+// null in JSON counts as set, and has the program's default.
+func inheritedFields(fields, defaults map[string]any) map[string]any {
 	if len(defaults) == 0 {
 		return nil
 	}
@@ -99,26 +101,26 @@ func inherited(fields, defaults map[string]any) map[string]any {
 	return out
 }
 
-// definition is a service as its table holds it.
-type definition struct {
-	VIPs []vip `toml:"vips"`
+// serviceTable is a service with the fields of its table.
+type serviceTable struct {
+	VIPs []vipEntry `toml:"vips"`
 	Service
 }
 
-// vip is an entry of vips: an address, or the wish for one.
-type vip struct {
-	addr netip.Addr // invalid: one is to be allocated
-	pool string     // of which; "" is the default pool
+// vipEntry is an entry of vips: an address, or a request for one from a pool.
+type vipEntry struct {
+	addr netip.Addr // invalid for a request
+	pool string     // the pool of a request; "" is the default pool
 }
 
-// UnmarshalText reads an address, "auto" or "auto:POOL".
-func (v *vip) UnmarshalText(text []byte) error {
+// UnmarshalText parses an address, "auto" or "auto:POOL".
+func (v *vipEntry) UnmarshalText(text []byte) error {
 	kind, pool, named := strings.Cut(string(text), ":")
 	if kind == "auto" {
 		if named && !isLabel(pool) {
 			return fmt.Errorf(`%q names no pool: write "auto:POOL" with a pool of a-z, 0-9 and -, or "auto" for the default one`, text)
 		}
-		*v = vip{pool: pool}
+		*v = vipEntry{pool: pool}
 		return nil
 	}
 	addr, err := decode.ParseAddr(string(text))
@@ -128,12 +130,12 @@ func (v *vip) UnmarshalText(text []byte) error {
 	if err != nil {
 		return err
 	}
-	*v = vip{addr: addr}
+	*v = vipEntry{addr: addr}
 	return nil
 }
 
-// MarshalText writes what UnmarshalText reads.
-func (v vip) MarshalText() ([]byte, error) {
+// MarshalText formats the entry as UnmarshalText parses it.
+func (v vipEntry) MarshalText() ([]byte, error) {
 	switch {
 	case v.addr.IsValid():
 		return v.addr.MarshalText()
@@ -143,12 +145,12 @@ func (v vip) MarshalText() ([]byte, error) {
 	return []byte("auto"), nil
 }
 
-// defaultConnectTimeout is connect_timeout where users leave it out.
+// defaultConnectTimeout is the default of connect_timeout.
 const defaultConnectTimeout = time.Second
 
-// newDefinition returns a service with the defaults of the program.
-func newDefinition() *definition {
-	return &definition{Service: Service{
+// newServiceTable returns a service with the program's defaults.
+func newServiceTable() *serviceTable {
+	return &serviceTable{Service: Service{
 		Policy: Policy{
 			Scheduler: WeightedRoundRobin, SNAT: AutoSNAT, Forward: NATForward, NoEndpoints: RejectClients,
 			DrainTimeout: 30 * time.Second, ConnectTimeout: defaultConnectTimeout, ProxyProtocol: NoProxyProtocol,
@@ -157,22 +159,22 @@ func newDefinition() *definition {
 	}}
 }
 
-// SetDefaults fills in the protocol: TCP.
+// SetDefaults sets the protocol to TCP.
 func (p *Port) SetDefaults() { p.Protocol = TCP }
 
-// SetDefaults fills in the weight: 1.
+// SetDefaults sets the weight to 1.
 func (e *Endpoint) SetDefaults() { e.Weight = 1 }
 
-// Example is a port as one may write it.
+// Example returns a valid port, for messages.
 func (p *Port) Example() string { return "{ port = 80 }" }
 
-// Example is an endpoint as one may write it.
+// Example returns a valid endpoint, for messages.
 func (e *Endpoint) Example() string { return `{ address = "192.168.1.11" }` }
 
-// Example is a health check as one may write it.
+// Example returns a valid health check, for messages.
 func (h *Health) Example() string { return `{ type = "tcp" }` }
 
-// SetDefaults fills in what does not depend on other fields.
+// SetDefaults sets the defaults that don't depend on other fields.
 func (h *Health) SetDefaults() {
 	h.Verify = true
 	h.Interval, h.Timeout = 2*time.Second, time.Second
@@ -180,8 +182,9 @@ func (h *Health) SetDefaults() {
 	h.From = HealthFromNode
 }
 
-// complete fills in the defaults that follow from other fields, and sorts out the VIPs.
-func (d *definition) complete() {
+// fillDerived sets the defaults that depend on other fields, and splits vips into addresses and
+// pools.
+func (d *serviceTable) fillDerived() {
 	for _, v := range d.VIPs {
 		if v.addr.IsValid() {
 			d.Service.VIPs = append(d.Service.VIPs, v.addr)
@@ -194,7 +197,7 @@ func (d *definition) complete() {
 		p.TargetPort = cmp.Or(p.TargetPort, p.Port)
 	}
 	if d.Health != nil {
-		d.Health.complete()
+		d.Health.fillDerived()
 	}
 }
 
@@ -205,17 +208,17 @@ const (
 	defaultHealthPath   = "/"
 )
 
-// minFastInterval is the least time between two checks, as for interval.
+// minFastInterval is the minimum time between two checks.
 const minFastInterval = 100 * time.Millisecond
 
-// usualFastInterval is a quarter of interval, where that is not too short.
-func usualFastInterval(interval time.Duration) time.Duration {
+// defaultFastInterval returns a quarter of interval, but not less than the minimum.
+func defaultFastInterval(interval time.Duration) time.Duration {
 	return min(interval, max(interval/4, minFastInterval))
 }
 
-// complete fills in the defaults that follow from the interval and the type.
-func (h *Health) complete() {
-	h.FastInterval = cmp.Or(h.FastInterval, usualFastInterval(h.Interval))
+// fillDerived sets the defaults that depend on the interval and the type.
+func (h *Health) fillDerived() {
+	h.FastInterval = cmp.Or(h.FastInterval, defaultFastInterval(h.Interval))
 	if h.Type == HTTPHealth || h.Type == HTTPSHealth {
 		h.Status = cmp.Or(h.Status, defaultHealthStatus)
 		h.Method = cmp.Or(h.Method, defaultHealthMethod)

@@ -1,16 +1,18 @@
-// Package balancer is the model of vipd: what users write, what is compiled from it, and the pure function between.
+// Package balancer is the model of vipd: the definitions that users write, the compiled state, and
+// the pure function between them.
 //
-// Users write services and endpoints (Service, Endpoint). Compiler turns them, with everything else that has a say
-// (Env, Inputs), into frontends with their final backends (Frontend, Backend), which a dataplane applies without
-// any further thought:
+// Users write services and endpoints ([Service], [Endpoint]). [Compiler] turns them into frontends
+// with their final backends ([Frontend], [Backend]). [Env] and [Inputs] have everything else that
+// affects the result. A dataplane applies the frontends without further decisions:
 //
 //	Inputs{Services, Endpoints, Overrides, Health, Drains, Holders}  --Compiler.Next(Env)-->  Desired{Frontends, Addresses, Problems}
 //
-// Every choice among endpoints is made here and nowhere else: weights, draining, backup, locality, address family,
-// health, and which of two services gets an address that both claim. Compiler works only on what changed.
+// All choices among endpoints are made here: weights, draining, backup, locality, address family,
+// health, and which of two services gets an address that both claim. Compiler works only on the
+// differences.
 //
-// The package does no I/O and reads no clock: everything with memory is an input. Draining and the holding of
-// contested addresses are folds over what was compiled before, see Memory.
+// The package does no I/O and reads no clock. State that outlives a compilation is an input, see
+// [Memory]: drains, and the holders of contested addresses.
 //
-// Published values are immutable: they are shared by pointer, replaced and never edited.
+// Published values are immutable: they are shared by pointer, and replaced instead of changed.
 package balancer

@@ -8,76 +8,81 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Ejection is an endpoint that gets no new connections for a while because connects to it failed. Its times are in UTC and
-// without a monotonic reading, so that ejections are compared with ==.
+// Ejection describes an endpoint that gets no new connections for a while because connection
+// attempts failed. Its times are in UTC without a monotonic reading, so ejections can be compared
+// with ==.
 type Ejection struct {
-	// Since is when it began, and Until when it ends at the latest.
+	// Since is when it started, and Until is when it ends at the latest.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
-	// Count is how often the endpoint was ejected lately, this time included.
+	// Count is the number of recent ejections of the endpoint, including this one.
 	Count int `json:"count"`
-	// Cause says why, in words.
+	// Cause is the reason, as text.
 	Cause string `json:"cause"`
 }
 
-// eject sets the ejected candidates aside, if others are left: an endpoint that may not answer is better than none.
-func eject(candidates []candidate) {
-	if has(candidates, func(c *candidate) bool { return !c.ejected }) {
+// markEjected marks the ejected candidates, if others are left. An endpoint that may not answer is
+// better than none.
+func markEjected(candidates []candidate) {
+	if anyEligible(candidates, func(c *candidate) bool { return !c.ejected }) {
 		setAside(candidates, Ejected, func(c *candidate) bool { return c.ejected })
 	}
 }
 
-// EjectionRooms tells how many more endpoints may be ejected. What it says of a service costs one look at its endpoints;
-// from then on a question costs no more than what was ejected or is back since. It is for one compile's inputs, and used by
-// one goroutine at a time.
-type EjectionRooms struct {
+// EjectionBudget limits how many endpoints may be ejected, so enough are left to serve. The first
+// call for a service visits its endpoints, and later calls only visit changed ejections. It is
+// valid for one set of inputs, and used by one goroutine at a time.
+type EjectionBudget struct {
 	env      Env
-	in       Inputs // its Ejected is what the shares count
-	services map[Name]seats
+	in       Inputs // its Ejected is counted in the shares
+	services map[Name]endpointShares
 }
 
-// seats are where a service's endpoints take connections, with the shares that each has a part in: none if it could not
-// serve.
-type seats map[netip.AddrPort][]seat
+// endpointShares maps the address of each endpoint to its shares of connections, one per port. An
+// endpoint that could not serve has none.
+type endpointShares map[netip.AddrPort][]endpointShare
 
-// seat is the part of an endpoint in the connections of one port.
-type seat struct {
-	*share
-	down bool // its checks fail: it is out, ejected or not
+// endpointShare is an endpoint's share of the connections to one port.
+type endpointShare struct {
+	*portShare
+	down bool // its checks fail, so it is out anyway
 }
 
-// share is all of one port and family: so many endpoints could serve, and so many of them are out.
-type share struct{ able, out int }
+// portShare counts the endpoints of one port and family: those that could serve, and those of them
+// that are out.
+type portShare struct{ usable, out int }
 
-// NewEjectionRooms returns the rooms among what is compiled from env and in.
-func NewEjectionRooms(env *Env, in *Inputs) *EjectionRooms {
-	return &EjectionRooms{env: *env, in: *in, services: map[Name]seats{}}
+// NewEjectionBudget returns the budget for services compiled from env and in.
+func NewEjectionBudget(env *Env, in *Inputs) *EjectionBudget {
+	return &EjectionBudget{env: *env, in: *in, services: map[Name]endpointShares{}}
 }
 
 // Has reports whether a service has an endpoint at t, which has a port.
-func (r *EjectionRooms) Has(t Target) bool {
-	_, has := r.seats(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)]
-	return has
+func (r *EjectionBudget) Has(t Target) bool {
+	_, ok := r.shares(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)]
+	return ok
 }
 
-// Room returns how many more endpoints may be ejected, beside those that are, of those that t, which has a port, shares its
-// connections with: half of them may be out, be it that they are ejected or that their checks fail. Only those count that
-// could serve here: of the same family, not draining, not of weight 0, and on this node where locality demands it.
-// Negative: too many are ejected, because others have failed or are gone since. Of an endpoint that serves several ports,
-// it is the least of them; where nothing is at t, or nothing there could serve, there is no room.
-func (r *EjectionRooms) Room(t Target, ejected snap.Map[Target, Ejection]) int {
+// Remaining returns how many more endpoints may be ejected among those that share connections with
+// t, which has a port. Half of them may be out, ejected or down. Only endpoints that could serve
+// here count: of the same family, not draining, with a weight, and on this node if locality
+// requires it.
+//
+// The result is negative if too many are ejected, because others have failed or were removed. If t
+// serves several ports, the smallest result counts. If t could not serve, the result is 0.
+func (r *EjectionBudget) Remaining(t Target, ejected snap.Map[Target, Ejection]) int {
 	for t, c := range snap.Diff(r.in.Ejected, ejected) {
 		if c.HadOld == c.HasNew {
 			continue
 		}
 		for _, s := range r.services[t.Service][netip.AddrPortFrom(t.Addr, t.Port)] {
-			s.eject(c.HasNew)
+			s.setEjected(c.HasNew)
 		}
 	}
 	r.in.Ejected = ejected
 	room := math.MaxInt
-	for _, s := range r.seats(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)] {
-		room = min(room, s.able/2-s.out)
+	for _, s := range r.shares(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)] {
+		room = min(room, s.usable/2-s.out)
 	}
 	if room == math.MaxInt {
 		return 0
@@ -85,25 +90,25 @@ func (r *EjectionRooms) Room(t Target, ejected snap.Map[Target, Ejection]) int {
 	return room
 }
 
-// eject counts that the endpoint is ejected, or is not any more.
-func (s seat) eject(is bool) {
+// setEjected counts the endpoint as ejected, or as no longer ejected.
+func (s endpointShare) setEjected(ejected bool) {
 	switch {
 	case s.down:
-	case is:
+	case ejected:
 		s.out++
 	default:
 		s.out--
 	}
 }
 
-// seats returns those of a service. Nil: there is no such service.
-func (r *EjectionRooms) seats(name Name) seats {
-	all, known := r.services[name]
+// shares returns the shares of a service. It returns nil if the service does not exist.
+func (r *EjectionBudget) shares(name Name) endpointShares {
+	all, cached := r.services[name]
 	service, ok := r.in.Services.Get(name)
-	if known || !ok {
+	if cached || !ok {
 		return all
 	}
-	all = seats{}
+	all = endpointShares{}
 	c := newServiceInputs(&r.env, service, &r.in)
 	for i := range service.Ports {
 		for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -114,20 +119,20 @@ func (r *EjectionRooms) seats(name Name) seats {
 	return all
 }
 
-// add adds those of one port and family.
-func (all seats) add(node string, locality Locality, candidates []candidate) {
-	of := &share{}
+// add adds the candidates of one port and family.
+func (all endpointShares) add(node string, locality Locality, candidates []candidate) {
+	port := &portShare{}
 	for i := range candidates {
 		k := &candidates[i]
 		parts := all[k.Addr]
 		if here := locality != NodeOnly || k.node == node; here && (k.eligible() || k.State == Down) {
-			s := seat{of, k.State == Down}
-			of.able++
+			s := endpointShare{port, k.State == Down}
+			port.usable++
 			if s.down || k.ejected {
-				of.out++
+				port.out++
 			}
 			parts = append(parts, s)
 		}
-		all[k.Addr] = parts // without a part, it is there still
+		all[k.Addr] = parts // an entry without shares still proves that the endpoint exists
 	}
 }

@@ -74,7 +74,7 @@ func TestEjection(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			first := balancer.Target{Service: "web", Addr: addr("192.168.1.1"), Port: 8080}
-			if got := balancer.NewEjectionRooms(&env, &in).Room(first, in.Ejected); got != c.room {
+			if got := balancer.NewEjectionBudget(&env, &in).Remaining(first, in.Ejected); got != c.room {
 				t.Errorf("there is room for %d more, want %d", got, c.room)
 			}
 		})
@@ -109,14 +109,14 @@ func TestEjectionRoom(t *testing.T) {
 			h.step()
 		}
 		h.in.Ejected = balancer.Inputs{}.Ejected
-		rooms := balancer.NewEjectionRooms(&h.env, &h.in)
+		rooms := balancer.NewEjectionBudget(&h.env, &h.in)
 		for step := range 30 {
 			at := h.checked()
 			if got, want := rooms.Has(at), isEndpoint(&h.env, &h.in, at); got != want {
 				t.Fatalf("seed %d: an endpoint at %s: %v, want %v", seed, at, got, want)
 			}
-			room := rooms.Room(at, h.in.Ejected)
-			if want := balancer.NewEjectionRooms(&h.env, &h.in).Room(at, h.in.Ejected); room != want {
+			room := rooms.Remaining(at, h.in.Ejected)
+			if want := balancer.NewEjectionBudget(&h.env, &h.in).Remaining(at, h.in.Ejected); room != want {
 				t.Fatalf("seed %d: beside %v there is room for %d at %s, want %d", seed, h.in.Ejected, room, at, want)
 			}
 			if h.in.Ejected.Has(at) && step%2 == 0 {

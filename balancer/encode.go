@@ -2,17 +2,18 @@ package balancer
 
 import "vipd/balancer/decode"
 
-// EncodeService is the inverse of DecodeService: the table of s, with only the fields that differ from the defaults of
-// the program, as TOML and JSON encoders take it. Wishes for a VIP of a pool come last among vips, as "auto" and
-// "auto:POOL"; what was allocated for them is not in the table.
+// EncodeService is the inverse of DecodeService. It returns the table of s with the fields that
+// differ from the program's defaults, for TOML and JSON encoders. Requests for addresses of pools
+// follow the addresses in vips, as "auto" and "auto:POOL". Allocated addresses are not in the
+// table.
 func EncodeService(s *Service) map[string]any {
-	d := &definition{Service: *s}
-	d.VIPs = make([]vip, 0, len(s.VIPs)+len(s.Pools))
+	d := &serviceTable{Service: *s}
+	d.VIPs = make([]vipEntry, 0, len(s.VIPs)+len(s.Pools))
 	for _, addr := range s.VIPs {
-		d.VIPs = append(d.VIPs, vip{addr: addr})
+		d.VIPs = append(d.VIPs, vipEntry{addr: addr})
 	}
 	for _, pool := range s.Pools {
-		d.VIPs = append(d.VIPs, vip{pool: pool})
+		d.VIPs = append(d.VIPs, vipEntry{pool: pool})
 	}
 	d.Ports = make([]Port, len(s.Ports))
 	for i, p := range s.Ports {
@@ -22,22 +23,23 @@ func EncodeService(s *Service) map[string]any {
 		d.Ports[i] = p
 	}
 	if s.Health != nil {
-		d.Health = s.Health.reduced()
+		d.Health = s.Health.withoutDerived()
 	}
-	return decode.Tree(d, newDefinition())
+	return decode.Tree(d, newServiceTable())
 }
 
-// EncodeEndpoint is the inverse of DecodeEndpoint: the table of e, with only the fields that differ from the defaults.
+// EncodeEndpoint is the inverse of DecodeEndpoint. It returns the table of e with the fields that
+// differ from the defaults.
 func EncodeEndpoint(e *Endpoint) map[string]any {
 	defaults := &Endpoint{}
 	defaults.SetDefaults()
 	return decode.Tree(e, defaults)
 }
 
-// reduced returns h without what complete fills in.
-func (h *Health) reduced() *Health {
+// withoutDerived returns h without the defaults that fillDerived sets.
+func (h *Health) withoutDerived() *Health {
 	out := *h
-	if out.FastInterval == usualFastInterval(out.Interval) {
+	if out.FastInterval == defaultFastInterval(out.Interval) {
 		out.FastInterval = 0
 	}
 	if out.Type == HTTPHealth || out.Type == HTTPSHealth {

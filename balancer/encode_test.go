@@ -38,7 +38,7 @@ func (r random) addr(n int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 5: byte(r.IntN(256)), 14: byte(n / 250), 15: byte(n%250 + 1)})
 }
 
-func one[E ~string](r random, of E, values interface{ Values() []string }) E {
+func mustDecode[E ~string](r random, of E, values interface{ Values() []string }) E {
 	all := values.Values()
 	return E(all[r.IntN(len(all))])
 }
@@ -54,13 +54,13 @@ func (r random) service() *balancer.Service {
 	if len(s.VIPs)+len(s.Pools) == 0 {
 		s.VIPs = append(s.VIPs, r.addr(2000))
 	}
-	s.Scheduler = one(r, s.Scheduler, s.Scheduler)
-	s.Affinity = one(r, s.Affinity, s.Affinity)
+	s.Scheduler = mustDecode(r, s.Scheduler, s.Scheduler)
+	s.Affinity = mustDecode(r, s.Affinity, s.Affinity)
 	s.AffinityTimeout = r.duration(time.Second, 500*time.Hour)
-	s.SNAT = one(r, s.SNAT, s.SNAT)
-	s.Forward = one(r, s.Forward, s.Forward)
-	s.Locality = one(r, s.Locality, s.Locality)
-	s.NoEndpoints = one(r, s.NoEndpoints, s.NoEndpoints)
+	s.SNAT = mustDecode(r, s.SNAT, s.SNAT)
+	s.Forward = mustDecode(r, s.Forward, s.Forward)
+	s.Locality = mustDecode(r, s.Locality, s.Locality)
+	s.NoEndpoints = mustDecode(r, s.NoEndpoints, s.NoEndpoints)
 	s.DrainTimeout = r.duration(0, time.Hour)
 	s.ConnectTimeout = r.duration(1, time.Hour)
 	if r.maybe() {
@@ -71,7 +71,7 @@ func (r random) service() *balancer.Service {
 	s.SlowStart = r.duration(0, time.Minute)
 	s.ProxyProtocol = balancer.NoProxyProtocol
 	if s.Forward == balancer.NATForward {
-		s.ProxyProtocol = one(r, s.ProxyProtocol, s.ProxyProtocol)
+		s.ProxyProtocol = mustDecode(r, s.ProxyProtocol, s.ProxyProtocol)
 	}
 	for range r.IntN(4) {
 		s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(r.addr(r.IntN(500)), r.IntN(33)).Masked())
@@ -92,7 +92,7 @@ func (r random) ports(s *balancer.Service) {
 			p.Name = fmt.Sprintf("p%d", i)
 		}
 		if i > 0 {
-			p.Protocol = one(r, p.Protocol, p.Protocol)
+			p.Protocol = mustDecode(r, p.Protocol, p.Protocol)
 		}
 		p.TargetPort = p.Port
 		if s.Forward == balancer.NATForward && r.maybe() {
@@ -128,7 +128,7 @@ func (r random) endpoints(s *balancer.Service) {
 
 func (r random) health() *balancer.Health {
 	h := &balancer.Health{Verify: true, Rise: 1 + r.IntN(5), Fall: 1 + r.IntN(5), PanicThreshold: r.IntN(101), From: "node"}
-	h.Type = one(r, h.Type, h.Type)
+	h.Type = mustDecode(r, h.Type, h.Type)
 	h.Interval = r.duration(time.Second, time.Hour)
 	h.Timeout = r.duration(time.Millisecond, h.Interval)
 	h.FastInterval = r.duration(1, h.Interval)
@@ -136,7 +136,7 @@ func (r random) health() *balancer.Health {
 		h.FastInterval = h.Interval / 4
 	}
 	if r.maybe() {
-		h.From, h.OnFailure = one(r, h.From, h.From), one(r, h.OnFailure, h.OnFailure)
+		h.From, h.OnFailure = mustDecode(r, h.From, h.From), mustDecode(r, h.OnFailure, h.OnFailure)
 	}
 	if r.maybe() {
 		h.Port = r.port()

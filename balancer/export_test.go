@@ -8,9 +8,10 @@ func (c *Compiler) Once(env Env, in Inputs) Desired { return c.compile(env, in) 
 // NodePortAddresses is nodePortAddresses.
 var NodePortAddresses = nodePortAddresses
 
-// Concerned counts the services that a change of the environment makes Once compile again.
+// Concerned returns the number of services that Once would compile again after a change of the
+// environment.
 func (c *Compiler) Concerned(env Env, in Inputs) int {
-	w := work{services: map[Name]bool{}, standings: map[netip.Addr]bool{}}
-	c.concern(&w, &env, &in)
+	w := work{services: map[Name]bool{}, vipStates: map[netip.Addr]bool{}}
+	c.markEnvChanges(&w, &env, &in)
 	return len(w.services)
 }

@@ -9,98 +9,102 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Frontend is one compiled address, port and protocol with its final backends. A dataplane carries it out as it is.
+// Frontend is one compiled address, port and protocol with its final backends. A dataplane applies
+// it as it is.
 type Frontend struct {
 	Key
-	// NodePort marks a frontend on one of the node's own addresses.
+	// NodePort reports whether the address is one of the node's own.
 	NodePort bool
-	// Service and Port are the names of what this was compiled from, for people and counters.
+	// Service and Port name the definition, for people and counters.
 	Service Name
 	Port    string
-	// Backends are sorted by address; each appears once. Those that get no new connections are among them, so that
-	// established ones live on: see Backend.State.
+	// Backends are sorted by address, without duplicates. They include backends without new
+	// connections, whose established connections continue: see Backend.State.
 	Backends []Backend
 	Policy
-	// Affinity keeps a client on its backend for AffinityTimeout after its last new connection; 0 means no affinity.
+	// AffinityTimeout is how long a client stays on its backend after its last new connection. 0
+	// means no affinity.
 	AffinityTimeout time.Duration
-	// Sources are the networks that may connect besides the node itself; empty: all.
+	// Sources are the networks that may connect, besides the node itself. If empty, all may.
 	Sources []netip.Prefix
-	// IdleTimeout ends a connection or flow without traffic; 0 means never.
+	// IdleTimeout ends a connection or flow without traffic. 0 means never.
 	IdleTimeout time.Duration
-	// Roams: connections come from other hosts, which choose the same endpoint for a client as this one. A packet of one that this
-	// host does not know is passed on.
-	Roams bool
+	// Movable reports whether connections may arrive from other hosts, which choose the same
+	// endpoint for each client. Packets of unknown connections are then forwarded.
+	Movable bool
 }
 
 // Backend is one endpoint of a frontend.
 type Backend struct {
-	// Addr is where connections go.
+	// Addr is the destination of connections.
 	Addr netip.AddrPort
-	// State says whether it gets new connections, and why not.
+	// State says whether the backend gets new connections, and if not, why.
 	State BackendState
-	// Weight is the effective weight: at least 1 where State is Active, else 0.
+	// Weight is the effective weight: at least 1 if State is Active, and otherwise 0.
 	Weight int
-	// Until is when connections that are left are ended; zero means not by time. A time that is past ends them at once: that is
-	// how a failing backend's are cut.
+	// Until is the deadline of remaining connections. Zero means that there is none. A time in the
+	// past ends them at once, which cuts the connections of a failing backend.
 	Until time.Time
-	// MaxConnections bounds the connections of this node; 0 means no bound.
+	// MaxConnections limits this node's connections to it. 0 means no limit.
 	MaxConnections int
-	// Failing reports whether its health checks fail, also if State gives another reason.
+	// Failing reports whether its health checks fail, even if State has another reason.
 	Failing bool
 }
 
-// Dead reports whether clients that open a connection again must not reach b, even if it holds their earlier connection:
-// b is removed, fails its checks, or is ejected.
+// Dead reports whether clients that connect again must not return to b, even if they have
+// connections to it: b is removed, ejected, or fails its checks.
 func (b Backend) Dead() bool {
 	return b.State == Removed || b.State == Ejected || b.Failing && b.State != Active
 }
 
-// Drains reports whether b has been told to drain, or is gone and still has time to.
+// Drains reports whether b is draining, or removed with connections that may continue.
 func (b Backend) Drains() bool { return b.State == Draining || b.State == Removed }
 
-// Over reports whether the time of b's connections has ended.
-func (b Backend) Over(now time.Time) bool { return !b.Until.IsZero() && !now.Before(b.Until) }
+// Expired reports whether the deadline of b's connections has passed.
+func (b Backend) Expired(now time.Time) bool { return !b.Until.IsZero() && !now.Before(b.Until) }
 
-// On yields the frontends on an address, in the order of their keys.
-func On(frontends snap.Map[Key, *Frontend], a netip.Addr) iter.Seq2[Key, *Frontend] {
+// FrontendsOn yields the frontends on an address, in key order.
+func FrontendsOn(frontends snap.Map[Key, *Frontend], a netip.Addr) iter.Seq2[Key, *Frontend] {
 	return frontends.While(Key{Addr: a}, func(k Key) bool { return k.Addr == a })
 }
 
-// Target is the endpoint behind b, which is a backend of f.
+// Target returns the endpoint of b, a backend of f.
 func (f *Frontend) Target(b Backend) Target {
 	return Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}
 }
 
-// BackendState says whether a backend gets new connections and, where not, why.
+// BackendState says whether a backend gets new connections, and if not, why.
 type BackendState string
 
-// The states. Only Active ones get new connections, but that a mode which sees attempts fail turns to Standby ones, then
-// to Ejected ones, while every Active one refuses. Established connections live on in all states, until Until where that is set.
+// The states. Only Active backends get new connections. A mode that sees every attempt fail may
+// also try Standby and then Ejected ones. Established connections continue in all states, up to
+// Backend.Until.
 const (
-	// Active gets new connections.
+	// Active backends get new connections.
 	Active BackendState = "active"
-	// Standby is a backup endpoint while others are up.
+	// Standby backends are backups, and others are up.
 	Standby BackendState = "standby"
-	// Remote is left aside by locality.
+	// Remote backends are excluded by locality.
 	Remote BackendState = "remote"
-	// ZeroWeight has weight 0.
+	// ZeroWeight backends have weight 0.
 	ZeroWeight BackendState = "zero-weight"
-	// Draining was told to drain, by its definition or by an override.
+	// Draining backends are drained by their definition or an override.
 	Draining BackendState = "draining"
-	// Down fails its health checks.
+	// Down backends fail their health checks.
 	Down BackendState = "down"
-	// Untested waits for the first result of its health check, while others are known to be up.
+	// Untested backends wait for their first health check, and others are up.
 	Untested BackendState = "untested"
-	// Ejected does not take connections, see Inputs.Ejected, while others are left.
+	// Ejected backends refuse connections, see Inputs.Ejected, and others are left.
 	Ejected BackendState = "ejected"
-	// Removed is no longer among the service's endpoints; connections have until Until.
+	// Removed backends are no longer endpoints of the service. Their connections may continue until
+	// Until.
 	Removed BackendState = "removed"
 )
 
-// Backend returns the one at an address; nil means there is none.
+// Backend returns the backend at an address, or nil if there is none.
 func (f *Frontend) Backend(at netip.AddrPort) *Backend {
-	i, there := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
-	if !there {
+	i, found := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
+	if !found {
 		return nil
 	}
 	return &f.Backends[i]
@@ -111,13 +115,14 @@ func (f *Frontend) Serves() bool {
 	return slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.State == Active })
 }
 
-// Allows reports whether the source ranges of f have client. The node itself always may connect, which is the caller's to know.
+// Allows reports whether the source ranges of f contain client. The node itself may always connect;
+// the caller checks that.
 func (f *Frontend) Allows(client netip.Addr) bool {
 	client = client.WithZone("")
 	return len(f.Sources) == 0 || slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// Equal reports whether two frontends say the same in every field.
+// Equal reports whether two frontends are equal in every field.
 func (f *Frontend) Equal(g *Frontend) bool {
 	if f == g || f == nil || g == nil {
 		return f == g
@@ -126,7 +131,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 
-// scalars are the fields that == compares; a test holds them complete.
+// scalars are the fields that == compares. A test proves that none is missing.
 type scalars struct {
 	key            Key
 	nodePort       bool
@@ -134,14 +139,14 @@ type scalars struct {
 	port           string
 	policy         Policy
 	affinity, idle time.Duration
-	roams          bool
+	movable        bool
 }
 
 func (f *Frontend) scalars() scalars {
-	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.Roams}
+	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.Movable}
 }
 
-// Equal reports whether two backends say the same in every field.
+// Equal reports whether two backends are equal in every field.
 func (b Backend) Equal(c Backend) bool {
 	return b.Addr == c.Addr && b.State == c.State && b.Weight == c.Weight && b.Until.Equal(c.Until) &&
 		b.MaxConnections == c.MaxConnections && b.Failing == c.Failing

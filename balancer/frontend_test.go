@@ -18,7 +18,7 @@ func TestOver(t *testing.T) {
 		{until, until, true},
 		{until, until.Add(time.Hour), true},
 	} {
-		if got := (Backend{Until: c.until}).Over(c.now); got != c.want {
+		if got := (Backend{Until: c.until}).Expired(c.now); got != c.want {
 			t.Errorf("until %v, at %v: %v, want %v", c.until, c.now, got, c.want)
 		}
 	}

@@ -82,7 +82,7 @@ func (h *history) randomEnv() balancer.Env {
 	for range r.IntN(3) {
 		env.AllowedEndpoints = append(env.AllowedEndpoints, netip.PrefixFrom(r.backendAddr(), 8+24*r.IntN(2)).Masked())
 	}
-	env.LocalOnly, env.Standby = h.IntN(4) == 0, h.IntN(4) == 0
+	env.ExternalVIPs, env.Standby = h.IntN(4) == 0, h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
 }
@@ -98,18 +98,18 @@ func (h *history) nodes() (of snap.Map[netip.Addr, balancer.NodeName]) {
 
 func (h *history) reserved() (all []balancer.Reserved) {
 	if h.IntN(3) == 0 {
-		all = append(all, balancer.Reserved{Addr: addr("10.96.0.2"), What: "an address of etcd"})
+		all = append(all, balancer.Reserved{Addr: addr("10.96.0.2"), Description: "an address of etcd"})
 	}
 	for range h.ports.IntN(3) {
-		r := balancer.Reserved{Port: uint16(80 + h.ports.IntN(3)), Proto: pickOne(&history{Rand: h.ports}, balancer.TCP, balancer.UDP), What: "taken"}
+		r := balancer.Reserved{Port: uint16(80 + h.ports.IntN(3)), Proto: pickOne(&history{Rand: h.ports}, balancer.TCP, balancer.UDP), Description: "taken"}
 		if h.ports.IntN(2) == 0 {
 			r.Addr = addr("192.168.1.1")
 		}
 		all = append(all, r)
 	}
 	if h.ports.IntN(3) == 0 {
-		all = append(all, balancer.Reserved{Port: uint16(8000 + h.ports.IntN(3)), Proto: balancer.TCP, Etcd: true, What: "a port of etcd"},
-			balancer.Reserved{Addr: (&history{Rand: h.ports}).backendAddr(), Etcd: true, What: "an address of etcd"})
+		all = append(all, balancer.Reserved{Port: uint16(8000 + h.ports.IntN(3)), Proto: balancer.TCP, Etcd: true, Description: "a port of etcd"},
+			balancer.Reserved{Addr: (&history{Rand: h.ports}).backendAddr(), Etcd: true, Description: "an address of etcd"})
 	}
 	return all
 }
@@ -262,7 +262,7 @@ func (h *history) vipPolicy() balancer.VIPPolicy {
 // remember folds the step from before to after into the inputs.
 func (h *history) remember(before, after balancer.Desired) {
 	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
-	h.in = h.in.Remembering(h.memory)
+	h.in = h.in.WithMemory(h.memory)
 }
 
 // sameDesired says in words what differs; "" means nothing.
@@ -275,7 +275,7 @@ func sameDesired(got, want balancer.Desired) string {
 	for a, c := range snap.Diff(got.Addresses, want.Addresses) {
 		return fmt.Sprintf("address %s: got %d frontends, want %d", a, c.Old, c.New)
 	}
-	for a, c := range snap.Diff(got.Standings, want.Standings) {
+	for a, c := range snap.Diff(got.VIPStates, want.VIPStates) {
 		return fmt.Sprintf("standing of %s: got %q, want %q", a, c.Old, c.New)
 	}
 	for k, c := range snap.Diff(got.Contested, want.Contested) {

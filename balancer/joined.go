@@ -6,46 +6,47 @@ import (
 	"strings"
 )
 
-// The bounds of one service. A user who may write one key in etcd must not exhaust the hosts that read it: a text of 50 KiB
-// has room for 1,000 ports and 1,000 endpoints, and each endpoint of each port costs memory, kernel objects and checks.
+// The limits of one service. A user who may write one key in etcd must not exhaust the hosts that
+// read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each endpoint of
+// each port costs memory, kernel objects and checks.
 const (
-	// maxFrontends bounds ports times VIPs.
+	// maxFrontends is the maximum of ports times VIPs.
 	maxFrontends = 4096
-	// MaxBackends bounds ports times VIPs times endpoints.
+	// MaxBackends is the maximum of ports times VIPs times endpoints.
 	MaxBackends = 250_000
 )
 
-// joined are the endpoints of a service on this node.
-type joined struct {
-	// used count, those that were published apart first.
+// joinedEndpoints are the endpoints of a service on this node, defined and registered.
+type joinedEndpoints struct {
+	// used are the endpoints that count, registered ones first.
 	used []*Endpoint
-	// refused are left out because of where they lead.
-	refused map[refusal][]*Endpoint
-	// beyond is how many of those that were published apart are left out because there are too many.
-	beyond int
+	// refused are the endpoints that this node does not use, by reason.
+	refused map[endpointRefusal][]*Endpoint
+	// excess is the number of registered endpoints beyond the limit.
+	excess int
 }
 
-// join joins the service's own endpoints with as many of those published apart as are possible beside them, as far as
-// this node uses them.
-func join(env *Env, s *Service, in *Inputs) joined {
+// joinEndpoints joins the defined endpoints of a service with the registered ones, up to the limit
+// of backends, and leaves out those that this node refuses.
+func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
 	all := EndpointsOf(s, in)
-	apart := len(all) - len(s.Endpoints)
+	registered := len(all) - len(s.Endpoints)
 	room := MaxBackends/max(1, len(s.Ports)*len(s.Addresses())) - len(s.Endpoints)
-	j := joined{used: make([]*Endpoint, 0, len(all))}
-	here := onlyHere(env.Allowed, s)
+	j := joinedEndpoints{used: make([]*Endpoint, 0, len(all))}
+	hostOnly := servesHostOnly(env.Allowed, s)
 	for i, e := range all {
-		var why refusal
-		if i < apart || fromEtcd(s) {
-			why = env.refusesEndpoint(s, e, here)
+		var why endpointRefusal
+		if i < registered || fromEtcd(s) {
+			why = env.refusesEndpoint(s, e, hostOnly)
 		}
 		switch {
 		case why != "":
 			if j.refused == nil {
-				j.refused = map[refusal][]*Endpoint{}
+				j.refused = map[endpointRefusal][]*Endpoint{}
 			}
 			j.refused[why] = append(j.refused[why], e)
-		case i < apart && len(j.used) >= room:
-			j.beyond++
+		case i < registered && len(j.used) >= room:
+			j.excess++
 		default:
 			j.used = append(j.used, e)
 		}
@@ -53,36 +54,37 @@ func join(env *Env, s *Service, in *Inputs) joined {
 	return j
 }
 
-// UsedEndpoints returns those of EndpointsOf that count on this node; they are those to be
-// checked as well.
+// UsedEndpoints returns the endpoints of a service that count on this node, which are those to
+// check.
 func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
-	return join(env, s, in).used
+	return joinEndpoints(env, s, in).used
 }
 
-// leftOut reports the endpoints that do not count.
-func (u *unit) leftOut(j *joined) {
-	for _, why := range []refusal{privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
+// reportUnused reports the endpoints that do not count.
+func (u *compiledService) reportUnused(j *joinedEndpoints) {
+	for _, why := range []endpointRefusal{privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
 		all := j.refused[why]
-		u.each(all, "address", func(*Endpoint) bool { return true }, func(field, whose string) {
+		u.reportEach(all, "address", func(*Endpoint) bool { return true }, func(field, whose string) {
 			u.refuse(Refused, field, "%s", why.text(whose, all))
 		})
 	}
-	if j.beyond > 0 {
+	if j.excess > 0 {
 		s := u.service
 		u.problem(SeverityError, "endpoints", "%d endpoints behind %d frontends are too many: %d, registered last by key, are not used, because one service may have %d backends in all. Divide it into several services",
-			len(j.used)+j.beyond, len(s.Ports)*len(s.Addresses()), j.beyond, MaxBackends)
+			len(j.used)+j.excess, len(s.Ports)*len(s.Addresses()), j.excess, MaxBackends)
 	}
 }
 
-// text says why endpoints are not used, and which setting allows it. Whose names the endpoints that have no place in the text.
-func (r refusal) text(whose string, endpoints []*Endpoint) string {
+// text explains why endpoints are not used, and which setting allows them. Whose names the
+// endpoints that have no field.
+func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	if r == privateAddress {
 		return fmt.Sprintf("endpoints from etcd with loopback or link-local addresses are not used%s: clients from anywhere would reach what listens for programs of this node only. If that is meant, have the service in the node's own file, or name their network in addresses.allowed of its configuration", whose)
 	}
 	const shown = 5
 	var networks []string
 	for _, e := range endpoints {
-		if network := fmt.Sprintf("%q", alone(e.Address)); len(networks) < shown && !slices.Contains(networks, network) {
+		if network := fmt.Sprintf("%q", hostPrefix(e.Address)); len(networks) < shown && !slices.Contains(networks, network) {
 			networks = append(networks, network)
 		}
 	}
@@ -100,8 +102,8 @@ func (r refusal) text(whose string, endpoints []*Endpoint) string {
 	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would reach it as this host does. %s; a larger network does not allow it", whose, remedy)
 }
 
-// checkSize notes a service that is too large to be looked at, and reports whether it is not.
-func (r *reading) checkSize(d *definition) bool {
+// checkSize reports a service that exceeds the limits, and returns false if it does.
+func (r *tableReader) checkSize(d *serviceTable) bool {
 	ports, vips := len(d.Ports), max(1, len(d.VIPs))
 	switch backends := ports * vips * len(d.Endpoints); {
 	case ports*vips > maxFrontends:

@@ -7,29 +7,30 @@ import (
 	"strings"
 )
 
-// Name is the name of a service: a DNS label.
+// Name is the name of a service, a DNS label.
 type Name string
 
-// Compare orders names.
+// Compare orders names alphabetically.
 func (n Name) Compare(other Name) int { return cmp.Compare(n, other) }
 
-// Valid reports whether n is a DNS label in lower case.
+// Valid reports whether n is a lower-case DNS label.
 func (n Name) Valid() bool { return isLabel(string(n)) }
 
-// Protocol is a transport protocol. The zero value means TCP where users leave it out, and is never compiled.
+// Protocol is a transport protocol. In definitions the zero value means TCP. Compiled values are
+// never zero.
 type Protocol string
 
-// The protocols that services can be made of.
+// The protocols of services.
 const (
 	TCP  Protocol = "tcp"
 	UDP  Protocol = "udp"
 	SCTP Protocol = "sctp"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Protocol) Values() []string { return []string{"tcp", "udp", "sctp"} }
 
-// Number is the protocol's in IP headers; 0 for one that services can't be made of.
+// Number returns the protocol's number in IP headers, or 0 for an unknown protocol.
 func (p Protocol) Number() byte {
 	switch p {
 	case TCP:
@@ -42,7 +43,7 @@ func (p Protocol) Number() byte {
 	return 0
 }
 
-// ProtocolOf is the protocol of a number; empty for one that services can't be made of.
+// ProtocolOf returns the protocol with a number, or "" for an unknown number.
 func ProtocolOf(number byte) Protocol {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		if p.Number() == number {
@@ -52,7 +53,7 @@ func ProtocolOf(number byte) Protocol {
 	return ""
 }
 
-// Key identifies a frontend: one address, port and protocol, always concrete.
+// Key identifies a frontend by its address, port and protocol.
 type Key struct {
 	Addr  netip.Addr
 	Port  uint16
@@ -73,19 +74,19 @@ func (k Key) Compare(other Key) int {
 // AddrPort returns the address and port of the key.
 func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port) }
 
-// String writes the key as 10.96.0.10:80/tcp or [fd00::1]:80/tcp.
+// String formats the key as 10.96.0.10:80/tcp or [fd00::1]:80/tcp.
 func (k Key) String() string { return k.AddrPort().String() + "/" + string(k.Proto) }
 
-// MarshalText writes the key as String does.
+// MarshalText formats the key like String.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads what ParseKey takes.
+// UnmarshalText parses the key like ParseKey.
 func (k *Key) UnmarshalText(text []byte) (err error) {
 	*k, err = ParseKey(string(text))
 	return err
 }
 
-// ParseKey reads ADDRESS:PORT[/PROTOCOL]; the protocol is TCP where it is left out.
+// ParseKey parses ADDRESS:PORT[/PROTOCOL]. The default protocol is TCP.
 func ParseKey(text string) (Key, error) {
 	where, proto, ok := strings.Cut(text, "/")
 	if !ok {
@@ -102,8 +103,8 @@ func ParseKey(text string) (Key, error) {
 	return Key{}, fmt.Errorf("%q has the protocol %q; tcp, udp and sctp are possible", text, proto)
 }
 
-// Target names endpoints of one service by their address: the one at Addr with Port, or, where Port is 0, every one
-// at Addr. Overrides and health results carry it.
+// Target identifies endpoints of a service. If Port is 0, it matches all endpoints at Addr. It is
+// the key of overrides and health verdicts.
 type Target struct {
 	Service Name
 	Addr    netip.Addr
@@ -121,7 +122,7 @@ func (t Target) Compare(other Target) int {
 	return cmp.Compare(t.Port, other.Port)
 }
 
-// Address writes the target without its service: 192.168.1.11 or 192.168.1.11:8080.
+// Address formats the target without its service: 192.168.1.11 or 192.168.1.11:8080.
 func (t Target) Address() string {
 	if t.Port == 0 {
 		return t.Addr.String()
@@ -129,10 +130,10 @@ func (t Target) Address() string {
 	return netip.AddrPortFrom(t.Addr, t.Port).String()
 }
 
-// String writes the target as SERVICE/ADDRESS[:PORT].
+// String formats the target as SERVICE/ADDRESS[:PORT].
 func (t Target) String() string { return string(t.Service) + "/" + t.Address() }
 
-// ParseTarget reads ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for IPv6) of an endpoint of service.
+// ParseTarget parses ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for IPv6) of an endpoint of a service.
 func ParseTarget(service Name, address string) (Target, error) {
 	if a, err := netip.ParseAddr(address); err == nil {
 		return Target{service, a.Unmap(), 0}, nil
@@ -143,7 +144,8 @@ func ParseTarget(service Name, address string) (Target, error) {
 	return Target{}, fmt.Errorf("%q is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080", address)
 }
 
-// EndpointID names an endpoint that is published apart from its service (in etcd: endpoints/SERVICE/ID).
+// EndpointID identifies an endpoint that is registered separately from its service (in etcd:
+// endpoints/SERVICE/ID).
 type EndpointID struct {
 	Service Name
 	ID      string

@@ -14,28 +14,29 @@ type NodeName string
 // Compare orders names alphabetically.
 func (n NodeName) Compare(other NodeName) int { return cmp.Compare(n, other) }
 
-// Node is what a live node of the fleet publishes for the others.
+// Node is the record that a live node publishes for the rest of the fleet.
 type Node struct {
-	// Addresses are its own addresses, sorted. A host that made one of them local could no longer reach the node.
+	// Addresses are its own addresses, sorted. A host that adds one of them locally can't reach the
+	// node.
 	Addresses []netip.Addr `json:"addresses"`
 	// AllowedEndpoints is addresses.allowed_endpoints of its configuration.
 	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
 }
 
-// Equal reports whether both publish the same.
+// Equal reports whether both records are the same.
 func (n Node) Equal(other Node) bool {
 	return slices.Equal(n.Addresses, other.Addresses) && slices.Equal(n.AllowedEndpoints, other.AllowedEndpoints)
 }
 
-// AddressesOf returns the addresses of all nodes except this one, each with the name of its node.
-func AddressesOf(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
-	return UpdateAddresses(snap.Map[netip.Addr, NodeName]{}, snap.Map[NodeName, *Node]{}, nodes, except)
+// NodeAddresses maps the addresses of all nodes but one to their names.
+func NodeAddresses(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
+	return UpdateNodeAddresses(snap.Map[netip.Addr, NodeName]{}, snap.Map[NodeName, *Node]{}, nodes, except)
 }
 
-// UpdateAddresses returns AddressesOf(after, except). Of is what it returned for the nodes before. The cost grows with the nodes that
-// differ, plus one pass over all addresses.
-func UpdateAddresses(of snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
-	var changed []netip.Addr // of nodes that differ
+// UpdateNodeAddresses returns NodeAddresses(after, except). Owners is its result for the nodes
+// before. The cost is proportional to the nodes that differ, plus one pass over all addresses.
+func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
+	var changed []netip.Addr // addresses of nodes that differ
 	for name, c := range snap.Diff(before, after) {
 		for _, n := range []*Node{c.Old, c.New} {
 			if n != nil && name != except {
@@ -44,36 +45,37 @@ func UpdateAddresses(of snap.Map[netip.Addr, NodeName], before, after snap.Map[N
 		}
 	}
 	if len(changed) == 0 {
-		return of
+		return owners
 	}
-	now := map[netip.Addr]NodeName{}
+	next := map[netip.Addr]NodeName{}
 	for _, a := range changed {
-		now[a] = ""
+		next[a] = ""
 	}
 	for name, n := range after.All() {
 		for _, a := range n.Addresses {
-			if first, ok := now[a]; ok && first == "" && name != except {
-				now[a] = name
+			if first, ok := next[a]; ok && first == "" && name != except {
+				next[a] = name
 			}
 		}
 	}
-	for a, name := range now {
+	for a, name := range next {
 		switch {
 		case name == "":
-			of = of.Delete(a)
-		case of.At(a) != name:
-			of = of.Set(a, name)
+			owners = owners.Delete(a)
+		case owners.At(a) != name:
+			owners = owners.Set(a, name)
 		}
 	}
-	return of
+	return owners
 }
 
-// PublishedAddresses returns the addresses that a node with this Env publishes as its own: those of Env.Local that no other
-// program and no vipd owner moves. A claim alone never removes one, because the node would be cut off by the host that holds
-// it next. Sources, from which the node sends, are always published.
+// PublishedAddresses returns the addresses that a node publishes as its own: those in Env.Local
+// that neither another program nor vipd owner moves between hosts. A claim alone does not exclude
+// an address, because a host that then adds it would cut the node off. Sources, from which the node
+// sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
 	moved := map[netip.Addr]bool{} // by another program
-	if env.LocalOnly {
+	if env.ExternalVIPs {
 		for _, s := range in.Services.All() {
 			for _, vip := range s.Addresses() {
 				moved[vip] = true
@@ -81,7 +83,7 @@ func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip
 		}
 	}
 	for _, a := range env.Local {
-		owned := in.PolicyOf(a).Hold == HoldOne && !slices.Contains(env.Networked, a)
+		owned := in.PolicyOf(a).Hold == HoldOne && !slices.Contains(env.LocalInSubnets, a)
 		if slices.Contains(sources, a) || !moved[a] && !owned {
 			own = append(own, a)
 		}

@@ -8,18 +8,19 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TakenBack is the Weight of a change that takes a weight back which was set by hand. No override that is kept has it.
-const TakenBack = -1
+// ResetWeight is the Weight of a change that removes an override of the weight. Stored overrides
+// never have it.
+const ResetWeight = -1
 
-// OverrideEdit is what becomes of the override of Target: Next returns it, given what it was (the zero value: nothing). It is nil
-// if nothing is said any more.
+// OverrideEdit changes the override of Target. Next returns the new override for the old one (the
+// zero value if there is none), or nil if nothing is overridden any longer.
 type OverrideEdit struct {
 	Target Target
 	Next   func(old Override) *Override
 }
 
-// OverrideEdits returns what a change of t does to all overrides, to that of t first: what is said of an address replaces what
-// was said of its ports. Defined are the endpoints that t names.
+// OverrideEdits returns the edits for a change of t, starting with t itself. A change of a whole
+// address also replaces the overrides of its ports. Defined are the endpoints that t matches.
 func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint) []OverrideEdit {
 	var wide Override
 	if t.Port != 0 {
@@ -27,36 +28,39 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 			wide = *w
 		}
 	}
-	edits := []OverrideEdit{{t, func(old Override) *Override { return change.Over(old, wide, defined) }}}
+	edits := []OverrideEdit{{t, func(old Override) *Override { return change.ChangedFrom(old, wide, defined) }}}
 	if t.Port != 0 {
 		return edits
 	}
 	for at := range all.While(t, func(at Target) bool { return at.Service == t.Service && at.Addr == t.Addr }) {
 		if at != t {
-			edits = append(edits, OverrideEdit{at, func(old Override) *Override { return old.Under(change) }})
+			edits = append(edits, OverrideEdit{at, func(old Override) *Override { return old.ReplacedBy(change) }})
 		}
 	}
 	return edits
 }
 
-// Over returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
-// what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the
-// address as a whole, where the target is one port of it. It is nil if nothing is said any more.
-func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
-	weight := said{o.Expires, Signature{o.By, o.Reason}}
+// ChangedFrom returns the override of a target after change o to the override old. Fields that o
+// leaves open keep their old value. Fields that equal the definition of all endpoints of the target
+// are dropped, unless wide, the override of the whole address, sets them. It returns nil if nothing
+// is left.
+func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override {
+	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
 	draining := weight
-	was, drained := old.parts()
+	oldWeight, oldDraining := old.parts()
 	switch {
 	case o.Weight == nil:
-		o.Weight, weight = old.Weight, was
-	case *o.Weight == TakenBack:
+		o.Weight, weight = old.Weight, oldWeight
+	case *o.Weight == ResetWeight:
 		o.Weight = nil
 	}
 	if o.Draining == nil {
-		o.Draining, o.Until, draining = old.Draining, old.Until, drained
+		o.Draining = old.Draining
+		o.Until = old.Until
+		draining = oldDraining
 	}
-	every := func(is func(*Endpoint) bool) bool {
-		return !slices.ContainsFunc(defined, func(e *Endpoint) bool { return !is(e) })
+	every := func(matches func(*Endpoint) bool) bool {
+		return !slices.ContainsFunc(defined, func(e *Endpoint) bool { return !matches(e) })
 	}
 	if o.Weight != nil && wide.Weight == nil && every(func(e *Endpoint) bool { return e.Weight == *o.Weight }) {
 		o.Weight = nil
@@ -67,14 +71,14 @@ func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
 			o.Draining = nil
 		}
 	}
-	return o.ending(weight, draining)
+	return o.withParts(weight, draining)
 }
 
-// Note returns what o leaves behind for a while when it takes old back: who did it, and why. It is nil if there was nothing
-// to take back, or if o is not signed. An earlier note stays.
+// Note returns a record of who removed the override old and why, to be kept for a while. It is nil
+// if o is unsigned or there was nothing to remove. An earlier note is kept.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
-	if !old.Says() {
+	if !old.IsSet() {
 		note = Override{By: old.By, Reason: old.Reason}
 	}
 	if note == (Override{}) {
@@ -83,9 +87,9 @@ func (o Override) Note(old Override) *Override {
 	return &note
 }
 
-// Under returns what stays said of one port of an address, where wide is then said of the address as a whole: that
-// replaces what it speaks of. It is nil if nothing is said any more.
-func (o Override) Under(wide Override) *Override {
+// ReplacedBy returns the rest of one port's override after the override wide of the whole address:
+// the fields that wide does not set. It returns nil if nothing is left.
+func (o Override) ReplacedBy(wide Override) *Override {
 	weight, draining := o.parts()
 	if wide.Weight != nil {
 		o.Weight = nil
@@ -93,13 +97,14 @@ func (o Override) Under(wide Override) *Override {
 	if wide.Draining != nil {
 		o.Draining, o.Until = nil, time.Time{}
 	}
-	return o.ending(weight, draining)
+	return o.withParts(weight, draining)
 }
 
-// Beside returns what holds where o is said, and shared is said more widely, of a whole address or by the fleet: o wins, and what it
-// leaves open is as in shared, with its end there. It is signed by whoever has said whether to drain.
-func (o *Override) Beside(shared *Override) *Override {
-	if !shared.Says() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
+// Inherit returns o with the fields that it leaves open set from shared, a wider override by
+// address or fleet. Each field keeps its own expiry. The signature is the one of the field
+// draining.
+func (o *Override) Inherit(shared *Override) *Override {
+	if !shared.IsSet() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
 		return o
 	}
 	both := *o
@@ -115,37 +120,39 @@ func (o *Override) Beside(shared *Override) *Override {
 		both.Draining, both.Until = shared.Draining, shared.Until
 		_, draining = shared.parts()
 	}
-	return both.ending(weight, draining)
+	return both.withParts(weight, draining)
 }
 
-// Lasting returns what o still says at a time: o itself if nothing of it has lapsed, nil if all has.
-func (o *Override) Lasting(now time.Time) *Override {
+// Unexpired returns the part of o that has not expired: o itself if nothing has, and nil if all
+// has.
+func (o *Override) Unexpired(now time.Time) *Override {
 	weight, draining := o.parts()
-	lapsed := func(s said) bool { return !s.ends.IsZero() && !s.ends.After(now) }
+	lapsed := func(s overridePart) bool { return !s.expires.IsZero() && !s.expires.After(now) }
 	if !lapsed(weight) && !lapsed(draining) {
 		return o
 	}
-	left := *o
+	remaining := *o
 	if lapsed(weight) {
-		left.Weight = nil
+		remaining.Weight = nil
 	}
 	if lapsed(draining) {
-		left.Draining, left.Until = nil, time.Time{}
+		remaining.Draining, remaining.Until = nil, time.Time{}
 	}
-	return left.ending(weight, draining)
+	return remaining.withParts(weight, draining)
 }
 
-// NextExpiry returns when the first of what o says lapses; zero is never.
+// NextExpiry returns when the first part of o expires. Zero means never.
 func (o *Override) NextExpiry() time.Time {
-	weight, draining := o.Ends()
-	if sooner(weight, draining) {
+	weight, draining := o.Expiries()
+	if before(weight, draining) {
 		return weight
 	}
 	return draining
 }
 
-// Ends returns when what o says of the weight lapses, and what it says of draining; zero is never, and where it says nothing.
-func (o *Override) Ends() (weight, draining time.Time) {
+// Expiries returns when the weight and the draining expire. Zero means never, or that o does not
+// set it.
+func (o *Override) Expiries() (weight, draining time.Time) {
 	if o.Weight != nil {
 		weight = cmp.Or(o.WeightExpires, o.Expires)
 	}
@@ -155,41 +162,43 @@ func (o *Override) Ends() (weight, draining time.Time) {
 	return weight, draining
 }
 
-// Signature is who said something, and why.
+// Signature says who changed something, and why.
 type Signature struct{ By, Reason string }
 
-// Signed returns who has said what o says of the weight, and of draining.
-func (o *Override) Signed() (weight, draining Signature) {
+// Signatures returns who set the weight and who set draining.
+func (o *Override) Signatures() (weight, draining Signature) {
 	all := Signature{o.By, o.Reason}
 	return cmp.Or(Signature{o.WeightBy, o.WeightReason}, all), cmp.Or(Signature{o.DrainingBy, o.DrainingReason}, all)
 }
 
-// said is what goes with a part of an override: when it lapses, and who has said it.
-type said struct {
-	ends time.Time
+// overridePart is the expiry and signature of a part of an override.
+type overridePart struct {
+	expires time.Time
 	Signature
 }
 
-// parts are what goes with the weight, and with draining.
-func (o *Override) parts() (weight, draining said) {
-	weight.ends, draining.ends = o.Ends()
-	weight.Signature, draining.Signature = o.Signed()
+// parts returns the two parts.
+func (o *Override) parts() (weight, draining overridePart) {
+	weight.expires, draining.expires = o.Expiries()
+	weight.Signature, draining.Signature = o.Signatures()
 	return weight, draining
 }
 
-// ending is o, with what goes with the one and the other; nil if it says nothing.
-func (o Override) ending(weight, draining said) *Override {
-	o.Expires, o.WeightExpires, o.DrainingExpires = draining.ends, time.Time{}, time.Time{}
+// withParts returns o with these expiries and signatures. It returns nil if o sets nothing.
+func (o Override) withParts(weight, draining overridePart) *Override {
+	o.Expires = draining.expires
+	o.WeightExpires = time.Time{}
+	o.DrainingExpires = time.Time{}
 	switch {
-	case !o.Says():
+	case !o.IsSet():
 		return nil
 	case o.Draining == nil:
-		o.Expires = weight.ends
+		o.Expires = weight.expires
 	case o.Weight == nil:
-	case sooner(weight.ends, draining.ends):
-		o.WeightExpires = weight.ends
-	case sooner(draining.ends, weight.ends):
-		o.Expires, o.DrainingExpires = weight.ends, draining.ends
+	case before(weight.expires, draining.expires):
+		o.WeightExpires = weight.expires
+	case before(draining.expires, weight.expires):
+		o.Expires, o.DrainingExpires = weight.expires, draining.expires
 	}
 	all := Signature{o.By, o.Reason}
 	if o.Weight == nil || weight.Signature == all {
@@ -203,13 +212,14 @@ func (o Override) ending(weight, draining said) *Override {
 	return &o
 }
 
-// sooner reports whether a is before b, where zero is never.
-func sooner(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
+// before reports whether a is before b. Zero means never.
+func before(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
-// Says reports whether an override sets anything. A nil one does not, nor does a Note.
-func (o *Override) Says() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
+// IsSet reports whether an override sets anything. A nil override and a Note set nothing.
+func (o *Override) IsSet() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
 
-// Effective returns the weight of an endpoint and whether it drains, where its definition has these: what o sets wins. A nil one sets nothing.
+// Effective returns the weight and draining of an endpoint whose definition has these values.
+// Fields that o sets replace them. If o is nil, it sets nothing.
 func (o *Override) Effective(weight int, draining bool) (int, bool) {
 	if o != nil && o.Weight != nil {
 		weight = *o.Weight
@@ -220,7 +230,7 @@ func (o *Override) Effective(weight int, draining bool) (int, bool) {
 	return weight, draining
 }
 
-// Drains reports whether o drains its endpoint. A nil one does not.
+// Drains reports whether o drains its endpoint. If o is nil, it does not.
 func (o *Override) Drains() bool {
 	_, drains := o.Effective(0, false)
 	return drains

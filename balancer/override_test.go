@@ -21,14 +21,14 @@ func TestOverrideLaws(t *testing.T) {
 		for range 20 {
 			change := anyOverride(r)
 			if r.IntN(2) == 0 {
-				port = valueOf(port.Under(change))
-				wide = valueOf(change.Over(wide, balancer.Override{}, defined))
+				port = valueOf(port.ReplacedBy(change))
+				wide = valueOf(change.ChangedFrom(wide, balancer.Override{}, defined))
 			} else {
-				port = valueOf(change.Over(port, wide, defined))
+				port = valueOf(change.ChangedFrom(port, wide, defined))
 			}
 			switch {
 			case change.Weight == nil:
-			case *change.Weight == balancer.TakenBack:
+			case *change.Weight == balancer.ResetWeight:
 				weight = *first(wide.Weight, &defined[0].Weight)
 			default:
 				weight = *change.Weight
@@ -42,8 +42,8 @@ func TestOverrideLaws(t *testing.T) {
 			}
 		}
 		back := balancer.Override{Weight: &defined[0].Weight, Draining: &defined[0].Draining}
-		port = valueOf(port.Under(back))
-		kept := back.Over(wide, balancer.Override{}, defined)
+		port = valueOf(port.ReplacedBy(back))
+		kept := back.ChangedFrom(wide, balancer.Override{}, defined)
 		if !defined[0].Draining && (kept != nil || !reflect.DeepEqual(port, balancer.Override{})) {
 			t.Fatalf("seed %d: the definition was said again, and %+v of the address, %+v of the port is kept", seed, kept, port)
 		}
@@ -54,7 +54,7 @@ func TestOverrideLaws(t *testing.T) {
 func anyOverride(r *rand.Rand) (o balancer.Override) {
 	what := 1 + r.IntN(3)
 	if what&1 != 0 {
-		w := r.IntN(4) + balancer.TakenBack
+		w := r.IntN(4) + balancer.ResetWeight
 		o.Weight = &w
 	}
 	if what&2 != 0 {
@@ -89,7 +89,7 @@ func TestOverrideLapses(t *testing.T) {
 		want    bool
 	}{{time.Time{}, false}, {now.Add(1), false}, {now, true}, {now.Add(-1), true}} {
 		o := &balancer.Override{Weight: &five, Expires: c.expires}
-		if left := o.Lasting(now); left != nil && left != o || left == nil != c.want {
+		if left := o.Unexpired(now); left != nil && left != o || left == nil != c.want {
 			t.Errorf("expires %v: left at %v is %+v", c.expires, now, left)
 		}
 	}
@@ -106,7 +106,7 @@ func TestEachPartLapsesByItself(t *testing.T) {
 	defined := []*balancer.Endpoint{{Weight: 1}}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		now, is := start, (*balancer.Override)(nil)
+		now, unexpired := start, (*balancer.Override)(nil)
 		var weight, drain part
 		for step := range 30 {
 			now = now.Add(time.Duration(r.IntN(90)) * time.Second)
@@ -115,12 +115,12 @@ func TestEachPartLapsesByItself(t *testing.T) {
 					*p = part{}
 				}
 			}
-			if is != nil {
-				is = is.Lasting(now)
+			if unexpired != nil {
+				unexpired = unexpired.Unexpired(now)
 			}
 			change, old := balancer.Override{By: "ana"}, balancer.Override{}
-			if is != nil {
-				old = *is
+			if unexpired != nil {
+				old = *unexpired
 			}
 			if r.IntN(2) == 0 {
 				change.Expires = now.Add(time.Duration(1+r.IntN(300)) * time.Second)
@@ -129,7 +129,7 @@ func TestEachPartLapsesByItself(t *testing.T) {
 			case 0:
 				change.Weight, weight = &value, part{value, change.Expires}
 			case 1:
-				value = balancer.TakenBack
+				value = balancer.ResetWeight
 				change.Weight, weight = &value, part{}
 			default:
 				on := r.IntN(2) == 0
@@ -138,15 +138,15 @@ func TestEachPartLapsesByItself(t *testing.T) {
 					drain = part{true, change.Expires}
 				}
 			}
-			is = change.Over(old, balancer.Override{}, defined)
+			unexpired = change.ChangedFrom(old, balancer.Override{}, defined)
 			var got [2]part
-			if is != nil {
-				w, d := is.Ends()
-				if is.Weight != nil {
-					got[0] = part{*is.Weight, w}
+			if unexpired != nil {
+				w, d := unexpired.Expiries()
+				if unexpired.Weight != nil {
+					got[0] = part{*unexpired.Weight, w}
 				}
-				if is.Draining != nil {
-					got[1] = part{*is.Draining, d}
+				if unexpired.Draining != nil {
+					got[1] = part{*unexpired.Draining, d}
 				}
 			}
 			if want := [2]part{weight, drain}; got != want {
@@ -158,7 +158,7 @@ func TestEachPartLapsesByItself(t *testing.T) {
 
 // TestEachPartIsSigned: who set the weight, and why, is known on when another drains the endpoint and takes that back, and the other way round.
 func TestEachPartIsSigned(t *testing.T) {
-	five, back, yes, no := 5, balancer.TakenBack, true, false
+	five, back, yes, no := 5, balancer.ResetWeight, true, false
 	ana, ben := balancer.Signature{By: "ana", Reason: "slow disks"}, balancer.Signature{By: "ben", Reason: "kernel"}
 	signed := func(by balancer.Signature, o balancer.Override) balancer.Override {
 		o.By, o.Reason = by.By, by.Reason
@@ -174,12 +174,12 @@ func TestEachPartIsSigned(t *testing.T) {
 		"the drain first":  {signed(ana, drain), signed(ben, weigh), signed(ben, balancer.Override{Weight: &back}), ben, ana, ana},
 	} {
 		defined := []*balancer.Endpoint{{Weight: 1}}
-		is := valueOf(c.then.Over(valueOf(c.first.Over(balancer.Override{}, balancer.Override{}, defined)), balancer.Override{}, defined))
-		if weight, draining := is.Signed(); weight != c.weight || draining != c.draining || is.By != "ben" {
-			t.Errorf("%s: the weight is signed %v, the drain %v: %+v", name, weight, draining, is)
+		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined)), balancer.Override{}, defined))
+		if weight, draining := unexpired.Signatures(); weight != c.weight || draining != c.draining || unexpired.By != "ben" {
+			t.Errorf("%s: the weight is signed %v, the drain %v: %+v", name, weight, draining, unexpired)
 		}
-		left := c.last.Over(is, balancer.Override{}, defined)
-		weight, draining := left.Signed()
+		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined)
+		weight, draining := left.Signatures()
 		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
 			t.Errorf("%s: %+v is left", name, *left)
 		}
@@ -208,8 +208,8 @@ func TestBesideTheFleet(t *testing.T) {
 		{balancer.Override{Weight: &five}, balancer.Override{By: "ben"}, balancer.Override{Weight: &five}},
 	}
 	for _, c := range cases {
-		got := c.node.Beside(&c.fleet)
-		if w, d := got.Ends(); *got != c.want {
+		got := c.node.Inherit(&c.fleet)
+		if w, d := got.Expiries(); *got != c.want {
 			t.Errorf("%+v beside %+v: got %+v, until %v and %v", c.node, c.fleet, got, w, d)
 		}
 	}
@@ -219,7 +219,7 @@ func TestBesideTheFleet(t *testing.T) {
 	if got := balancer.OverrideOf(&in, t1); *got != cases[0].want {
 		t.Errorf("of a port and of its address as a whole: got %+v, want %+v", *got, cases[0].want)
 	}
-	if alone := (&balancer.Override{Weight: &five}); alone.Beside(nil) != alone {
+	if alone := (&balancer.Override{Weight: &five}); alone.Inherit(nil) != alone {
 		t.Error("without a word of the fleet, what the node says is not what holds")
 	}
 }

@@ -5,65 +5,70 @@ import (
 	"strings"
 )
 
-// Severity says whether a problem keeps what it is about from being served as written.
+// Severity says whether a problem prevents its subject from being served as written.
 type Severity string
 
 // The severities. The zero value is an error.
 const (
-	// SeverityError: the field, service or file can't be used as it stands.
+	// SeverityError means that the field, service or file can't be used.
 	SeverityError Severity = "error"
-	// SeverityNearest: the service runs, but the mode in use serves the field in the nearest way that it can.
+	// SeverityNearest means that the service runs, with the nearest alternative that the mode
+	// supports.
 	SeverityNearest Severity = "nearest"
-	// SeverityWarning: nothing is lost; an operator should look.
+	// SeverityWarning means that nothing is lost, but an operator should look.
 	SeverityWarning Severity = "warning"
 )
 
-// ProblemKind says what kind of thing a problem is about.
+// ProblemKind classifies problems that programs treat specially.
 type ProblemKind string
 
 // The kinds of problems.
 const (
-	// Refused: a service from etcd asks for what the node's configuration does not grant it.
+	// Refused means that the node's configuration does not allow a request of a service from etcd.
 	Refused ProblemKind = "refused"
-	// Reserving: it asks for a port that something on the node needs; no configuration grants that.
-	Reserving ProblemKind = "reserved"
-	// Held: another service has the address and port that a service claims.
+	// PortReserved means that a program of the node needs the port. No configuration allows it.
+	PortReserved ProblemKind = "reserved"
+	// Held means that another service has the address and port.
 	Held ProblemKind = "held"
-	// InPanic: endpoints of a port are used in spite of their health.
+	// InPanic means that endpoints of a port are used although their checks fail.
 	InPanic ProblemKind = "panic"
-	// Outage: a port has no endpoint left.
+	// Outage means that all endpoints of a port fail their checks.
 	Outage ProblemKind = "outage"
-	// Unapplied: what is compiled could not be carried out here.
+	// Unapplied means that this host could not apply the compiled state.
 	Unapplied ProblemKind = "unapplied"
-	// Idle: a service has no endpoint, or none of a port may take new connections, though none fails.
+	// Idle means that a service has no endpoints, or that settings exclude all endpoints of a port.
 	Idle ProblemKind = "idle"
-	// Unanswered means that an endpoint leaves new connections without an answer. The text begins with its address.
+	// Unanswered means that an endpoint does not answer new connections. The text starts with its
+	// address.
 	Unanswered ProblemKind = "unanswered"
 )
 
-// Problem is one thing that is wrong with what users wrote, or that can't be done here. Problems are collected and
-// shown (check, status, log, metric), they never stop what is right beside them.
+// Problem is a mistake in a definition, or a setting that can't be honoured here. Problems are
+// collected and shown by check, status, the log and metrics. They never stop the valid parts of a
+// configuration.
 type Problem struct {
 	Severity Severity `json:"severity"`
-	// Origin is the place: file and line, or key and revision.
+	// Origin is the file and line, or the key and revision.
 	Origin Origin `json:"origin,omitzero"`
-	// Service is "" where the problem belongs to no single service.
+	// Service is "" if the problem belongs to no single service.
 	Service Name `json:"service,omitempty"`
-	// Field is the path of the field inside its table, such as endpoints[2].weight; "" for the whole.
+	// Field is the path of the field in its table, such as endpoints[2].weight. "" means the whole
+	// table.
 	Field string `json:"field,omitempty"`
-	// Kind tells apart the problems that programs treat specially; "" for all others.
+	// Kind is "" for problems that programs don't treat specially.
 	Kind ProblemKind `json:"kind,omitempty"`
-	// Unknown: this version has no such field.
+	// Unknown reports whether this version has no such field.
 	Unknown bool `json:"-"`
-	// Misplaced reports whether the value may belong to another table, whose heading is missing.
+	// Misplaced reports whether the value may belong to another table whose heading is missing.
 	Misplaced bool `json:"-"`
-	// Port is the port of a problem with one port's endpoints, such as "80/tcp", as Service.PortWords writes it; "" for all others.
+	// Port is the port with the problem, such as "80/tcp" (see Service.PortWords). It is "" if the
+	// problem concerns no single port.
 	Port string `json:"port,omitempty"`
-	// Text says what is wrong and what is allowed or helps.
+	// Text explains the problem, and says what is allowed or helps.
 	Text string `json:"text"`
 }
 
-// PortText is the text, after the port where the problem has one.
+// PortText returns the text, after the port if the problem has one.
 func (p *Problem) PortText() string {
 	if p.Port == "" {
 		return p.Text
@@ -71,7 +76,7 @@ func (p *Problem) PortText() string {
 	return "port " + p.Port + ": " + p.Text
 }
 
-// String writes the problem in one line: place, service, field, port and text.
+// String formats the problem in one line: place, service, field, port and text.
 func (p Problem) String() string {
 	var b strings.Builder
 	if at := p.place(); at != "" {
@@ -87,7 +92,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// place writes the origin: a key, FILE:LINE, or FILE.
+// place formats the origin: a key, FILE:LINE, or FILE.
 func (p Problem) place() string {
 	switch {
 	case p.Origin.Key != "":

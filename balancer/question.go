@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Question is what a DNS check asks.
+// Question is the question of a DNS check.
 type Question struct {
 	// Name ends in a dot.
 	Name string
@@ -14,12 +14,12 @@ type Question struct {
 	Type string
 }
 
-// questionTypes are the types of records that a DNS check can ask for.
+// questionTypes are the record types that a DNS check can request.
 func questionTypes() []string {
 	return []string{"A", "AAAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV", "TXT"}
 }
 
-// ParseQuestion reads a query as users write it, "NAME [TYPE]"; the type is A where it is left out.
+// ParseQuestion parses a query, "NAME [TYPE]". The default type is A.
 func ParseQuestion(query string) (Question, error) {
 	words := strings.Fields(query)
 	if len(words) == 1 {
@@ -38,18 +38,18 @@ func ParseQuestion(query string) (Question, error) {
 	return q, nil
 }
 
-// isQuestionName reports whether a name that ends in a dot fits into a question: parts of 1 to 63 bytes, 255 with the
-// lengths before them. Which characters there are is the server's business.
+// isQuestionName reports whether a name that ends in a dot fits into a question: labels of 1 to 63
+// bytes, and 255 bytes in total with their lengths. The server decides which characters are valid.
 func isQuestionName(name string) bool {
-	const longest, longestPart = 254, 63
+	const maxLength, maxPart = 254, 63
 	if name == "." {
 		return true
 	}
-	if len(name) > longest {
+	if len(name) > maxLength {
 		return false
 	}
 	for part := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
-		if part == "" || len(part) > longestPart {
+		if part == "" || len(part) > maxPart {
 			return false
 		}
 	}

@@ -7,39 +7,41 @@ import (
 	"vipd/balancer/snap"
 )
 
-// rampSteps is in how many equal steps a ramp reaches the whole weight; the first is taken at once.
+// rampSteps is the number of equal steps of a ramp. The first is immediate.
 const rampSteps = 10
 
-// Ramp is a backend that joined or recovered, on its way to its whole weight.
+// Ramp is the progress of a backend that joined or recovered towards its full weight.
 type Ramp struct {
-	// Since is when it began, in UTC and without a monotonic reading, and Over how long it takes.
-	Since time.Time
-	Over  time.Duration
-	// Step is how far it has come: so many tenths of the weight.
+	// Since is when the ramp started, in UTC without a monotonic reading. Duration is how long it
+	// takes.
+	Since    time.Time
+	Duration time.Duration
+	// Step is the progress, in tenths of the weight.
 	Step int
 }
 
-// at returns the ramp as it is at now, and whether it is over.
-func (r Ramp) at(now time.Time) (Ramp, bool) {
-	gone := now.Sub(r.Since)
-	if gone >= r.Over { // however long: ten times a clock that was never set is more than a Duration holds
+// advance returns the ramp at the time now, and whether it is complete.
+func (r Ramp) advance(now time.Time) (Ramp, bool) {
+	elapsed := now.Sub(r.Since)
+	if elapsed >= r.Duration { // checked first: with a wrong clock, ten times the time may overflow
 		return r, true
 	}
-	r.Step = max(r.Step, 1+int(rampSteps*max(gone, 0)/r.Over))
+	r.Step = max(r.Step, 1+int(rampSteps*max(elapsed, 0)/r.Duration))
 	return r, r.Step >= rampSteps
 }
 
-// Percent is how much of its weight the backend has.
+// Percent returns the present share of the weight.
 func (r Ramp) Percent() int { return 100 * r.Step / rampSteps }
 
-// next is when the next step is due.
+// next returns when the next step is due.
 func (r Ramp) next() time.Time {
-	return r.Since.Add((r.Over*time.Duration(r.Step) + rampSteps - 1) / rampSteps)
+	return r.Since.Add((r.Duration*time.Duration(r.Step) + rampSteps - 1) / rampSteps)
 }
 
-// ramp begins a ramp for each backend that gets new connections in next and did not in old, as long as another one goes on
-// to: backends that begin together share as they would at the end. It drops the ramps of those that get none any more.
-func (m Memory) ramp(old, next *Frontend, now time.Time) Memory {
+// startRamps starts a ramp for each backend that gets new connections in next but did not in old.
+// If no other backend continues, there is no ramp, because all would have the same shares anyway.
+// It deletes the ramps of backends without new connections.
+func (m Memory) startRamps(old, next *Frontend, now time.Time) Memory {
 	if next.SlowStart <= 0 {
 		m.Ramps = dropRamps(m.Ramps, next.Key)
 		return m
@@ -47,49 +49,49 @@ func (m Memory) ramp(old, next *Frontend, now time.Time) Memory {
 	active := func(b *Backend) bool { return b != nil && b.State == Active }
 	served := func(b Backend) bool { return old != nil && active(old.Backend(b.Addr)) }
 	goesOn := slices.ContainsFunc(next.Backends, func(b Backend) bool { return b.State == Active && served(b) })
-	for k := range ofFrontend(m.Ramps, next.Key) {
+	for k := range onFrontend(m.Ramps, next.Key) {
 		if !active(next.Backend(k.Backend)) {
 			m.Ramps = m.Ramps.Delete(k)
 		}
 	}
 	for _, b := range next.Backends {
-		k := DrainKey{next.Key, b.Addr}
+		k := BackendKey{next.Key, b.Addr}
 		if b.State == Active && goesOn && !served(b) && !m.Ramps.Has(k) {
-			m.Ramps = m.Ramps.Set(k, Ramp{Since: now.UTC().Round(0), Over: next.SlowStart, Step: 1})
+			m.Ramps = m.Ramps.Set(k, Ramp{Since: now.UTC().Round(0), Duration: next.SlowStart, Step: 1})
 		}
 	}
 	return m
 }
 
-// climb brings every ramp to where it is at now.
-func (m Memory) climb(now time.Time) Memory {
+// advanceRamps advances all ramps to the time now.
+func (m Memory) advanceRamps(now time.Time) Memory {
 	for k, r := range m.Ramps.All() {
-		switch is, over := r.at(now); {
+		switch current, over := r.advance(now); {
 		case over:
 			m.Ramps = m.Ramps.Delete(k)
-		case is != r:
-			m.Ramps = m.Ramps.Set(k, is)
+		case current != r:
+			m.Ramps = m.Ramps.Set(k, current)
 		}
 	}
 	return m
 }
 
-func dropRamps(ramps snap.Map[DrainKey, Ramp], key Key) snap.Map[DrainKey, Ramp] {
-	for k := range ofFrontend(ramps, key) {
+func dropRamps(ramps snap.Map[BackendKey, Ramp], key Key) snap.Map[BackendKey, Ramp] {
+	for k := range onFrontend(ramps, key) {
 		ramps = ramps.Delete(k)
 	}
 	return ramps
 }
 
-// withRamps returns f with the weights of the backends that are still ramping up, in a new frontend unless there are
-// none. So that a tenth of weight 1 is a whole number, the others have ten times theirs meanwhile, or as many times as
-// the greatest weight allows.
-func withRamps(f *Frontend, in *Inputs) *Frontend {
-	steps := map[int]int{} // of the backend at that index
+// applyRamps returns a copy of f with ramped weights, or f if no backend is ramping up. A tenth of
+// weight 1 must be a whole number, so all weights are multiplied by ten, or by less if the maximum
+// weight requires it.
+func applyRamps(f *Frontend, in *Inputs) *Frontend {
+	steps := map[int]int{} // by index of the backend
 	heaviest := 1
 	for i, b := range f.Backends {
 		heaviest = max(heaviest, b.Weight)
-		if r, ok := in.Ramps.Get(DrainKey{f.Key, b.Addr}); ok && b.State == Active {
+		if r, ok := in.Ramps.Get(BackendKey{f.Key, b.Addr}); ok && b.State == Active {
 			steps[i] = r.Step
 		}
 	}

@@ -22,7 +22,7 @@ func (r *ramping) compiled() string {
 	r.t.Helper()
 	memory, out := r.memory.Expire(r.now), r.before
 	for range 2 {
-		r.in = r.in.Remembering(memory)
+		r.in = r.in.WithMemory(memory)
 		out = balancer.Compile(plainEnv(), r.in)
 		memory = memory.After(r.before, out, r.now)
 	}

@@ -5,10 +5,10 @@ import "slices"
 // Compile is the specification of Compiler: it returns the same answer, from nothing but its arguments, and compiles everything.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired
-	for a := range in.Leaving.Keys() {
+	for a := range in.DrainingVIPs.Keys() {
 		out.Addresses = out.Addresses.Set(a, 0)
 	}
-	units := map[Name]*unit{}
+	units := map[Name]*compiledService{}
 	claimants := map[Key][]*Service{}
 	for name, s := range in.Services.All() {
 		u := compileService(&env, s, &in)
@@ -27,10 +27,10 @@ func Compile(env Env, in Inputs) Desired {
 		problems := slices.Clone(u.problems)
 		for _, f := range u.claims {
 			if w := winner(f.Key, claimants[f.Key], &in); w != u.service {
-				problems = append(problems, u.lost(f, w))
+				problems = append(problems, u.lostClaim(f, w))
 				continue
 			}
-			out.Frontends = out.Frontends.Set(f.Key, remembered(f, &in))
+			out.Frontends = out.Frontends.Set(f.Key, withMemory(f, &in))
 			if !f.NodePort {
 				out.Addresses = out.Addresses.Set(f.Addr, out.Addresses.At(f.Addr)+1)
 			}
@@ -40,8 +40,8 @@ func Compile(env Env, in Inputs) Desired {
 		}
 	}
 	for a := range out.Addresses.Keys() {
-		if now := standingOf(a, &env, &in, &out); now != "" {
-			out.Standings = out.Standings.Set(a, now)
+		if now := vipStateOf(a, &env, &in, &out); now != "" {
+			out.VIPStates = out.VIPStates.Set(a, now)
 		}
 	}
 	return out

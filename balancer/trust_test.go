@@ -111,16 +111,16 @@ func TestReserved(t *testing.T) {
 		want    bool
 	}{{"", false}, {"0.0.0.0/0 ::/0", false}, {"192.168.1.0/24 fe80::/10", false}, {"192.168.1.10/32 fe80::1/128", true}} {
 		env := plainEnv()
-		env.Reserved = []balancer.Reserved{{Addr: member, What: "an address of etcd"}, {Addr: gateway, What: "this node's gateway"}}
+		env.Reserved = []balancer.Reserved{{Addr: member, Description: "an address of etcd"}, {Addr: gateway, Description: "this node's gateway"}}
 		for p := range strings.FieldsSeq(c.allowed) {
 			env.Allowed = append(env.Allowed, netip.MustParsePrefix(p))
 		}
 		for _, r := range env.Reserved {
 			for field, s := range map[string]balancer.Service{"vips[0]": {VIPs: []netip.Addr{r.Addr}}, "vips": {Pools: []string{""}, Allocated: []netip.Addr{r.Addr}}} {
 				served, problems := claims(env, balancer.Origin{Key: "/vipd/services/web"}, s)
-				told := len(problems) == 1 && problems[0].Field == field && problems[0].Severity == balancer.SeverityError &&
-					strings.Contains(problems[0].Text, "it is "+r.What) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" in addresses.allowed")
-				if served != c.want || told == c.want {
+				got := len(problems) == 1 && problems[0].Field == field && problems[0].Severity == balancer.SeverityError &&
+					strings.Contains(problems[0].Text, "it is "+r.Description) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" in addresses.allowed")
+				if served != c.want || got == c.want {
 					t.Errorf("%s, allowed %q: served %v, problems %v", r.Addr, c.allowed, served, problems)
 				}
 			}
@@ -139,8 +139,8 @@ func TestReservedPorts(t *testing.T) {
 		Local: []netip.Addr{own, other}, NodePortAddresses: []netip.Addr{own, other}, Capabilities: plainEnv().Capabilities,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("192.168.1.5/32"), netip.MustParsePrefix("10.96.0.10/32")},
 		Reserved: []balancer.Reserved{
-			{Port: 2379, Proto: balancer.TCP, What: "it is a port of etcd"},
-			{Addr: own, Port: 9100, Proto: balancer.TCP, What: "a program of this host listens on it"},
+			{Port: 2379, Proto: balancer.TCP, Description: "it is a port of etcd"},
+			{Addr: own, Port: 9100, Proto: balancer.TCP, Description: "a program of this host listens on it"},
 		},
 	}
 	for _, c := range []struct {
@@ -166,8 +166,8 @@ func TestReservedPorts(t *testing.T) {
 				keys = append(keys, k.String())
 			}
 			problems := found(d)
-			told := len(problems) == 1 && problems[0].Kind == balancer.Reserving && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
-			if strings.Join(keys, " ") != c.want || told != (c.field != "") || !told && len(problems) > 0 {
+			got := len(problems) == 1 && problems[0].Kind == balancer.PortReserved && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
+			if strings.Join(keys, " ") != c.want || got != (c.field != "") || !got && len(problems) > 0 {
 				t.Errorf("%+v: got %v, problems %v", c, keys, problems)
 			}
 			s.Origin, s.Pools, s.VIPs, s.Allocated = balancer.Origin{File: "vipd.toml"}, nil, s.Addresses(), nil
@@ -185,9 +185,9 @@ func TestReservedPorts(t *testing.T) {
 // TestUntrusted has what writes to etcd say what nodes will refuse, by the same law as nodes: each problem that Untrusted
 // finds is one on a plain node, and what a plain node refuses it finds.
 func TestUntrusted(t *testing.T) {
-	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, What: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"}}
-	node := func(of string, allowed ...netip.Prefix) *balancer.Node {
-		return &balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(of)}, AllowedEndpoints: allowed}
+	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
+	node := func(service string, allowed ...netip.Prefix) *balancer.Node {
+		return &balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(service)}, AllowedEndpoints: allowed}
 	}
 	nodes := snap.Map[balancer.NodeName, *balancer.Node]{}.
 		Set("n2", node("10.3.0.2")).Set("n3", node("10.3.0.3", netip.MustParsePrefix("10.3.0.0/24")))
@@ -352,15 +352,15 @@ func TestTrustedEndpoints(t *testing.T) {
 				}
 				in.Services = in.Services.Set("web", s)
 				d := balancer.Compile(env, in)
-				used, told := false, false
+				used, got := false, false
 				for _, f := range d.Frontends.All() {
 					used = used || len(f.Backends) > 0
 				}
 				for _, p := range found(d) {
-					told = told || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "name their network in addresses.allowed")
+					got = got || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "name their network in addresses.allowed")
 				}
-				if served := d.Frontends.Len() > 0; used != (want && served) || told == want {
-					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used %v, told %v; want it used %v", e, c.vip, c.allowed, c.nodePort, from, used, told, want)
+				if served := d.Frontends.Len() > 0; used != (want && served) || got == want {
+					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used %v, told %v; want it used %v", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
 				}
 			}
 		}
@@ -404,8 +404,8 @@ func TestNodeAddresses(t *testing.T) {
 		in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, VIPPolicy: balancer.VIPPolicy{Hold: c.hold}, Given: []string{"hold"}})
 		d := balancer.Compile(env, in)
 		problems := found(d)
-		told := len(problems) == 1 && problems[0].Field == "vips[0]" && strings.Contains(problems[0].Text, "an address of node n2") && strings.Contains(problems[0].Text, "add 10.3.0.2/32 to addresses.allowed")
-		if served := d.Addresses.Has(vip); served != c.want || told == c.want {
+		got := len(problems) == 1 && problems[0].Field == "vips[0]" && strings.Contains(problems[0].Text, "an address of node n2") && strings.Contains(problems[0].Text, "add 10.3.0.2/32 to addresses.allowed")
+		if served := d.Addresses.Has(vip); served != c.want || got == c.want {
 			t.Errorf("%+v: served = %v, problems = %v", c, served, problems)
 		}
 	}
@@ -440,8 +440,8 @@ func TestOwnEndpoints(t *testing.T) {
 		env.Local = []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")}
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
 		env.Reserved = []balancer.Reserved{
-			{Port: 2379, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"}, {Port: 8080, Proto: balancer.TCP, What: "a program of this node listens on it"},
-			{Addr: netip.MustParseAddr("192.168.1.7"), Etcd: true, What: "an address of etcd"}, {Addr: netip.MustParseAddr("192.168.1.8"), What: "a gateway of this node"},
+			{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}, {Port: 8080, Proto: balancer.TCP, Description: "a program of this node listens on it"},
+			{Addr: netip.MustParseAddr("192.168.1.7"), Etcd: true, Description: "an address of etcd"}, {Addr: netip.MustParseAddr("192.168.1.8"), Description: "a gateway of this node"},
 		}
 		if c.allowed != "" {
 			env.AllowedEndpoints = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
@@ -465,16 +465,16 @@ func TestOwnEndpoints(t *testing.T) {
 			for _, f := range d.Frontends.All() {
 				used = used || len(f.Backends) > 0
 			}
-			told := ""
+			got := ""
 			for _, p := range found(d) {
-				told += p.Text
+				got += p.Text
 			}
 			want := c.want
 			if from == "a file" {
 				want = ""
 			}
-			if used != (want == "") || want != "" && !strings.Contains(told, want) || want == "" && told != "" {
-				t.Errorf("%+v from %s: used = %v, problems = %q", c, from, used, told)
+			if used != (want == "") || want != "" && !strings.Contains(got, want) || want == "" && got != "" {
+				t.Errorf("%+v from %s: used = %v, problems = %q", c, from, used, got)
 			}
 		}
 	}
@@ -501,10 +501,10 @@ func TestPublishedAddresses(t *testing.T) {
 		{"claimed with leave", func(env *balancer.Env, _ *balancer.Inputs) {
 			env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.3.0.0/24")}
 		}, all, all},
-		{"moved by another program", func(env *balancer.Env, _ *balancer.Inputs) { env.LocalOnly = true }, []netip.Addr{main, vip}, own},
+		{"moved by another program", func(env *balancer.Env, _ *balancer.Inputs) { env.ExternalVIPs = true }, []netip.Addr{main, vip}, own},
 		{"moved by vipd owner", func(_ *balancer.Env, in *balancer.Inputs) { hold(in, vip) }, []netip.Addr{vip}, own},
 		{"given an owner by a writer", func(env *balancer.Env, in *balancer.Inputs) {
-			env.Networked = own
+			env.LocalInSubnets = own
 			hold(in, main, second, vip)
 		}, all, own},
 		{"the source has no network", func(_ *balancer.Env, in *balancer.Inputs) { hold(in, main) }, all, all},
@@ -690,7 +690,7 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 	} {
 		env := plainEnv()
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
-		env.Reserved = []balancer.Reserved{{Port: 2379, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"}}
+		env.Reserved = []balancer.Reserved{{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
 		if c.allowed != "" {
 			env.AllowedEndpoints = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
 		}

@@ -10,20 +10,20 @@ import (
 	"vipd/balancer/decode"
 )
 
-// reading collects what is wrong in one table.
-type reading struct {
+// tableReader decodes and validates one table, and collects its problems.
+type tableReader struct {
 	service Name
 	where   Locator
 	unknown Severity // of unknown fields
-	// own is what the table itself holds, defaulted what it has from [defaults].
+	// own are the fields of the table itself, and defaulted those from [defaults].
 	own, defaulted map[string]any
 	problems       []Problem
-	// broken holds the fields whose values could not be read: nothing more is said about them, and about what
-	// contains them, because it would follow from the first mistake.
+	// broken has the fields whose values could not be read. Further problems of them and of the
+	// fields around them are not reported, because they would follow from the first.
 	broken map[string]extent
 }
 
-// extent says whether a path is broken itself or only something inside.
+// extent says whether a path itself is broken, or only something inside it.
 type extent int
 
 const (
@@ -31,74 +31,75 @@ const (
 	brokenWhole
 )
 
-func newReading(service Name, where Locator, unknown Severity) *reading {
-	return &reading{service: service, where: where, unknown: unknown}
+func newTableReader(service Name, where Locator, unknown Severity) *tableReader {
+	return &tableReader{service: service, where: where, unknown: unknown}
 }
 
-// result returns all problems by line, and whether there is no error among them.
-func (r *reading) result() ([]Problem, bool) {
+// result returns all problems by line, and whether none of them is an error.
+func (r *tableReader) result() ([]Problem, bool) {
 	slices.SortStableFunc(r.problems, func(a, b Problem) int { return cmp.Compare(a.Origin.Line, b.Origin.Line) })
 	return r.problems, !slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
 
-// decode reads tree into target. Unknown fields that come from [defaults] are left to CheckDefaults, instead of being
-// told for each service.
-func (r *reading) decode(target any, tree map[string]any) {
+// decode decodes tree into target. Unknown fields from [defaults] are skipped, because
+// CheckDefaults reports them once.
+func (r *tableReader) decode(target any, tree map[string]any) {
 	for _, p := range decode.Into(target, tree) {
 		severity := SeverityError
 		switch {
 		case !p.Unknown:
-			r.breaks(p.Path)
-		case r.inherits(p.Path):
+			r.markBroken(p.Path)
+		case r.fromDefaults(p.Path):
 			continue
 		default:
 			severity = cmp.Or(r.unknown, SeverityError)
 		}
-		r.add(severity, p.Path, p.Text)
-		last := &r.problems[len(r.problems)-1]
-		last.Unknown, last.Misplaced = p.Unknown, p.Misplaced
+		added := r.add(severity, p.Path, p.Text)
+		added.Unknown, added.Misplaced = p.Unknown, p.Misplaced
 	}
 }
 
-// inherits reports whether the field at path comes from [defaults].
-func (r *reading) inherits(path string) bool {
+// fromDefaults reports whether the field at path comes from [defaults].
+func (r *tableReader) fromDefaults(path string) bool {
 	field, _, _ := strings.Cut(path, ".")
 	field, _, _ = strings.Cut(field, "[")
 	_, ok := r.defaulted[field]
 	return ok
 }
 
-// at asks the locator.
-func (r *reading) at(path string) Origin {
+// origin returns the origin of a field.
+func (r *tableReader) origin(path string) Origin {
 	if r.where == nil {
 		return Origin{}
 	}
 	return r.where(path)
 }
 
-func (r *reading) add(severity Severity, path, text string) {
-	if r.inherits(path) {
+// add adds a problem and returns it. The pointer is valid until the next problem is added.
+func (r *tableReader) add(severity Severity, path, text string) *Problem {
+	if r.fromDefaults(path) {
 		text = "from [defaults]: " + text
 	}
-	r.problems = append(r.problems, Problem{Severity: severity, Origin: r.at(path), Service: r.service, Field: path, Text: text})
+	r.problems = append(r.problems, Problem{Severity: severity, Origin: r.origin(path), Service: r.service, Field: path, Text: text})
+	return &r.problems[len(r.problems)-1]
 }
 
-// errorf notes what keeps the service from being used, unless path is broken anyway.
-func (r *reading) errorf(path, format string, args ...any) {
+// errorf reports an error of a field, unless path is broken.
+func (r *tableReader) errorf(path, format string, args ...any) {
 	if !r.isBroken(path) {
 		r.add(SeverityError, path, fmt.Sprintf(format, args...))
 	}
 }
 
-// warnf notes what is probably not meant, unless path is broken anyway.
-func (r *reading) warnf(path, format string, args ...any) {
+// warnf reports a probable mistake in a field, unless path is broken.
+func (r *tableReader) warnf(path, format string, args ...any) {
 	if !r.isBroken(path) {
 		r.add(SeverityWarning, path, fmt.Sprintf(format, args...))
 	}
 }
 
-// breaks marks path as broken.
-func (r *reading) breaks(path string) {
+// markBroken marks path as broken.
+func (r *tableReader) markBroken(path string) {
 	if r.broken == nil {
 		r.broken = map[string]extent{}
 	}
@@ -108,8 +109,8 @@ func (r *reading) breaks(path string) {
 	}
 }
 
-// isBroken reports whether path, something in it, or something around it could not be read.
-func (r *reading) isBroken(path string) bool {
+// isBroken reports whether path, or something inside or around it, could not be read.
+func (r *tableReader) isBroken(path string) bool {
 	if r.broken == nil {
 		return false
 	}
@@ -124,7 +125,7 @@ func (r *reading) isBroken(path string) bool {
 	return false
 }
 
-// enclosing yields the paths of what contains path, from the inside: for a[1].b those are a[1] and a.
+// enclosing yields the paths that contain path, from the inside: a[1] and a for a[1].b.
 func enclosing(path string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for {
@@ -138,10 +139,11 @@ func enclosing(path string) func(yield func(string) bool) {
 }
 
 // sets reports whether the table itself sets the field.
-func (r *reading) sets(field string) bool { return r.own[field] != nil }
+func (r *tableReader) sets(field string) bool { return r.own[field] != nil }
 
-// setsInHealth reports whether the health table in use sets the field, the service's own or a default.
-func (r *reading) setsInHealth(field string) bool {
+// setsInHealth reports whether the health table in use, the service's own or the default, sets the
+// field.
+func (r *tableReader) setsInHealth(field string) bool {
 	for _, from := range []map[string]any{r.own, r.defaulted} {
 		if table, ok := from["health"].(map[string]any); ok {
 			return table[field] != nil
@@ -150,7 +152,7 @@ func (r *reading) setsInHealth(field string) bool {
 	return false
 }
 
-// element writes the path of a field of an element; "" as the field is the element itself.
+// element returns the path of a field of a list's element, or of the element itself if field is "".
 func element(list string, i int, field string) string {
 	path := list + "[" + strconv.Itoa(i) + "]"
 	if field != "" {
@@ -159,13 +161,13 @@ func element(list string, i int, field string) string {
 	return path
 }
 
-// labelRule is what isLabel demands, for messages.
+// labelRule describes isLabel, for messages.
 const labelRule = `1 to 63 of a-z, 0-9 and "-", the first and last not "-"`
 
-// isLabel reports whether s is a DNS label in lower case.
+// isLabel reports whether s is a lower-case DNS label.
 func isLabel(s string) bool {
-	const longest = 63
-	if len(s) == 0 || len(s) > longest || s[0] == '-' || s[len(s)-1] == '-' {
+	const maxLength = 63
+	if len(s) == 0 || len(s) > maxLength || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
 	}
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/decode"
 )
 
-// checkEndpoints checks the endpoints of s, each for itself and then together with its ports and VIPs.
-func (r *reading) checkEndpoints(s *Service) {
+// checkEndpoints checks each endpoint of s alone, and then with its ports and VIPs.
+func (r *tableReader) checkEndpoints(s *Service) {
 	names := make([]string, 0, len(s.Ports))
 	for i := range s.Ports {
 		if name := s.Ports[i].Name; name != "" {
@@ -33,8 +33,8 @@ func (r *reading) checkEndpoints(s *Service) {
 	}
 }
 
-// checkEndpoint checks one endpoint alone; at writes the path of its fields.
-func (r *reading) checkEndpoint(e *Endpoint, at func(field string) string) {
+// checkEndpoint checks one endpoint alone. at returns the path of a field.
+func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	if !e.Address.IsValid() {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
 	} else if why := notUnicast(e.Address); why != "" {
@@ -56,8 +56,8 @@ func (r *reading) checkEndpoint(e *Endpoint, at func(field string) string) {
 	}
 }
 
-// checkPortNames checks that the ports of endpoint i are among those of the service.
-func (r *reading) checkPortNames(e *Endpoint, names []string, i int) {
+// checkPortNames checks that the service has the ports that endpoint i names.
+func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
 		if slices.Contains(names, name) {
 			continue
@@ -74,8 +74,8 @@ func (r *reading) checkPortNames(e *Endpoint, names []string, i int) {
 	}
 }
 
-// checkReach notes where endpoint i is never used, or leads back to the service.
-func (r *reading) checkReach(s *Service, e *Endpoint, i int) {
+// checkReach reports that endpoint i is never used, or leads back to the service.
+func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
 		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint has the port of another of its ports: connections to it may loop", e.Address)
@@ -94,9 +94,9 @@ func (r *reading) checkReach(s *Service, e *Endpoint, i int) {
 	}
 }
 
-// leadsBack reports whether a port of e, which has a VIP's address, is another port of the service. Compile sees to those
-// that are the same.
-func (r *reading) leadsBack(s *Service, e *Endpoint) bool {
+// leadsBack reports whether a port of e, which has a VIP's address, is another port of the service.
+// Compiling reports equal ports.
+func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		target := e.TargetPort(p)
@@ -108,9 +108,9 @@ func (r *reading) leadsBack(s *Service, e *Endpoint) bool {
 	return false
 }
 
-// checkDuplicates notes endpoints that are there twice: an error where nothing tells them apart, a warning where only
-// some of their ports do.
-func (r *reading) checkDuplicates(s *Service) {
+// checkDuplicates reports duplicate endpoints: an error if all their ports are equal, and a warning
+// if only some are.
+func (r *tableReader) checkDuplicates(s *Service) {
 	type target struct {
 		port int // index of the service's port
 		at   netip.AddrPort
@@ -121,12 +121,16 @@ func (r *reading) checkDuplicates(s *Service) {
 		if !e.Address.IsValid() {
 			continue
 		}
-		shared, other, name := 0, 0, ""
+		shared := 0
+		other := 0
+		name := ""
 		for j := range s.Ports {
 			p := &s.Ports[j]
 			t := target{j, netip.AddrPortFrom(e.Address, e.TargetPort(p))}
 			if k, again := first[t]; again {
-				shared, other, name = shared+1, k, p.Name
+				shared = shared + 1
+				other = k
+				name = p.Name
 			} else {
 				first[t] = i
 			}

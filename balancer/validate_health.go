@@ -10,11 +10,11 @@ import (
 	"vipd/balancer/decode"
 )
 
-// formatted writes a duration for messages.
+// formatted formats a duration for messages.
 func formatted(d time.Duration) string { return decode.FormatDuration(d) }
 
 // checkHealth checks the health table alone.
-func (r *reading) checkHealth(h *Health) {
+func (r *tableReader) checkHealth(h *Health) {
 	if h.Type == "" {
 		r.errorf("health.type", "needs a type: %s", strings.Join(h.Type.Values(), ", "))
 	} else {
@@ -46,9 +46,9 @@ func (r *reading) checkHealth(h *Health) {
 	}
 }
 
-// checkTimes checks the times against their bounds and each other. A clash with a default is told where the other
-// one is set.
-func (r *reading) checkTimes(h *Health) {
+// checkTimes checks the times against their limits and each other. A conflict with a default is
+// reported at the field that is set.
+func (r *tableReader) checkTimes(h *Health) {
 	if r.isBroken("health.interval") {
 		return
 	}
@@ -67,7 +67,7 @@ func (r *reading) checkTimes(h *Health) {
 	}
 }
 
-// healthField is a field of health that only some types have.
+// healthField is a field of health that only some types of checks have.
 type healthField struct {
 	name  string
 	types []HealthType
@@ -99,17 +99,17 @@ func healthFields() []healthField {
 	}
 }
 
-// checkBelongs notes fields that the type of check does not have.
-func (r *reading) checkBelongs(h *Health) {
+// checkBelongs reports fields that the type of check does not have.
+func (r *tableReader) checkBelongs(h *Health) {
 	for _, f := range healthFields() {
 		if r.setsInHealth(f.name) && !slices.Contains(f.types, h.Type) {
-			r.errorf("health."+f.name, "is for checks of type %s, this one is of type %s", list(f.types), h.Type)
+			r.errorf("health."+f.name, "is for checks of type %s, this one is of type %s", joinWords(f.types), h.Type)
 		}
 	}
 }
 
-// checkType checks what the type of check asks for.
-func (r *reading) checkType(h *Health) {
+// checkType checks the fields that the type of check requires.
+func (r *tableReader) checkType(h *Health) {
 	switch h.Type {
 	case HTTPHealth, HTTPSHealth:
 		r.checkRequest(h)
@@ -133,8 +133,8 @@ func (r *reading) checkType(h *Health) {
 	}
 }
 
-// checkRequest checks what makes up an HTTP request and its answer.
-func (r *reading) checkRequest(h *Health) {
+// checkRequest checks the parts of an HTTP request and its expected answer.
+func (r *tableReader) checkRequest(h *Health) {
 	if !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, notInURL) {
 		r.errorf("health.path", "%q is not a path: it starts with / and has no spaces", h.Path)
 	}
@@ -157,9 +157,9 @@ func (r *reading) checkRequest(h *Health) {
 	}
 }
 
-// checkProbed notes checks by TCP of a service that has no TCP port, and by UDP of one without a UDP port: they would
-// take every endpoint down.
-func (r *reading) checkProbed(s *Service) {
+// checkProbed reports TCP checks of a service without a TCP port, and UDP checks without a UDP
+// port. They would take every endpoint down.
+func (r *tableReader) checkProbed(s *Service) {
 	if s.Health == nil || s.Health.Port != 0 || len(s.Ports) == 0 || r.isBroken("ports") {
 		return
 	}
@@ -176,9 +176,9 @@ func (r *reading) checkProbed(s *Service) {
 	}
 }
 
-// checkSource notes a source that no endpoint of the service can be asked from. What comes from [defaults] is meant for
-// those services that can use it, and endpoints that are published apart are not seen here.
-func (r *reading) checkSource(s *Service) {
+// checkSource reports a source address whose family no endpoint has. A source from [defaults] is
+// ignored, because it is meant for other services. Registered endpoints are unknown here.
+func (r *tableReader) checkSource(s *Service) {
 	if s.Health == nil || !s.Health.Source.IsValid() || !r.sets("health") || len(s.Endpoints) == 0 || r.isBroken("endpoints") {
 		return
 	}
@@ -188,7 +188,8 @@ func (r *reading) checkSource(s *Service) {
 	}
 }
 
-// StatusIn reports whether a list of HTTP status codes and ranges, such as 200-299,404, has a code, and whether it is such a list.
+// StatusIn reports whether a list of HTTP status codes and ranges, such as 200-299,404, contains a
+// code, and whether the list is valid.
 func StatusIn(list string, code int) (in, valid bool) {
 	for part := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(strings.TrimSpace(part), "-")
@@ -205,7 +206,7 @@ func StatusIn(list string, code int) (in, valid bool) {
 	return in, true
 }
 
-// isToken reports whether HTTP takes name as the name of a header.
+// isToken reports whether name is a valid HTTP header name.
 func isToken(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~") == ""
 }

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/decode"
 )
 
-// checkService notes everything that is wrong with a service.
-func (r *reading) checkService(d *definition) {
+// checkService reports all problems of a service.
+func (r *tableReader) checkService(d *serviceTable) {
 	if !isLabel(string(r.service)) {
 		r.errorf("", "the name %q is not possible: names are DNS labels, %s", r.service, labelRule)
 	}
@@ -26,7 +26,7 @@ func (r *reading) checkService(d *definition) {
 	r.checkSource(&d.Service)
 }
 
-func (r *reading) checkVIPs(vips []vip) {
+func (r *tableReader) checkVIPs(vips []vipEntry) {
 	if len(vips) == 0 {
 		r.errorf("vips", `needs at least one address, such as "10.96.0.10"`)
 	}
@@ -51,7 +51,7 @@ func (r *reading) checkVIPs(vips []vip) {
 	}
 }
 
-// notUnicast says why addr is no address of one host; "" means it is.
+// notUnicast explains why addr is not an address of one host. It returns "" if it is.
 func notUnicast(addr netip.Addr) string {
 	switch {
 	case addr.IsUnspecified():
@@ -64,7 +64,7 @@ func notUnicast(addr netip.Addr) string {
 	return ""
 }
 
-func (r *reading) checkPorts(ports []Port) {
+func (r *tableReader) checkPorts(ports []Port) {
 	if len(ports) == 0 {
 		r.errorf("ports", "needs at least one table with a port, such as port = 80")
 	}
@@ -94,8 +94,8 @@ func (r *reading) checkPorts(ports []Port) {
 	}
 }
 
-// checkPortName checks the name of port i; names holds those before it.
-func (r *reading) checkPortName(ports []Port, i int, names map[string]int) {
+// checkPortName checks the name of port i. Names has the names before it.
+func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	name, path := ports[i].Name, element("ports", i, "name")
 	switch j, again := names[name]; {
 	case name == "" && len(ports) == 1:
@@ -110,9 +110,10 @@ func (r *reading) checkPortName(ports []Port, i int, names map[string]int) {
 	}
 }
 
-// checkSettings checks what can be said of settings without the ports and endpoints: what [defaults] can hold.
-func (r *reading) checkSettings(s *Service) {
-	if least := leastMSS(s); s.MSS != 0 && s.MSS < least {
+// checkSettings checks the settings that don't depend on ports and endpoints, which are those that
+// [defaults] can set.
+func (r *tableReader) checkSettings(s *Service) {
+	if minimum := minMSS(s); s.MSS != 0 && s.MSS < minimum {
 		r.errorf("mss", "%d is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible", s.MSS)
 	}
 	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
@@ -134,16 +135,17 @@ func (r *reading) checkSettings(s *Service) {
 	}
 }
 
-// leastMSS is what every host must be able to take, less the headers: packets of 576 bytes of IPv4, and 1280 of IPv6.
-func leastMSS(s *Service) int {
+// minMSS returns the minimum MSS: the packet size that every host must accept (576 bytes for IPv4,
+// 1280 for IPv6) minus the headers.
+func minMSS(s *Service) int {
 	if slices.ContainsFunc(s.VIPs, netip.Addr.Is6) {
 		return 1220
 	}
 	return 536
 }
 
-// checkForward checks that nothing asks for another port where forwarding leaves ports alone.
-func (r *reading) checkForward(s *Service) {
+// checkForward reports other target ports if the forwarding method does not translate ports.
+func (r *tableReader) checkForward(s *Service) {
 	if s.Forward == NATForward {
 		return
 	}
@@ -168,9 +170,9 @@ func (r *reading) checkForward(s *Service) {
 	}
 }
 
-// checkProtocols notes settings that mean nothing to any port of the service. What comes from [defaults] is meant for
-// those services that can use it.
-func (r *reading) checkProtocols(s *Service) {
+// checkProtocols reports settings that apply to no port of the service. Settings from [defaults]
+// are ignored, because they are meant for other services.
+func (r *tableReader) checkProtocols(s *Service) {
 	if r.sets("affinity_timeout") && s.Affinity == NoAffinity {
 		r.warnf("affinity_timeout", `has no effect without affinity = "client_ip"`)
 	}
@@ -197,9 +199,9 @@ func (r *reading) checkProtocols(s *Service) {
 	}
 }
 
-// checkLocality notes a locality that no endpoint can match. Endpoints published apart from the service are not seen
-// here, so a service without any is left alone.
-func (r *reading) checkLocality(s *Service) {
+// checkLocality reports a locality that no endpoint can match. Registered endpoints are unknown
+// here, so a service without endpoints has no problem.
+func (r *tableReader) checkLocality(s *Service) {
 	if len(s.Endpoints) == 0 || r.isBroken("endpoints") {
 		return
 	}

@@ -13,84 +13,90 @@ import (
 	"vipd/balancer/decode"
 )
 
-// VIP is what users write of one address: the table [vips."ADDRESS"]. A VIP may have settings and no service.
+// VIP has the settings of one address, from the table [vips."ADDRESS"]. The address need not have a
+// service.
 type VIP struct {
 	// Addr is the table's name.
 	Addr netip.Addr `toml:"-"`
 	// Origin is where the table was read.
 	Origin Origin `toml:"-"`
 	VIPPolicy
-	// Given are the fields that the table sets, sorted. The others are those of the pool that has the address, if one does.
+	// Given are the fields that the table sets, sorted. The other fields come from the address's
+	// pool, if it has one.
 	Given []string `toml:"-"`
 }
 
-// VIPPolicy says which hosts hold an address, and when. A pool may carry one for the addresses that it gives.
+// VIPPolicy says which hosts hold an address, and when. A pool may have a policy for its addresses.
 type VIPPolicy struct {
-	// Hold says whether every host holds the address, or one alone. Default each.
+	// Hold says whether every host holds the address, or only one. Default each.
 	Hold Hold `toml:"hold"`
-	// Prefer names the nodes that are to have the address, best first. Empty: the one with the fewest VIPs for its weight.
+	// Prefer names the preferred nodes, best first. If empty, the node with the fewest VIPs for its
+	// weight is chosen.
 	Prefer []string `toml:"prefer"`
-	// Group names VIPs that are always on one host, and move together; "" means the VIP moves alone.
+	// Group names VIPs that stay on one host and move together. "" means the VIP moves alone.
 	Group string `toml:"group"`
-	// Preempt is how long a better one of Prefer has to be well before the VIP goes back to it; 0 means never.
+	// Preempt is how long a better node of Prefer must be healthy before the VIP returns to it. 0
+	// means never.
 	Preempt Preempt `toml:"preempt"`
-	// Require is what a host needs to own the address. Default endpoint.
+	// Require is the condition for a host to own the address. Default endpoint.
 	Require Require `toml:"require"`
-	// Withdraw says when a host that holds the address for itself gives it up. Default never.
+	// Withdraw says when a host gives up an address that each host holds. Default never.
 	Withdraw Withdraw `toml:"withdraw"`
 }
 
-// wanders reports whether what clients send to the address comes to another host once it has been to this one: to its next owner, or to
-// where routers lead it after a host has withdrawn it.
-func (p VIPPolicy) wanders() bool { return p.Hold == HoldOne || p.Withdraw == WithdrawNoEndpoint }
+// movable reports whether established connections may arrive at another host, because the address
+// has a new owner or a host has withdrawn it.
+func (p VIPPolicy) movable() bool { return p.Hold == HoldOne || p.Withdraw == WithdrawNoEndpoint }
 
-// Hold is which hosts hold a VIP.
+// Hold says which hosts hold a VIP.
 type Hold string
 
-// The ways to hold: each host holds the address for itself and is silent about it, or one owner on a real device answers for it.
+// The values. With HoldEach, each host holds the address without answering ARP for it. With
+// HoldOne, one owner has it on a real device and answers.
 const (
 	HoldEach Hold = "each"
 	HoldOne  Hold = "one"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Hold) Values() []string { return []string{"each", "one"} }
 
-// Require is what a host needs to own a VIP.
+// Require is the condition for a host to own a VIP.
 type Require string
 
-// The requirements: that the host is well, that it sees a usable endpoint of each service on the VIP, or that it has one itself.
+// The conditions: the host is healthy, each service on the VIP also has a usable endpoint, or this
+// endpoint is on the host.
 const (
 	RequireNode     Require = "node"
 	RequireEndpoint Require = "endpoint"
 	RequireLocal    Require = "local"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Require) Values() []string { return []string{"node", "endpoint", "local"} }
 
-// Withdraw is when a host gives up a VIP that each host holds.
+// Withdraw says when a host gives up a VIP that each host holds.
 type Withdraw string
 
-// The choices: never, or while no endpoint of the services on the VIP is usable.
+// The values: never, or while no endpoint of the services on the VIP is usable.
 const (
 	WithdrawNever      Withdraw = "never"
 	WithdrawNoEndpoint Withdraw = "no_endpoint"
 )
 
-// Values lists what users may write.
+// Values lists the possible values.
 func (Withdraw) Values() []string { return []string{"never", "no_endpoint"} }
 
-// Preempt is a time, or never, which is 0.
+// Preempt is a duration. 0 means never.
 type Preempt time.Duration
 
-// The bounds of Preempt: within less than a second a host that has come back may be gone again.
+// The limits of Preempt. A host that has just returned may fail again within a second.
 const (
 	minPreempt = time.Second
 	maxPreempt = 24 * time.Hour
 )
 
-// UnmarshalText reads a duration or "never".
+// UnmarshalText parses a duration or "never".
 func (p *Preempt) UnmarshalText(text []byte) error {
 	if string(text) == "never" {
 		*p = 0
@@ -107,7 +113,7 @@ func (p *Preempt) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText formats the value as UnmarshalText parses it.
 func (p Preempt) MarshalText() ([]byte, error) {
 	if p == 0 {
 		return []byte("never"), nil
@@ -115,16 +121,16 @@ func (p Preempt) MarshalText() ([]byte, error) {
 	return []byte(decode.FormatDuration(time.Duration(p))), nil
 }
 
-// DefaultVIPPolicy is that of an address without settings.
+// DefaultVIPPolicy returns the policy of an address without settings.
 func DefaultVIPPolicy() VIPPolicy {
 	return VIPPolicy{Hold: HoldEach, Require: RequireEndpoint, Withdraw: WithdrawNever}
 }
 
-// DecodeVIP reads the settings of the address that is written as name. Unknown is as in DecodeService. The settings are nil if
-// anything is an error.
+// DecodeVIP decodes the settings of the address in name. If any problem is an error, the settings
+// are nil. See DecodeService for unknown.
 func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severity) (*VIP, []Problem) {
-	r := newReading("", where, unknown)
-	v := &VIP{VIPPolicy: DefaultVIPPolicy(), Origin: r.at(""), Given: slices.Sorted(maps.Keys(fields))}
+	r := newTableReader("", where, unknown)
+	v := &VIP{VIPPolicy: DefaultVIPPolicy(), Origin: r.origin(""), Given: slices.Sorted(maps.Keys(fields))}
 	var err error
 	switch v.Addr, err = decode.ParseAddr(name); {
 	case err != nil:
@@ -143,7 +149,7 @@ func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severi
 	return v, problems
 }
 
-// EncodeVIP is the inverse of DecodeVIP: the table of v, with the fields that it sets.
+// EncodeVIP is the inverse of DecodeVIP. It returns the table of v with the fields that v sets.
 func EncodeVIP(v *VIP) map[string]any {
 	all, defaults := map[string]any{}, DefaultVIPPolicy()
 	maps.Copy(all, decode.Tree(&v.VIPPolicy, &VIPPolicy{}))
@@ -152,9 +158,9 @@ func EncodeVIP(v *VIP) map[string]any {
 	return all
 }
 
-// DecodeVIPPolicy reads what a pool says of its addresses. It is the default where anything is an error.
+// DecodeVIPPolicy decodes the policy of a pool. If any problem is an error, it returns the default.
 func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VIPPolicy, []Problem) {
-	r := newReading("", where, unknown)
+	r := newTableReader("", where, unknown)
 	p := DefaultVIPPolicy()
 	r.decode(&p, fields)
 	r.checkVIPPolicy(&p, netip.Addr{})
@@ -165,7 +171,7 @@ func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VI
 	return p, problems
 }
 
-// over returns the settings of v, with those of base for what v does not set.
+// over returns the settings of v, completed from base.
 func (v *VIP) over(base VIPPolicy) VIPPolicy {
 	given, out := reflect.ValueOf(v.VIPPolicy), reflect.ValueOf(&base).Elem()
 	for i := range out.NumField() {
@@ -176,8 +182,8 @@ func (v *VIP) over(base VIPPolicy) VIPPolicy {
 	return base
 }
 
-// checkVIPPolicy checks the settings of addr, which is invalid for those of a pool.
-func (r *reading) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
+// checkVIPPolicy checks the settings of addr, or of a pool if addr is invalid.
+func (r *tableReader) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 	for i, node := range p.Prefer {
 		path := fmt.Sprintf("prefer[%d]", i)
 		switch {
@@ -212,10 +218,10 @@ func (r *reading) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 	}
 }
 
-// isNodeName reports whether a node can have this name.
+// isNodeName reports whether name is a valid node name.
 func isNodeName(name string) bool {
-	const longest = 253
-	return name != "" && len(name) <= longest && !strings.ContainsFunc(name, func(r rune) bool {
+	const maxLength = 253
+	return name != "" && len(name) <= maxLength && !strings.ContainsFunc(name, func(r rune) bool {
 		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
 	})
 }

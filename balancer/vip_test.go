@@ -87,18 +87,18 @@ func TestWithdraw(t *testing.T) {
 		}
 		in.Services = in.Services.Set("web", s)
 		memory = memory.Expire(now)
-		desired := c.Once(env, in.Remembering(memory))
+		desired := c.Once(env, in.WithMemory(memory))
 		memory = memory.After(before, desired, now)
 		before = desired
 		if !desired.Addresses.Has(vip) {
 			t.Fatal("the VIP is not wanted at all")
 		}
-		return string(desired.Standings.At(vip))
+		return string(desired.VIPStates.At(vip))
 	}
 	for _, step := range []struct {
 		after     time.Duration
 		endpoints int
-		want      balancer.Standing
+		want      balancer.VIPState
 	}{
 		{0, 0, balancer.Withdrawn},         // from the start
 		{time.Second, 1, balancer.Serving}, // it has not come back before

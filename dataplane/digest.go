@@ -34,7 +34,7 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.SlowStart > 0 {
 		w.number(int64(f.SlowStart))
 	}
-	if f.Roams {
+	if f.Movable {
 		w.flag(true)
 	}
 	w.newer(reflect.ValueOf(f.Policy))

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// ParseAddr reads an IP address. An IPv4 address in IPv6 clothes (::ffff:10.0.0.1) is the IPv4 address; a zone
-// (fe80::1%eth0) is refused.
+// ParseAddr parses an IP address. An IPv4-mapped address (::ffff:10.0.0.1) becomes the IPv4
+// address. A zone (fe80::1%eth0) is an error.
 func ParseAddr(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSpace(text))
 	if err != nil {
@@ -27,8 +27,8 @@ func ParseAddr(text string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// ParsePrefix reads a network. One with host bits set is refused, and so is a bare address; the error
-// names the right one.
+// ParsePrefix parses a network. Host bits and a missing length are errors, which suggest the right
+// network.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	text = strings.TrimSpace(text)
 	p, err := netip.ParsePrefix(text)

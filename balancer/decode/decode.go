@@ -12,36 +12,37 @@ import (
 	"time"
 )
 
-// Problem is one thing that is wrong in a tree.
+// Problem is a mistake in a tree.
 type Problem struct {
-	// Path leads to the field, such as endpoints[2].weight. Names that are no plain words are quoted.
+	// Path leads to the field, such as endpoints[2].weight. Names that TOML would quote are quoted.
 	Path string
-	// Unknown: the struct has no such field. All other problems are about values.
+	// Unknown reports whether the struct has no such field. All other problems are about values.
 	Unknown bool
-	// Misplaced reports whether the value may belong elsewhere, because a heading before it is missing: the field is unknown, or has a
-	// table or a list where it needs something else.
+	// Misplaced reports whether a heading before the value may be missing, so it belongs elsewhere.
+	// The field is unknown, or has an unexpected table or list.
 	Misplaced bool
-	// Text says what is wrong and what is possible.
+	// Text explains the problem, and says which values are possible.
 	Text string
 }
 
-// defaulter is implemented by pointers to structs that have defaults. Into calls SetDefaults on each one that it
-// makes: elements of slices, and what a nil pointer is set to.
+// defaulter is implemented by pointers to structs with defaults. Into calls SetDefaults on each
+// struct that it creates, in lists and behind nil pointers.
 type defaulter interface{ SetDefaults() }
 
-// exampler is implemented by pointers to structs that users are likely to write a plain value for: Example is a short one.
+// exampler is implemented by pointers to structs that users often mistake for a plain value.
+// Example returns a short valid table.
 type exampler interface{ Example() string }
 
-// Values is implemented by typed strings of which only some are possible.
+// Values is implemented by string types with a fixed set of values.
 type Values interface{ Values() []string }
 
 // Synonyms is implemented by [Values] that other programs call by other names. Synonyms returns the value that each name stands for; a
 // name is in lower case, without "_" and "-".
 type Synonyms interface{ Synonyms() map[string]string }
 
-// Into reads tree into the struct that target points to, and returns everything that is wrong in it, in the order of
-// the struct's fields. A field with a problem, or that is not in the tree, keeps the value it has. An element of a list
-// that has a problem keeps its defaults, so that the others keep their places.
+// Into decodes tree into the struct that target points to, and returns all problems in the order of
+// the struct's fields. A field that is missing or has a problem keeps its value. A list element
+// with a problem keeps its defaults, so the other elements keep their indexes.
 func Into(target any, tree map[string]any) []Problem {
 	v := reflect.ValueOf(target)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
@@ -53,21 +54,21 @@ func Into(target any, tree map[string]any) []Problem {
 }
 
 type decoder struct {
-	// plans are those of the structs met so far. They are made anew by each Into, which costs some microseconds and
-	// spares the program a cache for all.
+	// plans has the fields of each struct type. It lasts for one Into, because building it takes
+	// only microseconds, and a global cache would need a lock.
 	plans    map[reflect.Type][]field
-	path     []byte // of the value at hand; kept as one buffer, so that paths cost nothing until there is a problem
+	path     []byte // of the current value; one buffer, so paths cost nothing until a problem occurs
 	problems []Problem
 }
 
-// field is one field of a struct.
+// field is a field of a struct.
 type field struct {
 	name    string
 	index   []int
 	allowed string // the range tag
 }
 
-// fields lists the fields of t, in order, with those of embedded structs.
+// fields returns the fields of t in order, including those of embedded structs.
 func (d *decoder) fields(t reflect.Type) []field {
 	plan, ok := d.plans[t]
 	if !ok {
@@ -98,15 +99,16 @@ func appendFields(plan []field, t reflect.Type, outer []int) []field {
 	return plan
 }
 
-// problem notes what is wrong with the value at hand.
-func (d *decoder) problem(format string, args ...any) {
+// problem adds a problem of the current value and returns it. The pointer is valid until the next
+// problem is added.
+func (d *decoder) problem(format string, args ...any) *Problem {
 	d.problems = append(d.problems, Problem{Path: string(d.path), Text: fmt.Sprintf(format, args...)})
+	return &d.problems[len(d.problems)-1]
 }
 
-// wrong notes that the value at hand is of another type than the wanted one.
-func (d *decoder) wrong(wanted string, raw any) {
-	d.problem("needs %s, not %s", wanted, describe(raw))
-	d.problems[len(d.problems)-1].Misplaced = isComposite(raw)
+// wrongType adds the problem that the current value has another type than wanted.
+func (d *decoder) wrongType(wanted string, raw any) {
+	d.problem("needs %s, not %s", wanted, describe(raw)).Misplaced = isComposite(raw)
 }
 
 // isComposite reports whether raw is a table or a list.
@@ -118,10 +120,10 @@ func isComposite(raw any) bool {
 	return false
 }
 
-// Join returns the path of the field called name in the table at path.
+// Join returns the path of the field name in the table at path.
 func Join(path, name string) string { return string(AppendName([]byte(path), name)) }
 
-// AppendName is Join for paths that are put together in one buffer.
+// AppendName is Join for a path in a buffer.
 func AppendName(path []byte, name string) []byte {
 	if len(path) > 0 {
 		path = append(path, '.')
@@ -132,14 +134,14 @@ func AppendName(path []byte, name string) []byte {
 	return strconv.AppendQuote(path, name)
 }
 
-// enter moves the path to the field called name and returns the length to go back to.
+// enter appends a field to the path, and returns the length to restore.
 func (d *decoder) enter(name string) int {
 	back := len(d.path)
 	d.path = AppendName(d.path, name)
 	return back
 }
 
-// enterIndex moves the path to element i and returns the length to go back to.
+// enterIndex appends an index to the path, and returns the length to restore.
 func (d *decoder) enterIndex(i int) int {
 	back := len(d.path)
 	d.path = append(d.path, '[')
@@ -150,12 +152,12 @@ func (d *decoder) enterIndex(i int) int {
 
 func (d *decoder) leave(back int) { d.path = d.path[:back] }
 
-// plain reports whether TOML takes name as a key without quotes.
+// plain reports whether name is a TOML key without quotes.
 func plain(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
 
-// table reads tree into the struct v.
+// table decodes tree into the struct v.
 func (d *decoder) table(v reflect.Value, tree map[string]any) {
 	plan := d.fields(v.Type())
 	found := 0
@@ -178,7 +180,7 @@ func (d *decoder) table(v reflect.Value, tree map[string]any) {
 	}
 }
 
-// unknown notes the keys of tree that are not in plan, the one of t.
+// unknown adds problems for the keys of tree that are not in plan, the fields of t.
 func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 	names := make([]string, len(plan))
 	for i := range plan {
@@ -193,24 +195,23 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 		if topLevel(key) {
 			hint = "; as a setting of vipd it belongs at the top of vipd.toml, before the first table"
 		}
-		if at := d.inside(t, plan, key); at != "" {
+		if at := d.tableWith(t, plan, key); at != "" {
 			hint = "; it is a field of " + at
 		}
-		d.problem("unknown field%s", hint)
-		last := &d.problems[len(d.problems)-1]
-		last.Unknown, last.Misplaced = true, true
+		p := d.problem("unknown field%s", hint)
+		p.Unknown, p.Misplaced = true, true
 		d.leave(back)
 	}
 }
 
-// topLevel reports whether key is a setting of vipd.toml that stands in no table. One that is written below a table's header
-// belongs to that table.
+// topLevel reports whether key is a setting at the top of vipd.toml. Below a heading, it would
+// belong to that table.
 func topLevel(key string) bool {
 	return slices.Contains([]string{"mode", "strict_mode", "node", "zone", "state_dir", "run_dir"}, key)
 }
 
-// inside returns the first field of t that is a table, or a list of tables, with the key.
-func (d *decoder) inside(t reflect.Type, plan []field, key string) string {
+// tableWith returns the first field of t that is a table, or a list of tables, with the key.
+func (d *decoder) tableWith(t reflect.Type, plan []field, key string) string {
 	for i := range plan {
 		table := t.FieldByIndex(plan[i].index).Type
 		for table.Kind() == reflect.Pointer || table.Kind() == reflect.Slice {
@@ -223,8 +224,7 @@ func (d *decoder) inside(t reflect.Type, plan []field, key string) string {
 	return ""
 }
 
-// value reads raw into v. The types with a special meaning come first, then those of which only the kind
-// counts.
+// value decodes raw into v. Types with a special meaning come before kinds.
 func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	switch t := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -244,11 +244,11 @@ func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	case encoding.TextUnmarshaler:
 		d.unmarshal(t, raw)
 	default:
-		d.kind(v, raw, allowed)
+		d.valueByKind(v, raw, allowed)
 	}
 }
 
-func (d *decoder) kind(v reflect.Value, raw any, allowed string) {
+func (d *decoder) valueByKind(v reflect.Value, raw any, allowed string) {
 	switch v.Kind() {
 	case reflect.String:
 		d.str(v, raw)
@@ -274,26 +274,26 @@ func (d *decoder) kind(v reflect.Value, raw any, allowed string) {
 func (d *decoder) asTable(raw any) (map[string]any, bool) {
 	table, ok := raw.(map[string]any)
 	if !ok {
-		d.wrong("a table", raw)
+		d.wrongType("a table", raw)
 	}
 	return table, ok
 }
 
-// asStruct is asTable where the table becomes a t, of which there may be an example.
+// asStruct is asTable for a struct type, whose example improves the message.
 func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
 	table, ok := raw.(map[string]any)
 	if ok {
 		return table, true
 	}
 	if f, ok := reflect.New(t).Interface().(exampler); ok {
-		d.wrong("a table, such as "+f.Example(), raw)
+		d.wrongType("a table, such as "+f.Example(), raw)
 		return nil, false
 	}
 	return d.asTable(raw)
 }
 
-// pointer reads raw into what v points to, or into something new. A table stays as far as it could be read, a plain
-// value only if it is right.
+// pointer decodes raw into the value that v points to, or into a new one. A table with problems is
+// kept, and a plain value is not.
 func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 	if v.Type().Elem().Kind() == reflect.Struct && !isText(v.Type()) {
 		table, ok := d.asStruct(v.Type().Elem(), raw)
@@ -301,12 +301,12 @@ func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 			return
 		}
 		if v.IsNil() {
-			v.Set(fresh(v.Type().Elem()))
+			v.Set(newWithDefaults(v.Type().Elem()))
 		}
 		d.table(v.Elem(), table)
 		return
 	}
-	p := fresh(v.Type().Elem())
+	p := newWithDefaults(v.Type().Elem())
 	before := len(d.problems)
 	d.value(p.Elem(), raw, allowed)
 	if len(d.problems) == before {
@@ -314,13 +314,14 @@ func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 	}
 }
 
-// isText reports whether values of this pointer type are written as text, although they are structs.
+// isText reports whether values of this pointer type are decoded from text, even if they are
+// structs.
 func isText(pointer reflect.Type) bool {
 	return pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// fresh returns a pointer to a new t with its defaults.
-func fresh(t reflect.Type) reflect.Value {
+// newWithDefaults returns a pointer to a new t with its defaults.
+func newWithDefaults(t reflect.Type) reflect.Value {
 	p := reflect.New(t)
 	if f, ok := p.Interface().(defaulter); ok {
 		f.SetDefaults()
@@ -328,7 +329,7 @@ func fresh(t reflect.Type) reflect.Value {
 	return p
 }
 
-// slice reads a list into v. An empty one is nil, so that there is one way to say it.
+// slice decodes a list into v. An empty list becomes nil, so equal definitions compare as equal.
 func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
 	switch list := raw.(type) {
 	case []any:
@@ -336,8 +337,7 @@ func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
 	case []map[string]any:
 		d.elements(v, len(list), func(i int) any { return list[i] }, allowed)
 	case map[string]any:
-		d.problem("needs a list of tables, not one table: write [[...]] for its heading, or [{ ... }]")
-		d.problems[len(d.problems)-1].Misplaced = true
+		d.problem("needs a list of tables, not one table: write [[...]] for its heading, or [{ ... }]").Misplaced = true
 	case string:
 		if f, ok := reflect.New(v.Type().Elem()).Interface().(exampler); ok {
 			d.problem("needs a list of tables, such as [%s]", f.Example())
@@ -345,7 +345,7 @@ func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
 		}
 		d.problem("needs a list: write [%q]", shorten(list))
 	default:
-		d.wrong("a list", raw)
+		d.wrongType("a list", raw)
 	}
 }
 

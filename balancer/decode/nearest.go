@@ -6,27 +6,29 @@ import (
 	"strings"
 )
 
-// Nearest returns the one of known that word probably means, or "" if none is near: about one slip
-// (a letter too many, missing, wrong, or swapped with its neighbour) in three letters, or else the first that begins with word.
-func Nearest(word string, known []string) string {
-	const longest = 64
-	if len(word) > longest {
+// Nearest returns the candidate that word probably means, or "" if none is near. It allows about
+// one typing error in three letters: a letter added, missing, wrong, or swapped with its neighbour.
+// Otherwise it returns the first candidate with the prefix word.
+func Nearest(word string, candidates []string) string {
+	const maxLength = 64
+	if len(word) > maxLength {
 		return ""
 	}
 	word = strings.ToLower(word)
-	best, least := "", min(max(1, len(word)/3), len(word)-1)+1
-	for _, k := range known {
-		if slips := distance(word, strings.ToLower(k)); slips < least {
-			best, least = k, slips
+	best, bestDistance := "", min(max(1, len(word)/3), len(word)-1)+1
+	for _, k := range candidates {
+		if slips := distance(word, strings.ToLower(k)); slips < bestDistance {
+			best, bestDistance = k, slips
 		}
 	}
-	if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(k, word) }); best == "" && len(word) > 1 && i >= 0 {
-		return known[i]
+	if i := slices.IndexFunc(candidates, func(k string) bool { return strings.HasPrefix(k, word) }); best == "" && len(word) > 1 && i >= 0 {
+		return candidates[i]
 	}
 	return best
 }
 
-// DidYouMean ends a sentence with the nearest of known, if one is near.
+// DidYouMean returns the end of a sentence that suggests the nearest known word, or "" if none is
+// near.
 func DidYouMean(word string, known []string) string {
 	if n := Nearest(word, known); n != "" {
 		return fmt.Sprintf("; did you mean %q?", n)
@@ -34,7 +36,7 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// distance counts the slips between a and b, by bytes.
+// distance counts the typing errors between a and b, in bytes.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

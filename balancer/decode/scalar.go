@@ -16,11 +16,11 @@ import (
 	"unicode/utf8"
 )
 
-// str reads text into v, which may be limited to some values.
+// str decodes text into v, whose type may limit the values.
 func (d *decoder) str(v reflect.Value, raw any) {
 	choice, limited := v.Interface().(Values)
 	if _, isText := raw.(string); limited && !isText {
-		d.wrong("one of \""+strings.Join(choice.Values(), "\", \"")+"\"", raw)
+		d.wrongType("one of \""+strings.Join(choice.Values(), "\", \"")+"\"", raw)
 		return
 	}
 	s, ok := d.asText(raw)
@@ -47,12 +47,12 @@ func meantValue(choice Values, text string) string {
 func (d *decoder) asText(raw any) (string, bool) {
 	s, ok := raw.(string)
 	if !ok {
-		d.wrong("text in quotes", raw)
+		d.wrongType("text in quotes", raw)
 	}
 	return s, ok
 }
 
-// text reads raw into target by means of parse, whose error is the problem.
+// text decodes raw into target with parse, whose error becomes the problem.
 func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -65,7 +65,7 @@ func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) 
 	}
 }
 
-// unmarshal reads raw into target, whose error is the problem.
+// unmarshal decodes raw into target, whose error becomes the problem.
 func (d *decoder) unmarshal(target encoding.TextUnmarshaler, raw any) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -85,14 +85,14 @@ func (d *decoder) boolean(v reflect.Value, raw any) {
 			d.problem("needs %s without quotes", b)
 			return
 		}
-		d.wrong("true or false", raw)
+		d.wrongType("true or false", raw)
 	default:
-		d.wrong("true or false", raw)
+		d.wrongType("true or false", raw)
 	}
 }
 
-// readMap reads a table whose keys are free. An empty one is nil, so that there is one way to say it; an entry with a
-// problem is left out.
+// readMap decodes a table with arbitrary keys. An empty table becomes nil, so equal definitions
+// compare as equal. Entries with a problem are left out.
 func readMap[T any](d *decoder, target *map[string]T, raw any, allowed string) {
 	table, ok := d.asTable(raw)
 	if !ok {
@@ -120,21 +120,22 @@ func readMap[T any](d *decoder, target *map[string]T, raw any, allowed string) {
 
 func (d *decoder) signed(v reflect.Value, raw any, allowed string) {
 	shift := 64 - v.Type().Bits()
-	if n, ok := d.whole(raw, math.MinInt64>>shift, math.MaxInt64>>shift, allowed); ok {
+	if n, ok := d.integer(raw, math.MinInt64>>shift, math.MaxInt64>>shift, allowed); ok {
 		v.SetInt(n)
 	}
 }
 
-// unsigned reads up to 63 bits: TOML has no greater numbers.
+// unsigned decodes numbers of up to 63 bits, the limit of TOML.
 func (d *decoder) unsigned(v reflect.Value, raw any, allowed string) {
-	most := uint64(math.MaxUint64) >> (64 - v.Type().Bits())
-	if n, ok := d.whole(raw, 0, int64(min(most, math.MaxInt64)), allowed); ok {
+	maximum := uint64(math.MaxUint64) >> (64 - v.Type().Bits())
+	if n, ok := d.integer(raw, 0, int64(min(maximum, math.MaxInt64)), allowed); ok {
 		v.SetUint(uint64(n))
 	}
 }
 
-// whole returns the whole number that raw is, if it is one from least to most, which the range tag narrows.
-func (d *decoder) whole(raw any, least, most int64, allowed string) (int64, bool) {
+// integer returns the whole number in raw, if it is from minimum to maximum. The range tag narrows
+// both.
+func (d *decoder) integer(raw any, minimum, maximum int64, allowed string) (int64, bool) {
 	var n int64
 	var err error
 	switch r := raw.(type) {
@@ -146,26 +147,26 @@ func (d *decoder) whole(raw any, least, most int64, allowed string) (int64, bool
 		err = strconv.ErrSyntax
 	}
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		d.notWhole(raw)
+		d.notInteger(raw)
 		return 0, false
 	}
 	low, high, _ := strings.Cut(allowed, ",")
-	least, most = mustWhole(low, least), mustWhole(high, most)
+	minimum, maximum = mustInt(low, minimum), mustInt(high, maximum)
 	switch {
-	case err == nil && n >= least && n <= most:
+	case err == nil && n >= minimum && n <= maximum:
 		return n, true
-	case most == math.MaxInt64 && n < least:
-		d.problem("%v is too small; %d or more is possible", raw, least)
-	case most == math.MaxInt64:
+	case maximum == math.MaxInt64 && n < minimum:
+		d.problem("%v is too small; %d or more is possible", raw, minimum)
+	case maximum == math.MaxInt64:
 		d.problem("%v is out of range", raw)
 	default:
-		d.problem("%v is out of range; %d to %d are possible", raw, least, most)
+		d.problem("%v is out of range; %d to %d are possible", raw, minimum, maximum)
 	}
 	return 0, false
 }
 
-// mustWhole reads an end of a range tag, which the program wrote; an empty one leaves the limit of the type.
-func mustWhole(tag string, limit int64) int64 {
+// mustInt parses one end of a range tag. An empty end is the limit of the type.
+func mustInt(tag string, limit int64) int64 {
 	if tag == "" {
 		return limit
 	}
@@ -176,24 +177,24 @@ func mustWhole(tag string, limit int64) int64 {
 	return n
 }
 
-func (d *decoder) notWhole(raw any) {
+func (d *decoder) notInteger(raw any) {
 	if s, ok := raw.(string); ok {
 		if _, err := strconv.ParseInt(s, 10, 64); err == nil {
 			d.problem("needs a number without quotes: write %s", s)
 			return
 		}
 	}
-	d.wrong("a whole number", raw)
+	d.wrongType("a whole number", raw)
 }
 
-// duration reads text such as "2s" into target.
+// duration decodes text such as "2s" into target.
 func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 	s, ok := raw.(string)
 	if !ok {
-		if n, is := asNumber(raw); is && isDecimal(n) {
+		if n, isNumber := asNumber(raw); isNumber && isDecimal(n) {
 			d.problem("%s needs a unit: write \"%ss\" for seconds", n, n)
 		} else {
-			d.wrong(`a duration in quotes, such as "30s"`, raw)
+			d.wrongType(`a duration in quotes, such as "30s"`, raw)
 		}
 		return
 	}
@@ -206,26 +207,26 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 		d.problem("%q is not a duration, such as \"500ms\", \"30s\", \"5m\" or \"3h\"", shorten(s))
 		return
 	}
-	least, most, _ := strings.Cut(allowed, ",")
-	least = cmp.Or(least, "0s")
+	low, high, _ := strings.Cut(allowed, ",")
+	low = cmp.Or(low, "0s")
 	switch {
-	case v < mustDuration(least) && v < 0 && most == "":
-		d.problem("%s is negative; %s or more is possible", s, least)
-	case v < mustDuration(least), most != "" && v > mustDuration(most):
-		if most == "" {
-			d.problem("%s is too short; %s or more is possible", s, least)
+	case v < mustDuration(low) && v < 0 && high == "":
+		d.problem("%s is negative; %s or more is possible", s, low)
+	case v < mustDuration(low), high != "" && v > mustDuration(high):
+		if high == "" {
+			d.problem("%s is too short; %s or more is possible", s, low)
 			return
 		}
-		d.problem("%s is out of range; %s to %s are possible", s, least, most)
+		d.problem("%s is out of range; %s to %s are possible", s, low, high)
 	default:
 		*target = v
 	}
 }
 
-// isDecimal reports whether s is a number that only lacks a unit to be a duration.
+// isDecimal reports whether s would be a duration with a unit.
 func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
 
-// mustDuration reads an end of a range tag, which the program wrote.
+// mustDuration parses one end of a range tag.
 func mustDuration(tag string) time.Duration {
 	d, err := time.ParseDuration(tag)
 	if err != nil {
@@ -234,7 +235,7 @@ func mustDuration(tag string) time.Duration {
 	return d
 }
 
-// asNumber returns a number as people would write it.
+// asNumber returns a number as text.
 func asNumber(raw any) (string, bool) {
 	switch n := raw.(type) {
 	case int64:
@@ -247,7 +248,7 @@ func asNumber(raw any) (string, bool) {
 	return "", false
 }
 
-// describe names what is there in the words of people who write TOML or JSON.
+// describe names a value in the words of TOML and JSON.
 func describe(raw any) string {
 	if n, ok := asNumber(raw); ok {
 		return "the number " + n
@@ -269,13 +270,13 @@ func describe(raw any) string {
 	return fmt.Sprintf("%v", raw)
 }
 
-// shorten keeps messages readable where a value is long.
+// shorten cuts a long value, so messages stay readable.
 func shorten(s string) string {
-	const most = 60
-	if len(s) <= most {
+	const maxLength = 60
+	if len(s) <= maxLength {
 		return s
 	}
-	cut := most
+	cut := maxLength
 	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}

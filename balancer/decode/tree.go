@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Tree is the inverse of Into: the fields of the struct that value points to, as a tree, without those that are as in
-// defaults, which is of the same type. Elements of lists leave out what SetDefaults gives them.
+// Tree is the inverse of Into. It returns the fields of the struct that value points to, without
+// those equal to defaults, which has the same type. List elements leave out the values from
+// SetDefaults.
 func Tree(value, defaults any) map[string]any {
 	e := encoder{decoder{plans: map[reflect.Type][]field{}}}
 	return e.table(reflect.ValueOf(value).Elem(), reflect.ValueOf(defaults).Elem())
@@ -54,7 +55,7 @@ func (e *encoder) value(v reflect.Value) any {
 		}
 		return e.value(v.Elem())
 	case reflect.Struct:
-		return e.table(v, fresh(v.Type()).Elem())
+		return e.table(v, newWithDefaults(v.Type()).Elem())
 	case reflect.Slice:
 		list := make([]any, v.Len())
 		for i := range list {
@@ -63,8 +64,8 @@ func (e *encoder) value(v reflect.Value) any {
 		return list
 	case reflect.Map:
 		table := map[string]any{}
-		for it := v.MapRange(); it.Next(); {
-			table[it.Key().String()] = e.value(it.Value())
+		for entries := v.MapRange(); entries.Next(); {
+			table[entries.Key().String()] = e.value(entries.Value())
 		}
 		return table
 	case reflect.Interface:
@@ -73,7 +74,7 @@ func (e *encoder) value(v reflect.Value) any {
 	panic(fmt.Sprintf("decode: a %s can't be written", v.Type()))
 }
 
-// FormatDuration writes d as people do: 3h rather than 3h0m0s.
+// FormatDuration formats d without zero units: 3h, not 3h0m0s.
 func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

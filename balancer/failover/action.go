@@ -59,7 +59,7 @@ type Register struct{ Boot ID }
 
 // Note is an event for people.
 type Note struct {
-	Kind Noted
+	Kind NoteKind
 	Text string
 	// VIPs is the number of addresses concerned, and Why a word for metrics.
 	VIPs int
@@ -68,21 +68,21 @@ type Note struct {
 	After time.Duration
 }
 
-// Noted is the subject of a Note.
-type Noted string
+// NoteKind is the subject of a Note.
+type NoteKind string
 
 // The subjects of notes.
 const (
-	NoteTook    Noted = "took"
-	NoteGave    Noted = "gave"
-	NoteLost    Noted = "lost"
-	NoteBack    Noted = "back"
-	NoteSession Noted = "session"
-	NoteGate    Noted = "gate"
-	NoteRefused Noted = "refused"
-	NoteRival   Noted = "rival"
+	NoteTook    NoteKind = "took"
+	NoteGave    NoteKind = "gave"
+	NoteLost    NoteKind = "lost"
+	NoteBack    NoteKind = "back"
+	NoteSession NoteKind = "session"
+	NoteGate    NoteKind = "gate"
+	NoteRefused NoteKind = "refused"
+	NoteRival   NoteKind = "rival"
 	// NoteFlapping is a VIP that has moved so often that it stays for a while.
-	NoteFlapping Noted = "flapping"
+	NoteFlapping NoteKind = "flapping"
 )
 
 func (Send) action()      {}
@@ -110,8 +110,8 @@ const (
 	Done
 )
 
-// Change is a record of etcd that was read, written or removed.
-type Change struct {
+// RecordChange is a record of etcd that was read, written or removed.
+type RecordChange struct {
 	Key
 	Revision int64
 	Text     []byte // nil means removed

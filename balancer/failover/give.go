@@ -33,7 +33,7 @@ func (h *holding) giveAway() {
 	h.review = false
 	for r, all := range h.routes() {
 		h.review = true // there may be more
-		h.give(all, r)
+		h.handOver(all, r)
 	}
 }
 
@@ -131,9 +131,9 @@ func (h *holding) unbound(id int) {
 	}
 }
 
-// give silences VIPs here, and then writes that another node owns them. If it can't be written, they return.
-func (h *holding) give(all []handover, r route) {
-	h.unbindFor(all, func() { h.hand(all, r) })
+// handOver silences VIPs here, and then writes that another node owns them. If it can't be written, they return.
+func (h *holding) handOver(all []handover, r route) {
+	h.unbindFor(all, func() { h.writeOwner(all, r) })
 }
 
 // release gives up a VIP that is gone: it is unbound, and then has no owner.
@@ -170,8 +170,8 @@ func (h *holding) drop(g handover) {
 	})
 }
 
-// hand writes the new owner.
-func (h *holding) hand(all []handover, r route) {
+// writeOwner writes the new owner.
+func (h *holding) writeOwner(all []handover, r route) {
 	s := h.etcd.sessions[r.to]
 	w := Write{If: []Condition{{Key{Sessions, r.to}, h.etcd.sessions.at(r.to)}}}
 	var names []string
@@ -217,7 +217,7 @@ func (h *holding) assign(w *Write, v *vip, owner Owner) {
 	old := h.etcd.owners[v.name]
 	owner.Generation, owner.Since = old.value.Generation+1, h.o.Wall()
 	w.If = append(w.If, Condition{Key{VIPs, v.name}, old.revision})
-	w.Put = append(w.Put, Put{Key{VIPs, v.name}, text(owner)})
+	w.Put = append(w.Put, Put{Key{VIPs, v.name}, encode(owner)})
 }
 
 // keep ends handovers. VIPs that this node still owns are bound again.

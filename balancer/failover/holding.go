@@ -71,7 +71,11 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if moved {
 		v.moved(h.now)
 	}
-	v.giving, v.clear, v.stranger, v.askAgain = 0, false, "", 0 // no write that compares an older revision can be carried out any more
+	// no write that compares an older revision can be carried out any more
+	v.giving = 0
+	v.clear = false
+	v.stranger = ""
+	v.askAgain = 0
 	if !h.session.owns(v) {
 		h.unbind(v)
 	} else if moved && v.flapping(h.now) {
@@ -108,7 +112,9 @@ func (h *holding) closeGate() {
 func (h *holding) lapse(why Lapse, lasts time.Duration) {
 	by := ""
 	if why == NotRefreshed && !h.session.passes() {
-		why, lasts, by = NotConfirmed, 0, " ("+h.session.silentJurors()+" silent)"
+		why = NotConfirmed
+		lasts = 0
+		by = " (" + h.session.silentJurors() + " silent)"
 		if d := h.session.deadline; d > 0 {
 			lasts = h.now.Since(d) + h.o.Timing.Confirm
 		}

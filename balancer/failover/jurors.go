@@ -31,7 +31,7 @@ func (j *jurors) juror(node string, session ID) *Juror {
 	if j.byNode[node] == nil {
 		j.byNode[node] = &Juror{}
 	}
-	j.byNode[node].Meet(session)
+	j.byNode[node].Watch(session)
 	return j.byNode[node]
 }
 
@@ -128,8 +128,8 @@ func (j *jurors) castOwn(own *Juror, s *record[Session]) map[string]ID {
 	return votes
 }
 
-// ballot returns a write that holds while the voters still run, and the voters.
-func (j *jurors) ballot(node string, s *record[Session], votes map[string]ID) (w Write, voters []string) {
+// voterConditions returns a write that holds while the voters still run, and the voters.
+func (j *jurors) voterConditions(node string, s *record[Session], votes map[string]ID) (w Write, voters []string) {
 	for _, name := range s.value.Jury {
 		m := j.etcd.members[name]
 		if name == node || m == nil || votes[name] == 0 || votes[name] != m.value.Boot {

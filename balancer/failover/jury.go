@@ -41,8 +41,8 @@ type Juror struct {
 	Dead bool
 }
 
-// Meet makes the juror a juror of the session, if it knows another.
-func (j *Juror) Meet(session ID) {
+// Watch makes the juror a juror of the session, if it knows another.
+func (j *Juror) Watch(session ID) {
 	if j.Session != session {
 		*j = Juror{Session: session}
 	}

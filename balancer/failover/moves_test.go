@@ -44,7 +44,7 @@ func (w *world) gone(v netip.Addr, d time.Duration) {
 }
 
 func (w *world) move(v netip.Addr, to *host) {
-	w.commit(Write{Put: []Put{{Key{Moves, v.String()}, text(Move{To: to.name})}}})
+	w.commit(Write{Put: []Put{{Key{Moves, v.String()}, encode(Move{To: to.name})}}})
 }
 
 // disturbances are all that the model of moves knows.

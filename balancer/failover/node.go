@@ -70,7 +70,7 @@ func (n *Node) step() []Action {
 
 // Stored processes changes of etcd, in the order of their revisions. All reports whether they are all records at the revision, read
 // after nodes/NODE of this run was written.
-func (n *Node) Stored(now Time, changes []Change, revision int64, all bool) []Action {
+func (n *Node) Stored(now Time, changes []RecordChange, revision int64, all bool) []Action {
 	n.now = now
 	if all {
 		n.etcd.loaded, n.etcd.away = true, false
@@ -84,7 +84,7 @@ func (n *Node) Stored(now Time, changes []Change, revision int64, all bool) []Ac
 }
 
 // learn processes one change.
-func (n *Node) learn(c Change) {
+func (n *Node) learn(c RecordChange) {
 	if !n.etcd.isNews(c) {
 		return
 	}

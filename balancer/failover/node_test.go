@@ -150,7 +150,7 @@ func TestWhatIsSaid(t *testing.T) {
 
 	clear(w.cut)
 	w.run(20 * time.Second)
-	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{Request: Request{By: "ann", Reason: "kernel"}})}}})
+	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, encode(Move{Request: Request{By: "ann", Reason: "kernel"}})}}})
 	w.run(time.Second)
 	log = strings.Join(w.log, "\n")
 	for _, want := range []string{` (move by ann: "kernel")`, "flapping: 10.1.0.1 has moved 3 times within a minute"} {
@@ -183,9 +183,9 @@ func TestGoneAndBack(t *testing.T) {
 	if w.owner(vip) != h {
 		t.Fatal("the only host has not taken the VIP")
 	}
-	find := func(actions []Action, is func(Action) bool) Action {
+	find := func(actions []Action, got func(Action) bool) Action {
 		t.Helper()
-		i := slices.IndexFunc(actions, is)
+		i := slices.IndexFunc(actions, got)
 		if i < 0 {
 			t.Fatalf("none is among %+v", actions)
 		}
@@ -210,13 +210,13 @@ func TestGoneAndBack(t *testing.T) {
 
 // owners are how many VIPs each host answers for.
 func (w *world) owners() map[string]int {
-	of := map[string]int{}
+	byNode := map[string]int{}
 	for v := range w.policy {
 		if h := w.owner(v); h != nil {
-			of[h.name]++
+			byNode[h.name]++
 		}
 	}
-	return of
+	return byNode
 }
 
 // chosen holds each host to how many VIPs it has.
@@ -358,10 +358,10 @@ func TestForce(t *testing.T) {
 	w.run(10 * time.Second)
 	from, to := w.hosts[0], w.hosts[1]
 	move := func(force bool) {
-		w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{To: to.name, Force: force})}}})
+		w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, encode(Move{To: to.name, Force: force})}}})
 		w.run(5 * time.Second)
 	}
-	is := func(what string, h *host) {
+	got := func(what string, h *host) {
 		t.Helper()
 		if w.owner(vip) != h {
 			t.Errorf("%s: the VIP is on %v, want %s", what, w.owners(), h.name)
@@ -373,20 +373,20 @@ func TestForce(t *testing.T) {
 		m.Cannot, m.Absent = map[netip.Addr]string{vip: "it can't be added"}, []netip.Addr{vip}
 	})
 	move(true)
-	is("it can't be added there", from)
+	got("it can't be added there", from)
 	change(func(m *Member) { m.Absent, m.Standby = nil, true })
 	move(true)
-	is("there is standby", from)
+	got("there is standby", from)
 	change(func(m *Member) { m.Standby = false })
 	move(false)
-	is("it can't be served there", from)
+	got("it can't be served there", from)
 	move(true)
-	is("it was moved there by force", to)
+	got("it was moved there by force", to)
 	change(func(m *Member) { m.Cannot = nil })
 	w.run(2 * time.Minute) // until it may move again
-	is("it could be served there meanwhile", to)
+	got("it could be served there meanwhile", to)
 	change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
-	is("it can't be served there again", to)
+	got("it can't be served there again", to)
 	change(func(m *Member) { m.Absent = []netip.Addr{vip} })
-	is("it can't be there any more", from)
+	got("it can't be there any more", from)
 }

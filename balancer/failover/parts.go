@@ -13,7 +13,7 @@ type parts struct {
 	ranking *ranking
 }
 
-func newParts(o Options, learn func(Change)) *parts {
+func newParts(o Options, learn func(RecordChange)) *parts {
 	e := &env{o: o, stale: true}
 	p := &parts{env: e, etcd: newView(e), vips: newVIPs()}
 	p.writer = newWriter(e, p.etcd, learn)

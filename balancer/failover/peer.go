@@ -54,7 +54,9 @@ func (p *peers) beat(ready bool, session ID) {
 	p.next = p.now.Add(p.o.Timing.Beat)
 	well := p.well()
 	if well != p.wasWell || p.now >= p.reviewAt {
-		p.review, p.wasWell, p.reviewAt = true, well, p.now.Add(reviewEvery)
+		p.review = true
+		p.wasWell = well
+		p.reviewAt = p.now.Add(reviewEvery)
 	}
 	m := Message{Kind: Beat, From: p.o.Name, Boot: p.o.Member.Boot, Session: session, Sent: p.now, Ready: ready, Away: p.etcd.away, Well: well}
 	for _, name := range slices.Sorted(maps.Keys(p.etcd.at)) {
@@ -130,7 +132,10 @@ func (p *peers) receive(on int, m Message) *peer {
 		return nil
 	}
 	p.review = p.review || from.ready != m.Ready || from.away != m.Away || from.well != m.Well
-	from.sent, from.ready, from.away, from.well = m.Sent, m.Ready, m.Away, m.Well
+	from.sent = m.Sent
+	from.ready = m.Ready
+	from.away = m.Away
+	from.well = m.Well
 	return from
 }
 
@@ -147,7 +152,10 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 		return false
 	}
 	if from.boot != m.Boot { // its clock may have started again; where it was heard stays known
-		from.boot, from.sent, from.alive, from.newest = m.Boot, 0, 0, [reported]Time{}
+		from.boot = m.Boot
+		from.sent = 0
+		from.alive = 0
+		from.newest = [reported]Time{}
 	}
 	if on >= reported {
 		if m.Sent <= from.sent {

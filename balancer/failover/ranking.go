@@ -12,9 +12,9 @@ import (
 const rankDelay = 150 * time.Millisecond
 
 // score ranks nodes for a VIP, or jurors for a node. It is the same on each host.
-func score(of, node string) uint32 {
+func score(subject, node string) uint32 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(of + "/" + node))
+	_, _ = h.Write([]byte(subject + "/" + node))
 	x := h.Sum32()
 	x = (x ^ x>>16) * 0x85ebca6b
 	x = (x ^ x>>13) * 0xc2b2ae35
@@ -51,7 +51,7 @@ func (r *ranking) whyNot(name string, v *vip, force bool) string {
 func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	m := r.etcd.members[name]
 	switch {
-	case m == nil || m.odd:
+	case m == nil || m.unreadable:
 		return "it does not take part"
 	case r.etcd.sessions[name] == nil:
 		return "it has no session"
@@ -96,7 +96,7 @@ func (r *ranking) despiteWeight(name string, v *vip) bool {
 // leader is the node that the VIPs of a group go to: the owner of the first that has one. "" means none.
 func (r *ranking) leader(v *vip) string {
 	for _, each := range r.vips.groups[v.policy.Group] {
-		if o := r.etcd.owners[each.name]; o != nil && !o.odd && r.etcd.alive(o.value) {
+		if o := r.etcd.owners[each.name]; o != nil && !o.unreadable && r.etcd.alive(o.value) {
 			return o.value.Node
 		}
 	}
@@ -144,7 +144,7 @@ func (r *ranking) candidates(v *vip) []string {
 	}
 	load := func(name string) (vips, weight int) { return r.counted[name], r.etcd.members[name].value.Weight }
 	slices.SortFunc(can, func(a, b string) int {
-		return cmp.Or(unlike(a, leader)-unlike(b, leader), Better(v.name, v.policy.Prefer, a, b, load))
+		return cmp.Or(oneUnlessEqual(a, leader)-oneUnlessEqual(b, leader), Better(v.name, v.policy.Prefer, a, b, load))
 	})
 	return can
 }
@@ -187,8 +187,8 @@ func Better(vip string, prefer []string, a, b string, load func(node string) (vi
 	return cmp.Or(Preferred(prefer, a)-Preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
 }
 
-// unlike is 0 for the same name, and otherwise 1.
-func unlike(name, same string) int {
+// oneUnlessEqual is 0 for the same name, and otherwise 1.
+func oneUnlessEqual(name, same string) int {
 	if name == same {
 		return 0
 	}

@@ -26,21 +26,21 @@ func (i *ID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Kind is a folder of keys.
-type Kind string
+// RecordKind is a folder of keys.
+type RecordKind string
 
 // The kinds of keys, below PREFIX/ownership/.
 const (
-	Nodes    Kind = "nodes"
-	Sessions Kind = "sessions"
-	VIPs     Kind = "vips"
-	Moves    Kind = "moves"
-	Fences   Kind = "fenced"
+	Nodes    RecordKind = "nodes"
+	Sessions RecordKind = "sessions"
+	VIPs     RecordKind = "vips"
+	Moves    RecordKind = "moves"
+	Fences   RecordKind = "fenced"
 )
 
 // Key names a record in etcd.
 type Key struct {
-	Kind Kind
+	Kind RecordKind
 	Name string
 }
 
@@ -149,8 +149,8 @@ type Move struct {
 // Fence is the record fenced/NODE: a person states that the node is off.
 type Fence struct{ Request }
 
-// text encodes a record.
-func text(v any) []byte {
+// encode encodes a record.
+func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // all records can be written

@@ -105,7 +105,7 @@ func takenDespite(t *testing.T, c replays) {
 	w.run(time.Second)
 	owner.stop(0)
 	w.run(10 * time.Second)
-	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{To: owner.name})}}})
+	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, encode(Move{To: owner.name})}}})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
 		t.Fatalf("the VIP is on %v, want %s", w.owners(), owner.name)

@@ -16,12 +16,12 @@ func (t *takeover) revoke() {
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.etcd.sessions)) {
 		s := t.etcd.sessions[node]
-		if node == t.o.Name || s.odd {
+		if node == t.o.Name || s.unreadable {
 			continue
 		}
 		if fence := t.etcd.fences[node]; fence != nil {
 			w := Write{If: []Condition{{Key{Fences, node}, fence.revision}}}
-			t.inherit(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
+			t.claimFrom(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
 			return
 		}
 		if t.revokeSilent(node, s) {
@@ -41,7 +41,7 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	if t.now < since.Add(time.Duration(t.turn(node, s.value.ID))*rankDelay) {
 		return false
 	}
-	w, voters := t.jurors.ballot(node, s, t.jurors.castOwn(own, s))
+	w, voters := t.jurors.voterConditions(node, s, t.jurors.castOwn(own, s))
 	if !MayRevoke(t.now, s.known, len(s.value.Jury), len(voters), s.value.Timing) {
 		t.jurors.ask(node, s)
 		return false
@@ -50,7 +50,7 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	if len(voters) < 2 {
 		how = "no other node confirms"
 	}
-	t.inherit(w, node, fmt.Sprintf("%s (silent for %s; %s)", node, formatSeconds(t.now.Since(t.jurors.lastSign(node))), how), "silent")
+	t.claimFrom(w, node, fmt.Sprintf("%s (silent for %s; %s)", node, formatSeconds(t.now.Since(t.jurors.lastSign(node))), how), "silent")
 	return true
 }
 
@@ -78,8 +78,8 @@ func (t *takeover) ownedBy(node string, session ID) (all []*vip) {
 	return all
 }
 
-// inherit writes that the session of a node has ended, and that this node owns the VIPs for which it is the best. The others are free then.
-func (t *takeover) inherit(w Write, node, from, why string) {
+// claimFrom writes that the session of a node has ended, and that this node owns the VIPs for which it is the best. The others are free then.
+func (t *takeover) claimFrom(w Write, node, from, why string) {
 	s := t.etcd.sessions[node]
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})
 	w.Delete = append(w.Delete, Key{Sessions, node})

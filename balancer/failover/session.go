@@ -61,7 +61,7 @@ func (s *session) begin() {
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
-	return !old.odd && (before == s.o.Member.Machine || silent && rebooted(before, s.o.Member.Machine) || s.etcd.fences[s.o.Name] != nil)
+	return !old.unreadable && (before == s.o.Member.Machine || silent && rebooted(before, s.o.Member.Machine) || s.etcd.fences[s.o.Name] != nil)
 }
 
 // obstructed reports whether etcd has had a session of this name for long that can't be replaced.
@@ -73,7 +73,7 @@ func (s *session) obstructed() bool {
 // put writes the session with a jury.
 func (s *session) put(w Write, jury []string) {
 	value := Session{ID: s.id, Machine: s.o.Member.Machine, Jury: jury, Timing: s.o.Timing}
-	w.Put = append(w.Put, Put{Key{Sessions, s.o.Name}, text(value)})
+	w.Put = append(w.Put, Put{Key{Sessions, s.o.Name}, encode(value)})
 	sent, id := s.now, s.id
 	s.writing = true
 	if !slices.Equal(jury, s.jury) {
@@ -95,7 +95,7 @@ func (s *session) put(w Write, jury []string) {
 }
 
 // learn processes etcd's record of the session, and reports whether other nodes have revoked it.
-func (s *session) learn(c Change) (revoked bool) {
+func (s *session) learn(c RecordChange) (revoked bool) {
 	if c.Revision <= s.revision {
 		return false
 	}
@@ -107,7 +107,10 @@ func (s *session) learn(c Change) (revoked bool) {
 	if !s.live {
 		s.do(Note{Kind: NoteSession, Text: "began session " + s.id.String()})
 	}
-	s.live, s.revision, s.jury, s.next = true, r.revision, r.value.Jury, nil
+	s.live = true
+	s.revision = r.revision
+	s.jury = r.value.Jury
+	s.next = nil
 	s.confirm()
 	return false
 }
@@ -187,7 +190,7 @@ func (s *session) changeJury() {
 func (s *session) chooseJury() []string {
 	var others []string
 	for name, m := range s.etcd.members {
-		if name != s.o.Name && !m.odd {
+		if name != s.o.Name && !m.unreadable {
 			others = append(others, name)
 		}
 	}

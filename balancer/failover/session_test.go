@@ -79,7 +79,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 			Echo: Stamp{owner.member.Boot, owner.clock()},
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
-			if u, is := a.(Unbind); is {
+			if u, got := a.(Unbind); got {
 				t.Errorf("heard on network %d, the owner gives %v away", on, u.Addrs)
 			}
 		}
@@ -94,7 +94,7 @@ func TestEarlierRunComesBack(t *testing.T) {
 	if taker.node.takeover.turn(owner.name, owner.node.session.id) > juror.node.takeover.turn(owner.name, owner.node.session.id) {
 		taker, juror = juror, taker
 	}
-	late := text(juror.member)
+	late := encode(juror.member)
 	for i := -1; i < 3; i++ {
 		w.cut[[2]int{owner.index, i}] = true
 	}
@@ -138,12 +138,12 @@ func TestFenceWithoutSession(t *testing.T) {
 	if s := w.hosts[0].node.Status(w.hosts[0].clock()); w.owner(vip) != nil || !s.Obstructed {
 		t.Errorf("machines are taken for others that had their names, with status %+v", s)
 	}
-	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, text(Fence{})}}})
+	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, encode(Fence{})}}})
 	w.run(time.Second)
 	if w.etcd.records[Key{Sessions, "gw3"}].Text != nil {
 		t.Error("a machine that is off keeps its session")
 	}
-	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, text(Fence{})}}})
+	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, encode(Fence{})}}})
 	w.run(10 * time.Second)
 	w.answered(vip, "the machine with the name of another one that is off")
 }
@@ -167,7 +167,7 @@ func TestBallotEndsWithItsVoters(t *testing.T) {
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
 	votes := map[string]ID{taker.name: taker.node.o.Member.Boot, voter.name: voter.node.o.Member.Boot}
 	ballot := func() (Write, []string) {
-		return taker.node.jurors.ballot(owner.name, taker.node.etcd.sessions[owner.name], votes)
+		return taker.node.jurors.voterConditions(owner.name, taker.node.etcd.sessions[owner.name], votes)
 	}
 	write, voters := ballot()
 	if len(voters) != 2 {

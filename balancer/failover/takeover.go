@@ -24,7 +24,7 @@ func (t *takeover) count() {
 	t.ranking.counted, t.free = counted, t.free[:0]
 	for _, v := range t.vips.order {
 		o := t.etcd.owners[v.name]
-		if o != nil && (o.odd || t.etcd.alive(o.value)) {
+		if o != nil && (o.unreadable || t.etcd.alive(o.value)) {
 			counted[o.value.Node]++
 			v.since = 0
 			continue
@@ -159,7 +159,7 @@ func (t *takeover) claim(w Write, all []*vip, from, why string, since Time) {
 			owner.Generation = old.value.Generation + 1
 		}
 		w.If = append(w.If, Condition{Key{VIPs, v.name}, t.etcd.owners.at(v.name)})
-		w.Put = append(w.Put, Put{Key{VIPs, v.name}, text(owner)})
+		w.Put = append(w.Put, Put{Key{VIPs, v.name}, encode(owner)})
 		names = append(names, v.name)
 	}
 	id := t.session.id
@@ -217,7 +217,7 @@ func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 		return nodes, nil
 	}
 	for node, s := range t.etcd.sessions {
-		if node == t.o.Name || s.odd {
+		if node == t.o.Name || s.unreadable {
 			continue
 		}
 		if _, silent := t.jurors.silent(node, s); !silent {

@@ -56,7 +56,7 @@ func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
 // newTransfer returns hosts of which the first has the VIP, and is asked to give it to the second.
 func newTransfer(n, faults int) *transfer {
-	x := &transfer{etcd: etcd{records: map[Key]Change{}}}
+	x := &transfer{etcd: etcd{records: map[Key]RecordChange{}}}
 	name := func(i int) string { return fmt.Sprint("gw", i) }
 	timing := NewTiming(800 * time.Millisecond)
 	var jury []string
@@ -72,9 +72,9 @@ func newTransfer(n, faults int) *transfer {
 		}}
 		h.Node = New(h.Options)
 		x.hosts = append(x.hosts, h)
-		x.commit(Write{Put: []Put{{Key{Nodes, name(i)}, text(h.Member)}, {Key{Sessions, name(i)}, text(Session{ID: next, Machine: name(i), Jury: jury, Timing: timing})}}})
+		x.commit(Write{Put: []Put{{Key{Nodes, name(i)}, encode(h.Member)}, {Key{Sessions, name(i)}, encode(Session{ID: next, Machine: name(i), Jury: jury, Timing: timing})}}})
 	}
-	x.commit(Write{Put: []Put{{Key{VIPs, transferred().String()}, text(Owner{Node: name(0), Session: 1001, Generation: 1})}}})
+	x.commit(Write{Put: []Put{{Key{VIPs, transferred().String()}, encode(Owner{Node: name(0), Session: 1001, Generation: 1})}}})
 	for i := range x.hosts {
 		x.load(i)
 	}
@@ -89,7 +89,7 @@ func newTransfer(n, faults int) *transfer {
 // load has a node read all of etcd, and hear its peers.
 func (x *transfer) load(i int) {
 	h := x.hosts[i]
-	all := slices.SortedFunc(maps.Values(x.records), func(a, b Change) int { return int(a.Revision - b.Revision) })
+	all := slices.SortedFunc(maps.Values(x.records), func(a, b RecordChange) int { return int(a.Revision - b.Revision) })
 	h.watched = len(x.history)
 	x.take(i, h.SetPolicies(standstill, x.policies(h)))
 	x.take(i, h.Stored(standstill, all, x.revision, true))
@@ -113,7 +113,7 @@ func (x *transfer) restart(i int) {
 	x.settle()
 	h.Member.Boot += 100
 	h.Node = New(h.Options)
-	x.commit(Write{Put: []Put{{Key{Nodes, h.Name}, text(h.Member)}}})
+	x.commit(Write{Put: []Put{{Key{Nodes, h.Name}, encode(h.Member)}}})
 	x.load(i)
 }
 
@@ -138,7 +138,7 @@ func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 
 // move has a person ask for a move.
 func (x *transfer) move(to int) {
-	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, text(Move{To: x.hosts[to].o.Name})}}})
+	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, encode(Move{To: x.hosts[to].o.Name})}}})
 }
 
 // take hands to etcd and the kernel what a node asks for.
@@ -204,7 +204,7 @@ func (x *transfer) hear(i int) {
 func (x *transfer) watch(i int) {
 	h := x.hosts[i]
 	part := x.history[h.watched:]
-	part = part[:slices.IndexFunc(append(slices.Clone(part), Change{}), func(c Change) bool { return c.Revision != part[0].Revision })]
+	part = part[:slices.IndexFunc(append(slices.Clone(part), RecordChange{}), func(c RecordChange) bool { return c.Revision != part[0].Revision })]
 	h.watched += len(part)
 	x.take(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
@@ -341,7 +341,7 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	for _, f := range x.flights {
 		fmt.Fprint(&b, f.host, f.ID, f.carriedOut, f.told, f.outcome, f.revision, ";")
 	}
-	for _, k := range []Kind{VIPs, Moves} {
+	for _, k := range []RecordKind{VIPs, Moves} {
 		fmt.Fprint(&b, x.records[Key{k, transferred().String()}].Revision)
 	}
 	fmt.Fprint(&b, x.revision, x.faults)

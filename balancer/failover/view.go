@@ -33,21 +33,21 @@ func newView(e *env) *view {
 }
 
 // missing are the deletions of the known records that are not among all.
-func (v *view) missing(all []Change, revision int64) (deleted []Change) {
+func (v *view) missing(all []RecordChange, revision int64) (deleted []RecordChange) {
 	listed := map[Key]bool{}
 	for _, c := range all {
 		listed[c.Key] = true
 	}
 	for k := range v.newest {
 		if !listed[k] {
-			deleted = append(deleted, Change{Key: k, Revision: revision})
+			deleted = append(deleted, RecordChange{Key: k, Revision: revision})
 		}
 	}
 	return deleted
 }
 
 // isNews reports whether a change is newer than the known ones of its record, and remembers it.
-func (v *view) isNews(c Change) bool {
+func (v *view) isNews(c RecordChange) bool {
 	if c.Revision <= v.newest[c.Key] {
 		return false
 	}
@@ -73,7 +73,7 @@ func (v *view) registered() bool {
 // alive reports whether etcd has the session of an owner.
 func (v *view) alive(o Owner) bool {
 	s := v.sessions[o.Node]
-	return s != nil && (s.odd || s.value.ID == o.Session)
+	return s != nil && (s.unreadable || s.value.ID == o.Session)
 }
 
 // whose returns the node that has a device with the MAC; "" means none.
@@ -92,21 +92,21 @@ type record[T any] struct {
 	// revision is its last change, and known is when this node learned it.
 	revision int64
 	known    Time
-	// odd reports whether it can't be read: a newer version may have written it.
-	odd bool
+	// unreadable reports whether it can't be read: a newer version may have written it.
+	unreadable bool
 }
 
 // table has the records of a kind, by name.
 type table[T any] map[string]*record[T]
 
 // set applies a change.
-func (t table[T]) set(now Time, c Change) {
+func (t table[T]) set(now Time, c RecordChange) {
 	if c.Text == nil {
 		delete(t, c.Key.Name)
 		return
 	}
 	r := &record[T]{revision: c.Revision, known: now}
-	r.odd = json.Unmarshal(c.Text, &r.value) != nil
+	r.unreadable = json.Unmarshal(c.Text, &r.value) != nil
 	t[c.Key.Name] = r
 }
 

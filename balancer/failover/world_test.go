@@ -83,14 +83,14 @@ func (w *world) notef(format string, args ...any) {
 // etcd is a store of records, with a history for those who watch.
 type etcd struct {
 	revision int64
-	records  map[Key]Change
-	history  []Change
+	records  map[Key]RecordChange
+	history  []RecordChange
 	down     bool
 	full     bool
 }
 
 func (e *etcd) put(k Key, value []byte) {
-	c := Change{Key: k, Revision: e.revision, Text: value}
+	c := RecordChange{Key: k, Revision: e.revision, Text: value}
 	if value == nil {
 		delete(e.records, k)
 	} else {
@@ -232,7 +232,7 @@ func (h *host) publish() {
 		if k := (Key{Nodes, h.name}); !h.reaches(-1) {
 			h.later(100*time.Millisecond, h.publish)
 		} else if h.w.etcd.records[k].Text != nil {
-			h.w.commit(Write{Put: []Put{{k, text(h.member)}}})
+			h.w.commit(Write{Put: []Put{{k, encode(h.member)}}})
 		}
 	})
 }
@@ -283,13 +283,13 @@ func (h *host) register() {
 			h.later(100*time.Millisecond, h.register)
 			return
 		}
-		w.commit(Write{Put: []Put{{Key{Nodes, h.name}, text(h.member)}}})
+		w.commit(Write{Put: []Put{{Key{Nodes, h.name}, encode(h.member)}}})
 		h.leased, h.away = w.now.Add(15*time.Second), false
-		var all []Change
+		var all []RecordChange
 		for _, c := range w.etcd.records {
 			all = append(all, c)
 		}
-		slices.SortFunc(all, func(a, b Change) int { return int(a.Revision - b.Revision) })
+		slices.SortFunc(all, func(a, b RecordChange) int { return int(a.Revision - b.Revision) })
 		revision := w.etcd.revision
 		h.watched = len(w.etcd.history)
 		h.later(time.Duration(w.IntN(4))*time.Millisecond, func() {
@@ -485,10 +485,10 @@ func (w *world) deliver(c capture) {
 
 // write carries a transaction out some time later. The process may never hear, or hear too early that nobody knows.
 func (h *host) write(a Write) {
-	w, told, epoch := h.w, false, h.epoch
+	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
-		if !told && h.epoch == epoch {
-			told = true
+		if !notified && h.epoch == epoch {
+			notified = true
 			h.later(0, func() { h.input(func(now Time) []Action { return h.node.Wrote(now, a.ID, o, revision) }) })
 		}
 	}
@@ -575,7 +575,7 @@ func (w *world) look() {
 // newWorld makes hosts and starts them.
 func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
-		etcd: etcd{records: map[Key]Change{}, revision: 1}}
+		etcd: etcd{records: map[Key]RecordChange{}, revision: 1}}
 	network := netip.MustParsePrefix("10.0.0.0/8")
 	for i := range hosts {
 		h := &host{w: w, index: i, name: fmt.Sprintf("gw%d", i+1), bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1 + float64(w.IntN(2000)-1000)/1e6,
@@ -637,7 +637,7 @@ func (w *world) fault() {
 	case 6:
 		v := slices.MinFunc(slices.Collect(maps.Keys(w.policy)), netip.Addr.Compare)
 		w.notef("move %s to %s", v, h.name)
-		w.commit(Write{Put: []Put{{Key{Moves, v.String()}, text(Move{To: h.name, Force: w.IntN(2) == 0})}}})
+		w.commit(Write{Put: []Put{{Key{Moves, v.String()}, encode(Move{To: h.name, Force: w.IntN(2) == 0})}}})
 	default:
 		w.wideFault(h, long)
 	}
@@ -687,7 +687,7 @@ func (w *world) wideFault(h *host, long time.Duration) {
 		epoch := h.epoch
 		w.after(long/4, func() {
 			if h.epoch == epoch {
-				w.commit(Write{Put: []Put{{Key{Fences, h.name}, text(Fence{})}}})
+				w.commit(Write{Put: []Put{{Key{Fences, h.name}, encode(Fence{})}}})
 			}
 		})
 		w.after(long/2, h.start)

@@ -5,7 +5,7 @@ type writer struct {
 	*env
 	etcd *view
 	// learn applies a change that a transaction has made.
-	learn   func(Change)
+	learn   func(RecordChange)
 	waiting map[int]func(Outcome, int64)
 	last    int // ID
 	// claiming reports whether a transaction that claims VIPs is under way.
@@ -16,7 +16,7 @@ type writer struct {
 	patient Time
 }
 
-func newWriter(e *env, etcd *view, learn func(Change)) *writer {
+func newWriter(e *env, etcd *view, learn func(RecordChange)) *writer {
 	return &writer{env: e, etcd: etcd, learn: learn, waiting: map[int]func(Outcome, int64){}}
 }
 
@@ -51,10 +51,10 @@ func (w *writer) answered(id int, o Outcome, revision int64) {
 // apply updates this node's view without waiting for etcd's watch.
 func (w *writer) apply(a *Write, revision int64) {
 	for _, k := range a.Delete {
-		w.learn(Change{Key: k, Revision: revision})
+		w.learn(RecordChange{Key: k, Revision: revision})
 	}
 	for _, p := range a.Put {
-		w.learn(Change{Key: p.Key, Revision: revision, Text: p.Text})
+		w.learn(RecordChange{Key: p.Key, Revision: revision, Text: p.Text})
 	}
 }
 

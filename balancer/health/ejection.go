@@ -27,11 +27,11 @@ func DefaultEjectionRules() EjectionRules {
 	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Max: 5 * time.Minute, Forgive: 5 * time.Minute}
 }
 
-// Room returns how many further endpoints may be ejected next to a target, see balancer.EjectionRoom.
-type Room func(balancer.Target) int
+// Budget returns how many further endpoints may be ejected next to a target, see balancer.EjectionRoom.
+type Budget func(balancer.Target) int
 
-// Ejected is the start or the end of an ejection.
-type Ejected struct {
+// EjectionChange is the start or the end of an ejection.
+type EjectionChange struct {
 	Target balancer.Target
 	balancer.Ejection
 	// End is the reason for its end, and For is how long it lasted. They are "" and 0 if it started.
@@ -68,8 +68,8 @@ func NewEjections(rules EjectionRules) *Ejections {
 	return &Ejections{rules: rules, records: map[balancer.Target]*record{}}
 }
 
-// Now returns the ejected targets.
-func (e *Ejections) Now() snap.Map[balancer.Target, balancer.Ejection] { return e.ejected }
+// Ejected returns the ejected targets.
+func (e *Ejections) Ejected() snap.Map[balancer.Target, balancer.Ejection] { return e.ejected }
 
 // Next returns when the next ejection expires. Zero means that nothing is ejected.
 func (e *Ejections) Next() (next time.Time) {
@@ -83,9 +83,9 @@ func (e *Ejections) Next() (next time.Time) {
 
 // Failed records a failed connection attempt to t and returns the ejection that it starts, if any. If there is no room, t is ejected at
 // its first failure after there is room again.
-func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room Room) (Ejected, bool) {
+func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room Budget) (EjectionChange, bool) {
 	if e.ejected.Has(t) {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	r := e.records[t]
 	if r == nil {
@@ -93,28 +93,30 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		e.records[t] = r
 	}
 	if !r.last.IsZero() && now.Sub(r.last) < e.rules.Apart {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	r.failed, r.last = min(r.failed+1, e.rules.Failures), now
 	if r.failed < e.rules.Failures || room(t) <= 0 {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	e.forgive(r, now)
 	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only take longer to be forgotten
 		r.count++
 	}
-	r.began, r.until, r.passed = now, now.Add(min(time.Duration(r.count)*e.rules.Base, e.rules.Max)), 0
-	x := balancer.Ejection{Since: plain(r.began), Until: plain(r.until), Count: r.count, Cause: cause}
+	r.began = now
+	r.until = now.Add(min(time.Duration(r.count)*e.rules.Base, e.rules.Max))
+	r.passed = 0
+	x := balancer.Ejection{Since: wallTime(r.began), Until: wallTime(r.until), Count: r.count, Cause: cause}
 	e.ejected = e.ejected.Set(t, x)
-	return Ejected{Target: t, Ejection: x}, true
+	return EjectionChange{Target: t, Ejection: x}, true
 }
 
 // Answered records that t accepted a connection. It ends the row of failures. It also ends an ejection, which happens if t was tried
 // because no other endpoint accepted the connection.
-func (e *Ejections) Answered(t balancer.Target, now time.Time) (Ejected, bool) {
+func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if r == nil {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	out, ended := e.end(t, now, "it accepted a connection")
 	r.failed, r.last = 0, time.Time{}
@@ -124,10 +126,10 @@ func (e *Ejections) Answered(t balancer.Target, now time.Time) (Ejected, bool) {
 
 // Checked records the result of a check of t's own address and port. After rise passed checks in a row that began after the ejection,
 // the ejection ends.
-func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Time) (Ejected, bool) {
+func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if !e.ejected.Has(t) || res.Began.Before(r.began) {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	switch res.Outcome {
 	case Failed:
@@ -136,15 +138,15 @@ func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Ti
 		r.passed++
 	}
 	if r.passed < rise {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	return e.end(t, now, "it passes its checks")
 }
 
-// Follow ends the ejections that have expired, forgets targets that are no longer endpoints, and ends the latest ejections if there is
+// Update ends the ejections that have expired, forgets targets that are no longer endpoints, and ends the latest ejections if there is
 // no longer room for them because other endpoints failed or were removed.
-func (e *Ejections) Follow(now time.Time, exists func(balancer.Target) bool, room Room) []Ejected {
-	var ended []Ejected
+func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, room Budget) []EjectionChange {
+	var ended []EjectionChange
 	end := func(t balancer.Target, why string) {
 		x, _ := e.end(t, now, why)
 		ended = append(ended, x)
@@ -174,19 +176,21 @@ func (e *Ejections) Follow(now time.Time, exists func(balancer.Target) bool, roo
 }
 
 // end ends the ejection of t, if it is ejected.
-func (e *Ejections) end(t balancer.Target, now time.Time, why string) (Ejected, bool) {
+func (e *Ejections) end(t balancer.Target, now time.Time, why string) (EjectionChange, bool) {
 	x, ok := e.ejected.Get(t)
 	if !ok {
-		return Ejected{}, false
+		return EjectionChange{}, false
 	}
 	e.ejected = e.ejected.Delete(t)
 	r := e.records[t]
-	r.since, r.failed, r.last = now, e.rules.Failures-1, time.Time{}
-	return Ejected{Target: t, Ejection: x, End: why, For: now.Sub(r.began)}, true
+	r.since = now
+	r.failed = e.rules.Failures - 1
+	r.last = time.Time{}
+	return EjectionChange{Target: t, Ejection: x, End: why, For: now.Sub(r.began)}, true
 }
 
-// plain returns t without its monotonic clock reading.
-func plain(t time.Time) time.Time { return t.UTC().Round(0) }
+// wallTime returns t without its monotonic clock reading.
+func wallTime(t time.Time) time.Time { return t.UTC().Round(0) }
 
 // forgive forgets one ejection of r for each Forgive that has passed.
 func (e *Ejections) forgive(r *record, now time.Time) {

@@ -136,7 +136,7 @@ func TestEjectionsAreLives(t *testing.T) {
 					for j := range model {
 						model[j].second(rules)
 					}
-					e.Follow(now, is, room)
+					e.Update(now, is, room)
 				}
 			case 2:
 				l.answer(rules)
@@ -154,7 +154,7 @@ func TestEjectionsAreLives(t *testing.T) {
 				e.Checked(member(i), health.Result{Outcome: health.NotRun, Began: now}, 2, now)
 			case 6:
 				if *l = (life{is: !l.is}); !l.is {
-					e.Follow(now, is, room)
+					e.Update(now, is, room)
 				}
 			default:
 				if !l.is {
@@ -174,8 +174,8 @@ func TestEjectionsAreLives(t *testing.T) {
 				}
 			}
 			model.lift(rules)
-			e.Follow(now, is, room)
-			if got, want := fmt.Sprint(slices.Collect(e.Now().Keys())), fmt.Sprint(model.ejected()); got != want {
+			e.Update(now, is, room)
+			if got, want := fmt.Sprint(slices.Collect(e.Ejected().Keys())), fmt.Sprint(model.ejected()); got != want {
 				t.Fatalf("seed %d, step %d: ejected are %s, want %s", seed, step, got, want)
 			}
 			if next := e.Next(); !next.Equal(model.next(now)) {
@@ -196,7 +196,7 @@ func (l lives) roomBut(e *health.Ejections) int {
 			able++
 		}
 	}
-	return able/2 - e.Now().Len()
+	return able/2 - e.Ejected().Len()
 }
 
 func (l lives) ejected() (all []balancer.Target) {
@@ -225,23 +225,23 @@ func TestEjectionTells(t *testing.T) {
 	is := func(balancer.Target) bool { return true }
 	for _, c := range []struct {
 		why string
-		end func(e *health.Ejections, now time.Time) []health.Ejected
+		end func(e *health.Ejections, now time.Time) []health.EjectionChange
 	}{
-		{"it accepted a connection", func(e *health.Ejections, now time.Time) []health.Ejected {
+		{"it accepted a connection", func(e *health.Ejections, now time.Time) []health.EjectionChange {
 			x, _ := e.Answered(member(1), now)
-			return []health.Ejected{x}
+			return []health.EjectionChange{x}
 		}},
-		{"it passes its checks", func(e *health.Ejections, now time.Time) []health.Ejected {
+		{"it passes its checks", func(e *health.Ejections, now time.Time) []health.EjectionChange {
 			x, _ := e.Checked(member(1), health.Result{Outcome: health.Passed, Began: now}, 1, now)
-			return []health.Ejected{x}
+			return []health.EjectionChange{x}
 		}},
-		{"it is no longer an endpoint", func(e *health.Ejections, now time.Time) []health.Ejected {
-			return e.Follow(now, func(balancer.Target) bool { return false }, rooms)
+		{"it is no longer an endpoint", func(e *health.Ejections, now time.Time) []health.EjectionChange {
+			return e.Update(now, func(balancer.Target) bool { return false }, rooms)
 		}},
-		{"too many others are out", func(e *health.Ejections, now time.Time) []health.Ejected {
-			return e.Follow(now, is, func(balancer.Target) int { return -1 })
+		{"too many others are out", func(e *health.Ejections, now time.Time) []health.EjectionChange {
+			return e.Update(now, is, func(balancer.Target) int { return -1 })
 		}},
-		{"its time has passed", func(e *health.Ejections, now time.Time) []health.Ejected { return e.Follow(now, is, rooms) }},
+		{"its time has passed", func(e *health.Ejections, now time.Time) []health.EjectionChange { return e.Update(now, is, rooms) }},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			e := health.NewEjections(health.DefaultEjectionRules())
@@ -260,7 +260,7 @@ func TestEjectionTells(t *testing.T) {
 				after = 30 * time.Second
 			}
 			ended := c.end(e, start.Add(after))
-			if len(ended) != 1 || ended[0].End != c.why || ended[0].For != after || e.Now().Len() != 0 {
+			if len(ended) != 1 || ended[0].End != c.why || ended[0].For != after || e.Ejected().Len() != 0 {
 				t.Errorf("got %+v", ended)
 			}
 		})

@@ -18,8 +18,8 @@ type Saved struct {
 // Save returns the saved form of s. It returns false if s has no verdict of its own.
 func (s State) Save() (Saved, bool) {
 	last := s.Last
-	last.Began = plain(last.Began)
-	return Saved{s.Verdict, plain(s.Since), s.Cause, s.Streak, last}, s.Verdict != balancer.HealthUnknown && !s.Assumed
+	last.Began = wallTime(last.Began)
+	return Saved{s.Verdict, wallTime(s.Since), s.Cause, s.Streak, last}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
 
 // minKept is how long a saved verdict counts at least. A host may take that long to restart.
@@ -34,7 +34,11 @@ func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Du
 	if age < 0 || age > max(minKept, 3*r.Interval) || v.Verdict != balancer.HealthUp && v.Verdict != balancer.HealthDown {
 		return s
 	}
-	s.Verdict, s.Since, s.Cause, s.Streak, s.Last = v.Verdict, v.Since, v.Cause, v.Streak, v.Result
+	s.Verdict = v.Verdict
+	s.Since = v.Since
+	s.Cause = v.Cause
+	s.Streak = v.Streak
+	s.Last = v.Result
 	return s
 }
 
@@ -42,13 +46,18 @@ func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Du
 // it. The new check starts within the given time.
 func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	next := New(seed, now, within)
-	next.Verdict, next.Since, next.Cause, next.Streak, next.Last, next.Assumed = s.Verdict, s.Since, s.Cause, s.Streak, s.Last, s.Assumed
+	next.Verdict = s.Verdict
+	next.Since = s.Since
+	next.Cause = s.Cause
+	next.Streak = s.Streak
+	next.Last = s.Last
+	next.Assumed = s.Assumed
 	return next
 }
 
-// Sooner returns s with its next check due now, or when the fast interval since the latest check has passed: thousands of hints may
+// Expedite returns s with its next check due now, or when the fast interval since the latest check has passed: thousands of hints may
 // arrive.
-func (s State) Sooner(r Rules, now time.Time) State {
+func (s State) Expedite(r Rules, now time.Time) State {
 	due := now
 	if s.Last.Outcome != "" {
 		if earliest := s.Last.Began.Add(r.FastInterval); earliest.After(due) {

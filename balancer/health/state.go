@@ -54,7 +54,11 @@ func New(seed uint64, now time.Time, within time.Duration) State {
 
 // Assume returns the state with the verdict of other nodes. As many results are needed to change it as if it were this node's own.
 func (s State) Assume(v balancer.Verdict, now time.Time) State {
-	s.Verdict, s.Since, s.Cause, s.Streak, s.Assumed = v, now, "", 0, true
+	s.Verdict = v
+	s.Since = now
+	s.Cause = ""
+	s.Streak = 0
+	s.Assumed = true
 	return s
 }
 
@@ -85,7 +89,11 @@ func (s State) After(r Rules, res Result) State {
 
 // decide returns the state with verdict v, reached with the latest result.
 func (s State) decide(v balancer.Verdict) State {
-	s.Verdict, s.Since, s.Cause, s.Streak, s.Assumed = v, s.Last.Ended(), s.Last.Text, 0, false
+	s.Verdict = v
+	s.Since = s.Last.Ended()
+	s.Cause = s.Last.Text
+	s.Streak = 0
+	s.Assumed = false
 	return s
 }
 

@@ -279,14 +279,14 @@ func TestSooner(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
 	s := health.New(1, now, rules.Interval)
-	if got := s.Sooner(rules, now).Due; !got.Equal(now) {
+	if got := s.Expedite(rules, now).Due; !got.Equal(now) {
 		t.Errorf("a hint for a target that was never checked: due %s", got.Sub(now))
 	}
 	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now})
 	for _, c := range []struct{ at, want time.Duration }{
 		{300 * time.Millisecond, time.Second}, {2 * time.Second, 2 * time.Second}, {9 * time.Second, s.Due.Sub(now)},
 	} {
-		if got := s.Sooner(rules, now.Add(c.at)).Due.Sub(now); got != c.want {
+		if got := s.Expedite(rules, now.Add(c.at)).Due.Sub(now); got != c.want {
 			t.Errorf("a hint after %s: due after %s, want %s", c.at, got, c.want)
 		}
 	}
@@ -301,7 +301,7 @@ func TestApartAgain(t *testing.T) {
 	for seed := range uint64(1000) {
 		s := health.New(seed, start, 0).After(r, health.Result{Outcome: health.Passed, Began: start})
 		at := start.Add(500 * time.Millisecond)
-		s = s.Sooner(r, at).After(r, health.Result{Outcome: []health.Outcome{health.Passed, health.Failed}[seed%2], Began: at})
+		s = s.Expedite(r, at).After(r, health.Result{Outcome: []health.Outcome{health.Passed, health.Failed}[seed%2], Began: at})
 		slots[s.Due.Sub(at)/(100*time.Millisecond)]++
 		if gap := s.After(r, health.Result{Outcome: s.Last.Outcome, Began: s.Due}).Due.Sub(s.Due); gap < 900*time.Millisecond {
 			t.Fatalf("seed %d: and the one after that after %v already", seed, gap)

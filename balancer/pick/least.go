@@ -2,7 +2,7 @@ package pick
 
 import "vipd/balancer"
 
-// least chooses the member with the lowest cost for its scheduler, from its load c and weight w:
+// leastLoaded chooses the member with the lowest cost for its scheduler, from its load c and weight w:
 //
 //	lc   c
 //	wlc  c / w
@@ -10,7 +10,7 @@ import "vipd/balancer"
 //	nq   0 if c is 0, else (c + 1) / w
 //
 // Equals take turns: the search starts after the last choice.
-type least struct {
+type leastLoaded struct {
 	cursor
 	load func(i int) int64
 	// more is added to each load. If unweighted, every weight counts as 1. If idle, the first idle member is chosen.
@@ -18,8 +18,8 @@ type least struct {
 	unweighted, idle bool
 }
 
-func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, old Picker) *least {
-	l := &least{load: load}
+func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, old Picker) *leastLoaded {
+	l := &leastLoaded{load: load}
 	switch s {
 	case balancer.LeastConn:
 		l.unweighted = true
@@ -29,7 +29,7 @@ func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, ol
 		l.more, l.idle = 1, true
 	}
 	var from *cursor
-	if o, ok := old.(*least); ok {
+	if o, ok := old.(*leastLoaded); ok {
 		from = &o.cursor
 	}
 	l.init(members, from)
@@ -37,7 +37,7 @@ func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, ol
 }
 
 // Pick implements Picker.
-func (l *least) Pick(_ Flow, skip func(i int) bool) int {
+func (l *leastLoaded) Pick(_ Flow, skip func(i int) bool) int {
 	best, bestCost, bestWeight := -1, int64(0), int64(1)
 	start := l.from(l.taken.Load())
 	for n := range l.members {
@@ -59,7 +59,9 @@ func (l *least) Pick(_ Flow, skip func(i int) bool) int {
 		if skip != nil && skip(m.index) {
 			continue
 		}
-		best, bestCost, bestWeight = at, c, weight
+		best = at
+		bestCost = c
+		bestWeight = weight
 		if idle {
 			break
 		}

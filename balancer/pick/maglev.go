@@ -22,8 +22,8 @@ const (
 type maglev struct {
 	members []member
 	table   *maglevTable
-	// rest chooses if many slots in a row belong to skipped members.
-	rest rendezvous
+	// fallback chooses if many slots in a row belong to skipped members.
+	fallback rendezvous
 }
 
 // maglevTable is filled at the first pick, because services that change often or get no traffic would waste the time and memory. It
@@ -34,7 +34,7 @@ type maglevTable struct {
 }
 
 func newMaglev(members []member, old Picker) *maglev {
-	m := &maglev{members: members, rest: newRendezvous(members)}
+	m := &maglev{members: members, fallback: newRendezvous(members)}
 	if o, ok := old.(*maglev); ok && slices.EqualFunc(o.members, members, sameShare) {
 		m.table = o.table
 	} else {
@@ -62,7 +62,7 @@ func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 			slot = 0
 		}
 	}
-	return m.rest.pick(key, skip)
+	return m.fallback.pick(key, skip)
 }
 
 // maglevSeat is a member while a table is filled: the next slot of its permutation, the step between slots, and the fraction of a slot

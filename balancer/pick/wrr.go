@@ -25,12 +25,12 @@ type weighted struct {
 
 	mu     sync.Mutex
 	groups []group
-	// own is each member's credit without the gain of its group.
-	own []int64
-	// out marks the members that the latest pick with skipped members has skipped.
-	out []bool
-	// away is the credit of backends that are not usable now, for their return.
-	away []share
+	// credits is each member's credit without the gain of its group.
+	credits []int64
+	// skipped marks the members that the latest pick with skipped members has skipped.
+	skipped []bool
+	// absent is the credit of backends that are not usable now, for their return.
+	absent []share
 }
 
 // group has the members with the same weight.
@@ -50,7 +50,7 @@ type share struct {
 }
 
 func newWeighted(members []member, backends []balancer.Backend, old Picker) *weighted {
-	w := &weighted{members: members, own: make([]int64, len(members)), out: make([]bool, len(members))}
+	w := &weighted{members: members, credits: make([]int64, len(members)), skipped: make([]bool, len(members))}
 	byWeight := map[int64]int{} // indexes in groups
 	for i, m := range members {
 		w.total += m.weight
@@ -76,8 +76,10 @@ func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 	for j := range w.groups {
 		g := &w.groups[j]
 		i := g.ring[g.head]
-		if credit := g.gain + g.weight + w.own[i]; at < 0 || credit > highest || credit == highest && i < at {
-			first, at, highest = g, i, credit
+		if credit := g.gain + g.weight + w.credits[i]; at < 0 || credit > highest || credit == highest && i < at {
+			first = g
+			at = i
+			highest = credit
 		}
 	}
 	switch {
@@ -87,7 +89,7 @@ func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 		return w.pickAmongLocked(at, skip)
 	}
 	w.gainLocked()
-	w.own[at] -= w.total
+	w.credits[at] -= w.total
 	w.requeueLocked(first)
 	return w.members[at].index
 }
@@ -114,7 +116,7 @@ func (w *weighted) requeueLocked(g *group) {
 
 // compare orders members of a group by falling credit, then by index.
 func (w *weighted) compare(a, b int) int {
-	return cmp.Or(cmp.Compare(w.own[b], w.own[a]), cmp.Compare(a, b))
+	return cmp.Or(cmp.Compare(w.credits[b], w.credits[a]), cmp.Compare(a, b))
 }
 
 // pickAmongLocked picks among the members that are not skipped. It visits every member. The member skipped is known to be skipped.
@@ -122,11 +124,11 @@ func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
 	best, highest, total := -1, int64(0), int64(0)
 	for _, g := range w.groups {
 		for _, i := range g.ring {
-			if w.out[i] = i == skipped || skip(w.members[i].index); w.out[i] {
+			if w.skipped[i] = i == skipped || skip(w.members[i].index); w.skipped[i] {
 				continue
 			}
 			total += g.weight
-			if credit := g.gain + g.weight + w.own[i]; best < 0 || credit > highest || credit == highest && i < best {
+			if credit := g.gain + g.weight + w.credits[i]; best < 0 || credit > highest || credit == highest && i < best {
 				best, highest = i, credit
 			}
 		}
@@ -136,11 +138,11 @@ func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
 	}
 	w.gainLocked()
 	for i, m := range w.members {
-		if w.out[i] {
-			w.own[i] -= m.weight
+		if w.skipped[i] {
+			w.credits[i] -= m.weight
 		}
 	}
-	w.own[best] -= total
+	w.credits[best] -= total
 	w.sortLocked()
 	return w.members[best].index
 }
@@ -157,14 +159,14 @@ func (w *weighted) sortLocked() {
 func (w *weighted) shares() []share {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	shares := make([]share, len(w.members), len(w.members)+len(w.away))
+	shares := make([]share, len(w.members), len(w.members)+len(w.absent))
 	for _, g := range w.groups {
 		for _, i := range g.ring {
-			shares[i] = share{w.members[i].addr, float64(g.gain+w.own[i]) / float64(w.total)}
+			shares[i] = share{w.members[i].addr, float64(g.gain+w.credits[i]) / float64(w.total)}
 		}
 	}
-	if len(w.away) > 0 {
-		shares = append(shares, w.away...)
+	if len(w.absent) > 0 {
+		shares = append(shares, w.absent...)
 		slices.SortFunc(shares, func(a, b share) int { return a.addr.Compare(b.addr) })
 	}
 	return shares
@@ -176,7 +178,7 @@ func (w *weighted) shares() []share {
 // there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
-		w.away = past
+		w.absent = past
 		return
 	}
 	known := make([]share, len(backends))
@@ -197,13 +199,13 @@ func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	mean := sum / float64(max(count, 1))
 	for i, m := range w.members {
 		if k := known[m.index]; k.addr.IsValid() {
-			w.own[i] = int64(math.Round((k.turns - mean) * float64(w.total)))
+			w.credits[i] = int64(math.Round((k.turns - mean) * float64(w.total)))
 		}
 	}
 	w.sortLocked()
 	for i, b := range backends {
 		if known[i].addr.IsValid() && !usable(b) {
-			w.away = append(w.away, share{b.Addr, known[i].turns - mean})
+			w.absent = append(w.absent, share{b.Addr, known[i].turns - mean})
 		}
 	}
 }

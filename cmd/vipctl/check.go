@@ -105,7 +105,7 @@ func (d *localDefinitions) checkOverlaps() {
 			wrong[p.Service] = claimsIn(doc, p.Service, where[p.Service](""))
 		}
 	}
-	for _, c := range balancer.Contests(valid, wrong) {
+	for _, c := range balancer.ClaimConflicts(valid, wrong) {
 		problem := c.Problem()
 		problem.Origin = where[c.Service.Name](c.Field)
 		d.problems = append(d.problems, problem)

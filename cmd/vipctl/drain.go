@@ -149,7 +149,7 @@ func runWeight(c *cli.Call) error {
 	done := fmt.Sprintf("weight %d", n)
 	switch {
 	case text == "-":
-		n, done = balancer.TakenBack, "the configured weight counts again"
+		n, done = balancer.ResetWeight, "the configured weight counts again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
 		return cli.WrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
 	}

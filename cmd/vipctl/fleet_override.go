@@ -144,7 +144,7 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
 		var is *balancer.Override
 		r, err := f.Writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
-			if still := old.Lasting(f.Now()); still != nil { // nodes only read: what has lapsed stays in etcd
+			if still := old.Unexpired(f.Now()); still != nil { // nodes only read: what has lapsed stays in etcd
 				is = e.Next(*still)
 			} else {
 				is = e.Next(balancer.Override{})
@@ -185,8 +185,8 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	if !shared.Drains() {
 		return true
 	}
-	_, here := o.Signed()
-	_, there := shared.Signed()
+	_, here := o.Signatures()
+	_, there := shared.Signatures()
 	return here != there
 }
 

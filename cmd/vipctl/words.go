@@ -106,7 +106,7 @@ func override(p *cli.Printer, o *balancer.Override) string {
 		return ""
 	}
 	text := ""
-	weighed, drained := o.Signed()
+	weighed, drained := o.Signatures()
 	lapses := func(before string, at time.Time, after string) {
 		if !at.IsZero() {
 			text += before + "lapses " + ahead(p, at) + after

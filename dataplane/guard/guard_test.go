@@ -50,7 +50,7 @@ func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend
 		}
 		f.NodePort = r.IntN(4) == 0
 		f.MSS = []int{0, 0, 1200, 1300}[r.IntN(4)]
-		f.Roams = r.IntN(4) == 0
+		f.Movable = r.IntN(4) == 0
 		if r.IntN(8) == 0 {
 			f.Forward = []balancer.Forward{balancer.DRForward, balancer.TunnelForward}[r.IntN(2)]
 		}

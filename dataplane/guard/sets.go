@@ -117,11 +117,11 @@ func isRejected(f *balancer.Frontend) bool {
 
 func isSilent(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.DropClients && !f.Serves() }
 
-func isRoaming(f *balancer.Frontend) bool { return f.Roams }
+func isRoaming(f *balancer.Frontend) bool { return f.Movable }
 
 // answers are the places that connections which come from other hosts are answered from.
 func answers(f *balancer.Frontend) (entries []entry) {
-	if !f.Roams {
+	if !f.Movable {
 		return nil
 	}
 	for _, b := range f.Backends {

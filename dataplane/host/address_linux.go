@@ -14,7 +14,7 @@ type address struct {
 	addr netip.Addr
 	// wanted and standing are from the last Prepare. applied is the number of frontends on the address after the last Finish.
 	wanted   bool
-	standing balancer.Standing
+	standing balancer.VIPState
 	applied  int
 	// held says who holds the address. It is empty until that is decided.
 	held Held

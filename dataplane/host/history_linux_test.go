@@ -98,7 +98,7 @@ func (y *history) demand() {
 		a := y.someVIP()
 		f := frontend(netip.AddrPortFrom(a, 80).String())
 		y.want.Frontends, y.want.Addresses = y.want.Frontends.Delete(f.Key), y.want.Addresses.Delete(a)
-		y.want.Standings = y.want.Standings.Delete(a)
+		y.want.VIPStates = y.want.VIPStates.Delete(a)
 		kind := []string{"removed", "plain", "plain", "serving", "withdrawn", "owned"}[y.random.IntN(6)]
 		y.note("want %s %s", a, kind)
 		if kind == "removed" {
@@ -107,11 +107,11 @@ func (y *history) demand() {
 		y.want.Addresses = y.want.Addresses.Set(a, 1)
 		switch kind {
 		case "serving":
-			y.want.Standings = y.want.Standings.Set(a, balancer.Serving)
+			y.want.VIPStates = y.want.VIPStates.Set(a, balancer.Serving)
 		case "owned":
-			y.want.Standings = y.want.Standings.Set(a, balancer.Owned)
+			y.want.VIPStates = y.want.VIPStates.Set(a, balancer.Owned)
 		case "withdrawn":
-			y.want.Standings = y.want.Standings.Set(a, balancer.Withdrawn)
+			y.want.VIPStates = y.want.VIPStates.Set(a, balancer.Withdrawn)
 			f.Backends = nil
 		}
 		y.want.Frontends = y.want.Frontends.Set(f.Key, f)
@@ -265,7 +265,7 @@ func (y *history) heal() {
 func (y *history) compare(h *Host) error {
 	want, on := map[string]string{}, []string(nil)
 	for a := range y.want.Addresses.Keys() {
-		s := y.want.Standings.At(a)
+		s := y.want.VIPStates.At(a)
 		switch {
 		case y.foreign[a]:
 			want[a.String()] = onHost

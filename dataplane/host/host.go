@@ -69,7 +69,7 @@ type Held struct {
 	// Note is what there is to add in words, such as why it is not held; often "".
 	Note string `json:"note,omitempty"`
 	// Standing says why a VIP with settings is nowhere, or that it is here as its owner; "" for all others.
-	Standing balancer.Standing `json:"standing,omitempty"`
+	Standing balancer.VIPState `json:"standing,omitempty"`
 }
 
 // The values of Held.Where that are no devices.
@@ -81,7 +81,7 @@ const (
 // notLocal is the problem with a wanted VIP that this host does not hold.
 func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
-	for _, f := range balancer.On(wanted, held.Addr) {
+	for _, f := range balancer.FrontendsOn(wanted, held.Addr) {
 		p.Service = f.Service
 		break
 	}

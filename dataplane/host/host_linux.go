@@ -132,7 +132,7 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 		r.wanted = c.HasNew
 		h.mark(r)
 	}
-	for a, c := range snap.Diff(h.want.Standings, want.Standings) {
+	for a, c := range snap.Diff(h.want.VIPStates, want.VIPStates) {
 		r := h.at(a)
 		r.standing = c.New
 		h.mark(r)
@@ -145,7 +145,7 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 
 // closeOwned has the guard keep this host silent about an address that vipd owner brings, until it is here, and close the host's own
 // ports on it.
-func (h *Host) closeOwned(a netip.Addr, c snap.Change[balancer.Standing]) {
+func (h *Host) closeOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
 	if c.Old == balancer.Owned {
 		h.guard.Own(a, -1)
 	}

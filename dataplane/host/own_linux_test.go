@@ -16,7 +16,7 @@ func TestOwnAddressesWithOwner(t *testing.T) {
 	h := newHost(t, options(t, xtables.NFT))
 	d := desired(frontend("10.1.0.1:80"), frontend("10.1.0.100:80"))
 	for a := range d.Addresses.Keys() {
-		d.Standings = d.Standings.Set(a, balancer.Owned)
+		d.VIPStates = d.VIPStates.Set(a, balancer.Owned)
 	}
 	must(t, h.Prepare(t.Context(), d))
 	must(t, h.Finish(t.Context(), d.Frontends))

@@ -68,7 +68,7 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 
 // idleFlows counts the idle flows of endpoints of UDP that drain, whose end may be waited for: the whole table of connections is
 // read. Where it can't be, all are live.
-func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 {
+func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint64 {
 	flows := d.drainingFlows()
 	if len(flows) == 0 {
 		return nil
@@ -81,7 +81,7 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 
 		if err != nil {
 			break
 		}
-		k := balancer.DrainKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}, Backend: c.Backend}
+		k := balancer.BackendKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}, Backend: c.Backend}
 		if n, drains := flows[k]; drains && idle(&c) {
 			flows[k] = n + 1
 		}
@@ -90,15 +90,15 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 
 }
 
 // drainingFlows has the endpoints of UDP that drain.
-func (d *Dataplane) drainingFlows() map[balancer.DrainKey]uint64 {
-	flows := map[balancer.DrainKey]uint64{}
+func (d *Dataplane) drainingFlows() map[balancer.BackendKey]uint64 {
+	flows := map[balancer.BackendKey]uint64{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, s := range d.servers {
 		if s.there && s.last != nil && k.Proto == balancer.UDP {
 			for _, b := range s.last.Backends {
 				if b.Drains() {
-					flows[balancer.DrainKey{Frontend: k, Backend: b.Addr}] = 0
+					flows[balancer.BackendKey{Frontend: k, Backend: b.Addr}] = 0
 				}
 			}
 		}

@@ -25,7 +25,7 @@ type counts struct {
 	// ended are what destinations had counted that are gone.
 	ended *counters.Sums[counters.Backend, ipvsnl.Stats]
 	// idle are flows that are not live, as they were last counted.
-	idle map[balancer.DrainKey]uint64
+	idle map[balancer.BackendKey]uint64
 }
 
 // serverCounts is what the destinations of one virtual server have counted.
@@ -211,7 +211,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 
 // read reads the destinations of the virtual servers that have counted anything since they were last read, or had
 // connections then. What can't be read stays as it was last seen.
-func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.Context) map[balancer.DrainKey]uint64) {
+func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.Context) map[balancer.BackendKey]uint64) {
 	if !c.reading.TryLock() {
 		return
 	}
@@ -283,7 +283,7 @@ func (c *counts) sums() []dataplane.FrontendCount {
 			k := counters.Backend{Port: t.of, Addr: at}
 			stats[k], kept[k] = plus(stats[k], minus(l.seen, l.from)), plus(kept[k], l.seen)
 			live := uint64(l.active)
-			active[k] += live - min(live, c.idle[balancer.DrainKey{Frontend: key, Backend: at}])
+			active[k] += live - min(live, c.idle[balancer.BackendKey{Frontend: key, Backend: at}])
 		}
 	}
 	byPort := map[counters.Port]*dataplane.FrontendCount{}

@@ -99,7 +99,7 @@ func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 		if op.Verb == ipvsnl.DeleteDestination && s.Addr != op.Destination.Addr || s.Active == 0 {
 			continue
 		}
-		if b := backendOf(h.want[k], s.Addr); b != nil && !b.Over(time.Now()) {
+		if b := backendOf(h.want[k], s.Addr); b != nil && !b.Expired(time.Now()) {
 			h.Errorf("%s cuts connections of %s, which is %s until %v", op, s.Addr, b.State, b.Until)
 		}
 	}
@@ -204,7 +204,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 		case 1, 2:
 			b.MaxConnections = h.IntN(3)
 		case 3, 4: // not there, or not any more
-			if k.Proto == balancer.UDP || old == nil || old.State == balancer.Removed && old.Over(time.Now()) {
+			if k.Proto == balancer.UDP || old == nil || old.State == balancer.Removed && old.Expired(time.Now()) {
 				continue
 			}
 			b = balancer.Backend{Addr: b.Addr, State: balancer.Removed, Until: time.Now().Add(f.DrainTimeout)}
@@ -352,7 +352,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 			} else if f.Scheduler != balancer.SourceHash && s.Weight != b.Weight {
 				h.Errorf("%s: destination %s has weight %d, want %d", k, s.Addr, s.Weight, b.Weight)
 			}
-		case s.Active+s.Inactive == 0, b != nil && b.Over(time.Now()), k.Proto == balancer.UDP && b == nil:
+		case s.Active+s.Inactive == 0, b != nil && b.Expired(time.Now()), k.Proto == balancer.UDP && b == nil:
 			h.Errorf("%s: destination %+v of backend %+v is there for nothing", k, s, b)
 		default:
 			quiet = true

@@ -108,7 +108,7 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 		switch {
 		case b.State == balancer.Active:
 			all = append(all, renderDestination(s.front, b, weigh(b.Weight)))
-		case there && !b.Over(now):
+		case there && !b.Expired(now):
 			keep(rest[0])
 		}
 		if there {

@@ -226,7 +226,7 @@ func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
 // expired reports whether connections to a destination have no time left.
 func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	if b := s.backend(at); b != nil {
-		return b.Over(now)
+		return b.Expired(now)
 	}
 	return !s.lingers(at, now)
 }

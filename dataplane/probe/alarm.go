@@ -71,7 +71,7 @@ func (r *Runner) hurryLocked(c *circle, limit int, v balancer.Verdict, now time.
 		if e.lane.running+len(e.lane.waiting) >= e.lane.max/2 {
 			continue
 		}
-		sooner := e.state.Sooner(e.rules, now)
+		sooner := e.state.Expedite(e.rules, now)
 		if sooner.Due.Equal(e.state.Due) {
 			continue
 		}

@@ -324,7 +324,7 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 		if e == nil || e.place < 0 {
 			continue // it is being checked, or waits in its lane
 		}
-		e.state = e.state.Sooner(e.rules, now)
+		e.state = e.state.Expedite(e.rules, now)
 		heap.Fix(&r.due, e.place)
 		if e.state.Due.Before(r.sleeps) {
 			r.sleeps = e.state.Due

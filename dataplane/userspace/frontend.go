@@ -151,7 +151,7 @@ func (c *config) index(at netip.AddrPort) int {
 // keeps reports whether connections to b may live on.
 func (c *config) keeps(b *backend, now time.Time) bool {
 	is := c.find(b)
-	return is != nil && !is.Over(now)
+	return is != nil && !is.Expired(now)
 }
 
 // nextUntil returns the next instant at which a backend loses its connections, by the monotonic clock: who sets the other one ends no

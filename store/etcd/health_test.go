@@ -125,7 +125,7 @@ func (r *reader) wait(what string, is func(quorum.Board) bool) quorum.Board {
 func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
-			if got := b.Votes.At(quorum.Ballot{Target: t, Node: node}); got == nil || *got != *v {
+			if got := b.Votes.At(quorum.VoteKey{Target: t, Node: node}); got == nil || *got != *v {
 				return false
 			}
 		}
@@ -224,7 +224,7 @@ func TestHealthVotesMended(t *testing.T) {
 		}
 	}
 	b.wait("what was done to them", func(b quorum.Board) bool {
-		other := b.Votes.At(quorum.Ballot{Target: place80(2), Node: "n1"})
+		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
 	b.tell(n.Hear) // not before, lest it mend the first while the others are done
@@ -296,7 +296,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	next, granted := start(int64(former.ID))
 	inBackground(t, next.Run)
 	b.wait("what the next one says, and nothing else", func(b quorum.Board) bool {
-		return b.Nodes.At("n1").Exec && b.Votes.Len() == 2 && b.Votes.Has(quorum.Ballot{Target: place80(0), Node: "n1"}) && b.Nodes.Len() == 2
+		return b.Nodes.At("n1").Exec && b.Votes.Len() == 2 && b.Votes.Has(quorum.VoteKey{Target: place80(0), Node: "n1"}) && b.Nodes.Len() == 2
 	})
 	if n := gone.Load(); n > 0 {
 		t.Error("the node was gone in between")

@@ -49,7 +49,9 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	var mu sync.Mutex
 	var reported string
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
-	o.Tell = func([]failover.Change, int64, bool) { t.Error("records were read by a host that is not registered") }
+	o.Tell = func([]failover.RecordChange, int64, bool) {
+		t.Error("records were read by a host that is not registered")
+	}
 	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
 		mu.Lock()
@@ -87,7 +89,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	var told atomic.Bool
 	var attempts atomic.Int64
 	o.Member = func() failover.Member { attempts.Add(1); return failover.Member{Boot: 1} }
-	o.Tell, o.Secrets, o.Standby = func([]failover.Change, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
+	o.Tell, o.Secrets, o.Standby = func([]failover.RecordChange, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
 			told.Store(true)
@@ -113,7 +115,7 @@ func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownersh
 	first := sync.OnceFunc(func() { close(loaded) })
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
 	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(err error) { t.Log("etcd:", err) }
-	o.Tell = func(_ []failover.Change, _ int64, all bool) {
+	o.Tell = func(_ []failover.RecordChange, _ int64, all bool) {
 		if all {
 			first()
 		}
@@ -294,8 +296,8 @@ func TestLateRegistration(t *testing.T) {
 		}
 		return failover.Member{Boot: failover.ID(n)}
 	}
-	loaded := make(chan []failover.Change, 10)
-	o.Tell = func(changes []failover.Change, _ int64, all bool) {
+	loaded := make(chan []failover.RecordChange, 10)
+	o.Tell = func(changes []failover.RecordChange, _ int64, all bool) {
 		if all {
 			loaded <- changes
 		}

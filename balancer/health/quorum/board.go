@@ -16,14 +16,14 @@ type Checker struct {
 	Exec bool `json:"exec,omitempty"`
 }
 
-// Ballot identifies a vote: its target and its node.
-type Ballot struct {
+// VoteKey identifies a vote: its target and its node.
+type VoteKey struct {
 	Target balancer.Target
 	Node   balancer.NodeName
 }
 
 // Compare orders ballots by target, then node.
-func (b Ballot) Compare(other Ballot) int {
+func (b VoteKey) Compare(other VoteKey) int {
 	return cmp.Or(b.Target.Compare(other.Target), b.Node.Compare(other.Node))
 }
 
@@ -44,17 +44,17 @@ type Board struct {
 	// Nodes are the live nodes that check targets.
 	Nodes snap.Map[balancer.NodeName, Checker]
 	// Votes are the votes of Nodes. A vote is removed together with its node.
-	Votes snap.Map[Ballot, *Vote]
+	Votes snap.Map[VoteKey, *Vote]
 }
 
-// about yields the votes on a target.
-func (b *Board) about(t balancer.Target) iter.Seq2[Ballot, *Vote] {
-	return b.Votes.While(Ballot{Target: t}, func(ballot Ballot) bool { return ballot.Target == t })
+// votesOn yields the votes on a target.
+func (b *Board) votesOn(t balancer.Target) iter.Seq2[VoteKey, *Vote] {
+	return b.Votes.While(VoteKey{Target: t}, func(ballot VoteKey) bool { return ballot.Target == t })
 }
 
 // votes returns the votes on a target of its checkers, and of other live nodes.
 func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (own, others []Vote) {
-	for ballot, v := range b.about(t) {
+	for ballot, v := range b.votesOn(t) {
 		switch {
 		case slices.Contains(checkers, ballot.Node):
 			own = append(own, *v)

@@ -37,9 +37,9 @@ type Coordinator struct {
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// silent are the checkers without a vote, with the time since which it is missing. mute are those that no longer count.
-	silent map[balancer.NodeName]time.Time
-	mute   []balancer.NodeName
+	// missing are the checkers without a vote, with the time since which it is missing. mute are those that no longer count.
+	missing  map[balancer.NodeName]time.Time
+	timedOut []balancer.NodeName
 	// verdict was reached at since. The verdict before it lasted that long, as far as this host knows.
 	verdict balancer.Verdict
 	since   time.Time
@@ -71,8 +71,8 @@ type Round struct {
 	// Exec reports whether this host may run the programs of the fleet's exec checks.
 	Exec bool
 	// Now is the time. Patience is how long a vote may need to reach the board, besides the checks.
-	Now      time.Time
-	Patience time.Duration
+	Now       time.Time
+	VoteDelay time.Duration
 }
 
 // New returns the coordinator of the host with this name.
@@ -142,7 +142,9 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 			delete(c.targets, t)
 			delete(c.alone, t)
 			delete(c.awaited, t)
-			c.assignments, c.shared, c.verdicts = c.assignments.Delete(t), c.shared.Delete(t), c.verdicts.Delete(t)
+			c.assignments = c.assignments.Delete(t)
+			c.shared = c.shared.Delete(t)
+			c.verdicts = c.verdicts.Delete(t)
 		}
 		if change.HasNew {
 			c.mine = c.mine.Set(t, change.New)
@@ -177,29 +179,29 @@ func (c *Coordinator) Overdue(now time.Time) bool {
 // countCheckers returns the number of a target's checkers that count: all except those whose votes have been missing for too long. While
 // the board can't be read, all count.
 func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
-	r, silent := &c.round, s.silent
-	s.silent, s.mute = nil, nil
+	r, silent := &c.round, s.missing
+	s.missing, s.timedOut = nil, nil
 	delete(c.awaited, t)
 	for _, n := range s.checkers {
-		if r.Alone || r.Waiting || r.Board.Votes.Has(Ballot{t, n}) {
+		if r.Alone || r.Waiting || r.Board.Votes.Has(VoteKey{t, n}) {
 			continue
 		}
 		since, was := silent[n]
 		if !was {
 			since = r.Now
 		}
-		if s.silent == nil { // most targets need none
-			s.silent = map[balancer.NodeName]time.Time{}
+		if s.missing == nil { // most targets need none
+			s.missing = map[balancer.NodeName]time.Time{}
 		}
-		s.silent[n] = since
-		due := since.Add(grace(s.subject.Health) + r.Patience)
+		s.missing[n] = since
+		due := since.Add(grace(s.subject.Health) + r.VoteDelay)
 		if !r.Now.Before(due) {
-			s.mute = append(s.mute, n)
+			s.timedOut = append(s.timedOut, n)
 		} else if next, ok := c.awaited[t]; !ok || due.Before(next) {
 			c.awaited[t] = due
 		}
 	}
-	return len(s.checkers) - len(s.mute)
+	return len(s.checkers) - len(s.timedOut)
 }
 
 // grace returns how long a checker may need to reach its own verdict. A checker that starts with the verdict of others may need a whole
@@ -213,7 +215,7 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	counting := c.countCheckers(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
 	allowed := c.round.Exec || s.subject.Health.Type != balancer.ExecHealth
-	leaving := len(votes)*2 <= counting && c.round.Board.Votes.Has(Ballot{t, c.self}) && c.round.Board.Nodes.Has(c.self)
+	leaving := len(votes)*2 <= counting && c.round.Board.Votes.Has(VoteKey{t, c.self}) && c.round.Board.Nodes.Has(c.self)
 	assigned := allowed && (slices.Contains(s.checkers, c.self) || leaving)
 	if assigned {
 		c.assignments = c.assignments.Set(t, true)
@@ -245,7 +247,7 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if s.unchecked.IsZero() {
 		s.unchecked = c.round.Now
 	}
-	due := s.unchecked.Add(grace(s.subject.Health) + c.round.Patience)
+	due := s.unchecked.Add(grace(s.subject.Health) + c.round.VoteDelay)
 	if c.round.Now.Before(due) {
 		c.awaited[t] = due
 		return
@@ -331,8 +333,8 @@ func (c *Coordinator) Verdicts() snap.Map[balancer.Target, balancer.Verdict] { r
 // Shared returns the verdicts on the fleet's targets.
 func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { return c.shared }
 
-// Standing is the verdict on one of the fleet's targets, with the votes.
-type Standing struct {
+// Tally is the verdict on one of the fleet's targets, with the votes.
+type Tally struct {
 	// Verdict is the verdict of the fleet, or of this host if Alone.
 	Verdict balancer.Verdict
 	// Since is when this host adopted the verdict, or when the votes made the majority if it found them on the board. Lasted is how long
@@ -345,17 +347,17 @@ type Standing struct {
 	// for so long that they don't count.
 	Checkers []balancer.NodeName
 	Votes    map[balancer.NodeName]Vote
-	Mute     []balancer.NodeName
+	TimedOut []balancer.NodeName
 }
 
-// Standing returns the verdict and votes on a target, and whether the fleet checks it.
-func (c *Coordinator) Standing(t balancer.Target) (Standing, bool) {
+// Tally returns the verdict and votes on a target, and whether the fleet checks it.
+func (c *Coordinator) Tally(t balancer.Target) (Tally, bool) {
 	s := c.targets[t]
 	if s == nil {
-		return Standing{}, false
+		return Tally{}, false
 	}
-	out := Standing{Verdict: s.verdict, Since: s.since, Lasted: s.lasted, Alone: c.alone[t], Checkers: s.checkers, Mute: s.mute, Votes: map[balancer.NodeName]Vote{}}
-	for ballot, v := range c.round.Board.about(t) {
+	out := Tally{Verdict: s.verdict, Since: s.since, Lasted: s.lasted, Alone: c.alone[t], Checkers: s.checkers, TimedOut: s.timedOut, Votes: map[balancer.NodeName]Vote{}}
+	for ballot, v := range c.round.Board.votesOn(t) {
 		out.Votes[ballot.Node] = *v
 	}
 	return out, true

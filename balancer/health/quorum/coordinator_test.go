@@ -27,7 +27,7 @@ type (
 type model struct {
 	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
-	silent  map[quorum.Ballot]time.Time
+	silent  map[quorum.VoteKey]time.Time
 	// unchecked is since when no node checks a target.
 	unchecked map[balancer.Target]time.Time
 }
@@ -49,13 +49,13 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 		checkers := quorum.Checkers(s.At, able)
 		counting := len(checkers)
 		for _, n := range nodes(6) {
-			b := quorum.Ballot{Target: t, Node: n}
+			b := quorum.VoteKey{Target: t, Node: n}
 			switch since, was := m.silent[b]; {
 			case !slices.Contains(checkers, n) || r.Board.Votes.Has(b) || r.Alone || r.Waiting:
 				delete(m.silent, b)
 			case !was:
 				m.silent[b] = r.Now
-			case r.Now.Sub(since) >= 2*time.Second*3+time.Second+r.Patience:
+			case r.Now.Sub(since) >= 2*time.Second*3+time.Second+r.VoteDelay:
 				counting--
 			}
 		}
@@ -69,7 +69,7 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 				others = append(others, *v)
 			}
 		}
-		stays := r.Board.Nodes.Has(m.self) && r.Board.Votes.Has(quorum.Ballot{Target: t, Node: m.self}) && len(votes)*2 <= counting
+		stays := r.Board.Nodes.Has(m.self) && r.Board.Votes.Has(quorum.VoteKey{Target: t, Node: m.self}) && len(votes)*2 <= counting
 		assigned := (slices.Contains(checkers, m.self) || stays) && (!program || r.Exec)
 		if assigned {
 			must = must.Set(t, true)
@@ -79,7 +79,7 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 			delete(m.unchecked, t)
 		case !was:
 			m.unchecked[t] = r.Now
-		case r.Now.Sub(since) >= 2*time.Second*3+time.Second+r.Patience:
+		case r.Now.Sub(since) >= 2*time.Second*3+time.Second+r.VoteDelay:
 			m.verdict[t] = balancer.HealthUnknown
 		}
 		alone[t] = r.Alone || counting == 0 && !r.Waiting
@@ -117,7 +117,7 @@ func TestCoordinatorFollows(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
-		coordinator, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}, map[balancer.Target]time.Time{}}
+		coordinator, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.VoteKey]time.Time{}, map[balancer.Target]time.Time{}}
 		for step := range 60 {
 			h.change()
 			mine := coordinator.Assign(h.round)
@@ -164,7 +164,7 @@ var definitions = map[balancer.HealthType]*balancer.Health{
 
 func (h *history) change() {
 	r, round := h.r, &h.round
-	round.Now, round.Patience = round.Now.Add(time.Duration(r.IntN(1500))*time.Millisecond), 4*time.Second
+	round.Now, round.VoteDelay = round.Now.Add(time.Duration(r.IntN(1500))*time.Millisecond), 4*time.Second
 	t, n := target(r.IntN(8)), nodes(6)[r.IntN(6)]
 	switch k := r.IntN(20); {
 	case k < 3:
@@ -177,9 +177,9 @@ func (h *history) change() {
 	case k < 9:
 		round.Board.Nodes = round.Board.Nodes.Delete(n)
 	case k < 15:
-		round.Board.Votes = round.Board.Votes.Set(quorum.Ballot{Target: t, Node: n}, &quorum.Vote{Verdict: either[r.IntN(3)], Since: time.Unix(r.Int64N(100), 0)})
+		round.Board.Votes = round.Board.Votes.Set(quorum.VoteKey{Target: t, Node: n}, &quorum.Vote{Verdict: either[r.IntN(3)], Since: time.Unix(r.Int64N(100), 0)})
 	case k < 17:
-		round.Board.Votes = round.Board.Votes.Delete(quorum.Ballot{Target: t, Node: n})
+		round.Board.Votes = round.Board.Votes.Delete(quorum.VoteKey{Target: t, Node: n})
 	case k < 18:
 		round.Alone = !round.Alone
 	case k < 19:
@@ -229,12 +229,12 @@ func (a *assembly) leave(n balancer.NodeName) {
 }
 
 // look has a host look at the board, and returns what it would write there and what it takes for true.
-func (a *assembly) look(n balancer.NodeName) (writes []quorum.Ballot, all verdicts) {
+func (a *assembly) look(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
 	c := a.hosts[n]
-	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, Patience: time.Minute})
+	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, VoteDelay: time.Minute})
 	all = c.Judge(verdicts{})
 	for t := range a.want.Keys() {
-		b := quorum.Ballot{Target: t, Node: n}
+		b := quorum.VoteKey{Target: t, Node: n}
 		vote := a.board.Votes.At(b)
 		if c.Assignments().Has(t) != (vote != nil) || vote != nil && vote.Verdict != a.finds(n, t) {
 			writes = append(writes, b)
@@ -251,7 +251,7 @@ func (a *assembly) finds(n balancer.NodeName, t balancer.Target) balancer.Verdic
 }
 
 // write carries out what a host would write.
-func (a *assembly) write(b quorum.Ballot) {
+func (a *assembly) write(b quorum.VoteKey) {
 	a.clock++
 	if a.hosts[b.Node].Assignments().Has(b.Target) {
 		a.board.Votes = a.board.Votes.Set(b, &quorum.Vote{Verdict: a.finds(b.Node, b.Target), Since: time.Unix(a.clock, 0)})
@@ -263,7 +263,7 @@ func (a *assembly) write(b quorum.Ballot) {
 // settle has all hosts write in random order until nobody has anything to write. Each looks at what all take for true.
 func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 	for {
-		var writes []quorum.Ballot
+		var writes []quorum.VoteKey
 		for n := range a.hosts {
 			w, all := a.look(n)
 			each(n, all)
@@ -272,7 +272,7 @@ func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 		if len(writes) == 0 {
 			return
 		}
-		slices.SortFunc(writes, quorum.Ballot.Compare)
+		slices.SortFunc(writes, quorum.VoteKey.Compare)
 		a.write(writes[a.r.IntN(len(writes))])
 	}
 }

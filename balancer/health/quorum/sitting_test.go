@@ -17,7 +17,7 @@ type sitting struct {
 }
 
 func newSitting(checkers int) *sitting {
-	s := &sitting{quorum.New("me"), quorum.Round{Now: time.Unix(1000, 0), Patience: 5 * time.Second}}
+	s := &sitting{quorum.New("me"), quorum.Round{Now: time.Unix(1000, 0), VoteDelay: 5 * time.Second}}
 	s.round.Wanted = s.round.Wanted.Set(target(0), subject(target(0), balancer.TCPHealth, true))
 	for _, n := range nodes(checkers) {
 		s.round.Board.Nodes = s.round.Board.Nodes.Set(n, quorum.Checker{})
@@ -26,14 +26,14 @@ func newSitting(checkers int) *sitting {
 }
 
 // after lets time pass, has nodes vote as ballots says, the first one first, and looks.
-func (s *sitting) after(d time.Duration, votes string) quorum.Standing {
+func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	s.round.Now = s.round.Now.Add(d)
 	for i, v := range ballots(votes) {
-		s.round.Board.Votes = s.round.Board.Votes.Set(quorum.Ballot{Target: target(0), Node: nodes(9)[i]}, &v)
+		s.round.Board.Votes = s.round.Board.Votes.Set(quorum.VoteKey{Target: target(0), Node: nodes(9)[i]}, &v)
 	}
 	s.Assign(s.round)
 	s.Judge(verdicts{})
-	standing, _ := s.Standing(target(0))
+	standing, _ := s.Tally(target(0))
 	return standing
 }
 
@@ -41,7 +41,7 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Standing {
 // now for who sees it change, however long those who say so have said it; an absence of the board leaves that alone.
 func TestSinceWhen(t *testing.T) {
 	const second = time.Second
-	check := func(what string, s quorum.Standing, want balancer.Verdict, since int64, lasted time.Duration) {
+	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {
 		t.Helper()
 		if s.Verdict != want || s.Since != time.Unix(since, 0) || s.Lasted != lasted {
 			t.Errorf("%s: %q since %d, before that %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
@@ -74,13 +74,13 @@ func TestMissingVotes(t *testing.T) {
 		if got := s.Overdue(s.round.Now.Add(d)); got != due {
 			t.Errorf("%s: overdue %v, want %v", what, got, due)
 		}
-		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.Mute, mute) {
-			t.Errorf("%s: %q, alone %v, mute %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.Mute, want, alone, mute)
+		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.TimedOut, mute) {
+			t.Errorf("%s: %q, alone %v, mute %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, mute)
 		}
 	}
 	const up, down = balancer.HealthUp, balancer.HealthDown
 	check("both have voted", 0, "u5 u5", false, up, false)
-	s.round.Board.Votes = s.round.Board.Votes.Delete(quorum.Ballot{Target: target(0), Node: "host2"})
+	s.round.Board.Votes = s.round.Board.Votes.Delete(quorum.VoteKey{Target: target(0), Node: "host2"})
 	check("one is missing", 0, "d9", false, up, false)
 	check("not for long", most-1, "", false, up, false)
 	s.round.Alone = true
@@ -89,7 +89,7 @@ func TestMissingVotes(t *testing.T) {
 	check("it is back", 0, "", false, up, false)
 	check("for long", most, "", true, down, false, "host2")
 	check("it votes", 0, "d9 u1", false, up, false)
-	s.round.Board.Votes = snap.Map[quorum.Ballot, *quorum.Vote]{}
+	s.round.Board.Votes = snap.Map[quorum.VoteKey, *quorum.Vote]{}
 	check("none is left", 0, "", false, up, false)
 	check("none for long", most, "", true, up, true, "host2", "host1")
 }

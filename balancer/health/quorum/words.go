@@ -9,11 +9,11 @@ import (
 	"vipd/balancer"
 )
 
-// Words describes the votes: "2 of 3 nodes: connection refused (host1, host3); host2 says up: connected".
-func (s *Standing) Words() string {
+// Text describes the votes: "2 of 3 nodes: connection refused (host1, host3); host2 says up: connected".
+func (s *Tally) Text() string {
 	agree, causes := 0, map[string][]string{}
 	var rest []string
-	for _, n := range s.Mute {
+	for _, n := range s.TimedOut {
 		rest = append(rest, fmt.Sprintf("%s says nothing", n))
 	}
 	for _, n := range slices.Sorted(maps.Keys(s.Votes)) {

@@ -10,7 +10,7 @@ import (
 func TestWords(t *testing.T) {
 	up, down, none := balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown
 	say := func(v balancer.Verdict, cause string) quorum.Vote { return quorum.Vote{Verdict: v, Cause: cause} }
-	for want, s := range map[string]quorum.Standing{
+	for want, s := range map[string]quorum.Tally{
 		"0 of 3 nodes": {Verdict: up, Checkers: nodes(3)},
 		"3 of 3 nodes: connected (host1, host2, host3)": {
 			Verdict: up, Checkers: nodes(3),
@@ -23,11 +23,11 @@ func TestWords(t *testing.T) {
 			},
 		},
 		"1 of 3 nodes: connected (host1); host2 says nothing; host3 says nothing": {
-			Verdict: up, Checkers: nodes(3), Mute: nodes(3)[1:], Votes: map[balancer.NodeName]quorum.Vote{"host1": say(up, "connected")},
+			Verdict: up, Checkers: nodes(3), TimedOut: nodes(3)[1:], Votes: map[balancer.NodeName]quorum.Vote{"host1": say(up, "connected")},
 		},
 		"0 of 2 nodes; host1 says down: no answer": {Checkers: nodes(2), Votes: map[balancer.NodeName]quorum.Vote{"host1": say(down, "no answer")}},
 	} {
-		if got := s.Words(); got != want {
+		if got := s.Text(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -1,3 +1,4 @@
-// Package hash has the hashes by which hosts choose alike: backends for a client, checkers for a target. They have no
-// seed, and must never change: processes of different versions, on every node and architecture, make the same choice.
+// Package hash has the hashes by which all hosts make the same choices: backends for clients, and
+// checkers for targets. The hashes have no seed and must never change, because nodes may run
+// different versions on different architectures.
 package hash

@@ -1,11 +1,11 @@
 package hash
 
-// Offset is what FNV-1a of 64 bits begins with.
+// Offset is the initial value of 64-bit FNV-1a.
 const Offset uint64 = 14695981039346656037
 
 const prime = 1099511628211
 
-// Add goes on with FNV-1a over more bytes, from Offset or what it returned before.
+// Add continues FNV-1a with more bytes. The hash h is Offset or an earlier result.
 func Add[T ~[]byte | ~string](h uint64, more T) uint64 {
 	for i := range len(more) {
 		h = (h ^ uint64(more[i])) * prime
@@ -13,7 +13,7 @@ func Add[T ~[]byte | ~string](h uint64, more T) uint64 {
 	return h
 }
 
-// Mix is the finalizer of splitmix64: each bit of x bears on every bit of the result.
+// Mix is the finalizer of splitmix64. Each bit of x affects every bit of the result.
 func Mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

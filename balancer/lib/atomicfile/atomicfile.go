@@ -11,33 +11,35 @@ import (
 	"strings"
 )
 
-// temporary is what is added to a file's name for the text that is to replace it. The next Write overwrites what a process
-// left there that was killed, and Remove removes it.
-const temporary = ".tmp"
+// tempSuffix is added to a file's name for its new content until the rename. If a process is killed
+// in between, the next Write overwrites this file, and Remove deletes it.
+const tempSuffix = ".tmp"
 
-// Lifetime says how long a file has a meaning.
+// Lifetime says how long the content of a file is valid.
 type Lifetime bool
 
-// The lifetimes: a file for this boot is not synced to the disk, for it means nothing after the machine has stopped.
+// The lifetimes. A file for this boot is not synced to disk, because a reboot makes it invalid.
 const (
 	Lasting  Lifetime = true
 	ThisBoot Lifetime = false
 )
 
-// Write puts what write writes in the place of the file at path, at once: a reader sees the old text or the new one. Only the
-// owner may read it. The folder of a file for this boot is made if it is missing; that of a lasting one may be a disk that is not
-// mounted. Write finds errors of the writer itself; write returns its own.
-// A file has one process that writes it, and one goroutine at a time.
+// Write atomically replaces the file at path with the output of write: a reader sees the old or the
+// new content. Only the owner may read it. A missing folder is created for a ThisBoot file, but not
+// for a Lasting one, because its disk may not be mounted. Write checks the errors of the buffered
+// writer, so write need not.
+//
+// Each file must have only one writing process, with one goroutine at a time.
 func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) error {
 	if lifetime == ThisBoot {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(path + temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(path + tempSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path+tempSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -57,8 +59,9 @@ func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) erro
 	return nil
 }
 
-// SetAside renames the file at path to NAME.broken, where why is the error of reading it: else the next Write would replace it. It
-// returns that error with the new name; nil means that nothing is wrong.
+// SetAside renames an unreadable file to NAME.broken, because the next Write would replace it. The
+// argument why is the error of reading it. It returns this error with the new name, or nil if why
+// is nil.
 func SetAside(path string, why error) error {
 	if why == nil {
 		return nil
@@ -67,11 +70,11 @@ func SetAside(path string, why error) error {
 	return fmt.Errorf("the file is now %s: %w", aside, errors.Join(why, os.Rename(path, aside)))
 }
 
-// Remove removes the file at path, and what a process that was killed in Write has left beside it. A file that is not there
-// is no error.
+// Remove deletes the file at path, and the temporary file of a process that was killed in Write. A
+// missing file is not an error.
 func Remove(path string) error {
 	var failed []error
-	for _, name := range []string{path, path + temporary} {
+	for _, name := range []string{path, path + tempSuffix} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, err)
 		}
@@ -79,17 +82,17 @@ func Remove(path string) error {
 	return errors.Join(failed...)
 }
 
-// Leftovers returns the files beside the one at path that processes left which were killed in Write, also those of earlier
-// versions: their names end in a number of 32 bits.
+// Leftovers returns the temporary files of processes that were killed in Write for path. Files of
+// earlier versions end in a 32-bit number.
 func Leftovers(path string) (files []string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
-		return nil // the user of the folder says so
+		return nil // the folder's user reports it
 	}
 	for _, e := range entries {
 		end, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
 		_, notNumber := strconv.ParseUint(strings.TrimPrefix(end, "tmp-"), 10, 32)
-		if ok && ("."+end == temporary || notNumber == nil) {
+		if ok && ("."+end == tempSuffix || notNumber == nil) {
 			files = append(files, filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}

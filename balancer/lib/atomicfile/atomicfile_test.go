@@ -54,12 +54,12 @@ func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	half := func() {
-		if err := os.WriteFile(path+temporary, []byte(strings.Repeat("half", 1000)), 0o444); err != nil {
+		if err := os.WriteFile(path+tempSuffix, []byte(strings.Repeat("half", 1000)), 0o444); err != nil {
 			t.Fatal(err)
 		}
 	}
 	half()
-	left := []string{path + ".4294967295", path + temporary, path + ".tmp-7"}
+	left := []string{path + ".4294967295", path + tempSuffix, path + ".tmp-7"}
 	for _, name := range []string{left[0], left[2], path + ".202611210000", path + ".tmp.bak", path + ".bak", path + "s.tmp"} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestKilled(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{path, path + temporary} {
+	for _, name := range []string{path, path + tempSuffix} {
 		if _, err := os.Lstat(name); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", name, err)
 		}

@@ -1,4 +1,4 @@
-// Package atomicfile replaces and removes files so that a process that is killed meanwhile leaves the old file or the new one.
-// It is the one way in which vipd keeps ledgers in run_dir and state in state_dir. Packages of
-// store, dataplane and cmd use it.
+// Package atomicfile replaces and removes files atomically: if the process is killed, the old or
+// the new file is left. vipd writes all its ledgers in run_dir and state in state_dir with it.
+// Packages of store, dataplane and cmd use it.
 package atomicfile

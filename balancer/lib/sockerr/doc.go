@@ -1,3 +1,3 @@
-// Package sockerr tells the errors of sockets apart by the names of POSIX, also on Windows, where they have other numbers than the
-// constants of those names in package syscall.
+// Package sockerr recognises socket errors by their POSIX names. On Windows, their numbers differ
+// from the constants in package syscall.
 package sockerr

@@ -1,3 +1,3 @@
-// Package wake tells loops to look again. It carries no values: a loop that is woken looks at what there is now. Sleep
-// is for loops that look again by themselves.
+// Package wake wakes loops that poll shared state. A Signal carries no value: the woken loop reads
+// the current state. Sleep is for loops that poll at intervals.
 package wake

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Signal holds one token at most: however often it is sent to, the one who receives looks once. Receive from it as from any channel.
+// Signal holds at most one token, so several sends before a receive wake the loop once. Receive
+// from it like from any channel.
 type Signal chan struct{}
 
 // New returns a Signal without a token.
 func New() Signal { return make(Signal, 1) }
 
-// Send leaves a token, unless one is there already. It does not block, and may be called by any goroutine.
+// Send adds a token, unless there is one. It does not block. Any goroutine may call it.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
@@ -19,7 +20,7 @@ func (s Signal) Send() {
 	}
 }
 
-// Sleep waits for d. It reports whether that time is over; false means that ctx ended before.
+// Sleep waits for d. It returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

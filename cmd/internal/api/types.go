@@ -325,7 +325,7 @@ type OverrideRequest struct {
 	Service balancer.Name `json:"service,omitempty"`
 	Address string        `json:"address,omitempty"`
 	Node    string        `json:"node,omitempty"`
-	// Weight sets the weight, balancer.TakenBack takes back the one that was set; Draining true drains, false ends the drain. What is nil stays as it is.
+	// Weight sets the weight, [balancer.ResetWeight] removes an override; Draining true drains, false ends the drain. What is nil stays as it is.
 	Weight   *int  `json:"weight,omitempty"`
 	Draining *bool `json:"draining,omitempty"`
 	// Timeout bounds what is left of a drain's connections; 0 means no bound.

@@ -77,7 +77,7 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	if q.Weight == nil && q.Draining == nil {
 		return o, errors.New("say what to change: a weight, or whether to drain")
 	}
-	if q.Weight != nil && *q.Weight != balancer.TakenBack && (*q.Weight < 0 || *q.Weight > balancer.MaxWeight) {
+	if q.Weight != nil && *q.Weight != balancer.ResetWeight && (*q.Weight < 0 || *q.Weight > balancer.MaxWeight) {
 		return o, fmt.Errorf("weight %d is out of range: 0 (no new connections) to %d", *q.Weight, balancer.MaxWeight)
 	}
 	if q.Timeout < 0 || q.Expires < 0 {

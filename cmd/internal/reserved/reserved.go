@@ -81,7 +81,7 @@ func New(o Options) *Follower {
 		}
 	}
 	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, What: "it is a port of etcd"})
+		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"})
 	}
 	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
 		at, _ := netip.ParseAddr(host) // a name, or none, stands for all addresses
@@ -89,7 +89,7 @@ func New(o Options) *Follower {
 			if at.IsUnspecified() {
 				at = netip.Addr{}
 			}
-			f.ports = append(f.ports, balancer.Reserved{Addr: at, Port: uint16(n), Proto: balancer.TCP, What: "vipd's own HTTP listener is there"})
+			f.ports = append(f.ports, balancer.Reserved{Addr: at, Port: uint16(n), Proto: balancer.TCP, Description: "vipd's own HTTP listener is there"})
 		}
 	}
 	f.look()
@@ -187,7 +187,7 @@ func (f *Follower) look() bool {
 	}
 	all := slices.Concat(f.ports, f.taken.look(time.Now()))
 	for _, a := range slices.SortedFunc(maps.Keys(what), netip.Addr.Compare) {
-		all = append(all, balancer.Reserved{Addr: a, Etcd: what[a] == ofEtcd, What: what[a]})
+		all = append(all, balancer.Reserved{Addr: a, Etcd: what[a] == ofEtcd, Description: what[a]})
 	}
 	if slices.Equal(all, f.All()) {
 		return false

@@ -31,7 +31,7 @@ func addrs(all ...string) (out []netip.Addr) {
 func written(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
 		if r.Port == 0 {
-			all = append(all, r.Addr.String()+" "+r.What)
+			all = append(all, r.Addr.String()+" "+r.Description)
 		}
 	}
 	return all
@@ -133,7 +133,7 @@ func TestFollows(t *testing.T) {
 func ports(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
 		if r.Port != 0 {
-			all = append(all, strings.TrimPrefix(fmt.Sprintf("%s:%d/%s %s", r.Addr, r.Port, r.Proto, r.What), "invalid IP"))
+			all = append(all, strings.TrimPrefix(fmt.Sprintf("%s:%d/%s %s", r.Addr, r.Port, r.Proto, r.Description), "invalid IP"))
 		}
 	}
 	return all

@@ -115,7 +115,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	serverUntil(t, "127.47.1.1:9002", "two")
 	health("up")
 	yes, no := true, false
-	five, back := 5, balancer.TakenBack
+	five, back := 5, balancer.ResetWeight
 	for _, q := range []api.OverrideRequest{
 		{Service: "web", Address: "127.47.1.1:9002", Draining: &yes, By: "ana", Reason: "kernel update"},
 		{Service: "web", Address: "127.47.1.1:9002", Draining: &no, By: "ana", Reason: "kernel update"},

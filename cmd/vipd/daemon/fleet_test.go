@@ -312,7 +312,7 @@ func TestFleetCountsDrains(t *testing.T) {
 	say := func(o balancer.Override) {
 		t.Helper()
 		edit := func(old balancer.Override) *balancer.Override {
-			return cmp.Or(o.Over(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}), o.Note(old))
+			return cmp.Or(o.ChangedFrom(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}), o.Note(old))
 		}
 		m.asks("etcd to take an override", func() error { _, err := m.writer.EditOverride(t.Context(), target, edit); return err })
 	}
@@ -330,7 +330,7 @@ func TestFleetCountsDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(0)
-	no, five, back := false, 5, balancer.TakenBack
+	no, five, back := false, 5, balancer.ResetWeight
 	for i, step := range []struct {
 		say  balancer.Override
 		want string

@@ -88,7 +88,7 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal) (c *co
 	c.store.Secrets = c.link.SetKeys
 	c.store.Standby = c.standby
 	c.store.Report = c.reported
-	c.store.Tell = func(changes []failover.Change, revision int64, all bool) {
+	c.store.Tell = func(changes []failover.RecordChange, revision int64, all bool) {
 		c.tell(func(now failover.Time) []failover.Action { return c.node.Stored(now, changes, revision, all) })
 	}
 	return c, nil

@@ -20,7 +20,7 @@ type journal struct {
 	mu     sync.Mutex // guards the rest
 	events []api.OwnerEvent
 	number int
-	counts map[failover.Noted]map[string]int
+	counts map[failover.NoteKind]map[string]int
 	// confirmed has for how long the session was confirmed at each tick, takeovers how long VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }

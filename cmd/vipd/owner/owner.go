@@ -60,7 +60,7 @@ func New(o Options, runDir string) *Owner {
 	w := wake.New()
 	return &Owner{
 		o: o, runDir: runDir, wake: w, daemon: daemon{changed: w}, surroundings: surroundings{changed: w},
-		journal: &journal{log: o.Log, counts: map[failover.Noted]map[string]int{}},
+		journal: &journal{log: o.Log, counts: map[failover.NoteKind]map[string]int{}},
 	}
 }
 

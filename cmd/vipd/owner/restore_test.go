@@ -106,9 +106,9 @@ func (opens) Open() error { return nil }
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
-	member := failover.Change{Key: failover.Key{Kind: failover.Nodes, Name: "a"}, Revision: 5, Text: []byte(`{"boot":"0000000000000007","weight":1}`)}
+	member := failover.RecordChange{Key: failover.Key{Kind: failover.Nodes, Name: "a"}, Revision: 5, Text: []byte(`{"boot":"0000000000000007","weight":1}`)}
 	var did []failover.Action
-	for _, a := range n.Stored(now(), []failover.Change{member}, 5, true) {
+	for _, a := range n.Stored(now(), []failover.RecordChange{member}, 5, true) {
 		if begins, is := a.(failover.Write); is {
 			did = append(did, n.Wrote(now(), begins.ID, failover.Done, 6)...)
 		}

@@ -207,7 +207,7 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := next.Backend(b.Addr)
-		return is == nil || is.Over(now) && !b.Over(now) || is.State != balancer.Active && b.State == balancer.Active
+		return is == nil || is.Expired(now) && !b.Expired(now) || is.State != balancer.Active && b.State == balancer.Active
 	})
 }
 
@@ -319,7 +319,7 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 	}
 	if f != nil {
 		if b := f.Backend(flow.Backend()); b != nil {
-			return b.Over(now) || b.State != balancer.Active && !flow.Answered()
+			return b.Expired(now) || b.State != balancer.Active && !flow.Answered()
 		}
 	}
 	return !kept || flow.Proto == balancer.UDP || !flow.Answered()

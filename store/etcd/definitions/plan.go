@@ -232,7 +232,7 @@ func (p *Plan) contests(steps []*Step) (problems []balancer.Problem) {
 			of[s.Name], changed[s.Name] = s, s.Service
 		}
 	}
-	for _, c := range balancer.Contests(before, changed) {
+	for _, c := range balancer.ClaimConflicts(before, changed) {
 		problem := c.Problem()
 		problem.Origin = of[c.Service.Name].place(c.Field)
 		problems = append(problems, problem)

@@ -320,7 +320,7 @@ func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(
 			return client.Edited{Text: text}, nil
 		default:
 			text, err := schema.Encode(next)
-			return client.Edited{Text: text, Note: !next.Says()}, err
+			return client.Edited{Text: text, Note: !next.IsSet()}, err
 		}
 	})
 }

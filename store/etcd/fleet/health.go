@@ -58,18 +58,18 @@ func encodeChecker(c quorum.Checker) ([]byte, error) {
 
 // posted is what one key below health/ says: that a node is there, or its vote.
 type posted struct {
-	ballot  quorum.Ballot // Target is the zero value where checker is set
+	ballot  quorum.VoteKey // Target is the zero value where checker is set
 	checker *quorum.Checker
 	vote    *quorum.Vote
 }
 
 // healthKey reads a key below health/. The target is the zero value for the key of the node itself.
-func healthKey(k schema.Keys, key string) (quorum.Ballot, error) {
+func healthKey(k schema.Keys, key string) (quorum.VoteKey, error) {
 	node, rest, _ := strings.Cut(strings.TrimPrefix(key, k.Prefix+schema.HealthFolder), "/")
 	if err := schema.CheckNode(node); err != nil {
-		return quorum.Ballot{}, err
+		return quorum.VoteKey{}, err
 	}
-	b := quorum.Ballot{Node: balancer.NodeName(node)}
+	b := quorum.VoteKey{Node: balancer.NodeName(node)}
 	if rest == schema.LiveName {
 		return b, nil
 	}

@@ -60,7 +60,7 @@ type records struct {
 // readOwnership reads all records at one revision, and leaves the key of heartbeats alone: most users may not read it.
 func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
 	request := &etcdserverpb.TxnRequest{}
-	for _, kind := range []failover.Kind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
+	for _, kind := range []failover.RecordKind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
 		folder := o.keys.Ownership(failover.Key{Kind: kind})
 		request.Success = append(request.Success, client.Read(&etcdserverpb.RangeRequest{Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder))}))
 	}
@@ -80,7 +80,7 @@ func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
 	return r, nil
 }
 
-func (r *records) add(c failover.Change) {
+func (r *records) add(c failover.RecordChange) {
 	r.revisions[c.Key] = c.Revision
 	switch c.Kind {
 	case failover.Nodes:

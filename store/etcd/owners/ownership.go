@@ -39,7 +39,7 @@ type Ownership struct {
 	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
 	// heartbeats, newest first. Report hears what is in the way; nil means nothing.
 	Member  func() failover.Member
-	Tell    func(changes []failover.Change, revision int64, all bool)
+	Tell    func(changes []failover.RecordChange, revision int64, all bool)
 	Secrets func([][]byte)
 	// Standby is told whether the node is on standby, and who said so.
 	Standby func(on bool, by failover.Request)
@@ -201,7 +201,7 @@ func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 		o.history.Note(kv)
 	}
 	o.ready.Store(true)
-	var changes []failover.Change
+	var changes []failover.RecordChange
 	for _, kv := range records {
 		if c, ok := o.change(kv, false); ok {
 			changes = append(changes, c)
@@ -233,7 +233,7 @@ func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 }
 
 // change is a key as the protocol knows it; not ok: it is none of that.
-func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.Change, ok bool) {
+func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordChange, ok bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.Prefix+schema.OwnershipFolder)
 	if !ok {
 		return c, false
@@ -246,7 +246,7 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.Change, o
 		return c, false
 	}
 	kind, name, ok := strings.Cut(rest, "/")
-	c = failover.Change{Key: failover.Key{Kind: failover.Kind(kind), Name: name}, Revision: kv.ModRevision}
+	c = failover.RecordChange{Key: failover.Key{Kind: failover.RecordKind(kind), Name: name}, Revision: kv.ModRevision}
 	if !gone {
 		c.Text = append([]byte{}, kv.Value...)
 	}
@@ -300,7 +300,7 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 				o.Report(nil)
 			}
 			o.history.Follow(answer.Header.Revision, answer.Events)
-			var changes []failover.Change
+			var changes []failover.RecordChange
 			for _, e := range answer.Events {
 				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {
 					changes = append(changes, c)

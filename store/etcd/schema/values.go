@@ -132,7 +132,7 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 			p.Text = "needs a time such as 2026-01-31T12:00:00Z"
 		}
 	}
-	if note := o.By != "" || o.Reason != ""; !faulty(problems) && !note && !o.Says() {
+	if note := o.By != "" || o.Reason != ""; !faulty(problems) && !note && !o.IsSet() {
 		problems = append(problems, Problem(service, origin, "an override says nothing without weight or draining")...)
 	}
 	if faulty(problems) {

@@ -103,7 +103,7 @@ func (s *state) use(r *record, now time.Time) {
 
 // useOverride publishes what of an override has not lapsed.
 func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
-	if o = o.Lasting(now); o == nil {
+	if o = o.Unexpired(now); o == nil {
 		s.Overrides = s.Overrides.Delete(target)
 		return
 	}

@@ -101,12 +101,12 @@ func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 func why(e *api.Endpoint) string {
 	switch {
 	case e.State == balancer.Draining && e.Override != nil:
-		_, by := e.Override.Signed()
+		_, by := e.Override.Signatures()
 		return "drained by hand" + byWhom(by)
 	case e.State == balancer.Draining:
 		return "drained as written"
 	case e.State == balancer.ZeroWeight && e.Override != nil:
-		by, _ := e.Override.Signed()
+		by, _ := e.Override.Signatures()
 		return "set by hand" + byWhom(by)
 	case e.State == balancer.Standby:
 		return "a backup, and others are up"

@@ -215,7 +215,7 @@ type Found struct {
 	Own     probe.Status
 	Checked bool
 	// Fleet is what the fleet has found, if Shared.
-	Fleet  quorum.Standing
+	Fleet  quorum.Tally
 	Shared bool
 }
 
@@ -244,7 +244,7 @@ func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject)
 // DownSince is since when a target is down, and what its last result was.
 func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
 	if standing, shared := c.Fleet.Standing(t); shared && !standing.Alone {
-		return standing.Since, standing.Words()
+		return standing.Since, standing.Text()
 	}
 	status, _ := c.runner.Status(t)
 	return status.State.Since, status.State.Last.Text

@@ -103,7 +103,7 @@ func concerns(before, s *model.State) bool {
 // vips are those that vipd itself holds on this host, or is about to hold.
 func vips(s *model.State) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	if s.Env.LocalOnly {
+	if s.Env.ExternalVIPs {
 		return all
 	}
 	for a, frontends := range s.Desired.Addresses.All() {
@@ -178,7 +178,7 @@ func (w *Watch) publish(s *model.State) {
 		problem := balancer.Problem{Severity: balancer.SeverityWarning, Field: "vips", Text: fmt.Sprintf(
 			"another host (%s) has the address %s on %s: this host can't reach that host while it holds the address, and clients on %s may reach either. Use another VIP, or remove the address there",
 			mac, p.vip, p.device, p.device)}
-		for _, f := range balancer.On(s.Desired.Frontends, p.vip) {
+		for _, f := range balancer.FrontendsOn(s.Desired.Frontends, p.vip) {
 			problem.Service = f.Service
 			break
 		}

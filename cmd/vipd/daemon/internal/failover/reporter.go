@@ -149,7 +149,7 @@ func (r *Reporter) report(v *Serving) api.OwnerReport {
 		}
 		vip := api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group}
 		vip.Cannot = cannot(v, a, p.Require)
-		for _, f := range balancer.On(s.Desired.Frontends, a) {
+		for _, f := range balancer.FrontendsOn(s.Desired.Frontends, a) {
 			vip.Serves = true
 			vip.KeepsSource = vip.KeepsSource || s.Env.Capabilities.KeepsSource && f.Forward == balancer.NATForward && f.SNAT != balancer.AlwaysSNAT
 		}
@@ -158,7 +158,7 @@ func (r *Reporter) report(v *Serving) api.OwnerReport {
 	for a := range s.Inputs.VIPs.Keys() {
 		add(a)
 	}
-	for a := range s.Desired.Standings.Keys() {
+	for a := range s.Desired.VIPStates.Keys() {
 		add(a)
 	}
 	return m
@@ -174,7 +174,7 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 		return ""
 	}
 	served, local := map[balancer.Name]bool{}, map[balancer.Name]bool{}
-	for _, f := range balancer.On(s.Desired.Frontends, a) {
+	for _, f := range balancer.FrontendsOn(s.Desired.Frontends, a) {
 		served[f.Service] = served[f.Service] || f.Serves()
 		local[f.Service] = local[f.Service] || servesLocally(f, s.Env.Local)
 	}

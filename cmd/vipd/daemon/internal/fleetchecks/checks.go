@@ -143,7 +143,7 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	before, shared := f.coordinator.Verdicts(), f.coordinator.Shared()
 	f.exec, f.wanted = exec, wanted
 	mine := f.coordinator.Assign(quorum.Round{
-		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), Patience: f.o.Lease,
+		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), VoteDelay: f.o.Lease,
 	})
 	f.o.Runner.Assume(joined(shared, f.coordinator.Shared()))
 	verdicts := f.coordinator.Judge(f.o.Runner.Set(mine))

@@ -71,7 +71,7 @@ func (f *Checks) dissentLocked(now time.Time) {
 
 // Otherwise says what this node has found of a target, where that is not what the fleet goes by: "up by 2 of 3 nodes; this
 // node: no answer within 1s".
-func Otherwise(self balancer.NodeName, s *quorum.Standing) string {
+func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 	own, voted := s.Votes[self]
 	if s.Alone || !voted || own.Verdict == s.Verdict || s.Verdict == balancer.HealthUnknown || !slices.Contains(s.Checkers, self) {
 		return ""

@@ -44,7 +44,7 @@ func TestDissentIsToldOnce(t *testing.T) {
 // TestOtherwise: who finds other than the fleet says what, and who does not, nothing.
 func TestOtherwise(t *testing.T) {
 	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
-	s := quorum.Standing{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{
+	s := quorum.Tally{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{
 		"a": up, "b": {Verdict: balancer.HealthDown, Cause: "no answer within 1s"}, "c": {Cause: "no such file"}, "d": {Verdict: balancer.HealthDown},
 	}}
 	for node, want := range map[balancer.NodeName]string{

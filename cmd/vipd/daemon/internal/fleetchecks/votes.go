@@ -131,19 +131,19 @@ func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 }
 
 // Standing returns what is known of a target, and whether the fleet checks it at all.
-func (f *Checks) Standing(t balancer.Target) (quorum.Standing, bool) {
+func (f *Checks) Standing(t balancer.Target) (quorum.Tally, bool) {
 	if f == nil {
-		return quorum.Standing{}, false
+		return quorum.Tally{}, false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.coordinator.Standing(t)
+	return f.coordinator.Tally(t)
 }
 
 // recordLocked tells the history of the fleet's targets whose verdicts were others before.
 func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
 	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
-		s, ours := f.coordinator.Standing(t)
+		s, ours := f.coordinator.Tally(t)
 		if !ours || !c.HadOld && time.Since(s.Since) > f.o.Settle {
 			continue // it is gone, or was so before this node has come to know it
 		}
@@ -164,10 +164,10 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 }
 
 // cause says in words what a verdict rests on.
-func (f *Checks) cause(t balancer.Target, s quorum.Standing) string {
+func (f *Checks) cause(t balancer.Target, s quorum.Tally) string {
 	if s.Alone {
 		own, _ := f.o.Runner.Status(t)
 		return own.State.Cause
 	}
-	return s.Words()
+	return s.Text()
 }

@@ -164,7 +164,7 @@ func TestFleetPassesOverTheSilent(t *testing.T) {
 	wait.For(t, 30*time.Second, "the host to miss the other's vote, and no other", func() bool {
 		one, _ := w.hosts[0].checks.Standing(w.targets[0])
 		two, _ := w.hosts[0].checks.Standing(w.targets[1])
-		return fmt.Sprint(one.Mute) == "[host2]" && !one.Alone && len(two.Mute) == 0 && len(two.Votes) == 2
+		return fmt.Sprint(one.TimedOut) == "[host2]" && !one.Alone && len(two.TimedOut) == 0 && len(two.Votes) == 2
 	})
 }
 

@@ -89,7 +89,7 @@ func (w *watch) follow(s *model.State) {
 	if !s.Complete {
 		return
 	}
-	all := s.Inputs.Leaving
+	all := s.Inputs.DrainingVIPs
 	maps.DeleteFunc(w.leaves, func(a netip.Addr, l leave) bool { d, still := all.Get(a); return !still || d != l.drain })
 	for a, d := range all.All() {
 		if _, known := w.leaves[a]; !known {
@@ -110,7 +110,7 @@ func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh b
 }
 
 func anyOn(done snap.Map[balancer.Key, *balancer.Frontend], a netip.Addr) bool {
-	for range balancer.On(done, a) {
+	for range balancer.FrontendsOn(done, a) {
 		return true
 	}
 	return false

@@ -43,7 +43,7 @@ type memoryFile struct {
 
 // rampEntry has no step: time tells it.
 type rampEntry struct {
-	balancer.DrainKey
+	balancer.BackendKey
 	Since time.Time     `json:"since"`
 	Over  time.Duration `json:"over_ns"`
 }
@@ -60,7 +60,7 @@ type leavingEntry struct {
 }
 
 type drainEntry struct {
-	balancer.DrainKey
+	balancer.BackendKey
 	balancer.Drain
 }
 
@@ -76,7 +76,7 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	if kept := (memoryFile{}); f.memory.Read(&kept) {
 		m = kept.memory()
 		if kept.Saved.After(now) { // this host began with a clock that is behind, and shifts it all again when that is set
-			m = m.Shift(now.Sub(kept.Saved))
+			m = m.AdjustClock(now.Sub(kept.Saved))
 		}
 	}
 	if said := (overridesFile{}); f.overrides.Read(&said) {
@@ -95,19 +95,19 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 // memory returns what the file says.
 func (kept *memoryFile) memory() (m balancer.Memory) {
 	for _, d := range kept.Drains {
-		m.Drains = m.Drains.Set(d.DrainKey, balancer.Drain{Until: d.Until.UTC()})
+		m.Drains = m.Drains.Set(d.BackendKey, balancer.Drain{Until: d.Until.UTC()})
 	}
 	for _, l := range kept.Leaving {
-		m.Leaving = m.Leaving.Set(l.VIP, balancer.Drain{Until: l.Until.UTC()})
+		m.DrainingVIPs = m.DrainingVIPs.Set(l.VIP, balancer.Drain{Until: l.Until.UTC()})
 	}
 	for _, h := range kept.Holders {
 		m.Holders = m.Holders.Set(h.Frontend, h.Service)
 	}
 	for _, r := range kept.Ramps {
-		m.Ramps = m.Ramps.Set(r.DrainKey, balancer.Ramp{Since: r.Since.UTC(), Over: r.Over})
+		m.Ramps = m.Ramps.Set(r.BackendKey, balancer.Ramp{Since: r.Since.UTC(), Duration: r.Over})
 	}
 	for _, a := range kept.Away {
-		m.Away = m.Away.Set(a.VIP, balancer.Away{Withdrawn: true, Until: a.Until.UTC()})
+		m.Withdrawals = m.Withdrawals.Set(a.VIP, balancer.Withdrawal{Withdrawn: true, Until: a.Until.UTC()})
 	}
 	return m
 }
@@ -129,16 +129,16 @@ func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	for k, d := range m.Drains.All() {
 		kept.Drains = append(kept.Drains, drainEntry{k, d})
 	}
-	for a, d := range m.Leaving.All() {
+	for a, d := range m.DrainingVIPs.All() {
 		kept.Leaving = append(kept.Leaving, leavingEntry{a, d})
 	}
 	for k, n := range contested.All() {
 		kept.Holders = append(kept.Holders, holderEntry{k, n})
 	}
 	for k, r := range m.Ramps.All() {
-		kept.Ramps = append(kept.Ramps, rampEntry{k, r.Since, r.Over})
+		kept.Ramps = append(kept.Ramps, rampEntry{k, r.Since, r.Duration})
 	}
-	for a, is := range m.Away.All() {
+	for a, is := range m.Withdrawals.All() {
 		if is.Withdrawn && !is.Until.IsZero() {
 			kept.Away = append(kept.Away, awayEntry{a, is.Until})
 		}
@@ -153,5 +153,5 @@ func worthSaving(before, now balancer.Memory) bool {
 			return true
 		}
 	}
-	return before.Drains != now.Drains || before.Leaving != now.Leaving || before.Away != now.Away
+	return before.Drains != now.Drains || before.DrainingVIPs != now.DrainingVIPs || before.Withdrawals != now.Withdrawals
 }

@@ -17,15 +17,15 @@ func TestMemoryIsKept(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
-	at := func(n byte) balancer.DrainKey {
-		return balancer.DrainKey{Frontend: key, Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 80)}
+	at := func(n byte) balancer.BackendKey {
+		return balancer.BackendKey{Frontend: key, Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 80)}
 	}
 	var m balancer.Memory
 	m.Drains = m.Drains.Set(at(1), balancer.Drain{Until: now.Add(time.Hour)}).Set(at(2), balancer.Drain{Until: now.Add(time.Second)})
-	m.Leaving = m.Leaving.Set(vip, balancer.Drain{Until: now.Add(time.Minute)})
+	m.DrainingVIPs = m.DrainingVIPs.Set(vip, balancer.Drain{Until: now.Add(time.Minute)})
 	m.Holders = m.Holders.Set(key, "web")
-	m.Ramps = m.Ramps.Set(at(3), balancer.Ramp{Since: now, Over: 10 * time.Second, Step: 1}).Set(at(4), balancer.Ramp{Since: now, Over: 2 * time.Second, Step: 1})
-	m.Away = m.Away.Set(vip, balancer.Away{Withdrawn: true, Until: now.Add(5 * time.Second)})
+	m.Ramps = m.Ramps.Set(at(3), balancer.Ramp{Since: now, Duration: 10 * time.Second, Step: 1}).Set(at(4), balancer.Ramp{Since: now, Duration: 2 * time.Second, Step: 1})
+	m.Withdrawals = m.Withdrawals.Set(vip, balancer.Withdrawal{Withdrawn: true, Until: now.Add(5 * time.Second)})
 	dir := statedir.New(t.TempDir(), func() {})
 	f := newFiles(dir)
 	f.keepMemory(m, m.Holders, now)
@@ -35,17 +35,17 @@ func TestMemoryIsKept(t *testing.T) {
 	got, _ := f.load(now.Add(3 * time.Second))
 
 	want := m
-	want.Drains, want.Ramps = m.Drains.Delete(at(2)), m.Ramps.Delete(at(4)).Set(at(3), balancer.Ramp{Since: now, Over: 10 * time.Second, Step: 4})
+	want.Drains, want.Ramps = m.Drains.Delete(at(2)), m.Ramps.Delete(at(4)).Set(at(3), balancer.Ramp{Since: now, Duration: 10 * time.Second, Step: 4})
 	compare(t, "drains", want.Drains, got.Drains)
-	compare(t, "VIPs that go", want.Leaving, got.Leaving)
+	compare(t, "VIPs that go", want.DrainingVIPs, got.DrainingVIPs)
 	compare(t, "holders", want.Holders, got.Holders)
 	compare(t, "ramps", want.Ramps, got.Ramps)
-	compare(t, "VIPs that are withdrawn", want.Away, got.Away)
+	compare(t, "VIPs that are withdrawn", want.Withdrawals, got.Withdrawals)
 
 	const behind = 8 * time.Hour // the clock of a host that has just begun
 	got, _ = f.load(now.Add(-behind))
-	compare(t, "drains by a clock that is behind", m.Shift(-behind).Drains, got.Drains)
-	compare(t, "VIPs that go by it", m.Shift(-behind).Leaving, got.Leaving)
+	compare(t, "drains by a clock that is behind", m.AdjustClock(-behind).Drains, got.Drains)
+	compare(t, "VIPs that go by it", m.AdjustClock(-behind).DrainingVIPs, got.DrainingVIPs)
 
 	for _, c := range []struct {
 		name  string
@@ -55,12 +55,12 @@ func TestMemoryIsKept(t *testing.T) {
 		{"nothing", m, false},
 		{"a step", func() balancer.Memory {
 			n := m
-			n.Ramps = n.Ramps.Set(at(3), balancer.Ramp{Since: now, Over: 10 * time.Second, Step: 2})
+			n.Ramps = n.Ramps.Set(at(3), balancer.Ramp{Since: now, Duration: 10 * time.Second, Step: 2})
 			return n
 		}(), false},
 		{"a ramp", func() balancer.Memory { n := m; n.Ramps = n.Ramps.Set(at(5), balancer.Ramp{Since: now}); return n }(), true},
 		{"its end", func() balancer.Memory { n := m; n.Ramps = n.Ramps.Delete(at(3)); return n }(), true},
-		{"a return", func() balancer.Memory { n := m; n.Away = n.Away.Delete(vip); return n }(), true},
+		{"a return", func() balancer.Memory { n := m; n.Withdrawals = n.Withdrawals.Delete(vip); return n }(), true},
 	} {
 		if got := worthSaving(m, c.now); got != c.worth {
 			t.Errorf("%s is worth saving: %t, want %t", c.name, got, c.worth)

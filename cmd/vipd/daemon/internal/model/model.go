@@ -247,10 +247,10 @@ func (m *Model) compile() {
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory
-	m.compiler.Memory = m.release(remembered).Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began)))
+	m.compiler.Memory = m.release(remembered).AdjustClock(m.clock.stepped(now.Round(0), time.Since(m.clock.began)))
 	s.Desired = m.compiler.Next(s.Env, s.Inputs, now)
 	memory := m.compiler.Memory
-	s.Inputs = s.Inputs.Remembering(memory)
+	s.Inputs = s.Inputs.WithMemory(memory)
 	if worthSaving(remembered, memory) || s.Desired.Contested != before.Contested {
 		m.files.keepMemory(memory, s.Desired.Contested, now)
 	}
@@ -296,7 +296,7 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 		}
 	}
 	return balancer.Env{
-		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, Networked: m.networked, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
+		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, LocalInSubnets: m.networked, ExternalVIPs: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
 		Allowed: c.Addresses.Allowed, AllowedEndpoints: c.Addresses.AllowedEndpoints, Reserved: m.o.Reserved(), Nodes: m.nodesAddresses(latest.Nodes, c.Node), AllowExec: c.Health.AllowExec, TLSDir: c.Health.TLSDir, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
 	}
 }
@@ -304,7 +304,7 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 // nodesAddresses returns the addresses of the other nodes. The same nodes have the same map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
-		m.nodes, m.of = nodes, balancer.UpdateAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
+		m.nodes, m.of = nodes, balancer.UpdateNodeAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
 	}
 	return m.of
 }
@@ -345,8 +345,8 @@ func (m *Model) release(memory balancer.Memory) balancer.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for a, d := range m.freed {
-		if is, leaves := memory.Leaving.Get(a); leaves && is == d {
-			memory.Leaving = memory.Leaving.Delete(a)
+		if is, leaves := memory.DrainingVIPs.Get(a); leaves && is == d {
+			memory.DrainingVIPs = memory.DrainingVIPs.Delete(a)
 		}
 	}
 	m.freed = nil

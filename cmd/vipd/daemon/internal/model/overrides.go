@@ -15,7 +15,7 @@ type Overrides struct {
 // expire drops what has lapsed.
 func (o Overrides) expire(now time.Time) Overrides {
 	for t, v := range o.All() {
-		switch left := v.Lasting(now); left {
+		switch left := v.Unexpired(now); left {
 		case v:
 		case nil:
 			o.Map = o.Delete(t)
@@ -40,7 +40,7 @@ func (o Overrides) nextExpiry() time.Time {
 // over lays the local overrides over those of the store: what is said here wins here. What has not changed since last is the same.
 func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
-		both := v.Beside(stored.At(t))
+		both := v.Inherit(stored.At(t))
 		if was := last.At(t); was != nil && *was == *both {
 			both = was
 		}

@@ -29,7 +29,7 @@ type Detector struct {
 	mu        sync.Mutex // guards the rest; nothing is called with it held that waits
 	ejections *health.Ejections
 	services  snap.Map[balancer.Name, *balancer.Service]
-	rooms     *balancer.EjectionRooms
+	rooms     *balancer.EjectionBudget
 	checked   int                 // services that have checks
 	carrier   dataplane.Dataplane // what applies frontends
 }
@@ -58,7 +58,7 @@ func New(o Options) *Detector {
 	}
 	return &Detector{
 		o: o, wake: wake.New(), ejections: health.NewEjections(o.Rules),
-		rooms: balancer.NewEjectionRooms(&balancer.Env{}, &balancer.Inputs{}),
+		rooms: balancer.NewEjectionBudget(&balancer.Env{}, &balancer.Inputs{}),
 	}
 }
 
@@ -74,7 +74,7 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var x health.Ejected
+	var x health.EjectionChange
 	var changed bool
 	if err == nil {
 		x, changed = p.ejections.Answered(t, now)
@@ -116,27 +116,29 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 			p.checked++
 		}
 	}
-	p.services, p.rooms, p.carrier = in.Services, balancer.NewEjectionRooms(env, in), carrier
-	for _, x := range p.ejections.Follow(time.Now(), p.rooms.Has, p.roomLocked) {
+	p.services, p.rooms, p.carrier = in.Services, balancer.NewEjectionBudget(env, in), carrier
+	for _, x := range p.ejections.Update(time.Now(), p.rooms.Has, p.roomLocked) {
 		p.changedLocked(x)
 	}
 	p.wake.Send()
-	return p.ejections.Now()
+	return p.ejections.Ejected()
 }
 
 // roomLocked is the room for what was last compiled, beside what is ejected by now.
-func (p *Detector) roomLocked(t balancer.Target) int { return p.rooms.Room(t, p.ejections.Now()) }
+func (p *Detector) roomLocked(t balancer.Target) int {
+	return p.rooms.Remaining(t, p.ejections.Ejected())
+}
 
 // changedLocked records that an ejection began or ended.
-func (p *Detector) changedLocked(x health.Ejected) {
-	p.some.Store(p.ejections.Now().Len() > 0)
+func (p *Detector) changedLocked(x health.EjectionChange) {
+	p.some.Store(p.ejections.Ejected().Len() > 0)
 	if x.End == "" {
 		p.o.Ejects(x.Target.Service)
 	}
 	p.o.Events.Record(ejectionEvent(x))
 }
 
-func ejectionEvent(x health.Ejected) events.Event {
+func ejectionEvent(x health.EjectionChange) events.Event {
 	e := events.Event{Kind: events.Health, Service: x.Target.Service, Endpoint: x.Target.Address()}
 	if x.End == "" {
 		e.At, e.Level = x.Since, slog.LevelWarn

@@ -49,7 +49,7 @@ func TestFailedDialsAreCheap(t *testing.T) {
 	for _, at := range targets {
 		p.dialed(at, syscall.ECONNREFUSED)
 	}
-	if n := p.ejections.Now().Len(); n != len(targets)/2 {
+	if n := p.ejections.Ejected().Len(); n != len(targets)/2 {
 		t.Fatalf("%d of %d are ejected, want half", n, len(targets))
 	}
 	next := 0

@@ -28,7 +28,7 @@ func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 }
 
 // fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.
-func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
+func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Tally) *api.Check {
 	c := v.ownCheckOf(s, own)
 	c.At = v.State.Checked.At(t).At.String()
 	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Checkers: standing.Checkers, Votes: standing.Votes}
@@ -45,7 +45,7 @@ func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	default:
 		c.LastOutcome = ""
 	}
-	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(balancer.NodeName(v.from.Config.Node), &standing)
+	c.LastText, c.Fleet.Here = standing.Text(), fleetchecks.Otherwise(balancer.NodeName(v.from.Config.Node), &standing)
 	return c
 }
 
@@ -109,7 +109,7 @@ func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
 
 // ramp is how many percent of its weight a backend has while it starts slowly; 0 means it does not.
 func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
-	return v.State.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
+	return v.State.Inputs.Ramps.At(balancer.BackendKey{Frontend: key, Backend: at}).Percent()
 }
 
 // checkedOf counts the endpoints of a service that are checked at one of their ports.

@@ -31,7 +31,7 @@ func (v *View) Services() []api.Service {
 		}
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
-			if v.State.Desired.Standings.At(vip) == balancer.Withdrawn {
+			if v.State.Desired.VIPStates.At(vip) == balancer.Withdrawn {
 				out.Withdrawn = append(out.Withdrawn, vip.String())
 			}
 		}
@@ -223,7 +223,7 @@ func (v *View) Differences() []api.Difference {
 func (v *View) Overrides() api.OverrideResult {
 	r := api.OverrideResult{Targets: []api.OverrideTarget{}}
 	for t, o := range v.State.Inputs.Overrides.All() {
-		if o.Says() {
+		if o.IsSet() {
 			r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
 		}
 	}

@@ -190,7 +190,7 @@ func (v *View) Addresses() []api.Address {
 
 // resting are the VIPs that another program owns and has not added, sorted.
 func (v *View) resting() []netip.Addr {
-	if !v.State.Env.LocalOnly {
+	if !v.State.Env.ExternalVIPs {
 		return nil
 	}
 	var vips []netip.Addr

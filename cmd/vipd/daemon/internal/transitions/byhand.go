@@ -26,8 +26,8 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 			Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + signature(by.By), Cause: by.Reason,
 		})
 	}
-	weight, draining := next.Ends()
-	weigher, drainer := next.Signed()
+	weight, draining := next.Expiries()
+	weigher, drainer := next.Signatures()
 	if w, o := next.Weight, old.Weight; w != nil && (o == nil || *o != *w) {
 		add(fmt.Sprintf("weight set to %d", *w)+lasting(weight, now), weigher)
 	} else if w == nil && o != nil {
@@ -42,7 +42,7 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 	case drained != nil && drains == nil:
 		add("undrain taken back", drainer)
 	}
-	if end, yes := renewed(old, next); yes && len(out) == 0 && is.Says() {
+	if end, yes := renewed(old, next); yes && len(out) == 0 && is.IsSet() {
 		add("override renewed"+lasting(end, now), balancer.Signature{By: next.By, Reason: next.Reason})
 	}
 	return out
@@ -51,16 +51,16 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 // renewed reports whether two overrides that set the same differ in when they end, in who signed them, or why, and returns the end of
 // what differs in b.
 func renewed(a, b balancer.Override) (end time.Time, yes bool) {
-	weight, draining := a.Ends()
-	lasts, drains := b.Ends()
+	weight, draining := a.Expiries()
+	lasts, drains := b.Expiries()
 	switch {
 	case !draining.Equal(drains):
 		return drains, true
 	case !weight.Equal(lasts):
 		return lasts, true
 	}
-	weighed, drained := a.Signed()
-	weighs, drain := b.Signed()
+	weighed, drained := a.Signatures()
+	weighs, drain := b.Signatures()
 	return b.Expires, weighed != weighs || drained != drain || !a.Until.Equal(b.Until)
 }
 
@@ -96,11 +96,11 @@ func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balance
 
 // expired names what of an override has lapsed, and who said it, if that is the change: else "".
 func expired(c snap.Change[*balancer.Override], now time.Time) (what string, by balancer.Signature) {
-	if !c.Old.Says() {
+	if !c.Old.IsSet() {
 		return "", by
 	}
-	weight, draining := c.Old.Signed()
-	switch left := c.Old.Lasting(now); {
+	weight, draining := c.Old.Signatures()
+	switch left := c.Old.Unexpired(now); {
 	case left == nil && !c.HasNew && c.Old.Draining == nil:
 		return "override", weight
 	case left == nil && !c.HasNew:

@@ -21,10 +21,10 @@ func TestExpired(t *testing.T) {
 		want    string
 	}{
 		{weight, nil, "override"},
-		{both, both.Lasting(end), "weight 5"},
-		{drain, drain.Lasting(end), "drain"},
-		{undrain, undrain.Lasting(end), "undrain"},
-		{bare, bare.Lasting(end), ""},
+		{both, both.Unexpired(end), "weight 5"},
+		{drain, drain.Unexpired(end), "drain"},
+		{undrain, undrain.Unexpired(end), "undrain"},
+		{bare, bare.Unexpired(end), ""},
 		{both, nil, ""},
 		{both, &balancer.Override{Weight: &two}, ""},
 		{nil, weight, ""},

@@ -94,7 +94,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	case o == nil || o.Draining == nil:
 		return text, "its definition says so"
 	}
-	_, by := o.Signed()
+	_, by := o.Signatures()
 	return text, saidBy(by)
 }
 

@@ -213,7 +213,7 @@ func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 
 // tellWithdrawn records the VIPs that are withdrawn from now on, and those that are so no more.
 func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
-	for vip, c := range snap.Diff(last.Desired.Standings, s.Desired.Standings) {
+	for vip, c := range snap.Diff(last.Desired.VIPStates, s.Desired.VIPStates) {
 		switch {
 		case c.New == balancer.Withdrawn:
 			if r.withdrawn == nil {
@@ -244,7 +244,7 @@ func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
 func servicesOn(vip netip.Addr, desired balancer.Desired) string {
 	var names []string
 	seen := map[balancer.Name]bool{}
-	for _, f := range balancer.On(desired.Frontends, vip) {
+	for _, f := range balancer.FrontendsOn(desired.Frontends, vip) {
 		if !f.NodePort && !seen[f.Service] {
 			seen[f.Service] = true
 			names = append(names, string(f.Service))

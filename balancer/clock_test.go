@@ -19,7 +19,7 @@ func TestShift(t *testing.T) {
 			d := time.Duration(r.Int64N(int64(4 * time.Second)))
 			if r.IntN(4) == 0 {
 				by := time.Duration(r.Int64N(int64(80*365*24*time.Hour))) - 40*365*24*time.Hour
-				set.now, set.memory = set.now.Add(by), set.memory.Shift(by)
+				set.now, set.memory = set.now.Add(by), set.memory.AdjustClock(by)
 			}
 			n, down, v := 1+r.IntN(4), r.IntN(4), balancer.HealthUp
 			if r.IntN(2) == 0 {

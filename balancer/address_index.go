@@ -7,17 +7,18 @@ import (
 	"vipd/balancer/snap"
 )
 
-// AddressIndex finds services by the addresses that they name: VIPs and endpoints. The zero value is empty. It is used by one
-// goroutine.
+// AddressIndex finds services by the addresses of their VIPs and endpoints. The zero value is
+// empty. It is used by one goroutine.
 type AddressIndex struct {
-	services map[netip.Addr][]Name // in no order
+	services map[netip.Addr][]Name // unsorted
 	named    map[Name][]netip.Addr // sorted
 }
 
-// At returns the services that name a.
+// At returns the services that use a.
 func (x *AddressIndex) At(a netip.Addr) []Name { return x.services[a] }
 
-// Update indexes the service called name as it is in in. It removes a service that is missing there.
+// Update replaces the entry of a service by its definition in in. If in has no such service, the
+// entry is deleted.
 func (x *AddressIndex) Update(name Name, in *Inputs) {
 	if x.services == nil {
 		x.services, x.named = map[netip.Addr][]Name{}, map[Name][]netip.Addr{}
@@ -35,13 +36,13 @@ func (x *AddressIndex) Update(name Name, in *Inputs) {
 	if slices.Equal(before, now) {
 		return
 	}
-	for a := range onlyFirst(before, now) {
+	for a := range difference(before, now) {
 		x.services[a] = slices.DeleteFunc(x.services[a], func(n Name) bool { return n == name })
 		if len(x.services[a]) == 0 {
 			delete(x.services, a)
 		}
 	}
-	for a := range onlyFirst(now, before) {
+	for a := range difference(now, before) {
 		x.services[a] = append(x.services[a], name)
 	}
 	if x.named[name] = now; len(now) == 0 {
@@ -49,15 +50,15 @@ func (x *AddressIndex) Update(name Name, in *Inputs) {
 	}
 }
 
-// ChangedAddresses returns the addresses whose owner differs between two Envs: the node itself, another node, or what
-// [Reserved] lists. Only services that name one of them are concerned. The cost grows with the changes and with what the node
-// has itself, not with the other nodes.
+// ChangedAddresses returns the addresses whose owner differs between two Envs: this node, another
+// node, or an entry of [Reserved]. Only services that use them are affected. The cost follows the
+// changes and the size of this node, but not the number of other nodes.
 func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	for a := range snap.Diff(before.Nodes, after.Nodes) {
 		changed = append(changed, a)
 	}
 	for _, lists := range [2][2]*Env{{before, after}, {after, before}} {
-		for a := range onlyFirst(lists[0].Local, lists[1].Local) {
+		for a := range difference(lists[0].Local, lists[1].Local) {
 			changed = append(changed, a)
 		}
 	}
@@ -69,7 +70,7 @@ func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	return changed
 }
 
-// changedReserved returns what is reserved in only one of two Envs.
+// changedReserved returns the entries of Reserved that only one of two Envs has.
 func changedReserved(before, after *Env) (changed []Reserved) {
 	if slices.Equal(before.Reserved, after.Reserved) {
 		return nil
@@ -84,14 +85,14 @@ func changedReserved(before, after *Env) (changed []Reserved) {
 	return changed
 }
 
-// SameTrust reports whether two Envs judge all endpoints alike, except those at [ChangedAddresses].
+// SameTrust reports whether two Envs trust the same endpoints, except those at [ChangedAddresses].
 func SameTrust(a, b *Env) bool {
 	return slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.AllowedEndpoints, b.AllowedEndpoints) &&
 		!slices.ContainsFunc(changedReserved(a, b), func(r Reserved) bool { return r.Etcd && r.Port != 0 })
 }
 
-// onlyFirst yields the addresses of one sorted list that are missing in another.
-func onlyFirst(a, b []netip.Addr) func(yield func(netip.Addr) bool) {
+// difference yields the addresses in sorted list a that sorted list b lacks.
+func difference(a, b []netip.Addr) func(yield func(netip.Addr) bool) {
 	return func(yield func(netip.Addr) bool) {
 		for _, x := range a {
 			for len(b) > 0 && b[0].Less(x) {

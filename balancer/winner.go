@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// winner chooses among the services that claim key: the one that had it, else the first by compareClaims.
+// winner returns the service that gets key: the one that had it before, or else the first by
+// compareClaims.
 func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	if holder, ok := in.Holders.Get(key); ok {
 		i := slices.IndexFunc(claimants, func(s *Service) bool { return s.Name == holder })
@@ -16,9 +17,9 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// lost is the problem of a service whose claim of f another service has won. Who only reads files knows no holders, and
-// may name another loser than a daemon does.
-func (u *unit) lost(f *Frontend, to *Service) Problem {
+// lostClaim returns the problem of a service that claims f, if service to has won it. A program
+// that only reads files knows no holders, so it may name another loser than the daemon.
+func (u *compiledService) lostClaim(f *Frontend, to *Service) Problem {
 	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
 	field := fmt.Sprintf("ports[%d].port", i)
 	if f.NodePort {

@@ -29,7 +29,9 @@ func TestChangedAddressConcernsFewServices(t *testing.T) {
 		want    int
 	}{{"unrelated", unrelated, 0}, {"of an endpoint", one, 1}, {"of a VIP", vip, 1}} {
 		for what, change := range map[string]func(*balancer.Env){
-			"local":    func(env *balancer.Env) { env.Local, env.Networked = []netip.Addr{c.address}, []netip.Addr{c.address} },
+			"local": func(env *balancer.Env) {
+				env.Local, env.LocalInSubnets = []netip.Addr{c.address}, []netip.Addr{c.address}
+			},
 			"node":     func(env *balancer.Env) { env.Nodes = env.Nodes.Set(c.address, "n2") },
 			"reserved": func(env *balancer.Env) { env.Reserved = []balancer.Reserved{{Addr: c.address, Etcd: true}} },
 		} {
@@ -61,8 +63,8 @@ func TestUpdateAddresses(t *testing.T) {
 		if after = after.Set(name, n); r.IntN(3) == 0 {
 			after = after.Delete(name)
 		}
-		of, before = balancer.UpdateAddresses(of, before, after, "n0"), after
-		for a, c := range snap.Diff(of, balancer.AddressesOf(after, "n0")) {
+		of, before = balancer.UpdateNodeAddresses(of, before, after, "n0"), after
+		for a, c := range snap.Diff(of, balancer.NodeAddresses(after, "n0")) {
 			t.Fatalf("step %d: %s is %q, want %q", i, a, c.Old, c.New)
 		}
 		for a, name := range of.All() { // the first node that has it

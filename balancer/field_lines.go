@@ -6,30 +6,32 @@ import (
 	"strings"
 )
 
-// FieldLines says where the fields of a service are in its file. It counts from the service's own line, so that services
-// that are written alike can share one, and it is a text, so that definitions can be compared. "" knows nothing.
+// FieldLines has the lines of a service's fields in its file, relative to the service's line. So
+// services with the same layout share a value, and definitions that contain it can be compared. The
+// zero value has no lines.
 type FieldLines string
 
-// AppendFieldLine adds to the text of FieldLines that the field at path, such as endpoints[2].weight, is so many lines below
-// the service's own; a field that is left out is where the nearest around it is.
+// AppendFieldLine appends the line of the field at path, such as endpoints[2].weight, to the text
+// of FieldLines. Below counts from the service's line. A field without an entry has the line of the
+// nearest enclosing field.
 func AppendFieldLine(text []byte, path string, below int) []byte {
 	text = append(append(text, '\n'), path...)
 	return strconv.AppendInt(append(text, ' '), int64(below), 10)
 }
 
-// below returns how many lines below the service's own the field at path is.
+// below returns the line of the field at path, relative to the service's line.
 func (l FieldLines) below(path string) int {
 	for ; l != "" && path != ""; path = path[:max(0, strings.LastIndexAny(path, ".["))] {
 		if _, rest, found := strings.Cut(string(l), "\n"+path+" "); found {
 			number, _, _ := strings.Cut(rest, "\n")
-			n, _ := strconv.Atoi(number) // AppendFieldLine has written it
+			n, _ := strconv.Atoi(number) // AppendFieldLine wrote it
 			return n
 		}
 	}
 	return 0
 }
 
-// At returns the place of a field of the definition at o: its own line where that is known.
+// At returns the origin of a field of the definition at o, with its own line if known.
 func (o Origin) At(field string) Origin {
 	o.Line += o.Fields.below(field)
 	o.Fields = ""

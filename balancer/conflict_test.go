@@ -39,8 +39,8 @@ func TestContestsLaw(t *testing.T) {
 				delete(has, name)
 			}
 		}
-		all := slices.DeleteFunc(Contests(before, changes), func(c Contest) bool { return c.Key.Port == 0 })
-		named, got := toldOf(t, all)
+		all := slices.DeleteFunc(ClaimConflicts(before, changes), func(c ClaimConflict) bool { return c.Key.Port == 0 })
+		named, got := texts(t, all)
 		want := map[string]int{}
 		for a := range has {
 			for b := range has {
@@ -72,8 +72,8 @@ func TestContestsLaw(t *testing.T) {
 	}
 }
 
-// toldOf counts how often each contest is told, and each claim with those that are not named.
-func toldOf(t *testing.T, all []Contest) (named, total map[string]int) {
+// texts counts how often each contest is told, and each claim with those that are not named.
+func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 	t.Helper()
 	named, total = map[string]int{}, map[string]int{}
 	of := map[string]int{}
@@ -129,7 +129,7 @@ func TestContestsAddressOfAPool(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
-			for _, contest := range Contests(c.before, map[Name]*Service{"thief": thief}) {
+			for _, contest := range ClaimConflicts(c.before, map[Name]*Service{"thief": thief}) {
 				got += contest.Problem().String()
 			}
 			if got != c.want {

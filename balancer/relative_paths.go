@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// healthPaths are the fields of health that name files. The first word of command does too, where it has a slash:
-// without one it is a program in PATH.
+// healthPaths are the fields of health that name files. The program of command is also a file if it
+// has a slash; otherwise it is found in PATH.
 func healthPaths() []string { return []string{"ca_file", "cert_file", "key_file"} }
 
-// isRelative reports whether a path depends on where it is read. Definitions are for hosts with paths as Unix has them,
-// wherever vipctl looks at them.
+// isRelative reports whether a path is relative. Definitions have Unix paths, even if vipctl reads
+// them on Windows.
 func isRelative(path string) bool {
 	return path != "" && !strings.HasPrefix(path, "/") && !filepath.IsAbs(path)
 }
@@ -20,9 +20,9 @@ func isRelative(path string) bool {
 // isRelativeProgram reports whether the program of a command is a relative path.
 func isRelativeProgram(name string) bool { return strings.Contains(name, "/") && isRelative(name) }
 
-// ResolvePaths returns the table of a service, or of [defaults], with the paths in it that are relative made absolute:
-// folder is that of the file which has the table. The table itself is not changed. DecodeService refuses relative
-// paths, because definitions that come from elsewhere have no folder.
+// ResolvePaths returns a copy of the table of a service, or of [defaults], in which relative paths
+// are absolute. Folder is the folder of the table's file. DecodeService refuses relative paths,
+// because definitions from etcd have no folder.
 func ResolvePaths(fields map[string]any, folder string) map[string]any {
 	if log, is := fields["access_log"].(string); is && log != JournalLog && isRelative(log) {
 		fields = maps.Clone(fields)
@@ -50,8 +50,8 @@ func ResolvePaths(fields map[string]any, folder string) map[string]any {
 	return fields
 }
 
-// checkPaths notes relative paths: what is left of them has no file that it could be relative to.
-func (r *reading) checkPaths(h *Health) {
+// checkPaths reports relative paths: no file is left that they could be relative to.
+func (r *tableReader) checkPaths(h *Health) {
 	for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
 		if isRelative(path) {
 			r.errorf("health."+healthPaths()[i], "%q must be absolute: each host reads its own file", path)

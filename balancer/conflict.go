@@ -1,0 +1,133 @@
+package balancer
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// maxRivals is the maximum number of rivals that are reported for one claim of a service. Otherwise
+// n services with the same address and port would report n*n/2 problems.
+const maxRivals = 8
+
+// ClaimConflict is a claim of a changed service that another service also has.
+type ClaimConflict struct {
+	Service *Service
+	// Key is the claim. A node port has no address, and an address that a pool gave to Rival has no
+	// port.
+	Key   Key
+	Field string
+	Rival *Service
+	// More is the number of further rivals. It is set on the last conflict of a claim.
+	More int
+	// New reports whether the change causes the conflict.
+	New bool
+}
+
+// Problem returns an error if the change causes the conflict, and a warning if it existed before.
+func (c ClaimConflict) Problem() Problem {
+	p := Problem{Severity: SeverityError, Origin: c.Service.Origin.At(c.Field), Service: c.Service.Name, Field: c.Field, Kind: Held}
+	claim := c.Key.String()
+	rival := c.Rival.Name
+	at := c.Rival.Origin.Text()
+	if !c.Key.Addr.IsValid() {
+		claim = fmt.Sprintf("node port %d/%s", c.Key.Port, c.Key.Proto)
+	}
+	more := ""
+	if c.More > 0 {
+		more = fmt.Sprintf(" and %d more", c.More)
+	}
+	switch {
+	case c.Key.Port == 0:
+		p.Text = fmt.Sprintf("%s was given to service %s by a pool: choose another address", c.Key.Addr, rival)
+	case c.New:
+		p.Text = fmt.Sprintf("%s is claimed by service %s (%s)%s: choose another address or port", claim, rival, at, more)
+	default:
+		p.Severity = SeverityWarning
+		p.Text = fmt.Sprintf("%s is claimed by service %s as well (%s)%s, as it was before", claim, rival, at, more)
+	}
+	return p
+}
+
+// claimHolders are the services with a claim after a change: those that had it before, and those
+// that the change adds.
+type claimHolders struct{ old, added []Name }
+
+// ClaimConflicts returns the claims that several services would have after a change, sorted by
+// service and key. Changed has the new definitions of the changed services, or nil if a service is
+// removed. Each conflict is reported once, for the service that causes it.
+func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
+	after := map[Name]*Service{}
+	maps.Copy(after, before)
+	maps.Copy(after, changed)
+	holders := map[Key]claimHolders{}
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		claims := after[name].Claims()
+		former := claims
+		if _, is := changed[name]; is {
+			former = before[name].Claims()
+		}
+		for key := range claims {
+			c := holders[key]
+			if _, is := former[key]; is {
+				c.old = append(c.old, name)
+			} else {
+				c.added = append(c.added, name)
+			}
+			holders[key] = c
+		}
+	}
+	given := map[netip.Addr]*Service{}
+	for _, s := range before {
+		for _, a := range s.Allocated {
+			given[a] = s
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		s := changed[name]
+		if s == nil {
+			continue
+		}
+		all = append(all, pooledConflicts(before[name], s, given)...)
+		wants := s.Claims()
+		for _, key := range slices.SortedFunc(maps.Keys(wants), Key.Compare) {
+			rivals, more, isNew := holders[key].rivals(name)
+			for _, rival := range rivals {
+				all = append(all, ClaimConflict{Service: s, Key: key, Field: wants[key], Rival: after[rival], New: isNew})
+			}
+			if more > 0 {
+				all[len(all)-1].More = more
+			}
+		}
+	}
+	return all
+}
+
+// pooledConflicts returns the addresses that the new definition claims although a pool gave them to
+// other services.
+func pooledConflicts(before, s *Service, given map[netip.Addr]*Service) (all []ClaimConflict) {
+	for n, vip := range s.VIPs {
+		holder := given[vip]
+		if holder == nil || holder.Name == s.Name || before != nil && slices.Contains(before.VIPs, vip) {
+			continue
+		}
+		all = append(all, ClaimConflict{Service: s, Key: Key{Addr: vip}, Field: fmt.Sprintf("vips[%d]", n), Rival: holder, New: true})
+	}
+	return all
+}
+
+// rivals returns the rivals to report for the claim of a service, the number of further ones, and
+// whether the change added the claim. A new claim conflicts with all older claims and with new ones
+// before it. An old claim conflicts only with old claims.
+func (c claimHolders) rivals(name Name) (rivals []Name, more int, isNew bool) {
+	n, isNew := slices.BinarySearch(c.added, name)
+	total := len(c.old) + n
+	if !isNew {
+		n, total = 0, len(c.old)-1
+	}
+	rivals = slices.Concat(c.old[:min(len(c.old), maxRivals+1)], c.added[:min(n, maxRivals)])
+	rivals = slices.DeleteFunc(rivals, func(rival Name) bool { return rival == name })
+	rivals = rivals[:min(len(rivals), maxRivals)]
+	return rivals, total - len(rivals), isNew
+}

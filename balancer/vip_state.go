@@ -1,0 +1,162 @@
+package balancer
+
+import (
+	"net/netip"
+	"time"
+
+	"vipd/balancer/snap"
+)
+
+// VIPState is the state of a VIP with settings on a host. A VIP without settings is held as soon as
+// possible.
+type VIPState string
+
+// The states.
+const (
+	// Serving means that the host holds the VIP once a frontend on it with an endpoint is applied.
+	// The order matters, because routers send clients as soon as the address exists.
+	Serving VIPState = "serving"
+	// Withdrawn means that the host does not hold the VIP because no endpoint of its services is
+	// usable, or the host is on standby.
+	Withdrawn VIPState = "withdrawn"
+	// Owned means that one owner among the hosts adds the VIP to a real device (HoldOne).
+	Owned VIPState = "owned"
+)
+
+// Pool has the networks of a pool, and settings for the addresses in them.
+type Pool struct {
+	Name Name `toml:"-"`
+	// Origin is where it was read.
+	Origin Origin         `toml:"-"`
+	CIDRs  []netip.Prefix `toml:"cidrs"`
+	VIPPolicy
+}
+
+// PolicyOf returns the settings of an address. They come from the address itself, then from the
+// pool with the smallest network that contains it, then from the program's defaults.
+func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
+	policy, bits := DefaultVIPPolicy(), -1
+	for _, p := range in.Pools.All() {
+		for _, c := range p.CIDRs {
+			if c.Contains(a) && c.Bits() > bits {
+				policy, bits = p.VIPPolicy, c.Bits()
+			}
+		}
+	}
+	if v := in.VIPs.At(a); v != nil {
+		return v.over(policy)
+	}
+	return policy
+}
+
+// vipStateOf returns the state of the VIP a here. "" means that it is held as soon as possible. A
+// VIP that is kept only for its last connections is not withdrawn.
+func vipStateOf(a netip.Addr, env *Env, in *Inputs, out *Desired) VIPState {
+	if in.VIPs.Len() == 0 && in.Pools.Len() == 0 {
+		return ""
+	}
+	switch p := in.PolicyOf(a); {
+	case p.Hold == HoldOne:
+		return Owned
+	case p.Withdraw != WithdrawNoEndpoint || out.Addresses.At(a) == 0:
+		return ""
+	}
+	if away := in.Withdrawals.At(a); env.Standby || !Served(a, out.Frontends) || away.Withdrawn && !away.Until.IsZero() {
+		return Withdrawn
+	}
+	return Serving
+}
+
+// Served reports whether a frontend on the VIP a has a backend that gets new connections.
+func Served(a netip.Addr, frontends snap.Map[Key, *Frontend]) bool {
+	for _, f := range FrontendsOn(frontends, a) {
+		if !f.NodePort && f.Serves() {
+			return true
+		}
+	}
+	return false
+}
+
+// updateVIPState updates the state of the VIP a.
+func (c *Compiler) updateVIPState(a netip.Addr) {
+	var state VIPState
+	if c.out.Addresses.Has(a) {
+		state = vipStateOf(a, &c.env, &c.in, &c.out)
+	}
+	if state == "" {
+		c.out.VIPStates = c.out.VIPStates.Delete(a)
+	} else {
+		c.out.VIPStates = c.out.VIPStates.Set(a, state)
+	}
+}
+
+// markPolicyChanges marks the services and VIPs that changed settings of addresses affect.
+func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
+	changed := map[netip.Addr]bool{}
+	mark(changed, c.in.VIPs, in.VIPs, func(a netip.Addr) netip.Addr { return a })
+	pools := false
+	for range snap.Diff(c.in.Pools, in.Pools) {
+		pools = true
+	}
+	if len(changed) == 0 && !pools {
+		return
+	}
+	for name, s := range in.Services.All() {
+		for _, a := range s.Addresses() {
+			if pools || changed[a] {
+				w.services[name], w.vipStates[a] = true, true
+			}
+		}
+	}
+	for a := range c.out.Addresses.Keys() { // including VIPs of removed services
+		if pools || changed[a] {
+			w.vipStates[a] = true
+		}
+	}
+}
+
+// Withdrawal is the history of a VIP that is withdrawn, or has recently returned.
+type Withdrawal struct {
+	// Withdrawn reports whether it is withdrawn now.
+	Withdrawn bool
+	// Until is when it may return. Zero means at once.
+	Until time.Time
+}
+
+// returnPause is the minimum time between two returns of a VIP, because routers dampen a route that
+// flaps for minutes.
+const returnPause = 5 * time.Second
+
+// recordWithdrawals records the VIPs that were withdrawn or have returned.
+func (m Memory) recordWithdrawals(before, after Desired, now time.Time) Memory {
+	for a, c := range snap.Diff(before.VIPStates, after.VIPStates) {
+		away := m.Withdrawals.At(a)
+		switch {
+		case c.New == Withdrawn:
+			away.Withdrawn = true
+		case c.New != Serving:
+			m.Withdrawals = m.Withdrawals.Delete(a)
+			continue
+		case c.Old == Withdrawn:
+			away = Withdrawal{Until: now.Add(returnPause).UTC().Round(0)}
+		default:
+			continue
+		}
+		m.Withdrawals = m.Withdrawals.Set(a, away)
+	}
+	return m
+}
+
+// expireWithdrawals lets VIPs return after their pause.
+func (m Memory) expireWithdrawals(now time.Time) Memory {
+	for a, away := range m.Withdrawals.All() {
+		switch {
+		case away.Until.IsZero() || away.Until.After(now):
+		case away.Withdrawn:
+			m.Withdrawals = m.Withdrawals.Set(a, Withdrawal{Withdrawn: true})
+		default:
+			m.Withdrawals = m.Withdrawals.Delete(a)
+		}
+	}
+	return m
+}
