@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestMessagesOfOneChange counts the messages of changes to one endpoint: few, whatever else there is, and in an order in
-// which somebody is always there for new connections.
+// TestMessagesOfOneChange changes one endpoint among 300 frontends. Few messages are sent, in an
+// order that always leaves an endpoint for new connections.
 func TestMessagesOfOneChange(t *testing.T) {
 	const all = 300
 	for name, c := range map[string]struct {
@@ -107,7 +107,7 @@ func short(ops []ipvsnl.Op) string {
 	return strings.Join(words, ", ")
 }
 
-// TestAdoptionSendsNothing has the next process take over what one has left, with drains, bounds and affinity, without a
+// TestAdoptionSendsNothing restarts over drains, bounds and affinity. The next process sends no
 // message that changes anything.
 func TestAdoptionSendsNothing(t *testing.T) {
 	for _, crash := range []bool{false, true} {
@@ -150,8 +150,8 @@ func TestAdoptionSendsNothing(t *testing.T) {
 	}
 }
 
-// TestForeign has virtual servers of others stay as they are, and the frontend that they stand in the way of say so, until
-// they are gone.
+// TestForeign applies frontends where others have virtual servers. Theirs stay, and a frontend
+// whose place is occupied fails until it is free.
 func TestForeign(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -203,7 +203,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestNoLedgerNoServer has no virtual server made that the ledger does not name.
+// TestNoLedgerNoServer makes the ledger unwritable. No virtual server is made.
 func TestNoLedgerNoServer(t *testing.T) {
 	p := start(t, newKernel(), "/proc/nowhere")
 	p.observe()
@@ -215,7 +215,8 @@ func TestNoLedgerNoServer(t *testing.T) {
 	}
 }
 
-// TestNothingIsKeptOfWhatIsGone has the ledger name virtual servers that are not there any more.
+// TestNothingIsKeptOfWhatIsGone names missing virtual servers in the ledger. Nothing is kept of
+// them.
 func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k, dir := newKernel(), t.TempDir()
 	p := start(t, k, dir)
@@ -235,8 +236,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeen has every change by others be seen, by Intact within one turn, by Observe at once, and mended by an
-// Apply; what is not ours is not.
+// TestDamageIsSeen changes virtual servers in each way. Intact and Observe notice it, and Apply
+// repairs it, but nothing of others.
 func TestDamageIsSeen(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
@@ -281,7 +282,8 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeenAmongMany has a change be seen in the first comparison of a large table.
+// TestDamageIsSeenAmongMany changes one of 1,500 virtual servers. The first comparison notices
+// it.
 func TestDamageIsSeenAmongMany(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -309,7 +311,7 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 	}
 }
 
-// TestClearingIsSeen: that all is gone is seen at once, of either family, however long it is until all is compared again.
+// TestClearingIsSeen clears the table of either family. This is noticed at once.
 func TestClearingIsSeen(t *testing.T) {
 	for _, n := range []int{0, 3} { // keys of IPv4 and IPv6
 		p := start(t, newKernel(), t.TempDir())
@@ -326,7 +328,7 @@ func TestClearingIsSeen(t *testing.T) {
 	}
 }
 
-// TestUnloadingIsSeen: IPVS that somebody takes out of the kernel, where nothing keeps it, takes everything with it.
+// TestUnloadingIsSeen unloads IPVS. This is noticed, and the next Apply restores all.
 func TestUnloadingIsSeen(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -351,8 +353,8 @@ func TestUnloadingIsSeen(t *testing.T) {
 	}
 }
 
-// TestApplyCorrectsBeliefs has Apply come to what is wanted where others have changed what is there, without anybody
-// having looked.
+// TestApplyCorrectsBeliefs changes virtual servers unnoticed. Apply still makes the wanted
+// state.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
 	at := ipvsnl.Service{Key: f.Key}

@@ -46,9 +46,8 @@ func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	}
 }
 
-// TestCountersNeverGoBack has what was counted stay through all that has the kernel begin anew: destinations that go and
-// come back, with and without their old counts, virtual servers that go, also by others, and counters that others set
-// back.
+// TestCountersNeverGoBack makes the kernel count from zero in each way. Reported counts never
+// decrease.
 func TestCountersNeverGoBack(t *testing.T) {
 	for name, trash := range map[string]map[counters.Backend]ipvsnl.Stats{"anew": nil, "on": {}} {
 		t.Run("the kernel counts "+name, func(t *testing.T) {
@@ -117,7 +116,8 @@ func neverBack(t *testing.T, dir string, trash map[counters.Backend]ipvsnl.Stats
 	}
 }
 
-// TestIdleFlowsAreNotLive: of an endpoint that drains, flows of UDP without packets are not live.
+// TestIdleFlowsAreNotLive drains an endpoint with flows. Flows without packets do not count as
+// live.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

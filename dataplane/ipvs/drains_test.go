@@ -73,7 +73,7 @@ func TestDrainEndsWithTheLastConnection(t *testing.T) {
 	}
 }
 
-// TestReturnKeepsConnections has an endpoint that is back within its drain get its weight by one message.
+// TestReturnKeepsConnections restores an endpoint during its drain. One message sets its weight.
 func TestReturnKeepsConnections(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
@@ -86,8 +86,8 @@ func TestReturnKeepsConnections(t *testing.T) {
 	})
 }
 
-// TestFrontendLeaves has connections of a frontend that goes live until its drain timeout, by the one that it had last,
-// also when the process is another by then.
+// TestFrontendLeaves removes a frontend with connections, with and without a restart. They live
+// until drain_timeout.
 func TestFrontendLeaves(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		inTime(t, func(p *process, f *balancer.Frontend) {
@@ -120,7 +120,8 @@ func TestFrontendLeaves(t *testing.T) {
 	}
 }
 
-// TestFrontendReturns has the connections of a frontend that went end at their time, though another has come to its key.
+// TestFrontendReturns replaces a removed frontend during its drain. The old connections still
+// end in time.
 func TestFrontendReturns(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.remove(f)
@@ -135,7 +136,7 @@ func TestFrontendReturns(t *testing.T) {
 	})
 }
 
-// TestGoneMeanwhile has an endpoint that went while no process was there have the time that it would have had.
+// TestGoneMeanwhile removes an endpoint while no process runs. It drains for its full time.
 func TestGoneMeanwhile(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -150,7 +151,8 @@ func TestGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOrphanLeaves has a frontend that went while no process was there have its own drain timeout.
+// TestOrphanLeaves removes a frontend while no process runs. It drains for its own
+// drain_timeout.
 func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -167,7 +169,8 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave has frontends that go together be seen to their ends by the table, without a message for those that stay.
+// TestManyLeave removes many frontends at once. The table shows their ends, without a message
+// for others.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +211,8 @@ func TestManyLeave(t *testing.T) {
 	})
 }
 
-// TestDrainsAreLookedAtInTurn: changes of others don't have the many that drain looked at more often.
+// TestDrainsAreLookedAtInTurn changes other frontends while many drain. The table is read once a
+// second.
 func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +239,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	})
 }
 
-// TestUDPGoesAtOnce has flows not be waited for.
+// TestUDPGoesAtOnce removes endpoints and a frontend with flows. They are deleted at once.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -251,8 +255,8 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestDestinationHashFailsOver has dh, which would refuse the clients of an endpoint that drains, give way to a scheduler
-// that does not, for as long as there is one.
+// TestDestinationHashFailsOver drains an endpoint of a dh frontend. It uses fo meanwhile,
+// because dh would refuse clients.
 func TestDestinationHashFailsOver(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		g := *f
@@ -272,8 +276,8 @@ func TestDestinationHashFailsOver(t *testing.T) {
 	})
 }
 
-// TestInterruptedEnd has a process killed after it has written down that a frontend ends, and before the kernel was told:
-// the next one finds that the frontend is not as it should be, and removing it again sends what is missing.
+// TestInterruptedEnd kills a process between the ledger and the kernel. The next one notices,
+// and sends what is missing.
 func TestInterruptedEnd(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()

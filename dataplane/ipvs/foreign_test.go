@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestKilledBesideForeign has a process that is killed while it makes virtual servers leave nothing that has the next one
-// take another's for its own, whether few are made or many.
+// TestKilledBesideForeign kills a process while it makes virtual servers. The next one does not
+// mistake others' for its own.
 func TestKilledBesideForeign(t *testing.T) {
 	for name, n := range map[string]int{"few": 2, "many": atATime + 2} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,8 @@ func TestKilledBesideForeign(t *testing.T) {
 	}
 }
 
-// TestForeignAtTheLastMoment has somebody make a virtual server after it was asked whether there is one.
+// TestForeignAtTheLastMoment makes a virtual server after vipd has looked for it. It stays the
+// other program's.
 func TestForeignAtTheLastMoment(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())

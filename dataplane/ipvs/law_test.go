@@ -36,8 +36,8 @@ type history struct {
 
 const historyKeys, historyEndpoints = 14, 6
 
-// TestHistories has every history end where one Apply does, others' virtual servers stay as they are throughout, and no
-// connection be cut before its time.
+// TestHistories runs random histories with lost answers, crashes and changes by others. Each
+// ends in the state of one Apply, and no connection is cut early.
 func TestHistories(t *testing.T) {
 	for seed := range wait.Soak(10, 40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

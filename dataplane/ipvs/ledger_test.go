@@ -24,7 +24,8 @@ func reopen(t *testing.T, dir string) *ledger {
 	return l
 }
 
-// TestLedgerHistories has a ledger be read back as it was saved, whatever was done, and its file stay in bounds.
+// TestLedgerHistories changes and saves a ledger at random. It reads back equal, and its file
+// stays small.
 func TestLedgerHistories(t *testing.T) {
 	for seed := range uint64(wait.Soak(3, 10)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -87,7 +88,7 @@ func TestLedgerHistories(t *testing.T) {
 	}
 }
 
-// TestLedgerPassesOverWhatIsNoLine: whatever stands between them, all whole lines count.
+// TestLedgerPassesOverWhatIsNoLine inserts junk into a ledger. All whole lines still count.
 func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	for _, junk := range []string{"\n", "+ 10.96.0.1:80/tcp 0 0 - 00000000\n", strings.Repeat("x", 1<<17) + "\n", "+ 10.96.0.1:80/tcp 60"} {
 		dir := t.TempDir()
@@ -120,7 +121,7 @@ func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	}
 }
 
-// TestLedgerOfAnother has a ledger of another boot or namespace, or one that is none, say nothing.
+// TestLedgerOfAnother reads ledgers of another boot, namespace or format. They count as empty.
 func TestLedgerOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -152,7 +153,7 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 }
 
-// TestLedgerOneChangeIsOneLine has what a change costs not depend on how many virtual servers there are.
+// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. One line is written.
 func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -176,8 +177,8 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	}
 }
 
-// TestTimeouts has the kernel's timeouts set, kept where nothing is said, and given back, also by the next process, but
-// not where somebody else has set them since.
+// TestTimeouts sets the kernel's timeouts and gives them back. Values that another program has
+// set stay.
 func TestTimeouts(t *testing.T) {
 	ctx := context.Background()
 	k, dir := newKernel(), t.TempDir()

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestCleanupWithoutIPVS: where IPVS is gone from the kernel, or was never there, nothing of it is left but the ledger,
-// whose word must not be taken for that on what others make later.
+// TestCleanupWithoutIPVS cleans up on a kernel without IPVS. Only the ledger is removed.
 func TestCleanupWithoutIPVS(t *testing.T) {
 	dir := t.TempDir()
 	if d, err := New(t.Context(), Options{RunDir: dir}); err == nil {

@@ -36,7 +36,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestSourceHashWeights has the weights of sh fit into its table, in their proportions, and none be lost.
+// TestSourceHashWeights scales weights to the table of sh. Proportions are kept, and no endpoint
+// is lost.
 func TestSourceHashWeights(t *testing.T) {
 	for _, c := range []struct{ weights, want []int }{
 		{[]int{1, 1, 1}, []int{1, 1, 1}},

@@ -34,8 +34,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestTrialCutShort has the virtual server of a trial that was cut short go with the next, and one that somebody else has
-// at that place stay.
+// TestTrialCutShort cuts a trial short. The next trial removes its virtual server, and no other.
 func TestTrialCutShort(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -66,7 +65,8 @@ func TestTrialCutShort(t *testing.T) {
 	}
 }
 
-// TestOneFamilyMissing has frontends of a family that the kernel does not have say so, and all others be served.
+// TestOneFamilyMissing runs on a kernel without IPv6. Frontends of IPv6 fail, and all others are
+// served.
 func TestOneFamilyMissing(t *testing.T) {
 	k := newKernel()
 	k.Fault = func(op ipvsnl.Op) error {
@@ -94,7 +94,7 @@ func TestOneFamilyMissing(t *testing.T) {
 	}
 }
 
-// TestMissingSchedulers has schedulers that the kernel lacks be served by the nearest that it has.
+// TestMissingSchedulers lacks schedulers. The nearest one serves, and Detail says so.
 func TestMissingSchedulers(t *testing.T) {
 	open := func(schedulers ...string) (*Dataplane, error) {
 		k := newKernel()

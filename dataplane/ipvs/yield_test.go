@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestYield: what serves nobody goes, what has connections stays until they have ended or time is over, and what still
-// gets new ones goes with them, also where the kernel's table leaves it out. Nothing goes at once, and what was counted is not forgotten.
+// TestYield yields with idle, ending and lasting connections. Each virtual server is deleted
+// once nothing uses it, and counts remain.
 func TestYield(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
