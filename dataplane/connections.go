@@ -14,17 +14,16 @@ type Connection struct {
 	Service  balancer.Name  `json:"service"`
 	Client   netip.AddrPort `json:"client"`
 	Backend  netip.AddrPort `json:"backend"`
-	// State is the mode's own word: connecting, established, half-closed, flow, ...; Idle where that applies.
+	// State is a word of the mode (States).
 	State string `json:"state"`
-	// Since is when it began; zero where the kernel does not record it.
+	// Since is when it started; zero if the kernel does not record that.
 	Since time.Time `json:"since,omitzero"`
-	// In and Out are bytes from and to the client; 0, and left out, also where the kernel does not count them.
+	// In and Out are bytes from and to the client; 0 if the kernel does not count them.
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
-	// Retries counts the endpoints that did not take it before this one did; userspace mode alone knows.
+	// Retries counts the endpoints that failed before this one accepted it. Only userspace mode knows.
 	Retries int `json:"retries,omitzero"`
-	// End says how it ended, where it has: closed by both sides, reset by one, cut by vipd, or refused, as no endpoint took it. "" where
-	// the mode does not know.
+	// End says how it ended; "" if it is live or the mode does not know.
 	End string `json:"end,omitzero"`
 }
 
@@ -33,7 +32,8 @@ func (c *Connection) Closed() bool {
 	return c.State == "time-wait" || c.State == "close" || c.State == "closed"
 }
 
-// The ways in which a connection ends.
+// The ways in which a connection ends: closed by both sides, reset by one side, cut by vipd, or refused because no
+// endpoint accepted it.
 const (
 	EndClosed  = "closed"
 	EndReset   = "reset"
@@ -41,14 +41,14 @@ const (
 	EndRefused = "refused"
 )
 
-// UDP flows have no end: one that has had no packet for IdleAfter counts as live no more, though it is remembered for longer, and
-// its state is Idle. Resolvers ask again after 5 s.
+// A UDP flow has no end. After IdleAfter without a packet it no longer counts as live, and its state is Idle, though it
+// is remembered for longer. Resolvers ask again after 5 s.
 const (
 	IdleAfter = 10 * time.Second
 	Idle      = "idle"
 )
 
-// States are the words of all modes for where a connection stands.
+// States returns the words of all modes for the state of a connection.
 func States() []string {
 	return []string{
 		"connecting", "established", "half-closed", "draining", "flow", Idle, // userspace mode
@@ -59,7 +59,7 @@ func States() []string {
 	}
 }
 
-// ConnectionQuery names connections. A zero field leaves the choice open, and so does port 0 of an address.
+// ConnectionQuery selects connections. A zero field, or port 0 of an address, matches any.
 type ConnectionQuery struct {
 	Service  balancer.Name
 	Frontend balancer.Key
@@ -68,26 +68,42 @@ type ConnectionQuery struct {
 	State    string
 }
 
-// Names reports whether q names c.
+// Names reports whether q selects c.
 func (q *ConnectionQuery) Names(c *Connection) bool {
 	return (q.Service == "" || q.Service == c.Service) &&
 		(q.Frontend == balancer.Key{} || q.Frontend == c.Frontend) &&
-		isAt(c.Client, q.Client) && isAt(c.Backend, q.Backend) &&
+		matches(c.Client, q.Client) && matches(c.Backend, q.Backend) &&
 		(q.State == "" || q.State == c.State)
 }
 
-// isAt reports whether a is at the place that was asked for.
-func isAt(a, asked netip.AddrPort) bool {
-	return !asked.Addr().IsValid() || asked.Addr() == a.Addr() && (asked.Port() == 0 || asked.Port() == a.Port())
+// matches reports whether want selects a.
+func matches(a, want netip.AddrPort) bool {
+	return !want.Addr().IsValid() || want.Addr() == a.Addr() && (want.Port() == 0 || want.Port() == a.Port())
 }
 
-// Connector has connections, as a Dataplane does.
-type Connector interface {
+// ListsConnections is a dataplane, or several, that knows its live connections.
+type ListsConnections interface {
+	// Connections calls visit for each live connection that q selects, as it is found. Nothing is collected, so visit may
+	// be slow. An error of visit ends the list and is returned. The connection is valid until visit returns.
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 }
 
-// Connections collects the connections of d that q names.
-func Connections(ctx context.Context, d Connector, q ConnectionQuery) (all []Connection, err error) {
+// EndsConnections is a dataplane that can end single connections.
+type EndsConnections interface {
+	// Kill ends the connections that q selects, and returns their number. After an error, some may have ended.
+	Kill(ctx context.Context, q ConnectionQuery) (int, error)
+}
+
+// FollowsConnections is a dataplane that reports connections as they start and end.
+type FollowsConnections interface {
+	// Follow calls report for each connection that starts or ends, and returns nil when ctx ends. A connection without a
+	// backend only ends. It is valid until report returns. If report is too slow, some are missed, and lost is called
+	// with the number of missed ends: 1 if it is unknown, 0 if only starts were missed.
+	Follow(ctx context.Context, report func(started bool, c *Connection), lost func(ends uint64)) error
+}
+
+// Connections collects the connections of d that q selects.
+func Connections(ctx context.Context, d ListsConnections, q ConnectionQuery) (all []Connection, err error) {
 	err = d.Connections(ctx, q, func(c *Connection) error {
 		all = append(all, *c)
 		return nil

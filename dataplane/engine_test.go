@@ -675,6 +675,8 @@ func TestWorking(t *testing.T) {
 // blind is a dataplane that can't be looked at.
 type blind struct{ dataplane.Dataplane }
 
+func (b blind) Unwrap() dataplane.Dataplane { return b.Dataplane }
+
 func (blind) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }

@@ -153,6 +153,8 @@ type gone struct {
 	was []*balancer.Frontend
 }
 
+func (g *gone) Unwrap() dataplane.Dataplane { return g.Dataplane }
+
 func (g *gone) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, c := range batch {
 		if c.New == nil {
@@ -244,6 +246,8 @@ type choosy struct {
 	name  balancer.Name
 	wrong *atomic.Int32
 }
+
+func (c choosy) Unwrap() dataplane.Dataplane { return c.Dataplane }
 
 func (c choosy) Apply(_ context.Context, batch []dataplane.Change) error {
 	for _, change := range batch {

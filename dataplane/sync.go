@@ -145,7 +145,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	var done snap.Map[balancer.Key, *balancer.Frontend]
 	for key, digest := range seen.Digests {
 		f := want.Frontends.At(key)
-		if f == nil || len(seen.Damage) > 0 || seen.Untold || e.Dataplane.Digest(f) != digest {
+		if f == nil || len(seen.Damage) > 0 || seen.ReapplyAll || e.Dataplane.Digest(f) != digest {
 			f = &balancer.Frontend{Key: key} // something is there: nothing that is wanted has this pointer
 		}
 		done = done.Set(key, f)
@@ -182,12 +182,12 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 		if t != nil && t.wanted == d.New && now.Before(t.due) && !t.held {
 			continue
 		}
-		if d.HadOld && d.HasNew && e.known(d.Old) && e.Dataplane.Digest(d.Old) == e.Dataplane.Digest(d.New) {
+		if d.HadOld && d.HasNew && e.isApplied(d.Old) && e.Dataplane.Digest(d.Old) == e.Dataplane.Digest(d.New) {
 			e.settled(key, d.New)
 			continue
 		}
 		c := Change{Key: key, New: d.New}
-		if d.HadOld && e.known(d.Old) {
+		if d.HadOld && e.isApplied(d.Old) {
 			c.Old = d.Old
 		}
 		var held error
@@ -209,7 +209,7 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	})
 	for _, batch := range [][]Change{fresh, failed} {
 		if len(batch) > 0 {
-			a.inARow, a.patience = 0, 2*bits.Len(uint(len(batch)))+4
+			a.failures, a.maxFailures = 0, 2*bits.Len(uint(len(batch)))+4
 			a.run(batch)
 		}
 	}
@@ -219,15 +219,15 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	return a
 }
 
-// known reports whether f is a frontend that was applied, not the mark of something found.
-func (e *Engine) known(f *balancer.Frontend) bool { return f.Service != "" }
+// isApplied reports whether f is a frontend that was applied, not the mark of something found.
+func (e *Engine) isApplied(f *balancer.Frontend) bool { return f.Service != "" }
 
 // settled notes that key is as wanted.
 func (e *Engine) settled(key balancer.Key, f *balancer.Frontend) {
 	delete(e.retries, key)
 	delete(e.gone, key)
 	if f == nil {
-		if was := e.done.At(key); was != nil && e.known(was) {
+		if was := e.done.At(key); was != nil && e.isApplied(was) {
 			e.gone[key] = departure{was, time.Now().Add(was.DrainTimeout)}
 		}
 		e.done = e.done.Delete(key)
@@ -239,19 +239,19 @@ func (e *Engine) settled(key balancer.Key, f *balancer.Frontend) {
 // applying is one walk through a batch, halving what fails.
 type applying struct {
 	*Engine
-	ctx      context.Context
-	patience int // how many failures in a row, without any success, mean that it is not about single keys
-	inARow   int
-	changes  int
-	failed   error // the first failure
-	gaveUp   error // why the rest was left for later
+	ctx         context.Context
+	maxFailures int // how many failures in a row, without any success, mean that it is not about single keys
+	failures    int
+	changes     int
+	failed      error // the first failure
+	gaveUp      error // why the rest was left for later
 }
 
 func (a *applying) run(batch []Change) {
 	if a.ctx.Err() != nil {
 		return
 	}
-	if a.inARow >= a.patience && !a.sample(&batch) {
+	if a.failures >= a.maxFailures && !a.sample(&batch) {
 		a.giveUp(batch)
 		return
 	}
@@ -263,13 +263,13 @@ func (a *applying) run(batch []Change) {
 	var each KeyErrors
 	switch {
 	case err == nil:
-		a.inARow = 0
+		a.failures = 0
 		for _, c := range batch {
 			a.settled(c.Key, c.New)
 		}
 		a.changes += len(batch)
 	case errors.As(err, &each):
-		a.inARow = 0
+		a.failures = 0
 		for _, c := range batch {
 			if err := each[c.Key]; err != nil {
 				a.fail(c, err)
@@ -279,10 +279,10 @@ func (a *applying) run(batch []Change) {
 			}
 		}
 	case len(batch) == 1:
-		a.inARow++
+		a.failures++
 		a.fail(batch[0], err)
 	default:
-		a.inARow++
+		a.failures++
 		half := len(batch) / 2
 		a.run(batch[:half])
 		a.run(batch[half:])
@@ -301,7 +301,7 @@ func (a *applying) sample(batch *[]Change) bool {
 		a.fail(c, err)
 		return false
 	}
-	a.inARow = 0
+	a.failures = 0
 	a.settled(c.Key, c.New)
 	a.changes++
 	return true
@@ -316,11 +316,11 @@ func (a *applying) fail(c Change, err error) {
 		a.failed = err
 	}
 	a.postpone(c, err)
-	a.doubt(c.Key)
+	a.markUnknown(c.Key)
 }
 
-// doubt notes that what is there now is unknown: even what was not there before may be, with only the answer lost.
-func (a *applying) doubt(k balancer.Key) { a.done = a.done.Set(k, &balancer.Frontend{Key: k}) }
+// markUnknown notes that what is there now is unknown: even what was not there before may be, with only the answer lost.
+func (a *applying) markUnknown(k balancer.Key) { a.done = a.done.Set(k, &balancer.Frontend{Key: k}) }
 
 // hold leaves a key as it is until the host lets it be applied.
 func (a *applying) hold(c Change, err error) {
@@ -362,6 +362,6 @@ func (a *applying) giveUp(batch []Change) {
 	for _, c := range batch {
 		t := a.remember(c)
 		t.err, t.due, t.held = a.failed, due, false
-		a.doubt(c.Key)
+		a.markUnknown(c.Key)
 	}
 }

@@ -63,7 +63,7 @@ func (b *bare) holds(when string, want balancer.Desired) {
 	for k, f := range want.Frontends.All() {
 		digests[k] = b.dp.Digest(f)
 	}
-	if seen.Untold && b.s.VirtualServers { // which don't say what they were made of; frontends without active backends have none
+	if seen.ReapplyAll && b.s.VirtualServers { // which don't say what they were made of; frontends without active backends have none
 		for k := range digests {
 			if d, there := seen.Digests[k]; there && d == 0 {
 				seen.Digests[k] = digests[k]

@@ -40,7 +40,7 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end meanwhile
 		status = r.engine.Status()
 		// Connections that are there change nothing in the verdict, and to look for them takes the kernel 10 ms: all of conntrack's table.
-		n := explain.Inputs{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp, Connections: dataplane.Base{}}
+		n := explain.Inputs{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp}
 		if !n.Applied.Has(key) {
 			return nil // what packets meet without vipd is not explained
 		}

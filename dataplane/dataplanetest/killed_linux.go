@@ -22,7 +22,7 @@ func testKilled(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	r.apply(web)
 	if r.s.VirtualServers {
-		if n, err := r.dp.Kill(r.Context(), dataplane.ConnectionQuery{Service: web.Name}); err == nil {
+		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: web.Name}); err == nil {
 			r.Errorf("%d connections of virtual servers are ended, it says: the kernel can't", n)
 		}
 		return
@@ -50,7 +50,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 				ends[fmt.Sprintf("from %s to %s", from.Name, vip)] = startStream(r, c, &killed)
 			}
 		}
-		n, err := r.dp.Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
+		n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
 		killed.Store(true)
 		if err != nil || n < len(ends) { // what a case before has closed late may still be remembered, and be ended too
 			r.Errorf("%s, ending %d connections came to %d, %v", when, len(ends), n, err)

@@ -20,7 +20,6 @@ import (
 // reference is the plainest dataplane that conforms: it listens on VIPs and copies bytes, with a lock around
 // everything. With a fault it conforms no more, which the suite has to notice.
 type reference struct {
-	dataplane.Base
 	fault fault
 
 	mu      sync.Mutex
@@ -82,6 +81,8 @@ func (r *reference) Capabilities() balancer.Capabilities {
 		Forwards: []balancer.Forward{balancer.NATForward}, Timeouts: true, MaxConnections: true,
 	}
 }
+
+func (r *reference) Traits() dataplane.Traits { return dataplane.Traits{} }
 
 func (r *reference) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
 
@@ -355,7 +356,7 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 	return nil
 }
 
-// Explain implements dataplane.Dataplane.
+// Explain implements dataplane.Explains.
 func (r *reference) Explain(_ context.Context, f *balancer.Frontend, _ netip.Addr) (x dataplane.Explanation, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"context"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -236,6 +237,16 @@ func (r *rig) close(dp dataplane.Dataplane) {
 	if err := dp.Close(ctx, false); err != nil {
 		r.Errorf("closing the dataplane: %v", err)
 	}
+}
+
+// optional returns the dataplane as a T. Every mode that runs the case must be one.
+func optional[T any](r *rig) T {
+	r.Helper()
+	d, ok := dataplane.As[T](r.dp)
+	if !ok {
+		r.Fatalf("the dataplane is not a %v", reflect.TypeFor[T]())
+	}
+	return d
 }
 
 // leftNothing checks that a fresh dataplane finds no object of its predecessors.

@@ -145,7 +145,7 @@ func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) erro
 func checkListed(r *rig, key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {
-		all, err := dataplane.Connections(r.Context(), r.dp, dataplane.ConnectionQuery{})
+		all, err := dataplane.Connections(r.Context(), optional[dataplane.ListsConnections](r), dataplane.ConnectionQuery{})
 		if err != nil {
 			return err
 		}

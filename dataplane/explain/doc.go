@@ -5,6 +5,6 @@
 // reads the kernel; what the guard does is the guard's, which reads its sets; the ways are the kernel's routes. test/packetflow
 // holds its verdicts to real packets in every mode.
 //
-//	n := explain.Inputs{Desired: desired, Applied: done, Mode: "nftables", Dataplane: dp, Connections: dp, Held: held}
+//	n := explain.Inputs{Desired: desired, Applied: done, Mode: "nftables", Dataplane: dp, Connections: connections, Held: held}
 //	answer, err := n.Explain(ctx, explain.Question{Client: client, To: key})
 package explain

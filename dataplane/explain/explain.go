@@ -32,8 +32,8 @@ type Inputs struct {
 	// Mode is the name of the mode that serves, and Dataplane carries it out.
 	Mode      string
 	Dataplane dataplane.Dataplane
-	// Connections has the connections that there are.
-	Connections dataplane.Connector
+	// Connections has the connections that exist; nil means that none is looked for.
+	Connections dataplane.ListsConnections
 	// Held says who holds each VIP.
 	Held []host.Held
 	// Trouble says why a frontend is not applied as wanted, and Why why a backend has its state. Both may be nil.
@@ -163,8 +163,10 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 		a.Objects = objects
 		return *a, nil
 	}
-	if a.Explanation, err = n.Dataplane.Explain(ctx, f, q.Client); err != nil {
-		return *a, err
+	if d, explains := dataplane.As[dataplane.Explains](n.Dataplane); explains {
+		if a.Explanation, err = d.Explain(ctx, f, q.Client); err != nil {
+			return *a, err
+		}
 	}
 	a.Objects = append(a.Objects, objects...)
 	n.choose(a, f)
@@ -257,6 +259,9 @@ var errMore = errors.New("there are more")
 // existing finds connections of the client that there are, without those that have ended and are only remembered. All else is explained
 // without them if they can't be read: reading a large table may take longer than there is time.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
+	if n.Connections == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, readingTime)
 	defer cancel()
 	q := dataplane.ConnectionQuery{Frontend: a.To, Client: netip.AddrPortFrom(a.Client, port)}

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/test/fake"
 )
 
 // reading are connections, of which there is one before err; nil means that the rest never comes.
@@ -103,11 +104,9 @@ func TestDoubtful(t *testing.T) {
 
 // leading is a dataplane that leads everything to one endpoint.
 type leading struct {
-	dataplane.Dataplane
+	*fake.Dataplane
 	to netip.AddrPort
 }
-
-func (leading) Traits() dataplane.Traits { return dataplane.Traits{} }
 
 func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (dataplane.Explanation, error) {
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil

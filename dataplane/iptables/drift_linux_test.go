@@ -35,7 +35,7 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	wrong = seen.Damage
 	var batch []dataplane.Change
 	for _, f := range frontends {
-		if len(seen.Damage) > 0 || seen.Untold || seen.Digests[f.Key] != r.d.Digest(f) {
+		if len(seen.Damage) > 0 || seen.ReapplyAll || seen.Digests[f.Key] != r.d.Digest(f) {
 			batch = append(batch, dataplane.Change{Key: f.Key, New: f})
 			wrong = append(wrong, f.Key.String())
 		}

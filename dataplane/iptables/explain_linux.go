@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/internal/ipset"
 )
 
-// Explain implements dataplane.Dataplane: it follows the rules that f comes to, and looks the client up in the sets.
+// Explain implements dataplane.Explains: it follows the rules that f comes to, and looks the client up in the sets.
 func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	name := inet.Of(f.Addr)
 	y := d.families[name]

@@ -33,7 +33,14 @@ type Dataplane struct {
 	missing map[inet.Family]error
 }
 
-var _ dataplane.Dataplane = (*Dataplane)(nil)
+var (
+	_ dataplane.Dataplane          = (*Dataplane)(nil)
+	_ dataplane.WatchesUnanswered  = (*Dataplane)(nil)
+	_ dataplane.ListsConnections   = (*Dataplane)(nil)
+	_ dataplane.EndsConnections    = (*Dataplane)(nil)
+	_ dataplane.FollowsConnections = (*Dataplane)(nil)
+	_ dataplane.Explains           = (*Dataplane)(nil)
+)
 
 // New proves by trial chains and a trial set what works here, and returns a dataplane over what is in the kernel. It
 // changes nothing else. The error says why neither IPv4 nor IPv6 can be served, or what stands in the way of one of them

@@ -20,7 +20,7 @@ import (
 // Observe reads back what of ours is in the nat table. Frontends are known by their notes, and by how many rules they have;
 // those that an earlier process left in another variant serve until they are applied here, and count as damaged.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.told}
 	for _, name := range inet.Families() {
 		y := d.families[name]
 		if y == nil {

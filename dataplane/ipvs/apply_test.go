@@ -127,7 +127,7 @@ func TestAdoptionSendsNothing(t *testing.T) {
 		p.k.omitted = map[balancer.Key]bool{drains.Key: true, sticky.Key: true}
 		p.restart(crash)
 		ops := p.sent(func() {
-			if seen := p.observe(); !seen.Untold || len(seen.Digests) != 4 {
+			if seen := p.observe(); !seen.ReapplyAll || len(seen.Digests) != 4 {
 				t.Errorf("the next process sees %+v, want 4 frontends, and to be told", seen)
 			}
 			p.apply(plain, drains, bounded, sticky, empty)

@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Connections implements dataplane.Dataplane: what the kernel's table has of ours. The memory of where a client with
+// Connections implements dataplane.ListsConnections: what the kernel's table has of ours. The memory of where a client with
 // affinity belongs is no connection.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	if err := d.carried.Connections(ctx, q, visit); err != nil {
@@ -52,7 +52,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	return nil
 }
 
-// Kill implements dataplane.Dataplane: the kernel can't end those of virtual servers.
+// Kill implements dataplane.EndsConnections: the kernel can't end those of virtual servers.
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	n, err := d.carried.Kill(ctx, q)
 	return n, errors.Join(err, errors.New("the kernel can't end single connections of IPVS: \"vipctl drain SERVICE ADDRESS --timeout 1s\" ends all of an endpoint"))

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Explain implements dataplane.Dataplane: it reads the virtual server and its destinations, and the memory of where the client
+// Explain implements dataplane.Explains: it reads the virtual server and its destinations, and the memory of where the client
 // belongs.
 func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	var e dataplane.Explanation

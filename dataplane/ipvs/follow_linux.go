@@ -8,7 +8,9 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Follow implements dataplane.Dataplane, by what conntrack tells of flows to our virtual servers.
+var _ dataplane.FollowsConnections = (*Dataplane)(nil)
+
+// Follow implements dataplane.FollowsConnections, by conntrack's reports of flows to our virtual servers.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		k := flow.Frontend()

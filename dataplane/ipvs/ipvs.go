@@ -20,7 +20,6 @@ import (
 
 // Dataplane carries frontends out by virtual servers of the kernel. See the package's documentation.
 type Dataplane struct {
-	dataplane.Base
 	log  *slog.Logger
 	conn ipvsnl.Conn
 	caps balancer.Capabilities
@@ -35,7 +34,7 @@ type Dataplane struct {
 	counts   *counts
 	drains   *worker.Loop
 	carried  *dnat.Carried
-	// unanswered has the connections that Suspect has counted.
+	// unanswered has the connections that WatchUnanswered has counted.
 	unanswered counters.Unanswered
 
 	mu     sync.Mutex // guards what follows
@@ -53,7 +52,13 @@ type Dataplane struct {
 	look look
 }
 
-var _ dataplane.Dataplane = (*Dataplane)(nil)
+var (
+	_ dataplane.Dataplane        = (*Dataplane)(nil)
+	_ dataplane.Yields           = (*Dataplane)(nil)
+	_ dataplane.ListsConnections = (*Dataplane)(nil)
+	_ dataplane.EndsConnections  = (*Dataplane)(nil)
+	_ dataplane.Explains         = (*Dataplane)(nil)
+)
 
 // newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
 func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, l *ledger, log *slog.Logger) (*Dataplane, error) {

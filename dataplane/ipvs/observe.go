@@ -22,7 +22,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 	d.carried.Again()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.told}
 	if err := d.readLocked(ctx); err != nil {
 		return dataplane.Observation{}, err
 	}

@@ -9,15 +9,17 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Suspect implements dataplane.Dataplane, for connections that are forwarded by NAT: of dr and tunnel no answer comes by. It asks
+var _ dataplane.WatchesUnanswered = (*Dataplane)(nil)
+
+// WatchUnanswered implements dataplane.WatchesUnanswered, for connections that are forwarded by NAT: of dr and tunnel no answer comes by. It asks
 // conntrack, which sees connections to virtual servers too (net.ipv4.vs.conntrack) and lists those without a reply far
 // cheaper than IPVS does, whose table has to be read whole.
-func (d *Dataplane) Suspect(ctx context.Context, refusals bool, tell func(dataplane.Suspicion)) error {
+func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
 		if f := d.frontendOf(s.Flow); f != nil && s.Counted {
 			d.unanswered.Add(counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Flow.Backend()})
 		}
-		tell(dataplane.Suspicion{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
+		tell(dataplane.FailedConnect{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
 	})
 	if err != nil {
 		return err

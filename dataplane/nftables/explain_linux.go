@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Explain implements dataplane.Dataplane: it looks the connection up in the maps of the kernel as a packet would be.
+// Explain implements dataplane.Explains: it looks the connection up in the maps of the kernel as a packet would be.
 func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	conn, err := nft.Open()
 	if err != nil {

@@ -22,7 +22,14 @@ type Dataplane struct {
 	told bool
 }
 
-var _ dataplane.Dataplane = (*Dataplane)(nil)
+var (
+	_ dataplane.Dataplane          = (*Dataplane)(nil)
+	_ dataplane.WatchesUnanswered  = (*Dataplane)(nil)
+	_ dataplane.ListsConnections   = (*Dataplane)(nil)
+	_ dataplane.EndsConnections    = (*Dataplane)(nil)
+	_ dataplane.FollowsConnections = (*Dataplane)(nil)
+	_ dataplane.Explains           = (*Dataplane)(nil)
+)
 
 // New proves by a trial table in each family what works here, and returns a dataplane over what is in the kernel. It changes
 // nothing else. The error says what the kernel lacks.

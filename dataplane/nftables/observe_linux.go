@@ -17,7 +17,7 @@ import (
 
 // Observe reads all that is in our tables.
 func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.told}
 	for _, y := range d.families {
 		if err := y.observe(&seen); err != nil {
 			return dataplane.Observation{}, fmt.Errorf("reading the table %s: %w", y.schema.table, err)

@@ -40,7 +40,7 @@ func (d *dials) of(at netip.AddrPort) []error {
 // collectReports collects the reports of a dataplane.
 func collectReports(d *rig) *dials {
 	reports := &dials{outcomes: map[netip.AddrPort][]error{}}
-	d.TellDials(reports.report)
+	d.ReportDials(reports.report)
 	return reports
 }
 

@@ -16,7 +16,7 @@
 // A frontend is a value behind an atomic pointer: a change of it touches neither its socket nor its connections, but
 // for those of backends that are gone. Dialing never happens in an accept loop, so that a backend that does not answer
 // delays only who was sent there; and after one failure it rests (see Rest), so that few are. Who wants to know is told what
-// comes of dials (TellDials): the daemon ejects a backend that goes on failing, which is then tried only when every other
+// comes of dials (ReportDials): the daemon ejects a backend that goes on failing, which is then tried only when every other
 // one has failed.
 //
 // What a client sees:

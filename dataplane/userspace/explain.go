@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Explain implements dataplane.Dataplane: it asks the tables and pickers that connections are given out by.
+// Explain implements dataplane.Explains: it asks the tables and pickers that connections are given out by.
 func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	d.mu.Lock()
 	f := d.frontends[g.Key]

@@ -68,7 +68,7 @@ func (s *followers) remove(f *follower) {
 	s.count.Add(-1)
 }
 
-// Follow implements dataplane.Dataplane: a connection begins when an endpoint has taken it.
+// Follow implements dataplane.FollowsConnections: a connection begins when an endpoint has taken it.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	f := &follower{news: make(chan news, followerBuffer)}
 	d.followers.add(f)
@@ -96,7 +96,7 @@ func (f *follower) report(lost func(ends uint64)) {
 	}
 }
 
-// Kill implements dataplane.Dataplane: both sides of a connection are reset.
+// Kill implements dataplane.EndsConnections: both sides of a connection are reset.
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	n, err = d.carried.Kill(ctx, q)
 	for _, f := range d.list() {

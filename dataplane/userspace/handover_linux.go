@@ -87,7 +87,7 @@ func (h *heir) send(item handed, tail []byte, files ...int) error {
 	return err
 }
 
-// HandOver implements dataplane.Dataplane. All goroutines stop reading first, so that nothing is lost between the two
+// HandOver implements dataplane.HandsOver. All goroutines stop reading first, so that nothing is lost between the two
 // processes: what comes meanwhile waits in the kernel. Connections that can't be handed over drain as in Close.
 func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	d.applying.Lock()

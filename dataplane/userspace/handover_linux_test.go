@@ -15,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
+	"vipd/test/fake"
 	"vipd/test/wait"
 )
 
@@ -326,7 +327,7 @@ func TestHandOverToAnotherMode(t *testing.T) {
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
 	c.mustAsk(t)
-	dataplane.Base{}.Inherit(d.handedOver())
+	dataplane.Inherit(fake.New(fake.NewKernel()), d.handedOver())
 	wantReset(t, c)
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/handover"
 )
 
@@ -38,7 +39,9 @@ func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 // inheritTime bounds the writes to the kernel that follow from what is not taken over.
 const inheritTime = 30 * time.Second
 
-// Inherit implements dataplane.Dataplane. Frontends take what is theirs when they are applied; discard closes the rest.
+var _ dataplane.HandsOver = (*Dataplane)(nil)
+
+// Inherit implements dataplane.HandsOver. Frontends take what is theirs when they are applied; discard closes the rest.
 func (d *Dataplane) Inherit(items []handover.Item) {
 	d.applying.Lock()
 	defer d.applying.Unlock()

@@ -49,7 +49,6 @@ type Options struct {
 
 // Dataplane carries frontends out by proxying. See the package's documentation.
 type Dataplane struct {
-	dataplane.Base
 	log     *slog.Logger
 	own     *ownAddresses
 	budget  *budget
@@ -99,7 +98,16 @@ type Dataplane struct {
 	yielded   bool // another dataplane has the new connections
 }
 
-var _ dataplane.Dataplane = (*Dataplane)(nil)
+// HandsOver is implemented on Linux only.
+var (
+	_ dataplane.Dataplane          = (*Dataplane)(nil)
+	_ dataplane.Yields             = (*Dataplane)(nil)
+	_ dataplane.ReportsDials       = (*Dataplane)(nil)
+	_ dataplane.ListsConnections   = (*Dataplane)(nil)
+	_ dataplane.EndsConnections    = (*Dataplane)(nil)
+	_ dataplane.FollowsConnections = (*Dataplane)(nil)
+	_ dataplane.Explains           = (*Dataplane)(nil)
+)
 
 // New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
 func New(o Options) (*Dataplane, error) {
@@ -133,12 +141,12 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.lacks(), Drains: true}
 }
 
-// TellDials implements dataplane.Dataplane. Of UDP, what succeeds is an answer, or a
-// trial without a refusal, and what fails is a datagram that is refused.
-func (d *Dataplane) TellDials(tell func(balancer.Target, error)) { d.told = tell }
+// ReportDials implements dataplane.ReportsDials. For UDP, an answer or a trial without a refusal is a success, and a
+// refused datagram is a failure.
+func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.told = report }
 
-// DialRetries counts attempts on a further backend after one had failed.
-func (d *Dataplane) DialRetries() (n uint64, counted bool) { return d.retries.Load(), true }
+// DialRetries implements dataplane.ReportsDials.
+func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 
 // Capabilities says what userspace mode can honour here. Without the right to filter sockets, it can't leave clients
 // without an answer.
@@ -171,7 +179,7 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
-// Yield implements dataplane.Dataplane: it removes the redirects, accepts what was on its way, and lets go of its ports:
+// Yield implements dataplane.Yields: it removes the redirects, accepts what was on its way, and lets go of its ports:
 // another dataplane of this kind may be the next to have them.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()

@@ -11,7 +11,6 @@ import (
 
 // Dataplane carries frontends out in a Kernel.
 type Dataplane struct {
-	dataplane.Base
 	kernel *Kernel
 	known  map[balancer.Key]bool // what Intact looks for
 }
@@ -33,6 +32,12 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 
 // Digest covers every field.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
+
+// Traits says that nothing of the host is needed.
+func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{} }
+
+// Counters returns nothing, because there is no traffic.
+func (d *Dataplane) Counters() []dataplane.FrontendCount { return nil }
 
 // Observe returns what is in the kernel.
 func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/explain"
 	"vipd/test/lab"
 )
@@ -23,8 +24,9 @@ func (w *world) explained(r row, network string) string {
 	}
 	status := w.engine.Status()
 	desired, _ := w.engine.Wanted()
+	connections, _ := dataplane.As[dataplane.ListsConnections](w.dp)
 	n := explain.Inputs{
-		Desired: desired, Applied: status.Done, Mode: w.caps.Mode, Dataplane: w.dp, Connections: w.dp, Held: w.host.Addresses(),
+		Desired: desired, Applied: status.Done, Mode: w.caps.Mode, Dataplane: w.dp, Connections: connections, Held: w.host.Addresses(),
 	}
 	client := addressOf(r.client, to.Addr())
 	a, err := n.Explain(w.t.Context(), explain.Question{

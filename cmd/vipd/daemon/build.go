@@ -79,7 +79,7 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	d.outliers.Listen(first.Dataplane)
-	first.Dataplane.Inherit(d.inherited)
+	dataplane.Inherit(first.Dataplane, d.inherited)
 	d.inherited = nil
 	if err := d.newSource(); err != nil {
 		return err

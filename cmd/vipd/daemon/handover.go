@@ -11,6 +11,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/dataplane"
 	"vipd/dataplane/handover"
 )
 
@@ -46,12 +47,12 @@ func (d *Daemon) handOver() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
-	if !mode.Keeps {
+	if from, can := dataplane.As[dataplane.HandsOver](mode.Dataplane); can && !mode.Keeps {
 		switch queue, err := d.successor(ctx); {
 		case err != nil:
-			d.Log.Error("connections drain, as they can't be handed over", "err", err)
+			d.Log.Error("connections drain because they can't be handed over", "err", err)
 		case queue != nil:
-			return mode.Dataplane.HandOver(ctx, queue) // addresses and redirects stay for the next process
+			return from.HandOver(ctx, queue) // addresses and redirects stay for the next process
 		}
 	}
 	if !mode.Keeps { // what stops serving must not leave its ports to programs of the host

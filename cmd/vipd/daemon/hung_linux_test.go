@@ -26,6 +26,8 @@ type hanging struct {
 	released        <-chan struct{}
 }
 
+func (h hanging) Unwrap() dataplane.Dataplane { return h.Dataplane }
+
 func (h hanging) Apply(ctx context.Context, batch []dataplane.Change) error {
 	if h.hangs.Load() {
 		h.applying.Store(true)
@@ -45,7 +47,8 @@ func (h hanging) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 	if h.hangs.Load() {
 		<-h.released
 	}
-	return h.Dataplane.Connections(ctx, q, visit)
+	inner, _ := dataplane.As[dataplane.ListsConnections](h.Dataplane)
+	return inner.Connections(ctx, q, visit)
 }
 
 func (h hanging) Intact(ctx context.Context) (string, error) {

@@ -25,6 +25,8 @@ type broken struct {
 	closed *atomic.Int32
 }
 
+func (b broken) Unwrap() dataplane.Dataplane { return b.Dataplane }
+
 func (broken) Apply(context.Context, []dataplane.Change) error {
 	return errors.New("the kernel refuses")
 }
@@ -127,6 +129,8 @@ func TestStrictModeWhileRunning(t *testing.T) {
 
 // willing is a dataplane that carries everything out, and forwards nothing.
 type willing struct{ dataplane.Dataplane }
+
+func (w willing) Unwrap() dataplane.Dataplane { return w.Dataplane }
 
 func (willing) Observe(context.Context) (dataplane.Observation, error) {
 	return dataplane.Observation{}, nil
@@ -286,6 +290,8 @@ type keeping struct {
 	dataplane.Dataplane
 	kept *atomic.Int32
 }
+
+func (k keeping) Unwrap() dataplane.Dataplane { return k.Dataplane }
 
 func (k keeping) Close(ctx context.Context, keep bool) error {
 	if keep {

@@ -25,7 +25,6 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // rig is a small network with a dataplane of a few plain rules on its host: a client on one side, a server with many
 // addresses on the other.
 type rig struct {
-	dataplane.Base
 	*testing.T
 	tracker *Tracker
 	client  *lab.NS
@@ -134,7 +133,7 @@ func (r *rig) Apply(ctx context.Context, batch []dataplane.Change) error {
 
 // Observe implements dataplane.Dataplane.
 func (r *rig) Observe(context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !r.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !r.told}
 	for k, f := range r.there {
 		seen.Digests[k] = r.Digest(f)
 	}
@@ -143,9 +142,11 @@ func (r *rig) Observe(context.Context) (dataplane.Observation, error) {
 	return seen, nil
 }
 
-// Capabilities, Digest, Intact and Close implement dataplane.Dataplane.
+// Capabilities, Digest, Traits, Counters, Intact and Close implement dataplane.Dataplane.
 func (r *rig) Capabilities() balancer.Capabilities               { return balancer.Capabilities{} }
 func (r *rig) Digest(f *balancer.Frontend) dataplane.Digest      { return dataplane.DigestOf(f) }
+func (r *rig) Traits() dataplane.Traits                          { return dataplane.Traits{} }
+func (r *rig) Counters() []dataplane.FrontendCount               { return nil }
 func (r *rig) Intact(context.Context) (reason string, err error) { return "", nil }
 func (r *rig) Close(context.Context, bool) error                 { return nil }
 

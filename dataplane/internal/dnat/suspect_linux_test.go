@@ -26,7 +26,7 @@ func TestSuspects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- r.tracker.Suspect(ctx, true, func(x dataplane.Suspicion) {
+		done <- r.tracker.WatchUnanswered(ctx, true, func(x dataplane.FailedConnect) {
 			mu.Lock()
 			defer mu.Unlock()
 			told[x.Target]++

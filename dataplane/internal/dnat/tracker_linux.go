@@ -15,10 +15,9 @@ import (
 // Tracker follows the connections that rules of the kernel lead from frontends to backends; a dataplane embeds it. Apart from Applied and Found,
 // which belong to the goroutine that applies frontends, its methods may be called at any time.
 type Tracker struct {
-	dataplane.Base
 	flows   *Flows
 	traffic *traffic
-	// unanswered has the connections that Suspect has counted.
+	// unanswered has the connections that WatchUnanswered has counted.
 	unanswered counters.Unanswered
 }
 
@@ -67,13 +66,13 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	}
 }
 
-// Connections implements dataplane.Dataplane: it calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
+// Connections implements dataplane.ListsConnections: it calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
 // separate connection: a slow visit keeps no other reader waiting.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	return t.flows.connections(ctx, Opened, q, visit)
 }
 
-// Kill implements dataplane.Dataplane: it makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
+// Kill implements dataplane.EndsConnections: it makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
 // chains), and a UDP client's next datagram begins a new flow.
 func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	return t.flows.kill(ctx, Opened, q)
@@ -82,7 +81,7 @@ func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, e
 // Opened opens a connection to conntrack.
 func Opened() (Conn, error) { return conntrack.Open() }
 
-// Follow implements dataplane.Dataplane.
+// Follow implements dataplane.FollowsConnections.
 func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
@@ -95,13 +94,13 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	}, func() { lost(1) })
 }
 
-// Suspect implements dataplane.Dataplane.
-func (t *Tracker) Suspect(ctx context.Context, refusals bool, tell func(dataplane.Suspicion)) error {
+// WatchUnanswered implements dataplane.WatchesUnanswered.
+func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, t.flows.targetOf, func(s conntrack.Suspect) {
 		if port, ours := t.flows.portOf(s.Flow); ours && s.Counted {
 			t.unanswered.Add(counters.Backend{Port: port, Addr: s.Flow.Backend()})
 		}
-		tell(dataplane.Suspicion{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
+		tell(dataplane.FailedConnect{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
 	})
 	if err != nil {
 		return err

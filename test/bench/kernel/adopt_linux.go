@@ -26,6 +26,9 @@ type clocked struct {
 	took time.Duration
 }
 
+// Unwrap returns the dataplane that is measured.
+func (c *clocked) Unwrap() dataplane.Dataplane { return c.Dataplane }
+
 // Observe implements dataplane.Dataplane.
 func (c *clocked) Observe(ctx context.Context) (dataplane.Observation, error) {
 	defer c.since(time.Now())

@@ -28,7 +28,7 @@ type Options struct {
 	Services func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{})
 	// Log is vipd's own log.
 	Log *slog.Logger
-	// Follow tells of connections, as that of dataplane.Dataplane.
+	// Follow reports connections, as dataplane.FollowsConnections does.
 	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error
 }
 

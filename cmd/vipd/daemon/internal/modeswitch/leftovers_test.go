@@ -21,7 +21,6 @@ import (
 
 // refusing is a dataplane, and the host around it, that can't be written to before it works.
 type refusing struct {
-	dataplane.Base
 	fake.NoHost
 	works atomic.Bool
 }
@@ -29,6 +28,8 @@ type refusing struct {
 func (*refusing) Capabilities() balancer.Capabilities        { return balancer.Capabilities{} }
 func (*refusing) Digest(*balancer.Frontend) dataplane.Digest { return 1 }
 func (*refusing) Intact(context.Context) (string, error)     { return "", nil }
+func (*refusing) Traits() dataplane.Traits                   { return dataplane.Traits{} }
+func (*refusing) Counters() []dataplane.FrontendCount        { return nil }
 func (*refusing) Close(context.Context, bool) error          { return nil }
 
 func (*refusing) Observe(context.Context) (dataplane.Observation, error) {

@@ -271,7 +271,13 @@ func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.
 		part, end := context.WithCancel(ctx)
 		following.Go(func() {
 			defer end()
-			failed <- serving.Dataplane.Follow(part, func(began bool, n *dataplane.Connection) { locked(&mu, func() { tell(began, n) }) },
+			d, follows := dataplane.As[dataplane.FollowsConnections](serving.Dataplane)
+			if !follows {
+				<-part.Done()
+				failed <- nil
+				return
+			}
+			failed <- d.Follow(part, func(began bool, n *dataplane.Connection) { locked(&mu, func() { tell(began, n) }) },
 				func(ends uint64) { locked(&mu, func() { lost(ends) }) })
 		})
 		select {

@@ -43,7 +43,10 @@ func (c *Switch) retire(old *Chosen) {
 	go func() { // endRetiring and close wait for it
 		defer cut()
 		yielding, end := context.WithTimeout(ctx, c.DrainTime())
-		failed := old.Dataplane.Yield(yielding)
+		var failed error
+		if d, yields := dataplane.As[dataplane.Yields](old.Dataplane); yields {
+			failed = d.Yield(yielding)
+		}
 		end()
 		close(r.yielded)
 		r.kept = r.resumed.Load()
@@ -83,7 +86,7 @@ func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 	serving := c.Serving().Dataplane
 	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })
 	if len(draining) == 0 {
-		return serving.Connections(ctx, q, visit)
+		return list(ctx, serving, q, visit)
 	}
 	type end struct {
 		frontend balancer.Key
@@ -98,15 +101,27 @@ func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 		return nil
 	}
 	for _, dp := range draining {
-		_ = dp.Connections(ctx, q, once) // one that fails has just ended
+		_ = list(ctx, dp, q, once) // one that fails has just ended
 	}
-	return serving.Connections(ctx, q, once)
+	return list(ctx, serving, q, once)
+}
+
+// list calls visit for the connections of dp that q selects, if dp knows any.
+func list(ctx context.Context, dp dataplane.Dataplane, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	if d, lists := dataplane.As[dataplane.ListsConnections](dp); lists {
+		return d.Connections(ctx, q, visit)
+	}
+	return nil
 }
 
 // Kill ends the connections that q names, of the mode in use and of modes that were left and drain, and returns how many.
 func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	for _, dp := range c.o.Counters.Dataplanes() {
-		killed, failed := dp.Kill(ctx, q)
+		d, ends := dataplane.As[dataplane.EndsConnections](dp)
+		if !ends {
+			continue
+		}
+		killed, failed := d.Kill(ctx, q)
 		n += killed
 		if dp == c.Serving().Dataplane {
 			err = failed // a mode that drains may have ended just now

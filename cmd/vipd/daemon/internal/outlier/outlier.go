@@ -62,8 +62,12 @@ func New(o Options) *Detector {
 	}
 }
 
-// Listen subscribes to the results of the dials of a dataplane that has not begun yet, if it makes any.
-func (p *Detector) Listen(dp dataplane.Dataplane) { dp.TellDials(p.dialed) }
+// Listen subscribes to the results of the dials of a dataplane that has not started yet, if it makes any.
+func (p *Detector) Listen(dp dataplane.Dataplane) {
+	if d, dials := dataplane.As[dataplane.ReportsDials](dp); dials {
+		d.ReportDials(p.dialed)
+	}
+}
 
 // dialed takes in what came of a connect to t. It is called by connections.
 func (p *Detector) dialed(t balancer.Target, err error) {
@@ -159,8 +163,8 @@ func (p *Detector) Next() time.Time {
 
 // looking is how the kernel's connections are looked at.
 type looking struct {
-	in       dataplane.Dataplane // nil means not at all
-	refusals bool                // also at those that are refused
+	in       dataplane.WatchesUnanswered // nil means not at all
+	refusals bool                        // also at those that are refused
 }
 
 // Run looks at the kernel's connections until ctx ends.
@@ -193,11 +197,12 @@ func (p *Detector) Run(ctx context.Context) error {
 func (p *Detector) wanted() looking {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return looking{p.carrier, p.checked > 0}
+	in, _ := dataplane.As[dataplane.WatchesUnanswered](p.carrier)
+	return looking{in, p.checked > 0}
 }
 
 // suspect receives a connection that the kernel's endpoint refused or did not answer.
-func (p *Detector) suspect(s dataplane.Suspicion) {
+func (p *Detector) suspect(s dataplane.FailedConnect) {
 	if s.Counted {
 		p.o.Unanswered(s.Target, s.Client, nil)
 		return
@@ -216,7 +221,7 @@ func (p *Detector) keepLooking(ctx context.Context, how looking) {
 	pause, told := lookPause, false
 	for {
 		began := time.Now()
-		err := how.in.Suspect(ctx, how.refusals, p.suspect)
+		err := how.in.WatchUnanswered(ctx, how.refusals, p.suspect)
 		if ctx.Err() != nil {
 			return
 		}

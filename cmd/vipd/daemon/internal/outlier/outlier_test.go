@@ -14,6 +14,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane"
+	"vipd/test/fake"
 )
 
 // passiveOf returns a Detector that ejects at the first failure, and what it has been given of a service web.
@@ -85,12 +86,12 @@ func BenchmarkEjectedOfThousand(b *testing.B) {
 
 // moody is a dataplane whose kernel tells nothing for some attempts, and then tells until the end.
 type moody struct {
-	dataplane.Dataplane
+	*fake.Dataplane
 	fails int
 	at    []time.Time // of the attempts
 }
 
-func (m *moody) Suspect(ctx context.Context, _ bool, _ func(dataplane.Suspicion)) error {
+func (m *moody) WatchUnanswered(ctx context.Context, _ bool, _ func(dataplane.FailedConnect)) error {
 	m.at = append(m.at, time.Now())
 	if len(m.at) <= m.fails {
 		return errors.New("the dump was torn")

@@ -38,7 +38,7 @@ type Port = counters.Port
 
 // counting is a dataplane that counts. Counters.mu guards again.
 type counting struct {
-	dataplane.Dataplane
+	dp   dataplane.Dataplane
 	mode config.ModeName
 	// again is what the kernel had when it was last read for the sums: a dataplane that finds it tells of it again. It is nil after
 	// the first reading that has told of connections.
@@ -77,7 +77,7 @@ func (t *Counters) readingEnds() {
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	defer t.alone()()
 	t.mu.Lock()
-	c := &counting{Dataplane: dp, mode: mode}
+	c := &counting{dp: dp, mode: mode}
 	if resumed {
 		c.again = t.left[mode]
 	}
@@ -120,15 +120,15 @@ func (c *counting) freeze(s sums) {
 func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	defer t.alone()()
 	t.mu.Lock()
-	i := slices.IndexFunc(t.live, func(c *counting) bool { return c.Dataplane == dp })
+	i := slices.IndexFunc(t.live, func(c *counting) bool { return c.dp == dp })
 	if i < 0 {
 		t.mu.Unlock()
 		return
 	}
 	c := t.live[i]
 	t.mu.Unlock() // the kernel may hang
-	counted := sumsOf(c.Counters())
-	n, _ := dp.DialRetries()
+	counted := sumsOf(c.dp.Counters())
+	n, _ := dialRetries(dp)
 	t.mu.Lock()
 	c.freeze(counted)
 	t.takeOffLocked(c, counted)
@@ -183,7 +183,7 @@ func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.live {
-		all = append(all, c.Dataplane)
+		all = append(all, c.dp)
 	}
 	return all
 }
@@ -226,7 +226,7 @@ func (t *Counters) read() {
 	t.mu.Unlock()
 	counted := make([]sums, len(live))
 	for i, c := range live {
-		counted[i] = sumsOf(c.Counters())
+		counted[i] = sumsOf(c.dp.Counters())
 	}
 	now, shown := t.sum(live, counted)
 	t.file.keep(now)
@@ -270,13 +270,22 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 	return reading{all.all, kept}, all.ports()
 }
 
-// DialRetries returns the sum of retries; false: no dataplane of this process has counted them.
+// dialRetries returns the retries of dp; false means that the kernel connects.
+func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
+	d, dials := dataplane.As[dataplane.ReportsDials](dp)
+	if !dials {
+		return 0, false
+	}
+	return d.DialRetries(), true
+}
+
+// DialRetries returns the sum of retries; false means that no dataplane of this process has counted them.
 func (t *Counters) DialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n, counted = t.retries, t.retries > 0
 	for _, c := range t.live {
-		more, counts := c.Dataplane.DialRetries()
+		more, counts := dialRetries(c.dp)
 		n, counted = n+more, counted || counts
 	}
 	return n, counted

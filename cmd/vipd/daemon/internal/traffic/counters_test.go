@@ -16,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
+	"vipd/test/fake"
 	"vipd/test/wait"
 )
 
@@ -23,11 +24,10 @@ func web() Port { return Port{Service: "web", Name: "http"} }
 
 // meter is a dataplane that has counted something.
 type meter struct {
-	dataplane.Dataplane
+	*fake.Dataplane
 	counted []dataplane.FrontendCount
 }
 
-func (m *meter) DialRetries() (uint64, bool)         { return 0, false }
 func (m *meter) Counters() []dataplane.FrontendCount { return m.counted }
 
 // counted is one port's counts: connections, bytes and what is live, by endpoint.
@@ -93,13 +93,11 @@ type objects map[int]dataplane.BackendCount
 
 // counter is a dataplane whose kernel objects outlive it.
 type counter struct {
-	dataplane.Dataplane
+	*fake.Dataplane
 	kernel objects
 	ended  map[netip.AddrPort]uint64 // what objects had counted that it has removed
 	busy   int                       // so often it can't read them
 }
-
-func (c *counter) DialRetries() (uint64, bool) { return 0, false }
 
 func (c *counter) Counters() []dataplane.FrontendCount {
 	if c.busy--; c.busy >= 0 {

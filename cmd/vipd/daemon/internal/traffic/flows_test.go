@@ -8,12 +8,13 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
+	"vipd/test/fake"
 	"vipd/test/wait"
 )
 
 // tracker is a dataplane that counts the bytes of conntrack's flows: of those there are in full, and of those that ended since it began.
 type tracker struct {
-	dataplane.Dataplane
+	*fake.Dataplane
 	flows map[int]uint64
 	grow  func() // bytes come just before it reads
 	ended uint64
@@ -21,8 +22,6 @@ type tracker struct {
 	fresh bool // of a reading it tells until this is false
 	last  []dataplane.FrontendCount
 }
-
-func (c *tracker) DialRetries() (uint64, bool) { return 0, false }
 
 func (c *tracker) Counters() []dataplane.FrontendCount {
 	if !c.shut && (!c.fresh || c.last == nil) {

@@ -13,7 +13,7 @@ import (
 	"vipd/test/fake"
 )
 
-// asking is a dataplane that asks, at its first Observe, to be told everything.
+// asking is a dataplane whose first Observe asks for an Apply of every frontend.
 type asking struct {
 	*fake.Dataplane
 	observed int
@@ -23,7 +23,7 @@ type asking struct {
 func (a *asking) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen, err := a.Dataplane.Observe(ctx)
 	a.observed++
-	seen.Untold = a.observed == 1
+	seen.ReapplyAll = a.observed == 1
 	return seen, err
 }
 
@@ -34,9 +34,9 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return a.Dataplane.Apply(ctx, batch)
 }
 
-// TestUntold has an engine tell a dataplane everything once that asks for it, though all is there as wanted, and not
-// again; and count none of it as a repair.
-func TestUntold(t *testing.T) {
+// TestReapplyAll starts an engine over a dataplane that asks for an Apply of everything, though all is as wanted. Each
+// frontend must be applied once, and none must count as a repair.
+func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()
 		var want balancer.Desired
