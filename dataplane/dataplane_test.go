@@ -26,7 +26,7 @@ func TestAs(t *testing.T) {
 	}{
 		"bare":             {inner, true},
 		"wrapped":          {blind{inner}, true},
-		"wrapped twice":    {&gone{Dataplane: blind{inner}}, true},
+		"wrapped twice":    {&recorder{Dataplane: blind{inner}}, true},
 		"without":          {inner.Dataplane, false},
 		"wrapping without": {blind{inner.Dataplane}, false},
 		"nil":              {nil, false},

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestEveryFieldCounts fails when a field is added to Frontend or Backend that the digest or Equal overlooks.
-func TestEveryFieldCounts(t *testing.T) {
+// TestDigestEveryField changes each field of a frontend and its backend. The digest and Equal must differ.
+func TestDigestEveryField(t *testing.T) {
 	base := func() *balancer.Frontend {
 		return &balancer.Frontend{Backends: []balancer.Backend{{State: balancer.Active, Weight: 1}}}
 	}
@@ -23,7 +23,7 @@ func TestEveryFieldCounts(t *testing.T) {
 			t.Errorf("%s does not change the digest", name)
 		}
 		if f.Equal(base()) {
-			t.Errorf("%s does not count for Equal", name)
+			t.Errorf("Equal ignores %s", name)
 		}
 	}
 	for i := range reflect.TypeFor[balancer.Frontend]().NumField() {
@@ -41,7 +41,7 @@ func TestEveryFieldCounts(t *testing.T) {
 		check("Policy."+reflect.TypeFor[balancer.Policy]().Field(i).Name, f)
 	}
 	for i := range reflect.TypeFor[balancer.Backend]().NumField() {
-		if reflect.TypeFor[balancer.Backend]().Field(i).Name == "Failing" { // the guard alone honours it
+		if reflect.TypeFor[balancer.Backend]().Field(i).Name == "Failing" { // only the guard honours it
 			continue
 		}
 		f := base()
@@ -53,7 +53,7 @@ func TestEveryFieldCounts(t *testing.T) {
 		f.Key = k
 		check("key "+k.String(), f)
 	}
-	// Neighbouring fields must not run into each other.
+	// Adjacent fields must not run into each other.
 	a, b := base(), base()
 	a.Port, a.Service = "ab", "c"
 	b.Port, b.Service = "b", "ca"
@@ -62,7 +62,7 @@ func TestEveryFieldCounts(t *testing.T) {
 	}
 }
 
-// alter gives v another value than its zero value or the one it has.
+// alter gives v a value other than its zero value.
 func alter(t *testing.T, v reflect.Value) {
 	t.Helper()
 	values := []any{

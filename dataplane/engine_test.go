@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// world is an engine over a fake kernel, with a random history.
-type world struct {
+// fixture is an engine over a fake kernel, with a seeded source of random changes.
+type fixture struct {
 	*rand.Rand
 	t       *testing.T
 	kernel  *fake.Kernel
@@ -31,10 +31,10 @@ type world struct {
 	counts
 }
 
-// counts is what the engine reported.
+// counts are the numbers that the engine has reported.
 type counts struct {
 	syncs, full, changes, failed, programmed, repaired int
-	damage                                             string // what was repaired last
+	damage                                             string // of the last repair
 }
 
 func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
@@ -50,18 +50,18 @@ func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
 func (c *counts) Programmed(time.Duration)    { c.programmed++ }
 func (c *counts) Repaired(n int, what string) { c.repaired, c.damage = c.repaired+n, what }
 
-func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, kernel: fake.NewKernel()}
+func newFixture(t *testing.T, seed uint64) *fixture {
+	w := &fixture{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, kernel: fake.NewKernel()}
 	w.start()
 	return w
 }
 
-// start starts an engine over what the kernel holds.
-func (w *world) start() { w.startOver(fake.NewHost(w.kernel)) }
+// start starts an engine over the current kernel.
+func (w *fixture) start() { w.startOver(fake.NewHost(w.kernel)) }
 
-func (w *world) startOver(host dataplane.Host) { w.startWith(fake.New(w.kernel), host) }
+func (w *fixture) startOver(host dataplane.Host) { w.startWith(fake.New(w.kernel), host) }
 
-func (w *world) startWith(dp dataplane.Dataplane, host dataplane.Host) {
+func (w *fixture) startWith(dp dataplane.Dataplane, host dataplane.Host) {
 	w.engine = dataplane.NewEngine(dataplane.Options{
 		Dataplane: dp, Host: host, Log: slog.New(slog.DiscardHandler), Metrics: &w.counts,
 	})
@@ -77,7 +77,7 @@ func (w *world) startWith(dp dataplane.Dataplane, host dataplane.Host) {
 	}
 }
 
-func (w *world) frontend(key balancer.Key) *balancer.Frontend {
+func (w *fixture) frontend(key balancer.Key) *balancer.Frontend {
 	f := &balancer.Frontend{Key: key, Service: "s", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for i := range w.IntN(4) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), 8080)
@@ -86,12 +86,12 @@ func (w *world) frontend(key balancer.Key) *balancer.Frontend {
 	return f
 }
 
-func (w *world) key() balancer.Key {
+func (w *fixture) key() balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(w.IntN(12))}), Port: 80, Proto: balancer.TCP}
 }
 
-// change makes some random changes to what is wanted, and sets it.
-func (w *world) change() {
+// change changes the wanted state at random, and sets it.
+func (w *fixture) change() {
 	for range 1 + w.IntN(6) {
 		k := w.key()
 		if w.IntN(3) == 0 {
@@ -105,14 +105,14 @@ func (w *world) change() {
 	w.set()
 }
 
-func (w *world) set() {
+func (w *fixture) set() {
 	w.desired.Revision.Store++
 	w.desired.Revision.Seen = time.Now()
 	w.engine.Set(w.desired)
 }
 
-// tamper breaks something behind the engine's back.
-func (w *world) tamper() {
+// tamper removes or damages a frontend in the kernel.
+func (w *fixture) tamper() {
 	w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) {
 		k := w.key()
 		if w.IntN(2) == 0 {
@@ -123,29 +123,29 @@ func (w *world) tamper() {
 	})
 }
 
-// difference says how the kernel differs from what is wanted; "" means not at all.
-func (w *world) difference() string {
+// difference describes how the kernel differs from the wanted state; "" means that it does not.
+func (w *fixture) difference() string {
 	there := w.kernel.Frontends()
 	for k, f := range w.desired.Frontends.All() {
 		if there[k] != dataplane.DigestOf(f) {
-			return fmt.Sprintf("%s is not as wanted", k)
+			return fmt.Sprintf("%s differs", k)
 		}
 	}
 	if len(there) != w.desired.Frontends.Len() {
-		return fmt.Sprintf("%d frontends are there, %d are wanted", len(there), w.desired.Frontends.Len())
+		return fmt.Sprintf("%d frontends, want %d", len(there), w.desired.Frontends.Len())
 	}
 	if a := w.kernel.Addresses(); len(a) != w.desired.Addresses.Len() {
-		return fmt.Sprintf("%d addresses are there, %d are wanted", len(a), w.desired.Addresses.Len())
+		return fmt.Sprintf("%d addresses, want %d", len(a), w.desired.Addresses.Len())
 	}
 	return ""
 }
 
-// TestConverges is the law of the engine: after any history of changes, failures, drift and restarts, the kernel is what
-// is wanted once the failures end.
-func TestConverges(t *testing.T) {
+// TestEngineConverges runs random histories of changes, failures, drift and restarts. Once the failures end, the kernel must have the
+// wanted state.
+func TestEngineConverges(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, seed)
+			w := newFixture(t, seed)
 			drift := seed%2 == 0
 			for range 25 {
 				switch w.IntN(7) {
@@ -165,12 +165,12 @@ func TestConverges(t *testing.T) {
 				case 6:
 					w.kernel.Fail(fake.Faults{}, seed)
 				}
-				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // virtual: the bubble's clock
+				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // virtual time
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// The longest backoff and a probe are enough, unless someone has changed things without removing them, which
-			// only the full comparison finds.
+			// The longest backoff and a look are enough, unless a frontend was damaged and not removed: only the full
+			// comparison finds that.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
@@ -187,29 +187,31 @@ func TestConverges(t *testing.T) {
 	}
 }
 
-func TestNothingBeforeFirstSet(t *testing.T) {
+// TestEngineBeforeFirstSet starts an engine over a foreign frontend and sets nothing. It must write nothing, and remove the orphan after
+// the first Set.
+func TestEngineBeforeFirstSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { f[w.key()] = 42 })
 		time.Sleep(time.Hour)
 		if w.kernel.Writes() != 0 || len(w.kernel.Frontends()) != 1 || w.engine.Status().Ready {
-			t.Error("the engine wrote before it knew what is wanted")
+			t.Error("the engine wrote before the first Set")
 		}
 		w.set()
 		time.Sleep(time.Second)
 		if len(w.kernel.Frontends()) != 0 || !w.engine.Status().Ready {
-			t.Error("an orphan was left")
+			t.Error("the orphan was not removed")
 		}
 		w.stop()
 	})
 }
 
-// TestPoison checks that one frontend that can't be applied keeps none of 199 others waiting, whether the dataplane
-// names the culprit or not.
-func TestPoison(t *testing.T) {
+// TestEngineOneBadFrontend applies 200 frontends of which one fails, with and without the key in the error. The other 199 must be applied
+// at once.
+func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, 1)
+			w := newFixture(t, 1)
 			for i := range 200 {
 				k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP}
 				w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
@@ -220,7 +222,7 @@ func TestPoison(t *testing.T) {
 			w.set()
 			time.Sleep(50 * time.Millisecond)
 			if n := len(w.kernel.Frontends()); n != 199 {
-				t.Errorf("byKey %v: %d frontends are there, want 199", byKey, n)
+				t.Errorf("byKey %v: %d frontends, want 199", byKey, n)
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 1 || s.Failing[poison] == nil || !s.Ready {
@@ -236,10 +238,10 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestLeftoversDontMatter: what an earlier process has left and can't be removed does not keep the engine from being ready.
-func TestLeftoversDontMatter(t *testing.T) {
+// TestEngineUnremovableLeftover starts an engine over a frontend that can't be removed. The engine must be ready all the same.
+func TestEngineUnremovableLeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		only := func(n byte) balancer.Key {
 			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, n}), Port: 80, Proto: balancer.TCP}
 			w.desired.Frontends = snap.Map[balancer.Key, *balancer.Frontend]{}.Set(k, w.frontend(k))
@@ -263,15 +265,15 @@ func TestLeftoversDontMatter(t *testing.T) {
 	})
 }
 
-// gatedHost is a host that lets nothing with source ranges be applied while it is shut.
+// gatedHost is a host that, while it is shut, does not allow changes of frontends with source ranges.
 type gatedHost struct {
 	*fake.Host
 	shut atomic.Bool
-	// broken: Prepare fails while it is shut.
+	// broken reports whether Prepare also fails while it is shut.
 	broken bool
 }
 
-var errShut = errors.New("what restricts it is not in force")
+var errShut = errors.New("the restriction is not in force")
 
 func (h *gatedHost) Prepare(ctx context.Context, want balancer.Desired) error {
 	err := h.Host.Prepare(ctx, want)
@@ -288,12 +290,12 @@ func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 	return nil
 }
 
-// TestHeldBack checks that what the host does not let be applied yet stays what it is, that nothing else waits for it,
-// that it can be removed, and that it is applied soon after the host lets it, whether anything else happens or not.
-func TestHeldBack(t *testing.T) {
+// TestEngineHeldChange changes frontends that the host does not allow yet. They must stay as they are and be removable, no other
+// frontend may wait, and they must be applied soon after the host allows it.
+func TestEngineHeldChange(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := &world{Rand: rand.New(rand.NewPCG(1, 11)), t: t, kernel: fake.NewKernel()}
+			w := &fixture{Rand: rand.New(rand.NewPCG(1, 11)), t: t, kernel: fake.NewKernel()}
 			host := &gatedHost{Host: fake.NewHost(w.kernel), broken: broken}
 			w.startOver(host)
 			put := func(i int, edit func(*balancer.Frontend)) balancer.Key {
@@ -320,7 +322,7 @@ func TestHeldBack(t *testing.T) {
 			time.Sleep(time.Second)
 			there := w.kernel.Frontends()
 			if len(there) != 21 || there[tightened] != before {
-				t.Errorf("broken %v: %d frontends are there, want 21; the one that is to be restricted has changed: %v", broken, len(there), there[tightened] != before)
+				t.Errorf("broken %v: %d frontends, want 21; the held frontend has changed: %v, want false", broken, len(there), there[tightened] != before)
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh], errShut) || !s.Ready {
@@ -331,23 +333,23 @@ func TestHeldBack(t *testing.T) {
 			w.set()
 			time.Sleep(time.Minute)
 			if there := w.kernel.Frontends(); len(there) != 20 {
-				t.Errorf("broken %v: after removing two, %d frontends are there, want 20", broken, len(there))
+				t.Errorf("broken %v: %d frontends after removing two, want 20", broken, len(there))
 			}
 			synctest.Wait()
 			failed := w.failed
-			for range 100 { // held back all the time, it is tried and reported at the pace of the backoff
+			for range 100 { // a held change is retried and reported at the pace of its backoff
 				put(50, plain)
 				w.set()
 				time.Sleep(100 * time.Millisecond)
 			}
 			synctest.Wait()
 			if n := w.failed - failed; !broken && n > 3 {
-				t.Errorf("%d rounds of 10 s failed for one frontend that is held back", n)
+				t.Errorf("%d rounds failed in 10 s because of a held frontend, want at most 3", n)
 			}
 
 			host.shut.Store(false)
 			if !broken {
-				put(51, plain) // any other round will do
+				put(51, plain) // any other round
 				w.set()
 				synctest.Wait()
 				time.Sleep(200 * time.Millisecond)
@@ -362,10 +364,10 @@ func TestHeldBack(t *testing.T) {
 	}
 }
 
-// TestTotalFailureRests checks that a dataplane in which nothing works is not kept busy, is not called ready, and recovers.
-func TestTotalFailureRests(t *testing.T) {
+// TestEngineTotalFailure makes every Apply of 5,000 frontends fail. The engine must retry rarely, must not be ready, and must recover.
+func TestEngineTotalFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		for i := range 5000 {
 			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP}
 			w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
@@ -376,12 +378,12 @@ func TestTotalFailureRests(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		before := w.kernel.Applies()
 		time.Sleep(10 * time.Minute)
-		// A round of some 30 calls at most, at least twice a minute.
+		// A round has about 30 calls at most, twice a minute.
 		if n := w.kernel.Applies() - before; n > 10*2*32 {
-			t.Errorf("%d calls of Apply in ten minutes of total failure", n)
+			t.Errorf("%d calls of Apply in ten minutes of total failure, want at most 640", n)
 		}
 		if s := w.engine.Status(); s.Ready || !s.Tried {
-			t.Errorf("ready %v, tried %v while nothing works", s.Ready, s.Tried)
+			t.Errorf("ready %v, tried %v while nothing works, want false, true", s.Ready, s.Tried)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		time.Sleep(3 * time.Minute)
@@ -392,11 +394,11 @@ func TestTotalFailureRests(t *testing.T) {
 	})
 }
 
-// TestTakenBackAfterFailure takes back a change of which the dataplane did some, and failed, until the engine left the rest for later.
-func TestTakenBackAfterFailure(t *testing.T) {
+// TestEngineRevertedFailure reverts a change that failed half-way. The kernel must have the former state.
+func TestEngineRevertedFailure(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, seed)
+			w := newFixture(t, seed)
 			fill := func() {
 				for i := range 100 {
 					k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP}
@@ -423,11 +425,11 @@ func TestTakenBackAfterFailure(t *testing.T) {
 	}
 }
 
-// TestManyPoisons checks that bad frontends in a row, more than the engine's patience, keep the good ones waiting for
-// seconds at most.
-func TestManyPoisons(t *testing.T) {
+// TestEngineManyBadFrontends applies 300 frontends of which 60 adjacent ones fail, more than maxFailures. The others must be applied within
+// seconds.
+func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		bad := map[balancer.Key]bool{}
 		for i := range 300 {
 			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP}
@@ -439,16 +441,17 @@ func TestManyPoisons(t *testing.T) {
 		w.set()
 		time.Sleep(10 * time.Second)
 		if n := len(w.kernel.Frontends()); n != 240 {
-			t.Errorf("%d frontends are there after 10 s, want 240", n)
+			t.Errorf("%d frontends after 10 s, want 240", n)
 		}
 		w.stop()
 	})
 }
 
-// TestSpacing checks that the first change after quiet does not wait, and that a burst costs few syncs.
-func TestSpacing(t *testing.T) {
+// TestEngineBurst makes a change after a pause, and then 1,000 within a second. The first must be applied at once, and the burst
+// in about ten rounds.
+func TestEngineBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		w.set()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -471,10 +474,10 @@ func TestSpacing(t *testing.T) {
 	})
 }
 
-// TestDriftIsMended removes all frontends behind the engine's back, five times in a row.
-func TestDriftIsMended(t *testing.T) {
+// TestEngineRepairsDrift removes all frontends from the kernel, five times in a row. Each time they must return within two seconds.
+func TestEngineRepairsDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3)
+		w := newFixture(t, 3)
 		w.change()
 		time.Sleep(time.Minute)
 		for i := range 5 {
@@ -485,7 +488,7 @@ func TestDriftIsMended(t *testing.T) {
 				synctest.Wait()
 			}
 			if took := time.Since(removed); took > 2*time.Second+100*time.Millisecond {
-				t.Errorf("damage %d was mended after %s", i+1, took)
+				t.Errorf("damage %d was repaired after %s, want 2 s", i+1, took)
 			}
 		}
 		if d := w.difference(); d != "" || w.repaired == 0 || w.engine.Status().Repairs == 0 {
@@ -495,10 +498,10 @@ func TestDriftIsMended(t *testing.T) {
 	})
 }
 
-// alerting is a host that is told when somebody has changed something.
+// alerting is a host that alerts when the test asks for it.
 type alerting struct {
 	dataplane.Host
-	told chan struct{}
+	alerts chan struct{}
 }
 
 func (a alerting) Alerts(ctx context.Context, tell func()) {
@@ -506,16 +509,16 @@ func (a alerting) Alerts(ctx context.Context, tell func()) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.told:
+		case <-a.alerts:
 			tell()
 		}
 	}
 }
 
-// TestAlertsAreLookedInto: what somebody changes is mended at once where the host hears of it.
-func TestAlertsAreLookedInto(t *testing.T) {
+// TestEngineAlert removes all frontends and lets the host alert the engine. They must return at once.
+func TestEngineAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
+		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
 		host := alerting{fake.NewHost(w.kernel), make(chan struct{})}
 		w.startOver(host)
 		for w.desired.Frontends.Len() == 0 {
@@ -523,9 +526,9 @@ func TestAlertsAreLookedInto(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		for range 3 {
-			time.Sleep(1300 * time.Millisecond) // between two probes, after one that found all in order
+			time.Sleep(1300 * time.Millisecond) // between two looks, after one that found no damage
 			w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
-			host.told <- struct{}{}
+			host.alerts <- struct{}{}
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
 			if d := w.difference(); d != "" {
@@ -536,27 +539,28 @@ func TestAlertsAreLookedInto(t *testing.T) {
 	})
 }
 
-// mending is a host that mends something by itself at every look.
+// mending is a host that repairs two things at every look.
 type mending struct{ dataplane.Host }
 
 func (mending) Mended() []string { return []string{"a was 0", "b was 0"} }
 
-// TestMendedByTheHost: what the host mends as it looks is told and counted each time, and makes nobody compare in full.
-func TestMendedByTheHost(t *testing.T) {
+// TestEngineHostRepairs uses a host that repairs something at every look. Each repair must be reported and counted, and none may cause
+// a full comparison.
+func TestEngineHostRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(4, 11)), t: t, kernel: fake.NewKernel()}
+		w := &fixture{Rand: rand.New(rand.NewPCG(4, 11)), t: t, kernel: fake.NewKernel()}
 		w.startOver(mending{fake.NewHost(w.kernel)})
 		w.change()
 		time.Sleep(10500 * time.Millisecond)
 		synctest.Wait()
 		if n := w.engine.Status().Repairs; n != 20 || w.repaired != n || w.damage != "a was 0; b was 0" || w.full != 1 {
-			t.Errorf("after 10 looks: %d repairs, %d told, the last %q, %d full comparisons", n, w.repaired, w.damage, w.full)
+			t.Errorf("after 10 looks: %d repairs, %d reported, the last %q, %d full comparisons; want 20, 20, both, 1", n, w.repaired, w.damage, w.full)
 		}
 		w.stop()
 	})
 }
 
-// slow is a host of which each round ends late.
+// slow is a mending host whose Finish lasts 300 ms.
 type slow struct{ mending }
 
 func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
@@ -564,10 +568,10 @@ func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balanc
 	return s.mending.Finish(ctx, applied)
 }
 
-// TestCompareEndsWithItsRound: what is published in the middle of it does not end it.
-func TestCompareEndsWithItsRound(t *testing.T) {
+// TestCompareDuringRound calls Compare during a round that publishes a status. Compare must return after its own round.
+func TestCompareDuringRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(3, 11)), t: t, kernel: fake.NewKernel()}
+		w := &fixture{Rand: rand.New(rand.NewPCG(3, 11)), t: t, kernel: fake.NewKernel()}
 		w.startOver(slow{mending{fake.NewHost(w.kernel)}})
 		for w.desired.Frontends.Len() == 0 {
 			w.change()
@@ -584,7 +588,7 @@ func TestCompareEndsWithItsRound(t *testing.T) {
 	})
 }
 
-// failing is a host whose end of a round fails while it is told to.
+// failing is a host whose Finish fails while the test asks for it.
 type failing struct {
 	dataplane.Host
 	fails *atomic.Bool
@@ -597,11 +601,11 @@ func (f failing) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return f.Host.Finish(ctx, applied)
 }
 
-// TestBehind: while the host's side of what is wanted fails, it is known since when, whatever else is wanted meanwhile; and that
-// is over with the failure.
-func TestBehind(t *testing.T) {
+// TestBehindWhileHostFails lets the host fail for five minutes of changes. Behind must return when the failure started, and zero after its
+// end.
+func TestBehindWhileHostFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
+		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
 		fails := &atomic.Bool{}
 		w.startOver(failing{fake.NewHost(w.kernel), fails})
 		behind := func(want time.Duration) {
@@ -631,7 +635,7 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// hanging is a host whose end of a round waits until it is let go on.
+// hanging is a host whose Finish waits until goesOn is closed.
 type hanging struct {
 	dataplane.Host
 	goesOn chan struct{}
@@ -642,8 +646,8 @@ func (h hanging) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return h.Host.Finish(ctx, applied)
 }
 
-// TestWorking: a loop that hangs is told from one that rests, however long that is.
-func TestWorking(t *testing.T) {
+// TestWorkingWhileHostHangs lets the host hang for two minutes. Working must return that time, and zero while the loop is idle.
+func TestWorkingWhileHostHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, goesOn := fake.NewKernel(), make(chan struct{})
 		e := dataplane.NewEngine(dataplane.Options{
@@ -658,7 +662,7 @@ func TestWorking(t *testing.T) {
 			time.Sleep(d)
 			synctest.Wait()
 			if got := e.Working(); got != want {
-				t.Errorf("it is at work for %s, want %s", got, want)
+				t.Errorf("Working() = %s, want %s", got, want)
 			}
 		}
 		after(10*time.Minute, 0)
@@ -672,7 +676,7 @@ func TestWorking(t *testing.T) {
 	})
 }
 
-// blind is a dataplane that can't be looked at.
+// blind is a dataplane whose Intact fails.
 type blind struct{ dataplane.Dataplane }
 
 func (b blind) Unwrap() dataplane.Dataplane { return b.Dataplane }
@@ -681,10 +685,10 @@ func (blind) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestDriftBesideABlindDataplane checks that damage at the host is mended while the dataplane can't be looked at.
-func TestDriftBesideABlindDataplane(t *testing.T) {
+// TestEngineRepairsHostWhileDataplaneFails removes all addresses while the dataplane can't be looked at. They must return.
+func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3)
+		w := newFixture(t, 3)
 		w.stop()
 		w.startWith(blind{fake.New(w.kernel)}, fake.NewHost(w.kernel))
 		for w.desired.Addresses.Len() == 0 {
@@ -701,10 +705,10 @@ func TestDriftBesideABlindDataplane(t *testing.T) {
 	})
 }
 
-// TestRestartWritesNothing checks that an engine that finds everything as wanted changes nothing.
-func TestRestartWritesNothing(t *testing.T) {
+// TestEngineRestart restarts an engine over the wanted state. It must write nothing.
+func TestEngineRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 4)
+		w := newFixture(t, 4)
 		w.change()
 		time.Sleep(time.Minute)
 		w.stop()
@@ -713,7 +717,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if n := w.kernel.Writes() - writes; n != 0 || !w.engine.Status().Ready {
-			t.Errorf("the restart made %d writes", n)
+			t.Errorf("the restart made %d writes, want 0", n)
 		}
 		w.stop()
 	})

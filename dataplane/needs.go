@@ -1,27 +1,30 @@
 package dataplane
 
-// Needs are what a mode needs of the host around it. The zero value is those of one that ends connections itself, and needs
-// nothing of the kernel but to be reached.
+// Needs are a mode's requirements of the host. The zero value is a mode that ends connections itself and only has to be
+// reached.
 type Needs struct {
-	// Forward: it forwards packets, so that it needs the kernel to, and replies to come back through this node.
+	// Forward reports whether the mode forwards packets: the kernel has to forward, and replies have to return through
+	// this node.
 	Forward bool
-	// Marked: it marks the connections to its frontends (host.Mark), so that the guard has to look for those only
-	// that ask for more.
+	// Marked reports whether the mode marks connections to its frontends (host.Mark), so the guard searches only for
+	// those that need more.
 	Marked bool
-	// LocalIn: the kernel takes packets where they would come in, as virtual servers do, so that filter FORWARD
-	// sees replies alone, and they have their own sysctls.
+	// LocalIn reports whether the kernel handles packets on the input path, as virtual servers do. Then filter FORWARD
+	// sees only replies, and virtual servers have their own sysctls.
 	LocalIn bool
-	// Translates: conntrack translates connections to it without Forward, as redirects of userspace mode do.
+	// Translates reports whether conntrack translates connections without Forward, as redirects of userspace mode do.
 	Translates bool
-	// TranslatesAll reports whether every packet that opens a connection to a frontend is translated. An untranslated one on its
-	// way in belongs to a flow that is older than the frontend: nothing on this host may answer it.
+	// TranslatesAll reports whether every packet that opens a connection to a frontend is translated. An untranslated
+	// packet on the input path then belongs to a flow that is older than the frontend, and nothing on this host may
+	// answer it.
 	TranslatesAll bool
-	// Resets: conntrack alone knows the connections to it. A TCP packet without SYN that is new to conntrack belongs to one that
-	// was ended or lost, and is reset: translated anew, it could reach the endpoint that it had, and the connection would go on.
+	// Resets reports whether only conntrack knows the connections. A TCP packet without SYN that is new to conntrack then
+	// belongs to a connection that was ended or lost, and is reset. If it were translated again, it could reach its
+	// former endpoint, and the connection would continue.
 	Resets bool
 }
 
-// And returns what two modes need that serve at the same time, as they do while one takes over from the other.
+// And returns the needs of two modes that serve at the same time, as during a switch.
 func (n Needs) And(other Needs) Needs {
 	return Needs{
 		Forward: n.Forward || other.Forward, Marked: n.Marked && other.Marked, LocalIn: n.LocalIn || other.LocalIn,

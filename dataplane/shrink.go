@@ -1,6 +1,6 @@
 package dataplane
 
-// Shrink returns m, or where it is empty a new map to use in its place: an empty map that has been large takes long to range over.
+// Shrink returns m, or a new map if m is empty: a range over an empty map that was large is slow.
 func Shrink[K comparable, V any](m map[K]V) map[K]V {
 	if len(m) > 0 {
 		return m

@@ -1,55 +1,57 @@
 package dataplane
 
 import (
+	"sync/atomic"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
 )
 
-// Status is how far an engine is. It is a snapshot: it does not change after it was given out.
+// Status is a snapshot of an engine's progress.
 type Status struct {
-	// Tried: a first round has ended, however.
+	// Tried reports whether a first round has ended, even if it failed.
 	Tried bool
-	// Ready: the first complete state was applied, single frontends in backoff aside.
+	// Ready reports whether the first complete state was applied, apart from frontends in backoff.
 	Ready bool
-	// Applied is the revision of the state that was last applied, frontends in backoff aside.
+	// Applied is the revision of the last applied state, apart from frontends in backoff.
 	Applied balancer.Revision
-	// Done is what is applied. A frontend is as wanted when it has the pointer that is wanted.
+	// Done has the applied frontends. A frontend is applied as wanted if it has the wanted pointer.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
-	// Moving: another dataplane is taking over; Done and Failing are about that one.
+	// Moving reports whether another dataplane is taking over. Done and Failing are then about that dataplane.
 	Moving bool
-	// Failing are the keys in backoff, with the error of the last try.
+	// Failing has the error of each key in backoff.
 	Failing map[balancer.Key]error
-	// Last is when the last sync that had work ended, with its length, whether it compared in full, the number of keys
-	// that it changed, and its first failure. The engine's maker reports it.
+	// Last is when the last round that had work ended. LastDuration is its length, LastFull reports whether it compared
+	// in full, LastChanges is the number of changed keys, and LastError its failures.
 	Last         time.Time
 	LastDuration time.Duration
 	LastFull     bool
 	LastChanges  int
 	LastError    string
-	// Compared is when the last full comparison began that could read everything and has ended.
+	// Compared is when the last complete full comparison started.
 	Compared time.Time
-	// Repairs counts objects that other programs had changed, and that the engine has repaired.
+	// Repairs counts the objects that other programs had changed and the engine has repaired.
 	Repairs int
 }
 
-// Status returns the newest status.
-func (e *Engine) Status() *Status { return e.status.Load() }
+// board publishes an engine's status. Any goroutine may read it.
+type board struct{ current atomic.Pointer[posted] }
 
-// Changed returns a channel that is closed when the status is replaced. Take it before looking at Status.
-func (e *Engine) Changed() <-chan struct{} { return *e.changed.Load() }
-
-// publish gives out the report.
-func (e *Engine) publish() {
-	s := e.report
-	e.status.Store(&s)
-	next := make(chan struct{})
-	close(*e.changed.Swap(&next))
+// posted is a status and the channel that is closed when there is a newer one.
+type posted struct {
+	Status
+	replaced chan struct{}
 }
 
-type noMetrics struct{}
+// Status returns the newest status, which nothing changes.
+func (b *board) Status() *Status { return &b.current.Load().Status }
 
-func (noMetrics) Synced(bool, time.Duration, int, bool) {}
-func (noMetrics) Programmed(time.Duration)              {}
-func (noMetrics) Repaired(int, string)                  {}
+// Changed returns a channel that is closed when the status is replaced. Call it before Status.
+func (b *board) Changed() <-chan struct{} { return b.current.Load().replaced }
+
+func (b *board) publish(s Status) {
+	if old := b.current.Swap(&posted{s, make(chan struct{})}); old != nil {
+		close(old.replaced)
+	}
+}

@@ -7,103 +7,81 @@ import (
 	"vipd/balancer/snap"
 )
 
-// succession is one dataplane taking over from another.
+// succession is a dataplane that takes over from another.
 type succession struct {
 	dataplane Dataplane
 	moved     func()
+	// serving is what the dataplane before had applied when the switch started.
+	serving snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// Switch has another dataplane take over, and makes d what is wanted of it. Traffic moves before anything goes: the
-// dataplane in use is left as it is, and serves, until next has applied everything but what it fails at; then
-// moved is called, and from there on the one before is the caller's to close. moved is called once, by the goroutine of
-// Run, and must not block.
+// Switch makes next take over, with d as its wanted state. The current dataplane serves, unchanged, until next has
+// applied everything that it can. Then Run's goroutine calls moved, once, and the caller may close the former dataplane.
+// Moved must not block.
 //
-// A Switch before that, back to the dataplane in use for one, takes the place of the one that is going on, whose
-// dataplane is then the caller's to close, and whose moved is never called.
+// A further Switch before that, possibly back to the current dataplane, replaces the one in progress. The caller may then
+// close the replaced dataplane, and its moved is never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
-	e.mu.Lock()
-	e.wantLocked(d)
-	e.next = &succession{dataplane: next, moved: moved}
-	e.mu.Unlock()
+	e.target.switchTo(&succession{dataplane: next, moved: moved}, d)
 	e.wake.Send()
 }
 
-// begin returns what is wanted, and begins the switch that was asked for with it: what was wanted of one dataplane is
-// never applied in another.
-func (e *Engine) begin() (want balancer.Desired, isSet bool) {
-	e.mu.Lock()
-	next := e.next
-	want, isSet, e.next, e.doing = e.wanted, e.isSet, nil, e.asks
-	e.mu.Unlock()
-	if next != nil {
-		e.succeed(next)
-	}
-	return want, isSet
-}
-
-// succeed begins a switch.
-func (e *Engine) succeed(next *succession) {
-	if e.moving == nil {
-		e.serving = e.done
+// startSwitch makes the next dataplane the one that is written to.
+func (e *Engine) startSwitch(next *succession) {
+	next.serving = e.applied.frontends
+	if e.moving != nil {
+		next.serving = e.moving.serving
 	}
 	e.Dataplane, e.moving = next.dataplane, next
-	e.done = snap.Map[balancer.Key, *balancer.Frontend]{}
-	clear(e.retries)
-	e.resync, e.addresses, e.repair, e.damage = true, true, false, ""
+	e.applied.frontends = snap.Map[balancer.Key, *balancer.Frontend]{}
+	clear(e.applied.retries)
+	e.compare = comparison{due: true, addresses: true}
 }
 
-// departure is a frontend that was removed, and until when its connections have time.
-type departure struct {
-	frontend *balancer.Frontend
-	until    time.Time
-}
-
-// withGone adds to done, which the next dataplane of a switch has, what is to be removed there: frontends that go with the
-// dataplane before, and those that went shortly before. Connections to them may outlive it, and the next one ends them.
-func (e *Engine) withGone(done snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
-	for key, f := range e.serving.All() {
+// withRemoved adds to found, which the next dataplane has, the frontends to be removed there: those that are removed with
+// the former dataplane, or were shortly before. Their connections may outlive that dataplane, and the next one ends them.
+func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
+	for key, f := range e.moving.serving.All() {
 		if !want.Frontends.Has(key) {
-			done = done.Set(key, f)
+			found = found.Set(key, f)
 		}
 	}
-	for key, d := range e.gone {
-		if left := time.Until(d.until); left > 0 && !want.Frontends.Has(key) {
-			f := *d.frontend
+	for key, r := range e.applied.removed {
+		if left := time.Until(r.until); left > 0 && !want.Frontends.Has(key) {
+			f := *r.frontend
 			f.DrainTimeout = left
-			done = done.Set(key, &f)
+			found = found.Set(key, &f)
 		}
 	}
-	return done
+	return found
 }
 
-// switchTries is how often the next dataplane has to fail at a frontend that is served before the switch goes on without
-// it.
+// switchTries is how often the next dataplane must fail at a served frontend until the switch continues without it.
 const switchTries = 3
 
-// taken reports whether this round ends the switch that is going on.
-func (e *Engine) taken(want balancer.Desired, prepared error, a *applying) bool {
-	if e.moving == nil || prepared != nil || a.gaveUp != nil || a.ctx.Err() != nil || !e.some(want) {
+// hasMoved reports whether the next dataplane has applied everything that it can.
+func (e *Engine) hasMoved(want balancer.Desired) bool {
+	if e.moving == nil || !e.applied.isReady(want) {
 		return false
 	}
-	for key, t := range e.retries {
-		if t.tries < switchTries && e.serving.Has(key) {
+	for key, t := range e.applied.retries {
+		if t.tries < switchTries && e.moving.serving.Has(key) {
 			return false
 		}
 	}
 	return true
 }
 
-// carried is what the host is to keep open: while a switch goes on, what the dataplane before serves.
-func (e *Engine) carried(taken bool) snap.Map[balancer.Key, *balancer.Frontend] {
-	if e.moving != nil && !taken {
-		return e.serving
+// served returns the frontends that the host keeps open: during a switch, the former dataplane's.
+func (e *Engine) served(moved bool) snap.Map[balancer.Key, *balancer.Frontend] {
+	if e.moving != nil && !moved {
+		return e.moving.serving
 	}
-	return e.done
+	return e.applied.frontends
 }
 
-// moved ends a switch.
-func (e *Engine) moved() {
+func (e *Engine) endSwitch() {
 	end := e.moving.moved
-	e.moving, e.serving = nil, snap.Map[balancer.Key, *balancer.Frontend]{}
+	e.moving = nil
 	end()
 }

@@ -18,14 +18,14 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a world with two dataplanes beside each other, of which the engine uses kernel, and switches to other.
+// pair is a fixture with a second kernel next to the first. The engine uses kernel, and switches to other.
 type pair struct {
-	*world
+	*fixture
 	other *fake.Kernel
 	moved int
 }
 
-// openHost fails the test when what serves is not kept open.
+// openHost fails the test if a served frontend is not kept open.
 type openHost struct {
 	*fake.Host
 	w *pair
@@ -34,20 +34,20 @@ type openHost struct {
 func (h *openHost) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	for k := range h.w.kernel.Frontends() {
 		if !applied.Has(k) {
-			h.w.t.Errorf("%s serves, and the host is told that it does not", k)
+			h.w.t.Errorf("%s is served, and Finish does not get it", k)
 		}
 	}
 	return h.Host.Finish(ctx, applied)
 }
 
 func newPair(t *testing.T, seed uint64) *pair {
-	p := &pair{world: &world{Rand: rand.New(rand.NewPCG(seed, 12)), t: t, kernel: fake.NewKernel()}}
+	p := &pair{fixture: &fixture{Rand: rand.New(rand.NewPCG(seed, 12)), t: t, kernel: fake.NewKernel()}}
 	p.other = p.kernel.Beside()
 	p.startOver(&openHost{fake.NewHost(p.kernel), p})
 	return p
 }
 
-// swap asks for a switch, and for another one in its place if back.
+// swap requests a switch. With back, it then requests one to the current dataplane.
 func (p *pair) swap(back bool) {
 	p.desired.Revision.Store++
 	from, to, asked := p.kernel, p.other, p.desired
@@ -57,7 +57,7 @@ func (p *pair) swap(back bool) {
 		there := to.Frontends()
 		for k := range from.Frontends() {
 			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
-				p.t.Errorf("%s was served, and the next dataplane does not serve it", k)
+				p.t.Errorf("%s was served, and the next dataplane does not have it", k)
 			}
 		}
 		p.kernel, p.other = to, from
@@ -67,7 +67,7 @@ func (p *pair) swap(back bool) {
 	})
 	if back {
 		p.pause(time.Duration(p.IntN(200)) * time.Millisecond)
-		if to != p.kernel { // it is still going on
+		if to != p.kernel { // it has not ended
 			p.engine.Switch(fake.New(from), asked, func() {
 				if err := next.Close(context.Background(), false); err != nil {
 					p.t.Error(err)
@@ -77,15 +77,15 @@ func (p *pair) swap(back bool) {
 	}
 }
 
-// pause lets virtual time pass, and whoever has something to do then do it.
+// pause lets virtual time pass until all goroutines wait.
 func (p *pair) pause(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// TestSwitch is the law of a switch: whatever changes, fails and is switched back meanwhile, what serves is let go only
-// when the next dataplane serves it, and in the end one dataplane has all that is wanted, and the other nothing.
-func TestSwitch(t *testing.T) {
+// TestSwitchConverges runs random histories of changes, failures and switches. Served frontends must be kept until the next dataplane
+// serves them, and in the end one dataplane must have the wanted state and the other nothing.
+func TestSwitchConverges(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestSwitch(t *testing.T) {
 				t.Errorf("seed %d: %s", seed, d)
 			}
 			if left := p.other.Frontends(); len(left) > 0 {
-				t.Errorf("seed %d: the dataplane that is not in use has %v", seed, left)
+				t.Errorf("seed %d: the former dataplane has %v, want nothing", seed, left)
 			}
 			s := p.engine.Status()
 			if !s.Ready || s.Moving || len(s.Failing) > 0 || s.Applied.Store != p.desired.Revision.Store || s.Repairs != 0 {
@@ -119,12 +119,13 @@ func TestSwitch(t *testing.T) {
 		})
 	}
 	if moved < 300 {
-		t.Errorf("only %d switches came to their end", moved)
+		t.Errorf("%d switches ended, want at least 300", moved)
 	}
 }
 
-// TestSwitchToNothing checks that nothing moves to a dataplane in which nothing works, and that what serves goes on.
-func TestSwitchToNothing(t *testing.T) {
+// TestSwitchToFailingDataplane switches to a dataplane in which every Apply fails. The switch must not end, and the former dataplane must keep
+// its frontends.
+func TestSwitchToFailingDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
 		nothing := map[balancer.Key]bool{}
@@ -147,35 +148,35 @@ func TestSwitchToNothing(t *testing.T) {
 	})
 }
 
-// gone notes which frontends it was told to remove, as they were.
-type gone struct {
+// recorder records the frontends that it was asked to remove.
+type recorder struct {
 	dataplane.Dataplane
-	was []*balancer.Frontend
+	removed []*balancer.Frontend
 }
 
-func (g *gone) Unwrap() dataplane.Dataplane { return g.Dataplane }
+func (r *recorder) Unwrap() dataplane.Dataplane { return r.Dataplane }
 
-func (g *gone) Apply(ctx context.Context, batch []dataplane.Change) error {
+func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, c := range batch {
 		if c.New == nil {
-			g.was = append(g.was, c.Old)
+			r.removed = append(r.removed, c.Old)
 		}
 	}
-	return g.Dataplane.Apply(ctx, batch)
+	return r.Dataplane.Apply(ctx, batch)
 }
 
-// TestSwitchTellsWhatGoes checks that the next dataplane is told of a frontend that goes with the switch, or went while its connections
-// still have time, and of how much that is.
-func TestSwitchTellsWhatGoes(t *testing.T) {
+// TestSwitchRemovedFrontend removes a frontend with a switch or before it. The next dataplane must be asked to remove it, with the drain
+// time that is left.
+func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
-		before time.Duration // how long before the switch it goes
-		left   time.Duration // of its connections' time
+		before time.Duration // the switch
+		left   time.Duration // of the drain time
 	}{"with it": {0, 30 * time.Second}, "before": {20 * time.Second, 10 * time.Second}, "long before": {40 * time.Second, 0}} {
-		t.Run(name, func(t *testing.T) { tellsWhatGoes(t, test.before, test.left) })
+		t.Run(name, func(t *testing.T) { testSwitchRemoved(t, test.before, test.left) })
 	}
 }
 
-func tellsWhatGoes(t *testing.T, before, left time.Duration) {
+func testSwitchRemoved(t *testing.T, before, left time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()
 		e := dataplane.NewEngine(dataplane.Options{Dataplane: fake.New(kernel), Host: fake.NewHost(kernel), Log: slog.New(slog.DiscardHandler)})
@@ -192,23 +193,23 @@ func tellsWhatGoes(t *testing.T, before, left time.Duration) {
 			e.Set(balancer.Desired{})
 			time.Sleep(before)
 		}
-		next, moved := &gone{Dataplane: fake.New(kernel.Beside())}, make(chan bool, 1)
+		next, moved := &recorder{Dataplane: fake.New(kernel.Beside())}, make(chan bool, 1)
 		e.Switch(next, balancer.Desired{}, func() { moved <- true })
 		<-moved
-		var told time.Duration
-		for _, f := range next.was {
-			told += f.DrainTimeout
+		var drain time.Duration
+		for _, f := range next.removed {
+			drain += f.DrainTimeout
 		}
-		if told != left || len(next.was) > 1 {
-			t.Errorf("the next dataplane was told of %v, whose connections have %s, want %s", next.was, told, left)
+		if drain != left || len(next.removed) > 1 {
+			t.Errorf("the next dataplane removed %v with a drain time of %s, want %s", next.removed, drain, left)
 		}
 		cancel()
 		<-ended
 	})
 }
 
-// TestSwitchWithoutOne checks that a frontend that the next dataplane can't have does not keep the others.
-func TestSwitchWithoutOne(t *testing.T) {
+// TestSwitchOneBadFrontend switches to a dataplane that can't apply one frontend. The switch must end after some attempts.
+func TestSwitchOneBadFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
 		for p.desired.Frontends.Len() < 3 {
@@ -220,17 +221,17 @@ func TestSwitchWithoutOne(t *testing.T) {
 		started, took := time.Now(), time.Duration(0)
 		p.engine.Switch(fake.New(p.other), p.desired, func() { took = time.Since(started) })
 		p.pause(time.Minute)
-		if took < 750*time.Millisecond || took > 10*time.Second { // two backoffs, of which half is random
-			t.Errorf("it took %v; some tries at what fails are worth waiting for", took)
+		if took < 750*time.Millisecond || took > 10*time.Second { // two backoffs, half of them random
+			t.Errorf("the switch took %v, want two backoffs", took)
 		}
 		if n := len(p.other.Frontends()); n != p.desired.Frontends.Len()-1 {
-			t.Errorf("%d frontends of %d have moved, want all but one", n, p.desired.Frontends.Len())
+			t.Errorf("%d frontends of %d have moved, want all except one", n, p.desired.Frontends.Len())
 		}
 		p.stop()
 	})
 }
 
-// first returns the first frontend that is wanted.
+// first returns the first wanted frontend.
 func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 	for k, f := range d.Frontends.All() {
 		return k, f, true
@@ -240,7 +241,7 @@ func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 
 var _ dataplane.Host = (*openHost)(nil)
 
-// choosy is a dataplane that takes only what was compiled for it, which the service's name says.
+// choosy is a dataplane that counts frontends of other services than its own.
 type choosy struct {
 	dataplane.Dataplane
 	name  balancer.Name
@@ -258,9 +259,9 @@ func (c choosy) Apply(_ context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-// TestNoDataplaneGetsAnothersWork has an engine that is never idle be asked to switch at any moment: what was compiled for
-// one dataplane is not carried out in another, which may be unable to.
-func TestNoDataplaneGetsAnothersWork(t *testing.T) {
+// TestSwitchWhileBusy switches an engine that is never idle, many times. No dataplane may be given a state that was compiled for
+// another.
+func TestSwitchWhileBusy(t *testing.T) {
 	var wrong atomic.Int32
 	compiled := func(i int) (choosy, balancer.Desired) {
 		c := choosy{fake.New(fake.NewKernel()), balancer.Name(fmt.Sprint("of-", i)), &wrong}
@@ -277,7 +278,7 @@ func TestNoDataplaneGetsAnothersWork(t *testing.T) {
 	engine.Set(desired)
 	for i := range 30000 {
 		for range i % 7 {
-			engine.Set(desired) // keeps it at work
+			engine.Set(desired) // keeps it busy
 		}
 		moved := make(chan bool)
 		dp, desired = compiled(i + 1)
@@ -290,6 +291,6 @@ func TestNoDataplaneGetsAnothersWork(t *testing.T) {
 	}
 	cancel()
 	if err := <-ended; err != nil || wrong.Load() > 0 {
-		t.Errorf("%d times a dataplane got what was compiled for another; %v", wrong.Load(), err)
+		t.Errorf("%d frontends were given to the wrong dataplane, want 0; %v", wrong.Load(), err)
 	}
 }

@@ -1,0 +1,117 @@
+package dataplane
+
+import (
+	"maps"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// applied is what a dataplane has, as far as the engine knows, and the keys that could not be made what is wanted.
+type applied struct {
+	// frontends have the pointer that was wanted, or a mark: see markUnknown.
+	frontends snap.Map[balancer.Key, *balancer.Frontend]
+	retries   map[balancer.Key]*retry
+	// removed are frontends that were removed while their connections may continue.
+	removed map[balancer.Key]removal
+}
+
+// retry is a change that failed, or that the host does not allow yet.
+type retry struct {
+	backoff
+	wanted *balancer.Frontend // a change of it ends the backoff
+	err    error
+	// held reports whether the host does not allow the change yet, so it is asked again in every round.
+	held bool
+}
+
+// removal is a removed frontend, and until when its connections may continue.
+type removal struct {
+	frontend *balancer.Frontend
+	until    time.Time
+}
+
+func newApplied() applied {
+	return applied{retries: map[balancer.Key]*retry{}, removed: map[balancer.Key]removal{}}
+}
+
+// isApplied reports whether f was applied, and is not the mark of an unknown state.
+func isApplied(f *balancer.Frontend) bool { return f.Service != "" }
+
+// unknown returns the mark of a key whose state is unknown. It differs from every wanted frontend.
+func unknown(k balancer.Key) *balancer.Frontend { return &balancer.Frontend{Key: k} }
+
+// settle notes that key is what is wanted: f, or removed if f is nil.
+func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
+	delete(a.retries, key)
+	delete(a.removed, key)
+	if f != nil {
+		a.frontends = a.frontends.Set(key, f)
+		return
+	}
+	if was := a.frontends.At(key); was != nil && isApplied(was) {
+		a.removed[key] = removal{was, time.Now().Add(was.DrainTimeout)}
+	}
+	a.frontends = a.frontends.Delete(key)
+}
+
+// markUnknown notes that the state of key is unknown, even if it did not exist before: the answer may be lost.
+func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
+
+// damaged returns the keys that were applied as wanted and differ in found.
+func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) (keys []balancer.Key) {
+	for key, change := range snap.Diff(a.frontends, found) {
+		if change.HadOld && want.Frontends.At(key) == change.Old {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// retryOf returns the retry of a change.
+func (a *applied) retryOf(c Change) *retry {
+	t := a.retries[c.Key]
+	if t == nil || t.wanted != c.New {
+		t = &retry{wanted: c.New}
+		a.retries[c.Key] = t
+	}
+	return t
+}
+
+// prune forgets the retries of keys that are as wanted after all, and the removals whose connections have ended.
+func (a *applied) prune(want balancer.Desired) {
+	now := time.Now()
+	maps.DeleteFunc(a.removed, func(_ balancer.Key, r removal) bool { return r.until.Before(now) })
+	maps.DeleteFunc(a.retries, func(k balancer.Key, _ *retry) bool { return want.Frontends.At(k) == a.frontends.At(k) })
+}
+
+// nextRetry returns when the next key is due; zero means that none is in backoff.
+func (a *applied) nextRetry() (next time.Time) {
+	for _, t := range a.retries {
+		if next.IsZero() || t.due.Before(next) {
+			next = t.due
+		}
+	}
+	return next
+}
+
+// isReady reports whether anything of want is applied, or nothing is wanted.
+func (a *applied) isReady(want balancer.Desired) bool {
+	failing := 0
+	for k := range a.retries {
+		if want.Frontends.Has(k) { // else its removal fails
+			failing++
+		}
+	}
+	return want.Frontends.Len() == 0 || failing < want.Frontends.Len()
+}
+
+// errors returns the error of each key in backoff.
+func (a *applied) errors() map[balancer.Key]error {
+	all := make(map[balancer.Key]error, len(a.retries))
+	for k, t := range a.retries {
+		all[k] = t.err
+	}
+	return all
+}

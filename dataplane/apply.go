@@ -1,0 +1,159 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// batches applies the changes of a round in batches, and halves a batch that fails.
+type batches struct {
+	*Engine
+	ctx         context.Context
+	failures    int // in a row
+	maxFailures int // if reached, the failure is not about single keys
+	changes     int
+	failed      error // the first failure
+	postponed   error // why the rest of a batch was postponed
+}
+
+// apply applies what differs and is not in backoff. Keys that have failed before come last, so they block no other key.
+func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
+	b := &batches{Engine: e, ctx: ctx}
+	fresh, failed := b.pick(want)
+	e.applied.prune(want)
+	for _, batch := range [][]Change{fresh, failed} {
+		if len(batch) > 0 {
+			b.failures, b.maxFailures = 0, 2*bits.Len(uint(len(batch)))+4
+			b.run(batch)
+		}
+	}
+	if len(e.applied.retries) == 0 && ctx.Err() == nil {
+		e.applied.frontends = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
+	}
+	return b
+}
+
+// pick returns the changes that are due: those that have not failed, and those that have.
+func (b *batches) pick(want balancer.Desired) (fresh, failed []Change) {
+	now, enforced := time.Now(), b.Dataplane.Capabilities().EnforcesSources
+	for key, d := range snap.Diff(b.applied.frontends, want.Frontends) {
+		t := b.applied.retries[key]
+		if t != nil && t.wanted == d.New && now.Before(t.due) && !t.held {
+			continue
+		}
+		c := Change{Key: key, New: d.New}
+		if d.HadOld && isApplied(d.Old) {
+			c.Old = d.Old
+		}
+		if c.Old != nil && c.New != nil && b.Dataplane.Digest(c.Old) == b.Dataplane.Digest(c.New) {
+			b.applied.settle(key, c.New)
+			continue
+		}
+		if c.New != nil {
+			if err := b.Host.Ready(c, enforced); err != nil {
+				b.hold(c, err)
+				continue
+			}
+		}
+		if t != nil && t.tries > 0 {
+			failed = append(failed, c)
+		} else {
+			fresh = append(fresh, c)
+		}
+	}
+	return fresh, failed
+}
+
+// hold keeps a key as it is until the host allows its change.
+func (b *batches) hold(c Change, err error) {
+	t := b.applied.retryOf(c)
+	t.err = err
+	if t.held && time.Now().Before(t.due) {
+		return
+	}
+	t.held = true
+	t.fail(&b.Options)
+	b.note(err)
+}
+
+// note keeps the first failure.
+func (b *batches) note(err error) {
+	if b.failed == nil {
+		b.failed = err
+	}
+}
+
+// run applies a batch, or its halves if it fails as a whole.
+func (b *batches) run(batch []Change) {
+	if len(batch) > 0 && b.failures >= b.maxFailures && b.ctx.Err() == nil { // are many keys bad, or does nothing work?
+		last, before := len(batch)-1, b.changes
+		if b.try(batch[last:]); b.changes == before {
+			b.failures = b.maxFailures
+			b.postpone(batch[:last])
+			return
+		}
+		batch = batch[:last]
+	}
+	if len(batch) == 0 || b.ctx.Err() != nil {
+		return
+	}
+	if !b.try(batch) {
+		half := len(batch) / 2
+		b.run(batch[:half])
+		b.run(batch[half:])
+	}
+}
+
+// try applies a batch. It returns false if the outcome of its keys is unknown and each half has to be tried.
+func (b *batches) try(batch []Change) bool {
+	err := b.step(b.ctx, "apply", len(batch), func(ctx context.Context) error { return b.Dataplane.Apply(ctx, batch) })
+	b.busy.start()
+	var byKey KeyErrors
+	if err != nil && !errors.As(err, &byKey) {
+		b.failures++
+		if len(batch) > 1 {
+			return false
+		}
+		b.fail(batch[0], err)
+		return true
+	}
+	b.failures = 0
+	for _, c := range batch {
+		if err := byKey[c.Key]; err != nil {
+			b.fail(c, err)
+			continue
+		}
+		b.applied.settle(c.Key, c.New)
+		b.changes++
+	}
+	return true
+}
+
+// fail puts a key into backoff.
+func (b *batches) fail(c Change, err error) {
+	if b.ctx.Err() != nil {
+		return
+	}
+	b.note(err)
+	t := b.applied.retryOf(c)
+	t.err, t.held = err, false
+	t.fail(&b.Options)
+	b.applied.markUnknown(c.Key)
+}
+
+// postpone leaves the rest of a batch for later, and does not count it as tried: the failure is not about single keys.
+// The larger batches that failed may have applied a part of it.
+func (b *batches) postpone(batch []Change) {
+	b.postponed = b.failed
+	due := time.Now().Add(b.pause(b.whole.tries + 1))
+	for _, c := range batch {
+		t := b.applied.retryOf(c)
+		t.err, t.due, t.held = b.failed, due, false
+		b.applied.markUnknown(c.Key)
+	}
+}

@@ -1,0 +1,159 @@
+package dataplane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// sync runs a round: observe if a comparison is due, prepare the host, apply the difference, finish the host, report.
+func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.Time) {
+	full := e.compare.due
+	if full {
+		// Nothing is applied to a state that could not be observed.
+		if err := e.step(ctx, "observe", 0, func(ctx context.Context) error { return e.observe(ctx, want) }); err != nil {
+			e.whole.fail(&e.Options)
+			e.finish(ctx, &Round{Want: want, Began: started, Full: full, Err: err})
+			return
+		}
+	}
+	prepared := e.step(ctx, "prepare host", 0, func(ctx context.Context) error { return e.Host.Prepare(ctx, want) })
+	b := e.apply(ctx, want)
+	moved := prepared == nil && b.postponed == nil && ctx.Err() == nil && e.hasMoved(want)
+	finished := e.step(ctx, "finish host", 0, func(ctx context.Context) error { return e.Host.Finish(ctx, e.served(moved)) })
+	if moved && finished == nil {
+		e.endSwitch()
+	}
+	if full {
+		e.report.Compared = started
+	}
+	switch {
+	case errors.Join(prepared, b.postponed, finished) == nil:
+		e.whole = backoff{}
+	default:
+		if b.changes > 0 { // something works, so the backoff starts again
+			e.whole = backoff{}
+		}
+		e.whole.fail(&e.Options)
+	}
+	e.finish(ctx, &Round{Want: want, Began: started, Full: full, Changes: b.changes, Err: errors.Join(prepared, b.failed, finished)})
+}
+
+// finish reports a round.
+func (e *Engine) finish(ctx context.Context, r *Round) {
+	if ctx.Err() != nil {
+		return
+	}
+	r.Ended, r.Steps, e.steps = time.Now(), e.steps, nil
+	if e.Trace != nil {
+		e.Trace(r)
+	}
+	s := &e.report
+	if r.Full || r.Changes > 0 || r.Err != nil || s.LastError != "" {
+		s.LastFull, s.Last, s.LastDuration, s.LastChanges, s.LastError = r.Full, r.Ended, r.Ended.Sub(r.Began), r.Changes, ""
+		if r.Err != nil {
+			s.LastError = linesOnce(r.Err)
+			e.Log.Debug("applying the wanted state", "err", r.Err, "failing", len(e.applied.retries))
+		}
+		e.Metrics.Synced(r.Full, s.LastDuration, r.Changes, r.Err != nil)
+	}
+	s.Tried = true
+	e.reportRepairs()
+	isApplied := !e.compare.due && e.whole.tries == 0
+	e.target.settle(r.Began, isApplied)
+	if isApplied {
+		if seen := r.Want.Revision.Seen; !seen.IsZero() && s.Applied.Seen != seen {
+			e.Metrics.Programmed(r.Ended.Sub(seen))
+		}
+		s.Applied = r.Want.Revision
+		s.Ready = s.Ready || e.applied.isReady(r.Want)
+	}
+	s.Failing, s.Done, s.Moving = e.applied.errors(), e.applied.frontends, e.moving != nil
+	e.publish(*s)
+}
+
+// linesOnce returns the text of joined errors. An error that several steps met, such as a ledger that can't be written,
+// is in it once.
+func linesOnce(err error) string {
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// comparison is what the next round compares before it applies changes.
+type comparison struct {
+	due       bool   // all frontends, by Observe
+	addresses bool   // also addresses and routes
+	damage    string // the damage that is the reason; "" means that none was noticed
+}
+
+// observe replaces the applied state by what exists.
+func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
+	seen, err := e.Dataplane.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // repairs of the host are also reported
+		e.compare.damage, _ = e.Host.Intact(ctx) // if it fails, Prepare fails too and returns the error
+		e.reportMended()
+	}
+	e.Host.Resync(e.compare.addresses)
+	var found snap.Map[balancer.Key, *balancer.Frontend]
+	for key, digest := range seen.Digests {
+		f := want.Frontends.At(key)
+		if f == nil || len(seen.Damage) > 0 || seen.ReapplyAll || e.Dataplane.Digest(f) != digest {
+			f = unknown(key)
+		}
+		found = found.Set(key, f)
+	}
+	if e.moving != nil {
+		found = e.withRemoved(found, want)
+	}
+	if e.report.Ready {
+		e.repairs.add(e.applied.damaged(found, want), seen.Damage, e.compare.damage)
+	}
+	e.applied.frontends, e.compare = found, comparison{}
+	return nil
+}
+
+// repairs is the damage that was found and is not repaired yet.
+type repairs struct {
+	objects int            // number of damaged objects
+	keys    []balancer.Key // the frontends among them
+	first   string         // describes the first damage
+}
+
+// add notes damage: frontends, shared objects, and what a look noticed.
+func (r *repairs) add(keys []balancer.Key, shared []string, noticed string) {
+	n := len(shared) + len(keys)
+	if n == 0 && noticed == "" {
+		return
+	}
+	r.objects = max(r.objects, n, 1) // damage of the host counts as one object
+	r.keys = append(r.keys, keys...)
+	r.first = cmp.Or(r.first, noticed, strings.Join(shared, "; "))
+	if r.first == "" {
+		r.first = fmt.Sprintf("%s was not as it was left", keys[0])
+	}
+}
+
+// reportRepairs reports the damage once all of it is repaired.
+func (e *Engine) reportRepairs() {
+	fails := func(k balancer.Key) bool { return e.applied.retries[k] != nil }
+	if r := e.repairs; r.objects > 0 && e.whole.tries == 0 && !slices.ContainsFunc(r.keys, fails) {
+		e.report.Repairs += r.objects
+		e.Metrics.Repaired(r.objects, r.first)
+		e.repairs = repairs{}
+	}
+}
