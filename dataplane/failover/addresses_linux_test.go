@@ -9,7 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressesOfDevices: the addresses of all devices in one answer are those of each, with their networks, also where an address has a peer.
+// TestAddressesOfDevices reads the addresses of all devices at once. Each device has its own,
+// with their networks, also if an address has a peer.
 func TestAddressesOfDevices(t *testing.T) {
 	l := lab.New(t)
 	a, b := l.Add("a"), l.Add("b")

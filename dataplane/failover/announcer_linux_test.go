@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnnouncementSchedule: each address is announced at once and 0.1, 1.1 and 2.2 s later, then every minute, at no more than 5,000 and 500
-// frames a second; those that are new come before repeats.
+// TestAnnouncementSchedule announces addresses. Each is announced at once, after 0.1, 1.1 and
+// 2.2 s and then every minute, at a bounded pace, new ones first.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {
@@ -162,7 +162,8 @@ func hear(t *testing.T, at *lab.NS) *claims {
 	return c
 }
 
-// TestRivalAnnouncements: announcements of another host are rivals', with its MAC, and this host's own are not.
+// TestRivalAnnouncements receives announcements of a VIP. Those of another host are rivals, with
+// its MAC, and this host's own are not.
 func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -199,7 +200,7 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader: what has come before a listener's time is over counts, where the process had no time to read it until then.
+// TestLateReader reads announcements only after a listener's time. What arrived in time counts.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -231,7 +232,8 @@ func TestLateReader(t *testing.T) {
 	}
 }
 
-// TestChangedMAC gives the device of an owner's VIPs another MAC. The VIPs are announced with it, though no repeat is due.
+// TestChangedMAC changes the MAC of a device. Its VIPs are announced with it, though no repeat
+// is due.
 func TestChangedMAC(t *testing.T) {
 	l, client := world(t)
 	heard := hear(t, client)

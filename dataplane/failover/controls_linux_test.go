@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestControlAddresses asks for VIPs that fill most of a network. The controls are other addresses near them, and one of no network.
+// TestControlAddresses asks for VIPs that fill most of a network. Controls are other addresses
+// near them, or one outside.
 func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
@@ -33,7 +34,8 @@ func TestControlAddresses(t *testing.T) {
 	}
 }
 
-// TestProxyARPDevices recognizes devices that answer for addresses that nobody has. A host may have one of the controls by chance.
+// TestProxyARPDevices finds devices that answer for addresses of no host. A host that has one
+// control by chance is not one of them.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")

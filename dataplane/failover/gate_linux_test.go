@@ -39,8 +39,8 @@ func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	return l, client
 }
 
-// TestFrozenOwnerIsSilent freezes an owner: by the kernel's clock alone nobody answers for its VIPs any more, by ARP or NDP, and nothing is
-// forwarded, with the addresses bound and without them. When it goes on its refreshes open nothing.
+// TestFrozenOwnerIsSilent freezes an owner. By the kernel's clock alone it stops answering and
+// forwarding, and when it continues its refreshes open nothing.
 func TestFrozenOwnerIsSilent(t *testing.T) {
 	l, client := world(t)
 	process, tell := owner(t, l, vip4, vip6)
@@ -111,7 +111,8 @@ func askServer(t *testing.T, client *lab.NS) error {
 	return err
 }
 
-// TestGateLifecycle opens and closes a gate, changes its VIPs, and finds what others take away.
+// TestGateLifecycle opens and closes a gate, changes its VIPs, and damages it. Its VIPs answer
+// only while it is open, and damage is noticed.
 func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
@@ -186,8 +187,8 @@ func TestGateLifecycle(t *testing.T) {
 	}
 }
 
-// TestAddedAddressPassesGate: once an address is added the kernel takes packets for it, so that what is said in its name passes the gate, unless that
-// takes the kernel longer than it is waited for.
+// TestAddedAddressPassesGate adds a VIP behind an open gate. Packets for it pass once Bind has
+// returned.
 func TestAddedAddressPassesGate(t *testing.T) {
 	world(t)
 	x, err := NewAddresses()
@@ -216,7 +217,8 @@ func TestAddedAddressPassesGate(t *testing.T) {
 	}
 }
 
-// TestLostVIPs: VIPs that have gone from their interface are known. One that the kernel takes no more is announced no more.
+// TestLostVIPs removes VIPs from their interface. They are reported, and one that the kernel
+// refuses is no longer announced.
 func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
 	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
@@ -248,7 +250,8 @@ func TestLostVIPs(t *testing.T) {
 	}
 }
 
-// TestNetworkMovesToOtherDevice: a VIP whose network is another device's now is not left on the one before, where nobody would take it away.
+// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP is not
+// left on the first one.
 func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
@@ -286,8 +289,8 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 }
 
-// TestVIPsOfAKilledOwner kills an owner. The next one removes the VIP that it left, also where users have taken the VIP away, or it has no device any
-// more and the table of the gate is gone; and it removes a VIP that comes later before the gate lets it pass.
+// TestVIPsOfAKilledOwner kills an owner. The next one removes its VIPs, wherever they are by
+// then, before the gate lets anything pass.
 func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)
@@ -343,7 +346,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	_ = k.End()
 }
 
-// TestThousandVIPs has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.
+// TestThousandVIPs adds 1,000 VIPs at once. All are announced, in order and in time.
 func TestThousandVIPs(t *testing.T) {
 	_, client := world(t)
 	n := wait.Load(1000)
