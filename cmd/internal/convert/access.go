@@ -84,8 +84,10 @@ func (d *draft) limit(s *service, line int, allowed netset) {
 		reachable = append(reachable, of...)
 		all = all && slices.Equal(of, everyone().family(v4))
 	}
+	if all {
+		return
+	}
 	switch {
-	case all:
 	case len(reachable) == 0:
 		d.disable(s, line, "no client may connect")
 	default:

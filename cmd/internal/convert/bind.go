@@ -2,7 +2,10 @@ package convert
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
+	"strings"
+	"vipd/balancer"
 )
 
 // servicesAt makes services for the listeners of a service of the origin. Failed are the places that can't be served; if there are no
@@ -54,4 +57,56 @@ func groupBy[T comparable](groups []bindGroup[T], traits T, line int, listeners 
 	groups[i].listeners = append(groups[i].listeners, listeners...)
 	groups[i].failed = append(groups[i].failed, failed...)
 	return groups
+}
+
+// listener is an address and port on which the origin listens.
+type listener struct {
+	addr  netip.Addr
+	port  uint16
+	proto balancer.Protocol
+	line  int
+}
+
+// spread makes services for listeners: one for each set of addresses that have the same ports.
+func (d *draft) spread(line int, name string, listeners []listener) []*service {
+	type port struct {
+		number uint16
+		proto  balancer.Protocol
+	}
+	var ports []port
+	vips := map[port][]listener{}
+	seen := map[listener]bool{}
+	for _, l := range listeners {
+		p := port{l.port, l.proto}
+		if vips[p] == nil {
+			ports = append(ports, p)
+		}
+		if where := (listener{addr: l.addr, port: l.port, proto: l.proto}); !seen[where] {
+			seen[where] = true
+			vips[p] = append(vips[p], l)
+		}
+	}
+	sets := map[string]*service{}
+	var out []*service
+	for _, p := range ports {
+		var addresses strings.Builder
+		for _, l := range vips[p] {
+			addresses.WriteString(l.addr.String() + " ")
+		}
+		key := addresses.String()
+		s := sets[key]
+		if s == nil {
+			s = d.newService(line, name)
+			for _, l := range vips[p] {
+				s.vips = append(s.vips, entry{value: l.addr.String(), line: l.line})
+			}
+			sets[key], out = s, append(out, s)
+		}
+		fields := map[string]any{"port": int64(p.number)}
+		if p.proto != balancer.TCP {
+			fields["protocol"] = string(p.proto)
+		}
+		s.ports = append(s.ports, entry{value: fields, line: vips[p][0].line})
+	}
+	return out
 }

@@ -10,8 +10,12 @@ import (
 	"vipd/balancer"
 )
 
+// fitter removes fields of a draft that vipd would refuse.
+type fitter struct{ *draft }
+
 // fitAll removes fields that vipd would refuse, with a note for each, and disables services that it could not serve.
 func (d *draft) fitAll() error {
+	f := &fitter{d}
 	if err := d.spend(1, 0); err != nil {
 		return err
 	}
@@ -20,7 +24,7 @@ func (d *draft) fitAll() error {
 		if err := d.spend(s.line, 0); err != nil {
 			return err
 		}
-		decoded := d.fit(s)
+		decoded := f.fit(s)
 		if len(s.endpoints) == 0 && len(s.reasons) == 0 {
 			d.disable(s, s.line, "it has no endpoint, so all its clients would be refused; add endpoints, or let servers join with \"vipctl register\"")
 		}
@@ -51,17 +55,17 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 
 // fit removes from s the fields that the decoder of services refuses, until it refuses none. It returns the decoded service. If the
 // rest can't be served, it disables the service and returns nil.
-func (d *draft) fit(s *service) *balancer.Service {
+func (f *fitter) fit(s *service) *balancer.Service {
 	s.settle()
-	d.fitFamilies(s)
-	d.fitLoops(s)
+	f.fitFamilies(s)
+	f.fitLoops(s)
 	for {
 		decoded, problems := balancer.DecodeService(balancer.Name(s.name), s.fields(), nil, nil, balancer.SeverityError)
-		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return d.remove(s, p, problems) }) {
+		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return f.remove(s, p, problems) }) {
 			continue
 		}
 		if decoded == nil && len(s.reasons) == 0 {
-			d.disable(s, s.line, "%s: %s", problems[0].Field, problems[0].Text)
+			f.disable(s, s.line, "%s: %s", problems[0].Field, problems[0].Text)
 		}
 		return decoded
 	}
@@ -74,7 +78,7 @@ func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
 
 // removeElements removes the elements that have an error whose field is of the kind, and reports whether there were any. Elements
 // with warnings stay.
-func (d *draft) removeElements(s *service, problems []balancer.Problem, kind func(field string) bool) bool {
+func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind func(field string) bool) bool {
 	refused := map[string]map[int]bool{}
 	for _, p := range problems {
 		list, rest, isElement := strings.Cut(p.Field, "[")
@@ -89,7 +93,7 @@ func (d *draft) removeElements(s *service, problems []balancer.Problem, kind fun
 		}
 		if !refused[list][i] {
 			refused[list][i] = true
-			d.note((*entries)[i].line, "left out: %s", p.Text)
+			f.note((*entries)[i].line, "left out: %s", p.Text)
 		}
 	}
 	for list, indexes := range refused {
@@ -105,26 +109,26 @@ func (d *draft) removeElements(s *service, problems []balancer.Problem, kind fun
 // remove removes the setting that a problem is about, and reports whether there was one. Warnings remove settings alone: an endpoint
 // with a warning is still an endpoint. If the problem is an error of an element, all elements with errors among problems are removed.
 // A problem with a missing field of the health table removes all of it.
-func (d *draft) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
+func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
 	if strings.Contains(field, "[") {
-		return p.Severity == balancer.SeverityError && (d.removeElements(s, problems, isPart) || d.removeElements(s, problems, isWhole))
+		return p.Severity == balancer.SeverityError && (f.removeElements(s, problems, isPart) || f.removeElements(s, problems, isWhole))
 	}
 	if field == "health" {
 		settings = &s.health
 		field, _, _ = strings.Cut(inner, ".")
 	}
-	if field == "source_ranges" {
-		return false // without them the service would be open to all
+	if field == "source_ranges" || field == "proxy_protocol" || field == "forward" {
+		return false // without them the service would be open to others, or lead connections to servers that don't expect them
 	}
 	if one := find(*settings, field); one != nil && field != "type" {
-		d.note(cmp.Or(one.line, s.line), "not set: %s: %s", p.Field, p.Text)
+		f.note(cmp.Or(one.line, s.line), "not set: %s: %s", p.Field, p.Text)
 		*settings = slices.DeleteFunc(*settings, func(s setting) bool { return s.name == field })
 		return true
 	}
 	if settings == &s.health && len(s.health) > 0 {
-		d.note(cmp.Or(s.health[0].line, s.line), "not checked: %s: %s", p.Field, p.Text)
+		f.note(cmp.Or(s.health[0].line, s.line), "not checked: %s: %s", p.Field, p.Text)
 		s.health = nil
 		return true
 	}
@@ -136,7 +140,7 @@ func (s *service) list(name string) *[]entry {
 	return map[string]*[]entry{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }
 
-// settle names the ports of a service where it has several, and puts the endpoints' port where it is written shortest.
+// settle names the ports of a service if it has several, and writes the endpoints' port in the shortest way.
 func (s *service) settle() {
 	if len(s.ports) > 1 {
 		for _, p := range s.ports {
@@ -166,7 +170,7 @@ func (s *service) settle() {
 	}
 }
 
-// fields are the service as the decoder takes it.
+// fields returns the service as the decoder reads it.
 func (s *service) fields() map[string]any {
 	fields := map[string]any{"vips": values(s.vips), "ports": values(s.ports), "endpoints": values(s.endpoints)}
 	for _, one := range s.settings {

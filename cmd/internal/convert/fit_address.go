@@ -6,7 +6,7 @@ import (
 )
 
 // fitFamilies removes VIPs and endpoints without a partner of their family: vipd does not translate between IPv4 and IPv6.
-func (d *draft) fitFamilies(s *service) {
+func (f *fitter) fitFamilies(s *service) {
 	if len(s.vips) == 0 || len(s.endpoints) == 0 {
 		return
 	}
@@ -17,24 +17,24 @@ func (d *draft) fitFamilies(s *service) {
 		family := map[bool]string{true: "IPv4", false: "IPv6"}[v4]
 		vips, endpoints := has(s.vips, v4), has(s.endpoints, v4)
 		if endpoints && !vips {
-			s.endpoints = d.without(s.endpoints, v4, "left out: the service has no "+family+" VIP, and vipd does not translate between IPv4 and IPv6")
+			s.endpoints = f.without(s.endpoints, v4, "left out: the service has no "+family+" VIP, and vipd does not translate between IPv4 and IPv6")
 		}
 		if vips && !endpoints {
-			s.vips = d.without(s.vips, v4, "left out: the service has no "+family+" endpoint, and vipd does not translate between IPv4 and IPv6")
+			s.vips = f.without(s.vips, v4, "left out: the service has no "+family+" endpoint, and vipd does not translate between IPv4 and IPv6")
 		}
 	}
 	if len(s.vips) == 0 {
-		d.disable(s, s.line, "its VIPs and endpoints have no address family in common, and vipd does not translate between IPv4 and IPv6")
+		f.disable(s, s.line, "its VIPs and endpoints have no address family in common, and vipd does not translate between IPv4 and IPv6")
 	}
 }
 
 // without removes the entries of a family, with a note for each.
-func (d *draft) without(entries []entry, v4 bool, why string) []entry {
+func (f *fitter) without(entries []entry, v4 bool, why string) []entry {
 	return slices.DeleteFunc(entries, func(e entry) bool {
 		if e.address().Is4() != v4 {
 			return false
 		}
-		d.note(e.line, "%s", why)
+		f.note(e.line, "%s", why)
 		return true
 	})
 }
@@ -50,7 +50,7 @@ func (e *entry) address() netip.Addr {
 }
 
 // fitLoops disables a service with an endpoint at which the service itself answers.
-func (d *draft) fitLoops(s *service) {
+func (f *fitter) fitLoops(s *service) {
 	vips := map[netip.Addr]bool{}
 	for _, v := range s.vips {
 		vips[v.address()] = true
@@ -63,7 +63,7 @@ func (d *draft) fitLoops(s *service) {
 			return e.port == 0 || p.fields()["port"] == int64(e.port)
 		})
 		if isPort {
-			d.disable(s, e.line, "the endpoint is where the service itself answers, so connections would loop: give it another address or port")
+			f.disable(s, e.line, "the endpoint is where the service itself answers, so connections would loop: give it another address or port")
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (t table) under(name string) table {
 	return table{decode.Join(t.path, name), fields}
 }
 
-// text is a field that is a string or a number, as text; "" where it is not there.
+// text returns a field that is a string or a number, as text; "" if it is missing.
 func (t table) text(name string) string {
 	if v, there := t.fields[name]; there {
 		return fmt.Sprint(v)
@@ -167,7 +167,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 	}
 }
 
-// idle sets the times of connections, those of [defaults] where the server has none.
+// idle sets the times of connections: the server's, or else those in [defaults].
 func (g *gobetween) idle(s *service, t, defaults table) {
 	at := func(name string) span {
 		for _, from := range []table{t, defaults} {

@@ -190,12 +190,13 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error 
 			if err := h.spend(front.line, len(outer)+len(inner)); err != nil {
 				return err
 			}
-			p := &proxy{haproxy: h, service: s, acls: map[string][][]string{}, aclSets: map[string]aclSet{}}
+			p := &proxy{haproxy: h, service: s, rules: newHAProxyRules()}
 			for _, one := range outer {
 				p.statement(one)
 			}
-			p.inBackend = front != back
-			p.acls, p.aclSets = map[string][][]string{}, map[string]aclSet{} // each section has its own
+			if front != back {
+				p.rules.enterBackend()
+			}
 			for _, one := range inner {
 				p.statement(one)
 			}

@@ -37,16 +37,7 @@ func (p *proxy) checkOption(s *statement) {
 	}
 	switch s.word(1) {
 	case "httpchk":
-		words := s.words[2:]
-		switch {
-		case p.checks.sent:
-		case len(words) == 1:
-			p.once(s.line, "path", words[0])
-		case len(words) > 1:
-			p.once(s.line, "method", words[0])
-			p.once(s.line, "path", words[1])
-			p.checkHeaders(s.line, strings.Join(words[2:], " "))
-		}
+		p.checkRequest(s)
 	case "smtpchk":
 		p.once(s.line, "expect", "220")
 	case "redis-check":
@@ -55,6 +46,21 @@ func (p *proxy) checkOption(s *statement) {
 	default:
 		p.answer(s.line, "check", s.word(1))
 	}
+}
+
+// checkRequest reads "option httpchk METHOD PATH VERSION", unless a step says what is sent.
+func (p *proxy) checkRequest(s *statement) {
+	words := s.rest(2)
+	if p.checks.sent || len(words) == 0 {
+		return
+	}
+	if len(words) == 1 {
+		p.once(s.line, "path", words[0])
+		return
+	}
+	p.once(s.line, "method", words[0])
+	p.once(s.line, "path", words[1])
+	p.checkHeaders(s.line, strings.Join(words[2:], " "))
 }
 
 // checkHeaders reads the version and the headers of a check, which stand behind the path.
@@ -216,6 +222,8 @@ func (p *proxy) checkSend(s *statement) {
 			}
 			i++
 		case "ver":
+			i++ // vipd speaks HTTP/1.1
+			continue
 		default:
 			p.note(s.line, "%s: "+noEquivalent, s.words[i])
 		}

@@ -9,13 +9,8 @@ import (
 type proxy struct {
 	*haproxy
 	*service
-	idle idle
-	// acls are the definitions of acls by name, and aclSets the clients of those that were used.
-	acls    map[string][][]string
-	aclSets map[string]aclSet
-	rules   []ruleset
-	// inBackend means that the statements are those of a backend.
-	inBackend bool
+	idle  idle
+	rules haproxyRules
 	// stick is the line of "stick on src", and table the line of its stick-table.
 	stick, table statement
 	balance      statement
@@ -57,7 +52,7 @@ func (p *proxy) statement(s *statement) {
 	case "timeout":
 		p.timeout(s)
 	case "acl":
-		p.acls[s.word(1)] = append(p.acls[s.word(1)], s.rest(2))
+		p.rules.acls[s.word(1)] = append(p.rules.acls[s.word(1)], s.rest(2))
 	case "tcp-request":
 		p.tcpRequest(s)
 	case "http-request":
@@ -96,7 +91,7 @@ func (p *proxy) timeout(s *statement) {
 	case "check":
 		p.checks.times.timeout = at
 	case "queue":
-		p.note(s.line, "vipd has no queue: a connection that no endpoint takes goes to the next one, or is refused")
+		p.note(s.line, "vipd has no queue: a connection that an endpoint refuses goes to the next one")
 	case "client-fin", "server-fin":
 		p.note(s.line, "vipd has no separate time for connections that one side has closed; idle_timeout ends them too")
 	default:
@@ -173,12 +168,12 @@ func (p *proxy) finish() {
 	p.serverSettings()
 	p.track()
 	p.finishCheck()
-	for _, set := range p.rules {
+	for _, set := range p.rules.sets {
 		p.restrict(p.service, set.rules, true)
 	}
 }
 
-// number reads a whole number; -1 where it is none.
+// number reads a whole number from 0; -1 means that the text is not one.
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 0 {

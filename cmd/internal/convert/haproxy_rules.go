@@ -12,13 +12,36 @@ type ruleset struct {
 	rules   []accessRule
 }
 
-// add adds a rule to the set of its kind.
-func (p *proxy) addRule(kind string, r accessRule) {
-	i := slices.IndexFunc(p.rules, func(s ruleset) bool { return s.name == kind && s.backend == p.inBackend })
+// haproxyRules is the rules about clients of a frontend and its backend.
+type haproxyRules struct {
+	sets []ruleset
+	// inBackend means that the statements are those of a backend.
+	inBackend bool
+	// acls are the definitions of acls by name, and aclSets the clients of those that were used. Each section has its own.
+	acls    map[string][][]string
+	aclSets map[string]aclSet
+}
+
+func newHAProxyRules() haproxyRules {
+	return haproxyRules{acls: map[string][][]string{}, aclSets: map[string]aclSet{}}
+}
+
+// enterBackend forgets the acls of the frontend.
+func (h *haproxyRules) enterBackend() {
+	h.inBackend = true
+	clear(h.acls)
+	clear(h.aclSets)
+}
+
+// add adds a rule to the set of its kind. Words are its condition.
+func (h *haproxyRules) add(kind string, line int, accept bool, words []string) (known bool) {
+	clients, known := h.condition(words)
+	i := slices.IndexFunc(h.sets, func(s ruleset) bool { return s.name == kind && s.backend == h.inBackend })
 	if i < 0 {
-		i, p.rules = len(p.rules), append(p.rules, ruleset{name: kind, backend: p.inBackend})
+		i, h.sets = len(h.sets), append(h.sets, ruleset{name: kind, backend: h.inBackend})
 	}
-	p.rules[i].rules = append(p.rules[i].rules, r)
+	h.sets[i].rules = append(h.sets[i].rules, accessRule{line: line, accept: accept, clients: clients, unknown: !known})
+	return known
 }
 
 // tcpRequest converts a rule about connections.
@@ -28,8 +51,7 @@ func (p *proxy) tcpRequest(s *statement) {
 	case kind == "inspect-delay":
 		return // vipd reads nothing, so it does not wait
 	case action == "accept", action == "reject", action == "silent-drop":
-		clients, known := p.condition(s.rest(3))
-		p.addRule(kind, accessRule{line: s.line, accept: action == "accept", clients: clients, unknown: !known})
+		p.rules.add(kind, s.line, action == "accept", s.rest(3))
 	case strings.HasPrefix(action, "expect-"):
 		p.disable(p.service, s.line, noPROXY)
 	case action == "use-service", action == "switch-mode", strings.HasPrefix(action, "lua."):
@@ -44,9 +66,7 @@ func (p *proxy) httpRequest(s *statement) {
 	action := s.word(1)
 	switch {
 	case slices.Contains([]string{"allow", "deny", "reject", "silent-drop", "tarpit"}, action):
-		clients, known := p.condition(s.rest(2))
-		p.addRule("http-request", accessRule{line: s.line, accept: action == "allow", clients: clients, unknown: !known})
-		if known {
+		if p.rules.add("http-request", s.line, action == "allow", s.rest(2)) {
 			p.note(s.line, "refused clients get no answer in HTTP")
 		}
 	case slices.Contains([]string{"auth", "redirect", "return", "use-service", "del-header"}, action), strings.HasPrefix(action, "lua."):
@@ -58,12 +78,12 @@ func (p *proxy) httpRequest(s *statement) {
 
 // condition returns the clients that match the condition in words, behind "if" or "unless". It returns false if the condition depends on
 // more than the client's address.
-func (p *proxy) condition(words []string) (netset, bool) {
+func (h *haproxyRules) condition(words []string) (netset, bool) {
 	at := slices.IndexFunc(words, func(w string) bool { return w == "if" || w == "unless" })
 	if at < 0 {
 		return everyone(), true
 	}
-	clients, known := p.anyOf(words[at+1:])
+	clients, known := h.anyOf(words[at+1:])
 	if known && words[at] == "unless" {
 		clients = clients.complement()
 	}
@@ -71,7 +91,7 @@ func (p *proxy) condition(words []string) (netset, bool) {
 }
 
 // anyOf returns the clients that match a list of terms with "or" between them.
-func (p *proxy) anyOf(words []string) (netset, bool) {
+func (h *haproxyRules) anyOf(words []string) (netset, bool) {
 	any, all, negated := netset(nil), everyone(), false
 	for i := 0; i < len(words); i++ {
 		word := words[i]
@@ -85,7 +105,7 @@ func (p *proxy) anyOf(words []string) (netset, bool) {
 		if word == "" {
 			continue
 		}
-		clients, known := p.acl(word)
+		clients, known := h.acl(word)
 		if word == "{" {
 			end := slices.Index(words[i:], "}")
 			if end < 0 {
@@ -106,7 +126,7 @@ func (p *proxy) anyOf(words []string) (netset, bool) {
 }
 
 // acl returns the clients of a named acl. Several definitions of a name add up.
-func (p *proxy) acl(name string) (netset, bool) {
+func (h *haproxyRules) acl(name string) (netset, bool) {
 	switch name {
 	case "TRUE":
 		return everyone(), true
@@ -115,10 +135,10 @@ func (p *proxy) acl(name string) (netset, bool) {
 	case "LOCALHOST":
 		return parseNetworks([]string{"127.0.0.0/8", "::1"})
 	}
-	if set, cached := p.aclSets[name]; cached {
+	if set, cached := h.aclSets[name]; cached {
 		return set.clients, set.known
 	}
-	definitions := p.acls[name]
+	definitions := h.acls[name]
 	set := aclSet{known: len(definitions) > 0}
 	var values []string
 	for _, words := range definitions {
@@ -129,7 +149,7 @@ func (p *proxy) acl(name string) (netset, bool) {
 	if set.known {
 		set.clients, set.known = parseNetworks(values)
 	}
-	p.aclSets[name] = set
+	h.aclSets[name] = set
 	return set.clients, set.known
 }
 

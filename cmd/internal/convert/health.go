@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// timing is when endpoints are checked, as the origin says it. Zero durations are left to vipd.
+// timing is the times of the origin's checks. vipd chooses those that are zero.
 type timing struct {
 	interval, timeout, fast span
 }
@@ -25,14 +25,14 @@ const (
 	usualTimeout     = time.Second
 )
 
-// checkTimes sets the times of the health table, within what vipd takes: timeout < interval, fast_interval <= interval.
+// checkTimes sets the times of the health table, within the limits of vipd: timeout < interval, fast_interval <= interval.
 func (d *draft) checkTimes(s *service, t timing) {
 	bounded := min(max(t.interval.time, leastInterval), greatestInterval)
 	switch {
 	case t.interval.time == 0:
 		bounded = usualInterval
 	case bounded != t.interval.time:
-		d.note(cmp.Or(t.interval.line, s.line), "interval is %s: vipd takes %s to %s", seconds(bounded), seconds(leastInterval), seconds(greatestInterval))
+		d.note(cmp.Or(t.interval.line, s.line), "interval is %s: vipd accepts %s to %s", seconds(bounded), seconds(leastInterval), seconds(greatestInterval))
 		fallthrough
 	default:
 		s.checkSpan("interval", bounded, t.interval)
@@ -52,7 +52,7 @@ func (d *draft) checkTimes(s *service, t timing) {
 	if t.fast.time > 0 {
 		fast := min(max(t.fast.time, leastInterval), bounded)
 		if fast != t.fast.time {
-			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is %s: vipd takes %s up to interval", seconds(fast), seconds(leastInterval))
+			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is %s: vipd accepts %s up to interval", seconds(fast), seconds(leastInterval))
 		}
 		s.checkSpan("fast_interval", fast, t.fast)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What keepalived and ipvsadm share: both configure IPVS. Neither needs a mode: auto takes ipvs where the kernel has it.
+// keepalived and ipvsadm both configure IPVS. Neither needs a mode: auto chooses ipvs if the kernel has it.
 
 // scheduler sets the scheduler that has the name in IPVS.
 func (d *draft) scheduler(s *service, line int, name string) {
@@ -15,20 +15,19 @@ func (d *draft) scheduler(s *service, line int, name string) {
 		"twos": {"wrr", "nearest is scheduler = \"wrr\""},
 		"fo":   {"wrr", inOrder}, "ovf": {"wrr", inOrder},
 	}[name]
-	switch {
-	case known:
-	case slices.Contains([]string{"rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh"}, name):
-		as.scheduler = name
-	default:
+	if slices.Contains([]string{"rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh"}, name) {
+		as, known = scheduling{scheduler: name}, true
+	}
+	if !known {
 		as = scheduling{"wlc", fmt.Sprintf("vipd has no scheduler %q; scheduler is \"wlc\"", plain(name))}
 	}
 	d.schedule(s, line, as)
 }
 
-// What is said of schedulers of IPVS.
+// The notes about schedulers of IPVS.
 const (
-	lookedUp = "nearest is scheduler = \"dh\", which spreads by the address of the VIP, too, and does not look at load"
-	inOrder  = "nearest is scheduler = \"wrr\": set backup = true in the endpoints that are to wait for a failure, and max_connections in those that overflow"
+	lookedUp = "nearest is scheduler = \"dh\", which also spreads by the address of the VIP, and ignores load"
+	inOrder  = "nearest is scheduler = \"wrr\": set backup = true in the endpoints that wait for a failure, and max_connections in those that overflow"
 )
 
 // persistent keeps clients on their endpoints.

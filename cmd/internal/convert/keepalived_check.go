@@ -347,7 +347,7 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 			fall = setting{name: "fall", value: count + 1, line: n.line}
 		}
 	}
-	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in the origin one check that passes is enough"})
+	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived one check that passes is enough"})
 }
 
 // retryDelay returns keepalived's default of delay_before_retry. It has no effect without retries.

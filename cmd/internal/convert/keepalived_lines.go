@@ -41,8 +41,10 @@ func uncommented(text string) (string, bool) {
 			return out.String(), true
 		}
 		isMark := c == '#' || c == '!'
+		if inComment {
+			continue
+		}
 		switch {
-		case inComment:
 		case c == '"':
 			inQuotes = !inQuotes
 			out.WriteByte(c)

@@ -141,7 +141,7 @@ func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) (
 	return out, nil
 }
 
-// span reads a time that a line says, as parseSpan does; where it is none, it notes that and returns false.
+// span reads a time of the line, as parseSpan does. It notes a text that is not a time, and returns false.
 func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	t, err := parseSpan(text, unit)
 	if err != nil {
@@ -150,7 +150,7 @@ func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	return span{time: t, line: line}, err == nil
 }
 
-// host reads the address of an endpoint; where it is a name, it notes that and returns false.
+// host reads the address of an endpoint. It notes a name, and returns false.
 func (d *draft) host(line int, text string) (netip.Addr, bool) {
 	if text == "localhost" {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true

@@ -1,0 +1,80 @@
+package convert
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// service is a service of a draft. Each part has the line that it comes from.
+type service struct {
+	name                   string
+	line                   int
+	vips, ports, endpoints []entry
+	settings               []setting
+	// health are the fields of the health table.
+	health []setting
+	// clients are the addresses that may connect; nil means all.
+	clients netset
+	// reasons say why the service is commented out; none means that it is not.
+	reasons []Note
+}
+
+// entry is an element of a list.
+type entry struct {
+	value any
+	line  int
+	// port is the port of an endpoint; 0 means the service's.
+	port uint16
+}
+
+func (e *entry) fields() map[string]any { return e.value.(map[string]any) }
+
+// setting is a field.
+type setting struct {
+	name  string
+	value any
+	// line is where the origin says so; 0 means it does not, and why says where the value comes from.
+	line int
+	why  string
+}
+
+// set gives a field its value, instead of an earlier one.
+func (s *service) set(line int, name string, value any) {
+	s.settings = put(s.settings, setting{name: name, value: value, line: line})
+}
+
+// check gives a field of the health table its value, instead of an earlier one.
+func (s *service) check(line int, name string, value any) {
+	s.health = put(s.health, setting{name: name, value: value, line: line})
+}
+
+func put(all []setting, one setting) []setting {
+	all = slices.DeleteFunc(all, func(s setting) bool { return s.name == one.name })
+	return append(all, one)
+}
+
+// originDefault is the comment of a field whose value is the origin's default.
+const originDefault = "the default of the origin"
+
+// defaulted gives a field the origin's default if it has no value.
+func defaulted(all []setting, name string, value any) []setting {
+	if find(all, name) != nil {
+		return all
+	}
+	return append(all, setting{name: name, value: value, why: originDefault})
+}
+
+// find returns the setting of a name; nil means there is none.
+func find(all []setting, name string) *setting {
+	if at := slices.IndexFunc(all, func(s setting) bool { return s.name == name }); at >= 0 {
+		return &all[at]
+	}
+	return nil
+}
+
+// endpoint adds an endpoint, without the fields that have their default.
+func (s *service) endpoint(line int, address netip.Addr, port uint16) map[string]any {
+	fields := map[string]any{"address": address.String()}
+	s.endpoints = append(s.endpoints, entry{value: fields, port: port, line: line})
+	return fields
+}
