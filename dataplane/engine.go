@@ -87,7 +87,7 @@ func NewEngine(o Options) *Engine {
 
 // Set makes d the wanted state. It never blocks.
 func (e *Engine) Set(d balancer.Desired) {
-	e.target.set(d, e.Status().Applied.Seen)
+	e.target.set(d, nil, e.Status().Applied.Seen)
 	e.wake.Send()
 }
 
@@ -162,13 +162,19 @@ func (e *Engine) Run(ctx context.Context) error {
 		case <-resync.C:
 			e.compare.due, e.compare.addresses = true, true
 		}
-		want, isSet := e.begin()
-		if !isSet {
+		asked := e.target.take()
+		if asked.compare {
+			e.compare.due, e.compare.addresses = true, true
+		}
+		if asked.next != nil {
+			e.startSwitch(asked.next)
+		}
+		if !asked.isSet {
 			continue
 		}
 		started := time.Now()
 		e.busy.start()
-		e.sync(ctx, want, started)
+		e.sync(ctx, asked.desired, started)
 		e.busy.stop()
 		if !wake.Sleep(ctx, time.Until(started.Add(e.MinInterval))) {
 			return nil
@@ -181,19 +187,6 @@ func (e *Engine) Run(ctx context.Context) error {
 			retry.Reset(time.Until(next))
 		}
 	}
-}
-
-// begin returns the wanted state, and starts the switch that was requested with it: a state is never applied in another
-// dataplane than its own.
-func (e *Engine) begin() (want balancer.Desired, isSet bool) {
-	t := e.target.take()
-	if t.compare {
-		e.compare.due, e.compare.addresses = true, true
-	}
-	if t.next != nil {
-		e.startSwitch(t.next)
-	}
-	return t.desired, t.isSet
 }
 
 // activity is the time for which the loop has worked at the same batch or look. Any goroutine may read it.

@@ -22,7 +22,7 @@ type succession struct {
 // A further Switch before that, possibly back to the current dataplane, replaces the one in progress. The caller may then
 // close the replaced dataplane, and its moved is never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
-	e.target.switchTo(&succession{dataplane: next, moved: moved}, d)
+	e.target.set(d, &succession{dataplane: next, moved: moved}, time.Time{})
 	e.wake.Send()
 }
 

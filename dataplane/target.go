@@ -23,26 +23,17 @@ type request struct {
 	next    *succession // a switch was requested since the last take; nil means none
 }
 
-// set makes d the desired state. While older changes are not applied, d keeps the time of the oldest. Applied is the
-// time of the last change that is.
-func (t *target) set(d balancer.Desired, applied time.Time) {
+// set makes d the desired state, of the next dataplane unless that is nil: a state is never applied in another dataplane
+// than its own. While older changes are not applied, d keeps the time of the oldest. Applied is the time of the last
+// change that is.
+func (t *target) set(d balancer.Desired, next *succession, applied time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if seen := t.desired.Revision.Seen; t.isSet && !seen.IsZero() && seen != applied {
+	if next != nil {
+		t.next = next
+	} else if seen := t.desired.Revision.Seen; t.isSet && !seen.IsZero() && seen != applied {
 		d.Revision.Seen = seen
 	}
-	t.putLocked(d)
-}
-
-// switchTo makes d the desired state of another dataplane.
-func (t *target) switchTo(next *succession, d balancer.Desired) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.next = next
-	t.putLocked(d)
-}
-
-func (t *target) putLocked(d balancer.Desired) {
 	t.desired, t.isSet = d, true
 	now := time.Now()
 	if t.newer.IsZero() {

@@ -103,8 +103,12 @@ func New(o Options) (*Checks, error) {
 
 // Verdicts has the endpoints of in be checked from now on, and returns what is known of them.
 func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
+	before := c.all
 	c.all = c.targets.Next(env, in)
-	if c.Fleet == nil {
+	switch {
+	case c.Fleet == nil && c.all == before: // a verdict has changed, or something that is not checked
+		return c.runner.Verdicts()
+	case c.Fleet == nil:
 		return c.runner.Set(c.all)
 	}
 	return c.Fleet.Verdicts(c.all, env.AllowExec)

@@ -117,7 +117,7 @@ func (m *Model) Publish(s store.Snapshot) {
 		m.seen = time.Now()
 	}
 	m.mu.Unlock()
-	m.Kick()
+	m.wake.Send()
 }
 
 // Run compiles whenever something has changed, until ctx ends.
