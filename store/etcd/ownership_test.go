@@ -199,8 +199,8 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	}
 }
 
-// TestOwnershipTokens: a host that has written nothing for longer than its token is good for writes all the same, also where etcd has
-// got authentication since.
+// TestOwnershipTokens turns authentication on after a host registered, and lets its token end between two writes. Both writes are
+// carried out, each with a new token.
 func TestOwnershipTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: time.Second})
@@ -209,19 +209,21 @@ func TestOwnershipTokens(t *testing.T) {
 	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := takePart(t, config)
+	o := takePart(t, config, func(o *owners.Ownership) { o.WriteLimit = wait.Bound(0) })
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
-	for range 2 {
+	write := func() {
 		w := failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
-		wait.For(t, wait.Patience, "the write to be carried out", func() bool {
+		wait.For(t, wait.Patience, "the connection to etcd", func() bool { // turning authentication on ends it for a moment
 			outcome, _, err := o.Write(t.Context(), w)
 			if outcome != failover.Done {
 				t.Log(outcome, err)
 			}
 			return outcome == failover.Done
 		})
-		time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
 	}
+	write()
+	time.Sleep(3 * time.Second) // until the token has ended: etcd checks whole seconds
+	write()
 }
 
 // TestOwnershipWhenFull: what a full etcd refuses was not carried out where its conditions still hold. Otherwise that is not known: etcd refuses

@@ -23,7 +23,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// The times of Ownership. A question must be short: without a leader etcd drops it, and it is asked again.
+// The times of Ownership. A request must be short: without a leader etcd drops it, and it is repeated.
 const (
 	ownershipCall    = 400 * time.Millisecond
 	ownershipLoad    = 5 * time.Second
@@ -44,6 +44,8 @@ type Ownership struct {
 	// Standby is told whether the node is on standby, and who said so.
 	Standby func(on bool, by failover.Request)
 	Report  func(error)
+	// WriteLimit is the maximum time of a write.
+	WriteLimit time.Duration
 
 	client *client.Client
 	// watched are the members for what is followed: a write that moves to another one ends no watch.
@@ -63,7 +65,7 @@ func NewOwnership(c client.Config, node string) (*Ownership, error) {
 	if err = errors.Join(err, schema.CheckNode(node)); err != nil {
 		return nil, err
 	}
-	return &Ownership{keys: etcd.Keys, node: node, client: etcd, watched: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
+	return &Ownership{keys: etcd.Keys, node: node, WriteLimit: ownershipCall, client: etcd, watched: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
 }
 
 // MemberChanged makes Run write the member again.
@@ -395,7 +397,7 @@ func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outco
 	for _, p := range w.Put {
 		request.Success = append(request.Success, client.Put(o.keys.Ownership(p.Key), p.Text, 0))
 	}
-	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
+	ctx, cancel := context.WithTimeout(ctx, o.WriteLimit)
 	defer cancel()
 	answer, repeated, err := o.client.TransactRepeated(ctx, o.keys.Prefix+schema.OwnershipFolder, request)
 	switch never := (client.Unsent{}); {
