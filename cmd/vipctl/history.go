@@ -47,10 +47,10 @@ func rollbackVerb() *cli.Verb {
 
 // textNumbers are those of a service's history.
 func textNumbers(c *cli.Call, before []string) []string {
-	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.Entry, error) {
+	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.HistoryEntry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
 	})
-	return cli.Mapped(entries, func(e definitions.Entry) string { return strconv.Itoa(e.N) })
+	return cli.Mapped(entries, func(e definitions.HistoryEntry) string { return strconv.Itoa(e.N) })
 }
 
 // edition is an entry of the history in JSON.
@@ -100,7 +100,7 @@ func runHistory(c *cli.Call) error {
 }
 
 // history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
-func history(c *cli.Call) ([]definitions.Entry, error) {
+func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
 		return nil, cli.WrongUse("%q is not the number of a text; for example: %s", c.Args[1], c.Verb.Example)
 	}
@@ -128,9 +128,9 @@ func history(c *cli.Call) ([]definitions.Entry, error) {
 }
 
 // number finds the entry that the second argument names.
-func textNumber(c *cli.Call, entries []definitions.Entry) (int, error) {
+func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	n, _ := strconv.Atoi(c.Args[1])
-	at := slices.IndexFunc(entries, func(e definitions.Entry) bool { return e.N == n })
+	at := slices.IndexFunc(entries, func(e definitions.HistoryEntry) bool { return e.N == n })
 	if at < 0 {
 		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.Args[0], n, entries[0].N, entries[len(entries)-1].N)
 	}
@@ -138,7 +138,7 @@ func textNumber(c *cli.Call, entries []definitions.Entry) (int, error) {
 }
 
 // editionsOf says of each entry what it changed of the one before.
-func editionsOf(entries []definitions.Entry) ([]edition, error) {
+func editionsOf(entries []definitions.HistoryEntry) ([]edition, error) {
 	var out []edition
 	var before map[string]any
 	for i, e := range entries {

@@ -227,14 +227,14 @@ func TestHealthVotesMended(t *testing.T) {
 		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
-	b.tell(n.Hear) // not before, lest it mend the first while the others are done
+	b.tell(n.SetBoard) // not before, lest it mend the first while the others are done
 	b.wait("all as it was", has("n1", all))
 	b.tell(func(quorum.Board) {})
 	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	b.wait("none left", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
-	b.tell(n.Hear)
+	b.tell(n.SetBoard)
 	b.wait("all as it was", has("n1", all))
 	time.Sleep(life) // what more is written, is within a lease
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {

@@ -16,7 +16,7 @@ func hastened(change ...func(*client.Timing)) *client.Timing {
 	t.Jitter, t.Slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.Refill = time.Second
 	t.ErrorPause = time.Minute // one outage is one error, however busy the machine
-	t.PageKeys, t.Knock, t.ProxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
+	t.PageKeys, t.CheckRights, t.ProxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
 	for _, c := range change {
 		c(&t)
 	}
@@ -32,7 +32,7 @@ func refill(d time.Duration) func(*client.Timing) {
 }
 
 // maxKeys bounds the number of keys that a source reads.
-func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MostKeys = n } }
+func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
 // wallClock replaces the clock by one whose wall time jumps by what is stored in the number, in seconds. What it says of time that
 // passes stays true, as when somebody sets the clock of a host.

@@ -36,15 +36,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// patience bounds one question to etcd.
-const patience = 10 * time.Second
+// requestTimeout bounds one question to etcd.
+const requestTimeout = 10 * time.Second
 
 // attempts carries out an operation: members.do or members.write.
 type attempts func(context.Context, func(context.Context, *Member) error) error
 
 // Do carries out an operation in time. What is the key or folder that it is about.
 func (c *Client) Do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *Member) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := attempts(ctx, operation)
 	switch {
@@ -71,10 +71,10 @@ func (c *Client) where(err error) error {
 // Get asks for keys. It does not wait for members that are silent.
 func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	err = c.Do(ctx, string(request.Key), c.Members.Do, func(ctx context.Context, m *Member) (err error) {
-		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(maxReceived))
 		return err
 	})
-	c.Members.saw(answer.GetHeader())
+	c.Members.noteRevision(answer.GetHeader())
 	return answer, err
 }
 
@@ -102,13 +102,13 @@ func (c *Client) TransactRepeated(ctx context.Context, what string, request *etc
 	tries := 0
 	err = c.Do(ctx, what, c.Members.write, func(ctx context.Context, m *Member) (err error) {
 		kv := etcdserverpb.NewKVClient(m.Conn())
-		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		answer, err = kv.Txn(ctx, request, grpc.MaxCallRecvMsgSize(maxReceived))
 		if tries++; err == nil && !answer.Succeeded && tries > 1 {
 			answer, err = readBack(ctx, kv, request, answer)
 		}
 		return err
 	})
-	c.Members.saw(answer.GetHeader())
+	c.Members.noteRevision(answer.GetHeader())
 	return answer, tries > 1, err
 }
 
@@ -149,11 +149,11 @@ func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, 
 			effects = append(effects, gone.GetCompare())
 		}
 	}
-	return effects[:min(len(effects), mostEffects)], first
+	return effects[:min(len(effects), maxEffects)], first
 }
 
-// mostEffects is how many conditions are enough to recognize a transaction: etcd accepts 128.
-const mostEffects = 100
+// maxEffects is how many conditions are enough to recognize a transaction: etcd accepts 128.
+const maxEffects = 100
 
 // Unchanged is the condition that a key was last changed at a revision; 0 means that it is not there.
 func Unchanged(key string, revision int64) *etcdserverpb.Compare {

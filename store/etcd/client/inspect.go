@@ -55,9 +55,9 @@ func (s *Members) inspectOne(ctx context.Context, endpoint string, used *Member)
 
 // inspect reports which members have failed, soon and then as often as rights are checked.
 func (s *stream) inspect(ctx context.Context) {
-	for pause := s.timing.Ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.Knock {
+	for pause := s.timing.Ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.CheckRights {
 		if problems := s.members.inspect(ctx, s.timing.Call); ctx.Err() == nil {
-			s.tell(ctx, Message{Members: problems})
+			s.send(ctx, Message{Members: problems})
 		}
 	}
 }

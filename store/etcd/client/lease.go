@@ -31,8 +31,8 @@ type Lease struct {
 	// renewed is when the lease was last known to live its whole time.
 	renewed time.Time
 
-	Told bool
-	last string // what was told
+	Reported bool
+	lastReport string // what was told
 	// Rival is who holds the keys instead, met when that was first seen.
 	Rival Foreign
 	met   time.Time
@@ -61,13 +61,13 @@ var ErrPatience = errors.New("that may pass")
 // Keep renews the lease and then calls write, again and again, until ctx ends: at least three times in the life of
 // the lease, and when wake has something, though then not sooner than least after the last time. Report hears whether
 // that went well: each change of trouble, nil means none.
-func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least func() time.Duration, report func(error)) {
+func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)
 		if ctx.Err() != nil {
 			return
 		}
-		l.tell(err, report)
+		l.reportChange(err, report)
 		pause := l.TTL / 3
 		if err != nil {
 			pause = min(pause, time.Second<<min(failures, 10))
@@ -75,17 +75,17 @@ func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wak
 		} else {
 			failures = 0
 		}
-		l.pause(ctx, pause*3/4+rand.N(pause/4+1), err == nil, wake, least)
+		l.pause(ctx, pause*3/4+rand.N(pause/4+1), err == nil, wake, minPause)
 	}
 }
 
-// parting is how long a daemon's end may wait for etcd.
-const parting = 2 * time.Second
+// revokeTimeout is how long a daemon's end may wait for etcd.
+const revokeTimeout = 2 * time.Second
 
 // Hold is keep, and revokes the lease in the end.
-func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least func() time.Duration, report func(error)) {
-	l.Keep(ctx, write, wake, least, report)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
+	l.Keep(ctx, write, wake, minPause, report)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()
 	_ = l.Revoke(ctx) // in vain where etcd is away; then the lease ends by itself
 }
@@ -123,7 +123,7 @@ func (l *Lease) Limit(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, max(l.TTL/4, time.Second))
 }
 
-func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken <-chan struct{}, least func() time.Duration) {
+func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken <-chan struct{}, minPause func() time.Duration) {
 	if !well {
 		woken = nil // what is new waits with the rest
 	}
@@ -134,12 +134,12 @@ func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken
 	case <-ctx.Done():
 	case <-timer.C:
 	case <-woken:
-		wake.Sleep(ctx, least()-time.Since(began))
+		wake.Sleep(ctx, minPause()-time.Since(began))
 	}
 }
 
-// tell reports how it is, if that is news.
-func (l *Lease) tell(err error, report func(error)) {
+// reportChange reports how it is, if that is news.
+func (l *Lease) reportChange(err error, report func(error)) {
 	if errors.Is(err, ErrPatience) {
 		return
 	}
@@ -147,10 +147,10 @@ func (l *Lease) tell(err error, report func(error)) {
 	if err != nil {
 		text = err.Error()
 	}
-	if report != nil && (!l.Told || text != l.last) {
+	if report != nil && (!l.Reported || text != l.lastReport) {
 		report(err)
 	}
-	l.Told, l.last = true, text
+	l.Reported, l.lastReport = true, text
 }
 
 // Renew keeps the lease alive, where a part of its time has passed, or asks for one.

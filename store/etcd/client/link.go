@@ -75,22 +75,22 @@ type Timing struct {
 	Jitter, Slowest time.Duration
 	// Reread is the time between full readings, without any reason but caution; Knock that between questions whether
 	// what may not be read may be read by now.
-	Reread, Knock time.Duration
+	Reread, CheckRights time.Duration
 	// ProxyReread is the time between full readings behind a proxy, with few keys.
 	ProxyReread time.Duration
 	// Refill is how long no service may come until what another history has counts, at most longestRefill after the first.
 	Refill, LongestRefill time.Duration
 	// PageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
 	PageKeys int64
-	// MostKeys bounds all keys together.
-	MostKeys int64
+	// MaxKeys bounds all keys together.
+	MaxKeys int64
 }
 
 // UsualTiming returns the intervals that programs use.
 func UsualTiming() Timing {
 	return Timing{
 		Now: time.Now, Ask: 5 * time.Second, Silence: 9 * time.Second, Call: 5 * time.Second, Page: 30 * time.Second,
-		Jitter: 500 * time.Millisecond, Slowest: 5 * time.Second, ErrorPause: 2 * time.Second, Reread: time.Hour, Knock: time.Minute, ProxyReread: 2 * time.Minute, Refill: RefillTime, LongestRefill: 10 * time.Minute, PageKeys: 5000, MostKeys: schema.MaxKeys,
+		Jitter: 500 * time.Millisecond, Slowest: 5 * time.Second, ErrorPause: 2 * time.Second, Reread: time.Hour, CheckRights: time.Minute, ProxyReread: 2 * time.Minute, Refill: RefillTime, LongestRefill: 10 * time.Minute, PageKeys: 5000, MaxKeys: schema.MaxKeys,
 	}
 }
 
@@ -142,7 +142,7 @@ func (l *Link) Run(ctx context.Context) {
 		if errors.Is(err, errSilent) {
 			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
 		}
-		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.tell(ctx, Message{Away: err}) { // a move takes a moment
+		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.send(ctx, Message{Away: err}) { // a move takes a moment
 			return
 		}
 		if !l.steady {
@@ -155,16 +155,16 @@ func (l *Link) Run(ctx context.Context) {
 
 // pause is how long to wait after so many failures. It differs from host to host, lest all come back at once.
 func (t Timing) pause(failures int) time.Duration {
-	most := min(t.Jitter<<min(failures, 10), t.Slowest)
-	least := most / 2
+	longest := min(t.Jitter<<min(failures, 10), t.Slowest)
+	shortest := longest / 2
 	if failures == 0 {
-		least = 0
+		shortest = 0
 	}
-	return least + rand.N(most-least+1)
+	return shortest + rand.N(longest-shortest+1)
 }
 
-// tell hands a message over, unless ctx ends.
-func (l *Link) tell(ctx context.Context, m Message) bool {
+// send hands a message over, unless ctx ends.
+func (l *Link) send(ctx context.Context, m Message) bool {
 	select {
 	case l.out <- m:
 		return true
@@ -193,10 +193,10 @@ func (l *Link) get(ctx context.Context, limit time.Duration, request *etcdserver
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = l.members.Do(ctx, func(ctx context.Context, m *Member) (err error) {
-		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(maxReceived))
 		return err
 	})
-	l.members.saw(answer.GetHeader())
+	l.members.noteRevision(answer.GetHeader())
 	return answer, err
 }
 
@@ -250,7 +250,7 @@ func (l *Link) readAll(ctx context.Context) error {
 	l.full, l.History = false, r.seen
 	l.reread = began.Add(l.timing.Reread*4/5 + rand.N(l.timing.Reread*2/5+1))
 	l.log.Debug("read all of etcd", "rev", r.seen.Revision, "keys", r.total, "took", l.timing.Now().Sub(began))
-	if !l.tell(ctx, Message{End: true, Revision: r.seen.Revision, Denied: denied, Cluster: r.seen.Cluster, Another: l.another}) {
+	if !l.send(ctx, Message{End: true, Revision: r.seen.Revision, Denied: denied, Cluster: r.seen.Cluster, Another: l.another}) {
 		return ctx.Err()
 	}
 	l.another = false
@@ -275,12 +275,12 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 	return ReadScope(ctx, ask, s, &r.limit, &r.seen.Revision, func(answer *etcdserverpb.RangeResponse) error {
 		if r.seen.Cluster == 0 {
 			r.seen.Cluster = answer.Header.ClusterId
-			if !r.tell(ctx, Message{Begin: true, Revision: r.seen.Revision}) {
+			if !r.send(ctx, Message{Begin: true, Revision: r.seen.Revision}) {
 				return ctx.Err()
 			}
 		}
 		if first {
-			if r.total += answer.Count; r.total > r.timing.MostKeys {
+			if r.total += answer.Count; r.total > r.timing.MaxKeys {
 				return r.tooMany(r.total)
 			}
 		}
@@ -290,7 +290,7 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 				r.seen.Note(kv)
 			}
 		}
-		if len(answer.Kvs) > 0 && !r.tell(ctx, Message{Page: answer.Kvs}) {
+		if len(answer.Kvs) > 0 && !r.send(ctx, Message{Page: answer.Kvs}) {
 			return ctx.Err()
 		}
 		return nil
@@ -298,7 +298,7 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 }
 
 func (l *Link) tooMany(n int64) error {
-	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.Prefix, l.timing.MostKeys)
+	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.Prefix, l.timing.MaxKeys)
 }
 
 // LeaseAnswer is what is known of a lease.
@@ -328,14 +328,14 @@ func (l *Link) AskLeases(ctx context.Context, ids []int64) []LeaseAnswer {
 }
 
 // lease asks whether a lease lives. With an error it is unknown.
-func (l *Link) lease(ctx context.Context, id int64) (is LeaseAnswer, err error) {
+func (l *Link) lease(ctx context.Context, id int64) (answer LeaseAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timing.Call)
 	defer cancel()
 	err = l.members.Do(ctx, func(ctx context.Context, m *Member) error {
-		is, err = timeToLive(ctx, m, id)
+		answer, err = timeToLive(ctx, m, id)
 		return err
 	})
-	return is, err
+	return answer, err
 }
 
 func timeToLive(ctx context.Context, m *Member, id int64) (LeaseAnswer, error) {

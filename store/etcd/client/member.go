@@ -26,8 +26,8 @@ const (
 	keepaliveTimeout = 5 * time.Second
 	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is longer than a request waits.
 	slowestDial = 3 * time.Second
-	// mostReceived limits one answer, in bytes.
-	mostReceived = 64 << 20
+	// maxReceived limits one answer, in bytes.
+	maxReceived = 64 << 20
 )
 
 // Member is a connection to one member of etcd, or to one proxy.
@@ -49,7 +49,7 @@ func (c Config) open(endpoint string) (*Member, error) {
 	config := clientv3.Config{
 		Endpoints: []string{endpoint}, Context: context.Background(),
 		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
-		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
+		MaxCallRecvMsgSize: maxReceived, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}),
 			grpc.WithNoProxy(), // as for checks: http_proxy is about the web

@@ -51,8 +51,8 @@ func (s *Members) Close() {
 	s.replaceLocked(nil)
 }
 
-// saw notes the revision of an answer.
-func (s *Members) saw(h *etcdserverpb.ResponseHeader) {
+// noteRevision notes the revision of an answer.
+func (s *Members) noteRevision(h *etcdserverpb.ResponseHeader) {
 	for revision := h.GetRevision(); ; {
 		if before := s.seen.Load(); before >= revision || s.seen.CompareAndSwap(before, revision) {
 			return
@@ -208,7 +208,7 @@ func (s *Members) choose(ctx context.Context) (*Member, error) {
 	for r.pending > 0 || len(r.candidates) > 0 {
 		select {
 		case p := <-r.proofs:
-			if r.take(p) {
+			if r.decide(p) {
 				return r.result()
 			}
 			if undecided(p.err) {
@@ -266,8 +266,8 @@ func (r *race) start(ctx context.Context, m *Member) {
 	})
 }
 
-// take accepts an answer, and reports whether it decides the race: by a member that is not behind, or by an error of the configuration.
-func (r *race) take(p proof) bool {
+// decide accepts an answer, and reports whether it decides the race: by a member that is not behind, or by an error of the configuration.
+func (r *race) decide(p proof) bool {
 	r.pending--
 	switch {
 	case p.err != nil:

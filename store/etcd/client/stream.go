@@ -51,7 +51,7 @@ func (l *Link) follow(ctx context.Context) error {
 	if err != nil {
 		return Plain(err)
 	}
-	watch, err := etcdserverpb.NewWatchClient(m.Conn()).Watch(ctx, grpc.MaxCallRecvMsgSize(mostReceived))
+	watch, err := etcdserverpb.NewWatchClient(m.Conn()).Watch(ctx, grpc.MaxCallRecvMsgSize(maxReceived))
 	if err != nil {
 		return Plain(err)
 	}
@@ -80,7 +80,7 @@ func (l *Link) follow(ctx context.Context) error {
 			return Plain(err)
 		}
 		before := s.proven.Swap(handing)
-		if err := s.take(ctx, answer); err != nil {
+		if err := s.process(ctx, answer); err != nil {
 			return err
 		}
 		if len(answer.Events) > 0 || answer.Header.GetRevision() >= s.wanted.Load() {
@@ -113,7 +113,7 @@ func (s *stream) create() {
 
 // ask asks how far etcd is, now and then, and returns why the stream should end; nil means it has ended.
 func (s *stream) ask(ctx context.Context, reread time.Time) error {
-	knock := s.began.Add(s.timing.Knock)
+	knock := s.began.Add(s.timing.CheckRights)
 	behindProxy := s.timing.ProxyReread/2 + rand.N(s.timing.ProxyReread) + time.Duration(s.size)*rereadKey
 	for {
 		wake.Sleep(ctx, s.timing.Ask*9/10+rand.N(s.timing.Ask/5))
@@ -126,10 +126,10 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 		case now.After(reread), s.proxied.Load() && now.After(s.began.Add(behindProxy)):
 			return errReread
 		case now.After(knock):
-			if err := s.knock(ctx); err != nil {
+			if err := s.checkRights(ctx); err != nil {
 				return err
 			}
-			knock = now.Add(s.timing.Knock)
+			knock = now.Add(s.timing.CheckRights)
 		}
 		if err := s.prove(ctx); err != nil {
 			return err
@@ -170,10 +170,10 @@ func (s *stream) prove(ctx context.Context) error {
 	return nil
 }
 
-// knock asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
+// checkRights asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
 // one that was denied is not granted later. The error is why the stream should end. It asks for the key of the folder itself,
 // which costs nothing, and which can't exist.
-func (s *stream) knock(ctx context.Context) error {
+func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
 		f := &s.scopes[i] // whose next the other goroutine writes
 		request := &etcdserverpb.RangeRequest{Key: []byte(f.Key)}
@@ -191,8 +191,8 @@ func (s *stream) knock(ctx context.Context) error {
 	return nil
 }
 
-// take handles one answer.
-func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
+// process handles one answer.
+func (s *stream) process(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	switch {
 	case answer.Canceled:
 		return s.canceled(answer)
@@ -203,12 +203,12 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 		if s.created++; s.created == 0 {
 			s.steady = true
 			s.ready.Store(true)
-			if !s.tell(ctx, Message{Steady: true}) {
+			if !s.send(ctx, Message{Steady: true}) {
 				return ctx.Err()
 			}
 		}
 	case len(answer.Events) > 0:
-		return s.takeEvents(ctx, answer)
+		return s.processEvents(ctx, answer)
 	case answer.Header.Revision < s.History.Revision:
 		// Progress of a member that is behind, or of one that has lost what there was.
 		if err := s.verify(ctx); err != nil || s.full {
@@ -246,8 +246,8 @@ func (s *stream) holding(key string) *followed {
 	return nil
 }
 
-// takeEvents hands changes over.
-func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
+// processEvents hands changes over.
+func (s *stream) processEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	last := answer.Events[len(answer.Events)-1].Kv.ModRevision
 	f := s.holding(string(answer.Events[0].Kv.Key))
 	for _, e := range answer.Events {
@@ -269,10 +269,10 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 		}
 	}
 	s.History.Follow(last, nil)
-	if !s.tell(ctx, Message{Events: answer.Events, Revision: last}) {
+	if !s.send(ctx, Message{Events: answer.Events, Revision: last}) {
 		return ctx.Err()
 	}
-	if n := total(s.scopes); n > s.timing.MostKeys {
+	if n := total(s.scopes); n > s.timing.MaxKeys {
 		s.full = true
 		return s.tooMany(n)
 	}

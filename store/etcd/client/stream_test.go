@@ -31,7 +31,7 @@ func TestWatchProgress(t *testing.T) {
 		}
 		for _, i := range []int{2, 0, 1} {
 			answer := &etcdserverpb.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: 10}, WatchId: c.ids[i], Created: true}
-			if err := s.take(t.Context(), answer); err != nil {
+			if err := s.process(t.Context(), answer); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -40,7 +40,7 @@ func TestWatchProgress(t *testing.T) {
 			{Header: &etcdserverpb.ResponseHeader{Revision: 20}, WatchId: c.ids[1], Events: []*mvccpb.Event{put}},
 			{Header: &etcdserverpb.ResponseHeader{Revision: 30}, WatchId: c.ids[2]}, // progress
 		} {
-			if err := s.take(t.Context(), answer); err != nil {
+			if err := s.process(t.Context(), answer); err != nil {
 				t.Fatal(err)
 			}
 		}

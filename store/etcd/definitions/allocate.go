@@ -35,7 +35,7 @@ func (a allocation) changes() bool { return len(a.take)+len(a.free) > 0 }
 
 // sort puts the addresses of a service in the order of their creation.
 func (b *book) sort(name balancer.Name) {
-	slices.SortFunc(b.of[name], func(x, y netip.Addr) int {
+	slices.SortFunc(b.byService[name], func(x, y netip.Addr) int {
 		return cmp.Or(cmp.Compare(b.held[x].created, b.held[y].created), x.Compare(y))
 	})
 }
@@ -58,7 +58,7 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	for _, p := range wanted {
 		missing[p]++
 	}
-	for _, a := range b.of[s.Name] {
+	for _, a := range b.byService[s.Name] {
 		h := heldVIP{a, b.held[a].modified}
 		i := slices.IndexFunc(out.pools, func(p *pool) bool { return p.holds(a) })
 		if i < 0 || missing[out.pools[i]] == 0 || slices.Contains(s.VIPs, a) {
@@ -77,7 +77,7 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 		})
 		if !a.IsValid() {
 			return out, fmt.Errorf("pool %s is exhausted: all %d addresses of %s are held, or named by services; \"vipctl pool set %[1]s CIDR...\" with another network helps",
-				p.name, p.size(), joined(p.cidrs))
+				p.name, p.size(), joinPrefixes(p.cidrs))
 		}
 		out.take = append(out.take, a)
 	}
@@ -110,7 +110,7 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	return wanted, nil
 }
 
-func joined(cidrs []netip.Prefix) string {
+func joinPrefixes(cidrs []netip.Prefix) string {
 	var texts []string
 	for _, c := range cidrs {
 		texts = append(texts, c.String())
@@ -120,7 +120,7 @@ func joined(cidrs []netip.Prefix) string {
 
 // allOf is the allocation of a service that is to hold nothing.
 func (b *book) allOf(name balancer.Name) (out allocation) {
-	for _, a := range b.of[name] {
+	for _, a := range b.byService[name] {
 		out.free = append(out.free, heldVIP{a, b.held[a].modified})
 	}
 	return out
@@ -177,9 +177,9 @@ func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, 
 	for _, h := range a.free {
 		delete(b.held, h.addr)
 	}
-	b.of[name] = nil
+	b.byService[name] = nil
 	for _, h := range a.keep {
-		b.of[name] = append(b.of[name], h.addr)
+		b.byService[name] = append(b.byService[name], h.addr)
 	}
 	for _, vip := range a.take {
 		b.hold(vip, held{name, revision, revision})

@@ -65,7 +65,7 @@ func TestChoose(t *testing.T) {
 		b.claim("web", s.VIPs)
 		got, err := b.choose(s, r.IntN(3))
 		if problem := judge(b, s, got, err); problem != "" {
-			t.Fatalf("seed %d: %s holds %v, asks for %q, chose %+v, %v: %s", seed, s.Name, b.of["web"], s.Pools, got, err, problem)
+			t.Fatalf("seed %d: %s holds %v, asks for %q, chose %+v, %v: %s", seed, s.Name, b.byService["web"], s.Pools, got, err, problem)
 		}
 		if err != nil {
 			continue
@@ -84,7 +84,7 @@ func address(r *rand.Rand) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0,
 // randomBook has overlapping pools, and addresses that others hold and name.
 func randomBook(r *rand.Rand) *book {
 	b := &book{
-		held: map[netip.Addr]held{}, of: map[balancer.Name][]netip.Addr{},
+		held: map[netip.Addr]held{}, byService: map[balancer.Name][]netip.Addr{},
 		texts: map[balancer.Name][]netip.Addr{}, claimed: map[netip.Addr]int{},
 		pools: map[string]*pool{
 			"default": {name: "default", cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/29")}},
@@ -99,7 +99,7 @@ func randomBook(r *rand.Rand) *book {
 			b.hold(a, held{by: []balancer.Name{"web", "dns", "?"}[r.IntN(3)], created: int64(r.IntN(5)), modified: 7})
 		}
 	}
-	for name := range b.of {
+	for name := range b.byService {
 		b.sort(name)
 	}
 	for i := range r.IntN(3) {
@@ -117,7 +117,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		}
 		has = append(has, h.addr)
 	}
-	most := best(b, s, b.of[s.Name])
+	most := best(b, s, b.byService[s.Name])
 	if overlap := overlapping(b, s); overlap || err != nil && strings.Contains(err.Error(), " overlap, ") {
 		if overlap && err != nil {
 			return ""
@@ -143,7 +143,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		}
 		return "it fails though there is room"
 	}
-	if len(got.keep) != most || len(got.keep)+len(got.free) != len(b.of[s.Name]) {
+	if len(got.keep) != most || len(got.keep)+len(got.free) != len(b.byService[s.Name]) {
 		return fmt.Sprintf("it could keep %d", most)
 	}
 	for _, a := range got.take {

@@ -19,8 +19,8 @@ type book struct {
 	revision int64
 	// held are the allocated addresses.
 	held map[netip.Addr]held
-	// of are those of each service, in the order of their creation.
-	of map[balancer.Name][]netip.Addr
+	// byService are those of each service, in the order of their creation.
+	byService map[balancer.Name][]netip.Addr
 	// pools and texts are read only where an address is to be found; nil until then.
 	pools map[string]*pool
 	texts map[balancer.Name][]netip.Addr
@@ -36,7 +36,7 @@ type held struct {
 
 // readHeld reads who holds which address.
 func readHeld(ctx context.Context, c *client.Client) (*book, error) {
-	b := &book{held: map[netip.Addr]held{}, of: map[balancer.Name][]netip.Addr{}}
+	b := &book{held: map[netip.Addr]held{}, byService: map[balancer.Name][]netip.Addr{}}
 	err := c.ReadFolder(ctx, schema.VIPFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
 		s, err := schema.ParseVIP(address)
 		if err != nil {
@@ -45,7 +45,7 @@ func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 		// A holder with an invalid name holds the address all the same.
 		b.hold(s.VIP, held{balancer.Name(kv.Value), kv.CreateRevision, kv.ModRevision})
 	})
-	for name := range b.of {
+	for name := range b.byService {
 		b.sort(name)
 	}
 	return b, err
@@ -111,5 +111,5 @@ func (b *book) claim(name balancer.Name, vips []netip.Addr) {
 
 func (b *book) hold(a netip.Addr, h held) {
 	b.held[a] = h
-	b.of[h.by] = append(b.of[h.by], a)
+	b.byService[h.by] = append(b.byService[h.by], a)
 }

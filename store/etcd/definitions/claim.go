@@ -36,8 +36,8 @@ type ownClaims struct {
 	since, until int64
 }
 
-// bringsClaims reports whether a change gives a service, which may be nil before and after, a claim that it did not have.
-func bringsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool {
+// addsClaims reports whether a change gives a service, which may be nil before and after, a claim that it did not have.
+func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool {
 	had := map[balancer.Key]string{}
 	if before != nil {
 		had = withAllocated(before.Service, slices.Concat(vips.keep, vips.free)).Claims()

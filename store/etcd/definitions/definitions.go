@@ -83,24 +83,24 @@ func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 // same service, whatever the reader's defaults, and have the same fields that this version does not know.
 func (s *Stored) Says(fields map[string]any) bool {
 	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
-	if !like(s.Service, wanted) || !slices.Equal(settings(s.Fields), settings(fields)) {
+	if !sameService(s.Service, wanted) || !slices.Equal(fieldsWithDefaults(s.Fields), fieldsWithDefaults(fields)) {
 		return false
 	}
 	if len(problems) == 0 && len(s.Problems) == 0 {
 		return true
 	}
-	return !strange(s.Name, fields) && !strange(s.Name, s.Fields) || reflect.DeepEqual(normal(s.Fields), normal(fields))
+	return !hasUnknownFields(s.Name, fields) && !hasUnknownFields(s.Name, s.Fields) || reflect.DeepEqual(normal(s.Fields), normal(fields))
 }
 
-// settings are the names of the fields that keep a reader's defaults out, sorted.
-func settings(fields map[string]any) []string {
+// fieldsWithDefaults are the names of the fields that keep a reader's defaults out, sorted.
+func fieldsWithDefaults(fields map[string]any) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(field string) bool {
 		return field == "vips" || field == "ports" || field == "endpoints"
 	})
 }
 
-// strange reports whether there are fields that this version does not know.
-func strange(name balancer.Name, fields map[string]any) bool {
+// hasUnknownFields reports whether there are fields that this version does not know.
+func hasUnknownFields(name balancer.Name, fields map[string]any) bool {
 	service, _ := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
 	return service == nil
 }

@@ -22,8 +22,8 @@ import (
 // historyLength is how many texts of a service are kept.
 const historyLength = 20
 
-// Entry is a text that a service has had.
-type Entry struct {
+// HistoryEntry is a text that a service has had.
+type HistoryEntry struct {
 	// N counts the texts of a service.
 	N int
 	// At and By say when it was written, and by whom. Both are empty for one that was not written by Apply.
@@ -49,14 +49,14 @@ type entryText struct {
 }
 
 // History returns the last texts of a service, the oldest first. Entries that can't be read are left out.
-func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, error) {
-	var out []Entry
+func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntry, error) {
+	var out []HistoryEntry
 	err := w.client.ReadFolder(ctx, schema.HistoryFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 || n > math.MaxInt32 { // another program's: there would be no next one
 			return
 		}
-		e := Entry{N: n, Revision: kv.ModRevision}
+		e := HistoryEntry{N: n, Revision: kv.ModRevision}
 		var text entryText
 		if json.Unmarshal(kv.Value, &text) == nil {
 			e.At, e.By, e.Rollback = text.At, text.By, text.Rollback
@@ -66,7 +66,7 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, erro
 		}
 		out = append(out, e)
 	})
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.N, b.N) })
+	slices.SortFunc(out, func(a, b HistoryEntry) int { return cmp.Compare(a.N, b.N) })
 	return out, err
 }
 
@@ -74,9 +74,9 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, erro
 func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
 	at := map[string]int64{}
 	for _, name := range services {
-		of := client.Folder(w.keys.HistoryOf(balancer.Name(name)))
+		folder := client.Folder(w.keys.HistoryOf(balancer.Name(name)))
 		answer, err := w.client.Get(ctx, &etcdserverpb.RangeRequest{
-			Key: []byte(of.Key), RangeEnd: []byte(of.End), MinModRevision: after + 1, MaxModRevision: until,
+			Key: []byte(folder.Key), RangeEnd: []byte(folder.End), MinModRevision: after + 1, MaxModRevision: until,
 		})
 		if err != nil {
 			return nil, err
@@ -91,9 +91,9 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
 }
 
-// mostWritten bounds the text of a service together with what the history gets in the same transaction, in bytes: etcd takes
+// maxWritten bounds the text of a service together with what the history gets in the same transaction, in bytes: etcd takes
 // 1.5 MiB at once, with all that is around them. As the history has the text again, it is shorter than maxServiceText.
-const mostWritten = 1400 << 10
+const maxWritten = 1400 << 10
 
 // Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
 // which depends on what is stored (nil means nothing is).
@@ -115,7 +115,7 @@ func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 
 // record returns what a change that writes text adds to the history, and the condition that no other writer has added it. A text
 // that was written without a history is kept too, so that it is not lost. The error may be that all this is too much.
-func record(keys schema.Keys, c Change, text []byte, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
+func record(keys schema.Keys, c Change, text []byte, before *Stored, past []HistoryEntry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n, size := 1, len(text)
 	if len(past) > 0 {
 		n = past[len(past)-1].N + 1
@@ -140,9 +140,9 @@ func record(keys schema.Keys, c Change, text []byte, before *Stored, past []Entr
 	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By, Trace: c.Trace, Rollback: c.Rollback}, c.Fields); err != nil {
 		return nil, nil, err
 	}
-	if c.Fields != nil && size > mostWritten {
+	if c.Fields != nil && size > maxWritten {
 		return nil, nil, fmt.Errorf("service %s is too large: with what its history gets, %d bytes are to be written, and etcd takes %d at once: "+
-			"split the service, or publish its endpoints apart from it (vipctl register)", c.Name, size, mostWritten)
+			"split the service, or publish its endpoints apart from it (vipctl register)", c.Name, size, maxWritten)
 	}
 	for i, e := range past {
 		if e.N <= n-1-historyLength && i < maxOps/2 {

@@ -194,12 +194,12 @@ func (s *Step) allowed() Change {
 // judgeUnknown decides about a field that this version does not know. If etcd has the field already, a newer version has written
 // it, and it is kept. Others are mistakes, unless the plan allows them.
 func (p *Plan) judgeUnknown(problem *balancer.Problem) {
-	var has []balancer.Problem
+	var stored []balancer.Problem
 	if s := p.stored[problem.Service]; s != nil {
-		_, has = balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
+		_, stored = balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
 	}
 	switch {
-	case slices.ContainsFunc(has, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(problem.Field) }):
+	case slices.ContainsFunc(stored, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(problem.Field) }):
 		problem.Text += "; it is kept, because the service has it in etcd already"
 	case p.AllowUnknown:
 		problem.Text += "; it is written as it is"

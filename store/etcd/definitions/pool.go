@@ -38,8 +38,8 @@ func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	return schema.Encode(fields)
 }
 
-// mostOfCIDR is how many addresses of a network are used: more than can ever be held, so that numbers stay numbers.
-const mostOfCIDR = 1 << 48
+// maxOfCIDR is how many addresses of a network are used: more than can ever be held, so that numbers stay numbers.
+const maxOfCIDR = 1 << 48
 
 // checkCIDRs says what is wrong with the networks of a pool; nil means nothing.
 func checkCIDRs(cidrs []netip.Prefix) error {
@@ -108,7 +108,7 @@ func usable(c netip.Prefix) (n, first uint64) {
 	bits := c.Addr().BitLen() - c.Bits()
 	switch {
 	case bits >= 48:
-		return mostOfCIDR - 1, 1
+		return maxOfCIDR - 1, 1
 	case bits < 2:
 		return 1 << bits, 0
 	case c.Addr().Is4():
@@ -120,8 +120,8 @@ func usable(c netip.Prefix) (n, first uint64) {
 // size is how many addresses the pool can give.
 func (p *pool) size() (n uint64) {
 	for _, c := range p.cidrs {
-		of, _ := usable(c)
-		n += of
+		addresses, _ := usable(c)
+		n += addresses
 	}
 	return n
 }

@@ -68,7 +68,7 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 // Holds reports whether addresses of pools are a service's. It need not exist: its text may have been removed by hand.
 func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
 	b, err := readHeld(ctx, w.client)
-	return err == nil && len(b.of[name]) > 0, err
+	return err == nil && len(b.byService[name]) > 0, err
 }
 
 // SetPool gives a pool other networks; nil removes it. It refuses to drop addresses that services hold of it, and says
@@ -131,8 +131,8 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	return client.Result{Revision: at, Changed: ok}, ok, err
 }
 
-// mostNamed is how many addresses an error names.
-const mostNamed = 10
+// maxNamed is how many addresses an error names.
+const maxNamed = 10
 
 // orphans is the error that services hold addresses of the pool old that next has not.
 func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
@@ -158,15 +158,15 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 		if !asks[by] {
 			continue // it is of another pool that has it too
 		}
-		if n++; n <= mostNamed {
+		if n++; n <= maxNamed {
 			named += fmt.Sprintf(", %s (service %s)", a, by)
 		}
 	}
 	if n == 0 {
 		return nil
 	}
-	if n > mostNamed {
-		named += fmt.Sprintf(" and %d more", n-mostNamed)
+	if n > maxNamed {
+		named += fmt.Sprintf(" and %d more", n-maxNamed)
 	}
 	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or take the services away first", named[2:])
 }

@@ -18,7 +18,7 @@ type Registrar struct {
 	lease    *client.Lease
 	endpoint balancer.Endpoint
 	// placed: the key was written once, and is not taken from others any more.
-	placed bool
+	written bool
 	// stale: the key may say something else than endpoint.
 	stale bool
 	// Report hears whether the endpoint is registered: nil, or why not. Nil: not reported. It is called with each
@@ -77,13 +77,13 @@ func (r *Registrar) Run(ctx context.Context) {
 func (r *Registrar) check(ctx context.Context) error {
 	before := r.lease.Revision
 	err := r.register(ctx)
-	r.lease.Told = r.lease.Told && r.lease.Revision == before
+	r.lease.Reported = r.lease.Reported && r.lease.Revision == before
 	return err
 }
 
 func (r *Registrar) register(ctx context.Context) error {
-	if r.placed {
-		return r.place(ctx)
+	if r.written {
+		return r.rewrite(ctx)
 	}
 	op, err := r.op()
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *Registrar) register(ctx context.Context) error {
 	defer cancel()
 	revision, _, err := r.lease.Client.Commit(ctx, r.lease.Key, nil, []*etcdserverpb.RequestOp{op})
 	if err == nil {
-		r.placed, r.stale, r.lease.Revision = true, false, revision
+		r.written, r.stale, r.lease.Revision = true, false, revision
 	}
 	return err
 }
@@ -104,8 +104,8 @@ func (r *Registrar) op() (*etcdserverpb.RequestOp, error) {
 	return r.lease.Put(r.lease.Key, text), err
 }
 
-// place writes the endpoint where it is not registered, or says something else there.
-func (r *Registrar) place(ctx context.Context) error {
+// rewrite writes the endpoint where it is not registered, or says something else there.
+func (r *Registrar) rewrite(ctx context.Context) error {
 	op, err := r.op()
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (r *Registrar) place(ctx context.Context) error {
 func (r *Registrar) Revision() int64 { return r.lease.Revision }
 
 // Placed reports whether the endpoint was written once. Run must not run meanwhile.
-func (r *Registrar) Placed() bool { return r.placed }
+func (r *Registrar) Placed() bool { return r.written }
 
 // Drain says that the endpoint takes no new connections, and goes on being registered so; where this fails, Run does it
 // when it can. Run must not run meanwhile, and another registrar's key is left alone.
@@ -136,7 +136,7 @@ func (r *Registrar) Drain(ctx context.Context) error {
 	if err := r.lease.Renew(ctx); err != nil {
 		return err
 	}
-	return r.place(ctx)
+	return r.rewrite(ctx)
 }
 
 // Leave takes the endpoint out. Its lease ends by itself: a key that goes while its lease lives has left on purpose.

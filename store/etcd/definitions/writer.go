@@ -138,7 +138,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 		if same && !vips.changes() {
 			return client.Result{Revision: revision}, nil
 		}
-		at, ok, err := w.write(ctx, c, text, before, past, vips, bringsClaims(before, wanted, vips))
+		at, ok, err := w.write(ctx, c, text, before, past, vips, addsClaims(before, wanted, vips))
 		if ok {
 			w.addresses.wrote(c.Name, wanted, vips, at)
 		} else {
@@ -199,8 +199,8 @@ func refusal(problems []balancer.Problem) error {
 	return errors.Join(errs...)
 }
 
-// like reports whether two services say the same, wherever they were read.
-func like(a, b *balancer.Service) bool {
+// sameService reports whether two services say the same, wherever they were read.
+func sameService(a, b *balancer.Service) bool {
 	if a == nil || b == nil {
 		return false
 	}
@@ -211,7 +211,7 @@ func like(a, b *balancer.Service) bool {
 
 // write commits a change of a service that was read before, unless that has changed since.
 func (w *Writer) write(
-	ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation, claims bool,
+	ctx context.Context, c Change, text []byte, before *Stored, past []HistoryEntry, vips allocation, claims bool,
 ) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
 	same := client.Unchanged(key, before.revision())
@@ -291,7 +291,7 @@ func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []
 
 // conflict says who has changed a service that was at a revision, as far as its history knows: that may have been read
 // a moment later, and know more.
-func conflict(name balancer.Name, revision int64, past []Entry) error {
+func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	e := &ConflictError{Name: name, Revision: revision}
 	for _, p := range slices.Backward(past) {
 		if revision != 0 && p.Revision == revision || revision == 0 && p.Fields == nil {

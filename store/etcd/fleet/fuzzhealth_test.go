@@ -45,7 +45,7 @@ func FuzzHealth(f *testing.F) {
 			t.Fatal(err)
 		}
 		q, err := readHealth(keys, key, again)
-		if err != nil || q.ballot != p.ballot || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= longestCause && q.vote.Cause != p.vote.Cause {
+		if err != nil || q.ballot != p.ballot || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= maxCause && q.vote.Cause != p.vote.Cause {
 			t.Fatalf("%s is read as %+v, %v", again, q, err)
 		}
 	})

@@ -37,8 +37,8 @@ const abstains balancer.Verdict = "unknown"
 // precision is that of the times of votes.
 const precision = time.Millisecond
 
-// longestCause bounds what is written of a cause, in bytes.
-const longestCause = 200
+// maxCause bounds what is written of a cause, in bytes.
+const maxCause = 200
 
 func encodeVote(v *quorum.Vote) ([]byte, error) {
 	text := voteText{healthVersion, *v}
@@ -46,8 +46,8 @@ func encodeVote(v *quorum.Vote) ([]byte, error) {
 	if v.Verdict == balancer.HealthUnknown {
 		text.Verdict = abstains
 	}
-	if len(text.Cause) > longestCause {
-		text.Cause = strings.ToValidUTF8(text.Cause[:longestCause], "") + "..."
+	if len(text.Cause) > maxCause {
+		text.Cause = strings.ToValidUTF8(text.Cause[:maxCause], "") + "..."
 	}
 	return json.Marshal(text) // in one line: there are many
 }

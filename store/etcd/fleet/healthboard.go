@@ -64,12 +64,12 @@ func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, erro
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { l.Run(ctx) })
-	w := boarding{HealthBoard: h, publish: publish, lost: h.timing.Now()}
+	w := boardWatch{HealthBoard: h, publish: publish, lost: h.timing.Now()}
 	w.loop(ctx, messages)
 }
 
-// boarding is one run of Watch. All of it belongs to its goroutine.
-type boarding struct {
+// boardWatch is one run of Watch. All of it belongs to its goroutine.
+type boardWatch struct {
 	*HealthBoard
 	publish func(quorum.Board, error)
 
@@ -82,7 +82,7 @@ type boarding struct {
 	lost, changed time.Time
 }
 
-func (w *boarding) loop(ctx context.Context, messages <-chan client.Message) {
+func (w *boardWatch) loop(ctx context.Context, messages <-chan client.Message) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -91,15 +91,15 @@ func (w *boarding) loop(ctx context.Context, messages <-chan client.Message) {
 		case <-ctx.Done():
 			return
 		case m := <-messages:
-			w.take(m)
+			w.process(m)
 		case <-timer.C:
-			w.tell()
+			w.publishDue()
 		}
 	}
 }
 
 // due is how long there is nothing to tell.
-func (w *boarding) due() time.Duration {
+func (w *boardWatch) due() time.Duration {
 	due := time.Hour
 	if !w.lost.IsZero() {
 		due = min(due, w.options.Patience-w.timing.Now().Sub(w.lost))
@@ -110,8 +110,8 @@ func (w *boarding) due() time.Duration {
 	return max(due, 0)
 }
 
-// tell publishes what is due.
-func (w *boarding) tell() {
+// publishDue publishes what is due.
+func (w *boardWatch) publishDue() {
 	now := w.timing.Now()
 	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
 	unread := !w.board.Connected && !w.lost.IsZero() // for the first time, and there is patience left
@@ -125,7 +125,7 @@ func (w *boarding) tell() {
 	w.publish(w.board, w.err)
 }
 
-func (w *boarding) take(m client.Message) {
+func (w *boardWatch) process(m client.Message) {
 	if reads := m.Begin || m.Page != nil || m.End; reads && !w.lost.IsZero() {
 		w.lost = w.timing.Now() // etcd answers: a large board takes longer than the patience with one that is away
 	}
@@ -139,7 +139,7 @@ func (w *boarding) take(m client.Message) {
 	case m.End:
 		w.board.Nodes, w.board.Votes = w.next.Nodes, w.next.Votes
 		w.next = quorum.Board{}
-		w.noted()
+		w.noteChange()
 	case m.Events != nil:
 		for _, e := range m.Events {
 			if e.Type == mvccpb.DELETE {
@@ -148,10 +148,10 @@ func (w *boarding) take(m client.Message) {
 				w.put(&w.board, e.Kv)
 			}
 		}
-		w.noted()
+		w.noteChange()
 	case m.Steady:
 		w.board.Connected, w.err, w.lost = true, nil, time.Time{}
-		w.noted()
+		w.noteChange()
 	case m.Away != nil:
 		other := w.err == nil || w.err.Error() != m.Away.Error()
 		w.err = m.Away
@@ -159,20 +159,20 @@ func (w *boarding) take(m client.Message) {
 		case w.board.Connected && w.lost.IsZero():
 			w.lost = w.timing.Now()
 		case w.lost.IsZero() && other: // that it is away is told already
-			w.noted()
+			w.noteChange()
 		}
 	}
 }
 
-// noted says that there is something to publish.
-func (w *boarding) noted() {
+// noteChange says that there is something to publish.
+func (w *boardWatch) noteChange() {
 	if w.changed.IsZero() {
 		w.changed = w.timing.Now()
 	}
 }
 
 // put takes in a key. What can't be read is as if it were not there.
-func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
+func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	p, err := readHealth(w.keys, string(kv.Key), kv.Value)
 	switch {
 	case err != nil:
@@ -186,12 +186,12 @@ func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 }
 
 // erase takes from b what a key is about: a vote, or a node.
-func (w *boarding) erase(b *quorum.Board, key string) {
-	switch of, err := healthKey(w.keys, key); {
+func (w *boardWatch) erase(b *quorum.Board, key string) {
+	switch ballot, err := healthKey(w.keys, key); {
 	case err != nil:
-	case of.Target == (balancer.Target{}):
-		b.Nodes = b.Nodes.Delete(of.Node)
+	case ballot.Target == (balancer.Target{}):
+		b.Nodes = b.Nodes.Delete(ballot.Node)
 	default:
-		b.Votes = b.Votes.Delete(of)
+		b.Votes = b.Votes.Delete(ballot)
 	}
 }

@@ -17,7 +17,7 @@ func TestBoardIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan bool, 16)
 		h := &HealthBoard{options: BoardOptions{Patience: boardPatience}, timing: client.UsualTiming()}
-		w := boarding{HealthBoard: h, publish: func(b quorum.Board, _ error) { told <- b.Connected }, lost: h.timing.Now()}
+		w := boardWatch{HealthBoard: h, publish: func(b quorum.Board, _ error) { told <- b.Connected }, lost: h.timing.Now()}
 		ctx, cancel := context.WithCancel(t.Context())
 		messages, done := make(chan client.Message), make(chan struct{})
 		go func() { defer close(done); w.loop(ctx, messages) }()

@@ -42,17 +42,17 @@ type HealthVoter struct {
 	// The rest belongs to Run. written is what etcd has, under the lease of that number; said is the text of the node's
 	// own key.
 	written snap.Map[balancer.Target, *quorum.Vote]
-	under   int64
-	said    []byte
-	// wrote is when something was written last.
-	wrote time.Time
+	writtenUnder   int64
+	writtenChecker    []byte
+	// writtenAt is when something was written last.
+	writtenAt time.Time
 }
 
 // Votes are written mostVotes at a time (etcd's bound is 128 operations), and for a turn at most between two looks at the
 // lease. After each lot the voter waits as long as it took, so that hosts that come back together don't bury etcd.
 const (
-	mostVotes = 100
-	turn      = 500 * time.Millisecond
+	maxVotes = 100
+	maxTurn      = 500 * time.Millisecond
 )
 
 // HealthVoter returns one that has not done anything yet. The node's votes are gone ttl after the end of a daemon that
@@ -80,9 +80,9 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	}
 }
 
-// Hear says what is on the board. Votes of this node that are missing there, or others, are written again: another client has
+// SetBoard says what is on the board. Votes of this node that are missing there, or others, are written again: another client has
 // removed them, or etcd was restored from an old snapshot. It never blocks.
-func (v *HealthVoter) Hear(b quorum.Board) {
+func (v *HealthVoter) SetBoard(b quorum.Board) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.board = &b
@@ -99,54 +99,54 @@ func (v *HealthVoter) write(ctx context.Context) error {
 	v.mu.Lock()
 	live, votes := v.live, v.votes
 	v.mu.Unlock()
-	if v.under != v.lease.ID {
-		v.under, v.said, v.written = v.lease.ID, nil, snap.Map[balancer.Target, *quorum.Vote]{}
+	if v.writtenUnder != v.lease.ID {
+		v.writtenUnder, v.writtenChecker, v.written = v.lease.ID, nil, snap.Map[balancer.Target, *quorum.Vote]{}
 		if v.Granted != nil {
 			v.Granted(v.lease.ID)
 		}
 	}
-	if err := v.appear(ctx, live); err != nil {
+	if err := v.writeChecker(ctx, live); err != nil {
 		return err
 	}
-	v.compare()
+	v.findLost()
 	for began := time.Now(); ; {
-		lot, then := v.lot(votes)
+		lot, then := v.nextBatch(votes)
 		if len(lot) == 0 {
 			return nil
 		}
-		if time.Since(began) > turn {
+		if time.Since(began) > maxTurn {
 			v.wake.Send()
 			return nil
 		}
 		sent := time.Now()
-		if err := v.put(ctx, lot, then); err != nil {
+		if err := v.putBatch(ctx, lot, then); err != nil {
 			return err
 		}
-		if len(lot) == mostVotes {
+		if len(lot) == maxVotes {
 			wake.Sleep(ctx, time.Since(sent))
 		}
 	}
 }
 
-// appear writes the node's own key where it is missing or says something else. Where it was missing, the votes are taken
+// writeChecker writes the node's own key where it is missing or says something else. Where it was missing, the votes are taken
 // for lost as well.
-func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
+func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) error {
 	text, err := encodeChecker(live)
 	if err != nil {
 		return err
 	}
 	first := []*etcdserverpb.RequestOp{v.lease.Put(v.lease.Key, text)}
 	change := first
-	if bytes.Equal(text, v.said) {
+	if bytes.Equal(text, v.writtenChecker) {
 		change = nil
 	}
 	revision := v.lease.Revision
 	other, err := v.lease.Write(ctx, first, change)
 	if err == nil && other != nil && v.Former != 0 && other.Lease == v.Former {
-		other, err = v.succeed(ctx, first)
+		other, err = v.replaceFormer(ctx, first)
 	}
 	if err != nil || other != nil {
-		v.said = nil
+		v.writtenChecker = nil
 		if err == nil {
 			err = v.lease.HeldBy(*other)
 		}
@@ -155,46 +155,46 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 	if change == nil && v.lease.Revision != revision {
 		v.written = snap.Map[balancer.Target, *quorum.Vote]{}
 	}
-	v.said, v.lease.Rival = text, client.Foreign{}
+	v.writtenChecker, v.lease.Rival = text, client.Foreign{}
 	return nil
 }
 
-// succeed takes the node's own key over from the former lease and removes the votes that stand under it, at once: the node
+// replaceFormer takes the node's own key over from the former lease and removes the votes that stand under it, at once: the node
 // is never seen to be gone, nor with votes without a voter.
-func (v *HealthVoter) succeed(ctx context.Context, first []*etcdserverpb.RequestOp) (*client.Foreign, error) {
+func (v *HealthVoter) replaceFormer(ctx context.Context, first []*etcdserverpb.RequestOp) (*client.Foreign, error) {
 	key := v.lease.Key
 	own := v.lease.Client.Keys.HealthOf(v.node)
 	all := append(slices.Clone(first), client.RemoveRange(own, key), client.RemoveRange(key+"\x00", clientv3.GetPrefixRangeEnd(own)))
 	return v.lease.Attempt(ctx, []*etcdserverpb.Compare{client.Under(key, v.Former)}, all)
 }
 
-// compare looks for votes on the board that are not what was written, once that had time enough to get there.
-func (v *HealthVoter) compare() {
+// findLost looks for votes on the board that are not what was written, once that had time enough to get there.
+func (v *HealthVoter) findLost() {
 	v.mu.Lock()
 	b := v.board
-	if b == nil || !b.Connected || time.Since(v.wrote) < v.lease.TTL/3 {
+	if b == nil || !b.Connected || time.Since(v.writtenAt) < v.lease.TTL/3 {
 		v.mu.Unlock()
 		return
 	}
 	v.board = nil
 	v.mu.Unlock()
 	missing := v.written
-	for ballot, there := range b.Votes.All() {
+	for ballot, vote := range b.Votes.All() {
 		if string(ballot.Node) != v.node {
 			continue
 		}
 		missing = missing.Delete(ballot.Target)
-		if is := v.written.At(ballot.Target); is == nil || is.Verdict != there.Verdict || !is.Since.Round(precision).Equal(there.Since) {
-			v.written = v.written.Set(ballot.Target, doubt())
+		if written := v.written.At(ballot.Target); written == nil || written.Verdict != vote.Verdict || !written.Since.Round(precision).Equal(vote.Since) {
+			v.written = v.written.Set(ballot.Target, unknownVote())
 		}
 	}
 	for t := range missing.Keys() {
-		v.written = v.written.Set(t, doubt())
+		v.written = v.written.Set(t, unknownVote())
 	}
 }
 
-// lot returns the next targets whose votes are to be written or removed, and what does that.
-func (v *HealthVoter) lot(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
+// nextBatch returns the next targets whose votes are to be written or removed, and what does that.
+func (v *HealthVoter) nextBatch(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
 	lot = map[balancer.Target]*quorum.Vote{}
 	for t, c := range snap.Diff(v.written, votes) {
 		key := v.lease.Client.Keys.Health(v.node, t)
@@ -207,28 +207,28 @@ func (v *HealthVoter) lot(votes snap.Map[balancer.Target, *quorum.Vote]) (lot ma
 		} else {
 			then = append(then, client.Remove(key))
 		}
-		if lot[t] = c.New; len(lot) == mostVotes {
+		if lot[t] = c.New; len(lot) == maxVotes {
 			break
 		}
 	}
 	return lot, then
 }
 
-// doubt stands for a vote that may be written or not.
-func doubt() *quorum.Vote { return &quorum.Vote{} }
+// unknownVote stands for a vote that may be written or not.
+func unknownVote() *quorum.Vote { return &quorum.Vote{} }
 
-// put writes one lot, provided that the node's own key is still under the lease.
-func (v *HealthVoter) put(ctx context.Context, lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) error {
+// putBatch writes one lot, provided that the node's own key is still under the lease.
+func (v *HealthVoter) putBatch(ctx context.Context, lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) error {
 	for t := range lot {
-		v.written = v.written.Set(t, doubt())
+		v.written = v.written.Set(t, unknownVote())
 	}
-	defer func() { v.wrote = time.Now() }()
+	defer func() { v.writtenAt = time.Now() }()
 	ours, err := v.lease.Attempt(ctx, []*etcdserverpb.Compare{v.lease.Ours(v.lease.Key)}, then)
 	switch {
 	case err != nil:
 		return err
 	case ours != nil:
-		v.said = nil
+		v.writtenChecker = nil
 		return client.ErrPatience // the key was taken since; the next attempt finds out by which lease
 	}
 	for t, vote := range lot {

@@ -99,7 +99,7 @@ func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 		if byName[name] == nil {
 			byName[name] = &Node{Name: name}
 		}
-		byName[name].take(key, kv)
+		byName[name].read(key, kv)
 	})
 	if err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func isNote(text []byte) bool {
 	return config != nil && !config.Says() && len(problems) == 0
 }
 
-// take takes in one key of a node.
-func (n *Node) take(key string, kv *mvccpb.KeyValue) {
+// read takes in one key of a node.
+func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	read := func(into any) bool {
 		err := json.Unmarshal(kv.Value, into)

@@ -77,11 +77,11 @@ func (p *Presence) Tell(s schema.NodeStatus) {
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
 // them, nothing is written, and Report says so once that can't be this daemon's former run any more.
 func (p *Presence) Run(ctx context.Context) {
-	p.lease.Hold(ctx, p.write, p.wake, p.least, p.Report)
+	p.lease.Hold(ctx, p.write, p.wake, p.minPause, p.Report)
 }
 
-// least is how long to wait after one writing until the next.
-func (p *Presence) least() time.Duration {
+// minPause is how long to wait after one writing until the next.
+func (p *Presence) minPause() time.Duration {
 	return min(max(statusPause, statusShare*p.took), statusSlowest)
 }
 
@@ -92,7 +92,7 @@ func (p *Presence) write(ctx context.Context) error {
 	p.mu.Unlock()
 	first := []*etcdserverpb.RequestOp{p.lease.Put(p.lease.Key, p.live)}
 	var says []byte
-	if status != p.encoded.of {
+	if status != p.encoded.status {
 		if err := p.encoded.encode(status); err != nil {
 			return err
 		}
@@ -116,8 +116,8 @@ func (p *Presence) write(ctx context.Context) error {
 }
 
 // writeKeys writes all keys where they are missing, and the status where it is not known to be there already.
-func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp, there bool) (*client.Foreign, error) {
-	if there && len(all) > 1 {
+func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp, known bool) (*client.Foreign, error) {
+	if known && len(all) > 1 {
 		other, err := p.lease.Write(ctx, all, nil, p.statusKey)
 		if other == nil || err != nil || other.Lease != p.lease.ID {
 			return other, err
@@ -129,7 +129,7 @@ func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp,
 
 // encodedStatus is the text of a status, and what it says apart from its time.
 type encodedStatus struct {
-	of         *schema.NodeStatus
+	status         *schema.NodeStatus
 	text, bare []byte
 }
 
@@ -149,7 +149,7 @@ func (e *encodedStatus) encode(status *schema.NodeStatus) (err error) {
 	}
 	s.At = time.Time{}
 	if e.bare, err = schema.Encode(s); err == nil {
-		e.of = status
+		e.status = status
 	}
 	return err
 }

@@ -116,7 +116,7 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 		return nil, nil, err
 	}
 	for _, a := range wanted {
-		if _, there := r.owners[a]; !there {
+		if _, ok := r.owners[a]; !ok {
 			r.owners[a] = failover.Owner{} // it has had no owner yet
 		}
 	}
@@ -125,8 +125,8 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 		weights[name] = m.Weight
 	}
 	for a, owner := range r.owners {
-		session, there := r.sessions[owner.Node]
-		v := OwnedVIP{Addr: a, Owner: owner, Live: there && session.ID == owner.Session, Not: map[string]string{}}
+		session, ok := r.sessions[owner.Node]
+		v := OwnedVIP{Addr: a, Owner: owner, Live: ok && session.ID == owner.Session, Not: map[string]string{}}
 		if v.Live {
 			v.Jury = session.Jury
 		}
@@ -175,12 +175,12 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	if !ok {
 		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists those that have", a)
 	}
-	member, there := r.members[m.To]
+	member, registered := r.members[m.To]
 	session, alive := r.sessions[owner.Node]
 	switch {
 	case m.To == owner.Node && alive && session.ID == owner.Session:
 		return m.To, nil
-	case m.To != "" && !there:
+	case m.To != "" && !registered:
 		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd; start it, or name another node", m.To)
 	}
 	if why := r.cannot(m.To, member, a, m.Force); m.To != "" && why != "" {
@@ -189,11 +189,11 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 		}
 		return owner.Node, fmt.Errorf("%s can't take %s: %s", m.To, a, why)
 	}
-	takeBack, err := o.askMove(ctx, a, m)
+	withdraw, err := o.requestMove(ctx, a, m)
 	if err != nil {
 		return owner.Node, err
 	}
-	defer takeBack()
+	defer withdraw()
 	for {
 		r, err := o.readOwnership(ctx)
 		switch {
@@ -210,9 +210,9 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 }
 
-// askMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
+// requestMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
 // that the VIP does not move when no person expects it. takeBack ends it before.
-func (o *Admin) askMove(ctx context.Context, a netip.Addr, m failover.Move) (takeBack func(), err error) {
+func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) (withdraw func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
@@ -222,22 +222,22 @@ func (o *Admin) askMove(ctx context.Context, a netip.Addr, m failover.Move) (tak
 	if err != nil {
 		return nil, err
 	}
-	takeBack = func() {
+	withdraw = func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.MinTTL)
 		defer cancel()
 		_ = l.Revoke(ctx) // else it ends by itself
 	}
 	if _, _, err := o.client.Commit(ctx, key, nil, []*etcdserverpb.RequestOp{l.Put(key, text)}); err != nil {
-		takeBack()
+		withdraw()
 		return nil, err
 	}
-	return takeBack, nil
+	return withdraw, nil
 }
 
 // LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.
-func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, most int) (all []failover.Owner, err error) {
+func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []failover.Owner, err error) {
 	ask := &etcdserverpb.RangeRequest{Key: []byte(o.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
-	for len(all) < most {
+	for len(all) < limit {
 		answer, err := o.client.Get(ctx, ask)
 		if client.Is(err, rpctypes.ErrCompacted) || err == nil && len(answer.Kvs) == 0 {
 			return all, nil
@@ -321,7 +321,7 @@ func (o *Admin) Unregistered(ctx context.Context) (nodes []string, err error) {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.sessions)) {
-		if _, there := r.members[name]; !there {
+		if _, ok := r.members[name]; !ok {
 			nodes = append(nodes, name)
 		}
 	}

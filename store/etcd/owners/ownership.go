@@ -48,8 +48,8 @@ type Ownership struct {
 	WriteLimit time.Duration
 
 	client *client.Client
-	// watched are the members for what is followed: a write that moves to another one ends no watch.
-	watched *client.Members
+	// watchMembers are the members for what is followed: a write that moves to another one ends no watch.
+	watchMembers *client.Members
 	// ready reports whether the history that is followed is the one that was, so it may be written to.
 	ready atomic.Bool
 	wake  wake.Signal
@@ -65,7 +65,7 @@ func NewOwnership(c client.Config, node string) (*Ownership, error) {
 	if err = errors.Join(err, schema.CheckNode(node)); err != nil {
 		return nil, err
 	}
-	return &Ownership{keys: etcd.Keys, node: node, WriteLimit: ownershipCall, client: etcd, watched: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
+	return &Ownership{keys: etcd.Keys, node: node, WriteLimit: ownershipCall, client: etcd, watchMembers: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
 }
 
 // MemberChanged makes Run write the member again.
@@ -102,7 +102,7 @@ func (o *Ownership) attempt(run context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { o.watched.Close(); _ = o.client.Close() }() // which returns no error
+	defer func() { o.watchMembers.Close(); _ = o.client.Close() }() // which returns no error
 	ctx, cancel := context.WithCancelCause(run)
 	defer cancel(nil)
 	defer o.ready.Store(false)
@@ -137,7 +137,7 @@ func (o *Ownership) attempt(run context.Context) error {
 func (o *Ownership) reach(ctx context.Context) (*client.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
-	return o.watched.Reach(ctx, nil)
+	return o.watchMembers.Reach(ctx, nil)
 }
 
 // register writes nodes/NODE under a lease.
@@ -334,7 +334,7 @@ func (o *Ownership) probe(ctx context.Context, m *client.Member, wanted chan<- i
 func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipProbe)
 	defer cancel()
-	err = o.watched.Do(ctx, func(ctx context.Context, m *client.Member) error {
+	err = o.watchMembers.Do(ctx, func(ctx context.Context, m *client.Member) error {
 		answer, err := etcdserverpb.NewKVClient(m.Conn()).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(o.keys.NodeConfig(o.node)), CountOnly: true})
 		revision = answer.GetHeader().GetRevision()
 		return err
@@ -351,7 +351,7 @@ func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed boo
 		return fmt.Errorf("etcd at %s answers, but not how far its watches have come, as its gRPC proxies do not: name etcd's members as endpoints",
 			strings.Join(o.client.Config.Endpoints, ", "))
 	}
-	o.watched.Leave(m)
+	o.watchMembers.Leave(m)
 	return errors.New("etcd is silent")
 }
 

@@ -97,8 +97,8 @@ func (k Keys) Health(node string, t balancer.Target) string {
 }
 
 // Ownership returns the key of a record of who owns which VIP.
-func (k Keys) Ownership(of failover.Key) string {
-	return k.Prefix + OwnershipFolder + string(of.Kind) + "/" + of.Name
+func (k Keys) Ownership(key failover.Key) string {
+	return k.Prefix + OwnershipFolder + string(key.Kind) + "/" + key.Name
 }
 
 // Secrets returns the key of the keys of heartbeats.
@@ -149,8 +149,8 @@ type Subject struct {
 	OfPool balancer.Name
 }
 
-// longestID is how long the ID of an endpoint or the name of a node may be, in bytes.
-const longestID = 253
+// maxID is how long the ID of an endpoint or the name of a node may be, in bytes.
+const maxID = 253
 
 // Parse reads a key of those that a Source follows. With an error, the subject has the service as far as that can be
 // told.
@@ -244,14 +244,14 @@ func CheckNode(name string) error {
 }
 
 // checkPart says what is wrong with a part of a key, which is what (ID, name) of something.
-func checkPart(text, missing, what, of string) error {
+func checkPart(text, missing, what, owner string) error {
 	switch {
 	case text == "":
 		return errors.New(missing)
-	case len(text) > longestID:
-		return fmt.Errorf("the %s of %s has at most %d bytes; this one has %d", what, of, longestID, len(text))
+	case len(text) > maxID:
+		return fmt.Errorf("the %s of %s has at most %d bytes; this one has %d", what, owner, maxID, len(text))
 	case strings.Contains(text, "/") || !printable(text):
-		return fmt.Errorf("the %s %s of %s is not possible: it has no /, no spaces and only characters that print", what, Quote(text), of)
+		return fmt.Errorf("the %s %s of %s is not possible: it has no /, no spaces and only characters that print", what, Quote(text), owner)
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// deepest is how deep a value may be nested; a service needs four.
-const deepest = 16
+// maxDepth is how deep a value may be nested; a service needs four.
+const maxDepth = 16
 
 // ParseObject reads a JSON object as balancer decodes it: numbers stay text, so that none is rounded. Unlike
 // encoding/json it refuses names that come twice, and nesting that no value needs.
@@ -56,8 +56,8 @@ func (p *parser) space() {
 }
 
 func (p *parser) value(depth int) (any, error) {
-	if depth > deepest {
-		return nil, fmt.Errorf("is nested deeper than %d levels", deepest)
+	if depth > maxDepth {
+		return nil, fmt.Errorf("is nested deeper than %d levels", maxDepth)
 	}
 	p.space()
 	switch p.text[p.at] {

@@ -16,11 +16,11 @@ func BenchmarkFirst(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		w := benched(b)
-		w.take(client.Message{Begin: true})
+		w.process(client.Message{Begin: true})
 		for _, page := range pages {
-			w.take(client.Message{Page: page})
+			w.process(client.Message{Page: page})
 		}
-		w.take(client.Message{End: true, Revision: 1})
+		w.process(client.Message{End: true, Revision: 1})
 		if w.state.Endpoints.Len() != 100_000 {
 			b.Fatal(w.state.Endpoints.Len())
 		}
@@ -30,28 +30,28 @@ func BenchmarkFirst(b *testing.B) {
 // BenchmarkChange changes one endpoint among as many.
 func BenchmarkChange(b *testing.B) {
 	w := benched(b)
-	w.take(client.Message{Begin: true})
+	w.process(client.Message{Begin: true})
 	for _, page := range manyPages(10_000, 10) {
-		w.take(client.Message{Page: page})
+		w.process(client.Message{Page: page})
 	}
-	w.take(client.Message{End: true, Revision: 1})
+	w.process(client.Message{End: true, Revision: 1})
 	b.ReportAllocs()
 	for i := int64(2); b.Loop(); i++ {
 		kv := &mvccpb.KeyValue{
 			Key: fmt.Appendf(nil, "/vipd/endpoints/service-%05d/3", i*7%10_000), Value: fmt.Appendf(nil, `{"address":"172.16.0.1","weight":%d}`, i%1000),
 			CreateRevision: 1, ModRevision: i,
 		}
-		w.take(client.Message{Events: []*mvccpb.Event{{Kv: kv}}, Revision: i})
+		w.process(client.Message{Events: []*mvccpb.Event{{Kv: kv}}, Revision: i})
 	}
 }
 
 // benched is a run of Watch without a link.
-func benched(b *testing.B) *watching {
+func benched(b *testing.B) *watchRun {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"}})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
+	return &watchRun{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
 }
 
 // manyPages are the pages of a full reading.

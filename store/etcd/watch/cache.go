@@ -45,7 +45,7 @@ type cachedKey struct {
 }
 
 // load reads the state from the file, and returns the history that it is of.
-func (w *watching) load() (h client.History) {
+func (w *watchRun) load() (h client.History) {
 	err := w.file.Load(func(text []byte) error {
 		head, keys, err := parseCache(text)
 		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.Prefix { // else it is of another fleet
@@ -60,7 +60,7 @@ func (w *watching) load() (h client.History) {
 	return h
 }
 
-func (w *watching) restore(head cacheHead, keys []cachedKey) client.History {
+func (w *watchRun) restore(head cacheHead, keys []cachedKey) client.History {
 	now, h := w.timing.Now(), client.History{Cluster: head.Cluster, Revision: head.Revision}
 	services := map[balancer.Name]bool{}
 	for _, k := range keys {
@@ -113,7 +113,7 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 }
 
 // save has the state kept, if that is not done.
-func (w *watching) save() {
+func (w *watchRun) save() {
 	if s := w.shown(); s.Revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
 		kept := *s
 		w.kept = kept

@@ -40,7 +40,7 @@ type absence struct {
 
 // depart remembers an endpoint that was removed, if it may have vanished with its lease rather than on purpose.
 func (s *state) depart(key rawKey, r *record, now time.Time) {
-	if e, _ := r.says.(*balancer.Endpoint); e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
+	if e, _ := r.decoded.(*balancer.Endpoint); e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
 		s.departed = s.departed.Set(key, &departure{record: r, at: now})
 		a := s.absences.At(r.Of)
 		if a.own || a.empty {
@@ -69,18 +69,18 @@ func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 		service := s.Services.At(name)
 		own, empty := service == nil || len(service.Endpoints) > 0, s.counts.At(rawKey(folder)) == 0
 		if own != a.own || empty != a.empty || !a.due.IsZero() && !now.Before(a.due) {
-			a = s.lookAtDeparted(name, absence{own: own, empty: empty}, now)
+			a = s.decideDeparted(name, absence{own: own, empty: empty}, now)
 		}
 	}
 	text := fmt.Sprintf("the leases of its last endpoints have ended: %d stay in use until one is registered again", a.kept)
 	if a.kept == 1 {
 		text = "the lease of its last endpoint has ended: it stays in use until one is registered again"
 	}
-	s.trouble(rawKey(folder+"\x00kept"), notice(a.kept > 0, balancer.SeverityWarning, name, folder, text))
+	s.setProblems(rawKey(folder+"\x00kept"), notice(a.kept > 0, balancer.SeverityWarning, name, folder, text))
 }
 
-// lookAtDeparted decides about each endpoint of a service that vanished, and returns what comes of it.
-func (s *state) lookAtDeparted(name balancer.Name, a absence, now time.Time) absence {
+// decideDeparted decides about each endpoint of a service that vanished, and returns what comes of it.
+func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) absence {
 	left := 0
 	for key, d := range below(s.departed, s.keys.EndpointsOf(name)) {
 		next := *d
@@ -144,14 +144,14 @@ func (s *state) returned(key rawKey) *departure {
 	return d
 }
 
-// mostAsked is how many leases are asked for on one connection: what was deleted on purpose is not to wait for all others.
-const mostAsked = 500
+// maxAsked is how many leases are asked for on one connection: what was deleted on purpose is not to wait for all others.
+const maxAsked = 500
 
 // ask returns the leases of some kept endpoints of which it is not known whether they have really ended, and notes that they are
 // asked for.
 func (s *state) ask() (leases []leaseNews) {
 	for key := range s.unsure.Keys() {
-		if len(leases) == mostAsked {
+		if len(leases) == maxAsked {
 			break
 		}
 		leases = append(leases, leaseNews{key: key, lease: s.departed.At(key).now.lease})
@@ -215,7 +215,7 @@ func (l *leases) ask(ctx context.Context, s *state) {
 }
 
 // answered processes the answers of etcd about leases.
-func (w *watching) answered(leases []leaseNews) {
+func (w *watchRun) answered(leases []leaseNews) {
 	w.leases.busy = false
 	services := map[balancer.Name]bool{}
 	for _, news := range leases {

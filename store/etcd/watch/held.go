@@ -12,24 +12,24 @@ import (
 
 // holding is an address that a service holds.
 type holding struct {
-	of      balancer.Name
+	service      balancer.Name
 	created int64
 	VIP     netip.Addr
 }
 
 // Compare orders by service, the oldest first.
 func (h holding) Compare(other holding) int {
-	return cmp.Or(h.of.Compare(other.of), cmp.Compare(h.created, other.created), h.VIP.Compare(other.VIP))
+	return cmp.Or(h.service.Compare(other.service), cmp.Compare(h.created, other.created), h.VIP.Compare(other.VIP))
 }
 
 // holdings yields what a service holds, the oldest first.
 func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
-	return s.held.While(holding{of: name}, func(h holding) bool { return h.of == name })
+	return s.held.While(holding{service: name}, func(h holding) bool { return h.service == name })
 }
 
 // hold notes that the address of a record is held by its holder, or no longer is.
 func (s *state) hold(r *record, held bool) {
-	holder, _ := r.says.(balancer.Name)
+	holder, _ := r.decoded.(balancer.Name)
 	h := holding{holder, r.last.created, r.VIP}
 	if held {
 		s.held = s.held.Set(h, true)
@@ -47,16 +47,16 @@ func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
 	if r == nil {
 		return nil, nil
 	}
-	service, _ := r.says.(*balancer.Service)
+	service, _ := r.decoded.(*balancer.Service)
 	return r, service
 }
 
 // allocated returns the service with the addresses that it holds, as many as it asks for.
 func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	var vips []netip.Addr
-	most := min(len(service.Pools), schema.MaxAllocated)
+	limit := min(len(service.Pools), schema.MaxAllocated)
 	for h := range s.holdings(service.Name) {
-		if len(vips) == most {
+		if len(vips) == limit {
 			break
 		}
 		vips = append(vips, h.VIP)
@@ -81,10 +81,10 @@ func (s *state) surplus(name balancer.Name) {
 	if r == nil || r.current() {
 		for h := range s.holdings(name) {
 			if asked--; asked < 0 {
-				s.trouble(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(h.VIP), fmt.Sprintf(text, name)))
+				s.setProblems(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(h.VIP), fmt.Sprintf(text, name)))
 				return
 			}
 		}
 	}
-	s.trouble(made, &record{})
+	s.setProblems(made, &record{})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // due is when something is to be published.
-func (w *watching) due() time.Time {
+func (w *watchRun) due() time.Time {
 	due := w.timing.Now().Add(tick)
 	earlier := func(t time.Time) {
 		if !t.IsZero() && t.Before(due) {
@@ -36,13 +36,13 @@ func (w *watching) due() time.Time {
 }
 
 // unread reports whether the very first state is just being read: there is nothing to say until it is there.
-func (w *watching) unread() bool { return w.state.Revision == 0 && w.reading != nil }
+func (w *watchRun) unread() bool { return w.state.Revision == 0 && w.reading != nil }
 
 // changed notes that there may be something to publish.
-func (w *watching) changed() { w.pending.add(w.timing.Now()) }
+func (w *watchRun) changed() { w.pending.add(w.timing.Now()) }
 
-// tell publishes what there is to publish.
-func (w *watching) tell() {
+// publishDue publishes what there is to publish.
+func (w *watchRun) publishDue() {
 	now := w.timing.Now()
 	connected, first := w.contact.connected, w.publishedAt.IsZero()
 	if end := w.refillEnd(); connected && !end.IsZero() && !now.Before(end) {
@@ -82,7 +82,7 @@ func (w *watching) tell() {
 }
 
 // configure tells what this node is told, where that is news.
-func (w *watching) configure() {
+func (w *watchRun) configure() {
 	var config schema.NodeConfig
 	if told := w.shown().config; told != nil {
 		config = *told
@@ -93,14 +93,14 @@ func (w *watching) configure() {
 	}
 }
 
-func (w *watching) move(p Position) {
+func (w *watchRun) move(p Position) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen = p
 }
 
 // absence says that etcd is away, and what is served meanwhile.
-func (w *watching) absence() error {
+func (w *watchRun) absence() error {
 	where := "etcd at " + strings.Join(w.options.Endpoints, ", ")
 	err := w.contact.err
 	if err == nil {

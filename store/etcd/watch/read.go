@@ -42,7 +42,7 @@ func Read(ctx context.Context, c *client.Client, defaults map[string]any) (store
 		s.settle(subject.Of, now)
 	}
 	for h := range s.held.Keys() {
-		s.settle(h.of, now)
+		s.settle(h.service, now)
 	}
 	out := s.Snapshot
 	out.Problems, out.Connected = s.problems(), true

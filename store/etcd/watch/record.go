@@ -36,7 +36,7 @@ type record struct {
 	now value
 	// last is the last good value, and says what it says, as decodeValue returns it; none where there was no good one.
 	last value
-	says any
+	decoded any
 	// problems are those of now.
 	problems []balancer.Problem
 }
@@ -45,7 +45,7 @@ type record struct {
 func (r *record) current() bool { return r.good() && r.last.modified == r.now.modified }
 
 // good reports whether there is a good value.
-func (r *record) good() bool { return r.says != nil }
+func (r *record) good() bool { return r.decoded != nil }
 
 // reader makes records.
 type reader struct {
@@ -73,14 +73,14 @@ func (r *reader) make(key string, v value, old *record) *record {
 	subject, err := r.keys.Parse(key)
 	next.Subject = subject
 	if err != nil {
-		if len(key) > longestProblem || strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if len(key) > maxProblemText || strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			origin.Key = schema.Quote(key)
 		}
 		next.problems = schema.Problem(subject.Of, origin, err.Error())
 		next.now.text = nil
 		return next
 	}
-	next.says, next.problems = schema.DecodeValue(subject, v.text, origin, r.defaults)
+	next.decoded, next.problems = schema.DecodeValue(subject, v.text, origin, r.defaults)
 	next.problems = bounded(next.problems)
 	if len(v.text) > subject.Longest() {
 		next.now.text = nil
@@ -90,27 +90,27 @@ func (r *reader) make(key string, v value, old *record) *record {
 		next.last = next.now
 		next.keep(old)
 	case old != nil:
-		next.last, next.says = old.last, old.says
+		next.last, next.decoded = old.last, old.decoded
 	}
 	if next.Kind == schema.VIPKind {
-		next.Of, _ = next.says.(balancer.Name) // the key of an address does not say whose it is
+		next.Of, _ = next.decoded.(balancer.Name) // the key of an address does not say whose it is
 	}
 	return next
 }
 
 // A problem goes into every status and metric: what a stranger wrote in place of a name must not fill them.
 const (
-	longestProblem = 500
-	mostOfKey      = 100
+	maxProblemText = 500
+	maxOfKey      = 100
 )
 
 // bounded is the first problems of a key, their texts cut short.
 func bounded(all []balancer.Problem) []balancer.Problem {
-	all = slices.Clone(all[:min(len(all), mostOfKey)])
+	all = slices.Clone(all[:min(len(all), maxOfKey)])
 	for i := range all {
 		for _, text := range []*string{&all[i].Field, &all[i].Text} {
-			if len(*text) > longestProblem {
-				*text = strings.ToValidUTF8((*text)[:longestProblem], "") + "..."
+			if len(*text) > maxProblemText {
+				*text = strings.ToValidUTF8((*text)[:maxProblemText], "") + "..."
 			}
 		}
 	}
@@ -119,8 +119,8 @@ func bounded(all []balancer.Problem) []balancer.Problem {
 
 // keep takes the pointer of old where it says the same.
 func (r *record) keep(old *record) {
-	if old != nil && reflect.DeepEqual(r.says, old.says) {
-		r.says = old.says
+	if old != nil && reflect.DeepEqual(r.decoded, old.decoded) {
+		r.decoded = old.decoded
 	}
 }
 
@@ -132,9 +132,9 @@ func (r *reader) again(old *record) *record {
 	next := r.make(old.key, old.now, nil)
 	if !next.good() && old.good() {
 		good := r.make(old.key, old.last, nil)
-		next.last, next.says = good.last, good.says
+		next.last, next.decoded = good.last, good.decoded
 		if !good.good() {
-			next.last, next.says = old.last, old.says
+			next.last, next.decoded = old.last, old.decoded
 		}
 	}
 	next.keep(old)

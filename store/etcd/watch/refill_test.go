@@ -15,12 +15,12 @@ func TestRefillAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watching{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, Snapshot: store.Snapshot{Revision: 7}}, publishedAt: s.timing.Now()}
+	w := &watchRun{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys, Snapshot: store.Snapshot{Revision: 7}}, publishedAt: s.timing.Now()}
 	now := s.timing.Now()
 	ended := now.Add(-time.Hour)
 	w.wiped = &wiped{state: state{keys: s.keys}, refill: burst{ended, ended}}
 	w.contact.since = ended
-	w.tell()
+	w.publishDue()
 	if due := w.due(); !due.After(now) {
 		t.Errorf("with etcd away it is due again %s after it was looked at", due.Sub(now))
 	}
@@ -31,7 +31,7 @@ func TestRefillAway(t *testing.T) {
 	if due := w.due(); due.After(now) {
 		t.Errorf("with etcd back it is due only in %s", due.Sub(now))
 	}
-	if w.tell(); w.wiped != nil {
+	if w.publishDue(); w.wiped != nil {
 		t.Error("what was held is held for ever")
 	}
 }

@@ -23,9 +23,9 @@ func deniedScope(s client.Scope, c client.Config) *record {
 func (s *state) deny(all, denied []client.Scope, c client.Config) {
 	for _, each := range all {
 		if slices.Contains(denied, each) {
-			s.trouble(troubleKey(each), deniedScope(each, c))
+			s.setProblems(troubleKey(each), deniedScope(each, c))
 		} else {
-			s.trouble(troubleKey(each), &record{})
+			s.setProblems(troubleKey(each), &record{})
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	scopes := client.Scopes(s.keys, s.options.Node)
 	l := client.NewLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	l.Inspects = true
-	w := &watching{
+	w := &watchRun{
 		Source: s, scopes: scopes, publish: publish, leases: leases{link: l, answers: make(chan []leaseNews, 1)},
 		reader: reader{keys: s.keys, defaults: s.options.Defaults}, state: state{keys: s.keys}, contact: contact{since: s.timing.Now()},
 	}
@@ -146,8 +146,8 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	return nil
 }
 
-// watching is one run of Watch. All of it belongs to the goroutine of Watch.
-type watching struct {
+// watchRun is one run of Watch. All of it belongs to the goroutine of Watch.
+type watchRun struct {
 	*Source
 	scopes  []client.Scope
 	reader  reader
@@ -190,7 +190,7 @@ type reading struct {
 }
 
 // loop processes messages, answers and the passage of time until ctx ends.
-func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
+func (w *watchRun) loop(ctx context.Context, messages <-chan client.Message) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	timer := time.NewTimer(0)
@@ -201,18 +201,18 @@ func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
 		case <-ctx.Done():
 			return
 		case m := <-messages:
-			w.take(m)
+			w.process(m)
 			w.save()
 		case defaults := <-w.defaults:
-			w.redefault(defaults)
+			w.decodeAgain(defaults)
 		case news := <-w.leases.answers:
 			w.answered(news)
 		case <-ticker.C:
 			w.leases.paused = false
-			w.pass()
+			w.settleDue()
 			w.save()
 		case <-timer.C:
-			w.tell()
+			w.publishDue()
 		}
 		if w.contact.connected {
 			w.leases.ask(ctx, &w.state)
@@ -220,21 +220,21 @@ func (w *watching) loop(ctx context.Context, messages <-chan client.Message) {
 	}
 }
 
-// take handles a message of the link.
-func (w *watching) take(m client.Message) {
+// process handles a message of the link.
+func (w *watchRun) process(m client.Message) {
 	switch {
 	case m.Begin:
 		w.reading = &reading{w.state, map[rawKey]bool{}}
 	case m.Page != nil:
-		w.takePage(m)
+		w.processPage(m)
 	case m.End:
-		w.takeAll(m)
+		w.processEnd(m)
 	case m.Events != nil:
-		w.takeEvents(m)
+		w.processEvents(m)
 	case m.Steady:
-		w.takeSteady()
+		w.noteSteady()
 	case m.Away != nil:
-		w.takeAway(m.Away)
+		w.noteAway(m.Away)
 	case m.Members != nil:
 		if !slices.Equal(w.contact.members, m.Members) {
 			w.contact.members = m.Members
@@ -243,7 +243,7 @@ func (w *watching) take(m client.Message) {
 	}
 }
 
-func (w *watching) takeSteady() {
+func (w *watchRun) noteSteady() {
 	if !w.contact.connected {
 		w.options.Connection(w.state.Revision, nil)
 	}
@@ -251,7 +251,7 @@ func (w *watching) takeSteady() {
 	w.changed()
 }
 
-func (w *watching) takeAway(err error) {
+func (w *watchRun) noteAway(err error) {
 	w.reading = nil
 	c := &w.contact
 	if c.connected {
@@ -266,8 +266,8 @@ func (w *watching) takeAway(err error) {
 	}
 }
 
-// takePage takes in a page of a full reading.
-func (w *watching) takePage(m client.Message) {
+// processPage takes in a page of a full reading.
+func (w *watchRun) processPage(m client.Message) {
 	now := w.timing.Now()
 	for _, r := range w.reader.records(m.Page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
 		w.reading.read[rawKey(r.key)] = true
@@ -275,8 +275,8 @@ func (w *watching) takePage(m client.Message) {
 	}
 }
 
-// takeAll ends a full reading: what was not met is gone, unless it may not be read.
-func (w *watching) takeAll(m client.Message) {
+// processEnd ends a full reading: what was not met is gone, unless it may not be read.
+func (w *watchRun) processEnd(m client.Message) {
 	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
 	for key, r := range w.state.records.All() {
@@ -293,7 +293,7 @@ func (w *watching) takeAll(m client.Message) {
 		services[serviceOf(w.keys, key)] = true
 	}
 	for h := range w.reading.held.Keys() {
-		services[h.of] = true
+		services[h.service] = true
 	}
 	w.reading.deny(w.scopes, m.Denied, w.options.Config)
 	before := w.state
@@ -307,8 +307,8 @@ func (w *watching) takeAll(m client.Message) {
 		w.refilled()
 	}
 	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
-	w.takeSteady()
-	w.tell()
+	w.noteSteady()
+	w.publishDue()
 }
 
 // serviceOf returns the service of a key, or of a folder with the endpoints or overrides of a service.
@@ -317,7 +317,7 @@ func serviceOf(keys schema.Keys, key rawKey) balancer.Name {
 	return s.Of
 }
 
-func (w *watching) takeEvents(m client.Message) {
+func (w *watchRun) processEvents(m client.Message) {
 	now := w.timing.Now()
 	before := w.state.Services
 	services := map[balancer.Name]bool{}
@@ -342,7 +342,7 @@ func (w *watching) takeEvents(m client.Message) {
 	}
 }
 
-func (w *watching) settle(services map[balancer.Name]bool) {
+func (w *watchRun) settle(services map[balancer.Name]bool) {
 	now := w.timing.Now()
 	for name := range services {
 		if name != "" {
@@ -352,8 +352,8 @@ func (w *watching) settle(services map[balancer.Name]bool) {
 	w.changed()
 }
 
-// pass does what comes with time.
-func (w *watching) pass() {
+// settleDue does what comes with time.
+func (w *watchRun) settleDue() {
 	now, services := w.timing.Now(), map[balancer.Name]bool{}
 	for name, a := range w.state.absences.All() {
 		if !a.due.IsZero() && !now.Before(a.due) {
@@ -365,8 +365,8 @@ func (w *watching) pass() {
 	}
 }
 
-// redefault reads all services again.
-func (w *watching) redefault(defaults map[string]any) {
+// decodeAgain reads all services again.
+func (w *watchRun) decodeAgain(defaults map[string]any) {
 	w.reader.defaults = defaults
 	now := w.timing.Now()
 	redo := func(s *state) {

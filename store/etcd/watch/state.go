@@ -63,15 +63,15 @@ func (s *state) put(r *record, now time.Time) {
 		s.counts = s.counts.Set(folder, s.counts.At(folder)+1)
 	}
 	s.returned(key)
-	s.trouble(key, r)
+	s.setProblems(key, r)
 	if had && old.Kind == schema.VIPKind {
 		s.disuse(old) // it may have been another's
 	}
 	s.use(r, now)
 }
 
-// trouble shows the problems of a record, or that it has none any more.
-func (s *state) trouble(key rawKey, r *record) {
+// setProblems shows the problems of a record, or that it has none any more.
+func (s *state) setProblems(key rawKey, r *record) {
 	if len(r.problems) > 0 {
 		s.troubled = s.troubled.Set(key, r)
 	} else {
@@ -81,7 +81,7 @@ func (s *state) trouble(key rawKey, r *record) {
 
 // use publishes what the record says, and disuse takes it back.
 func (s *state) use(r *record, now time.Time) {
-	switch is := r.says.(type) {
+	switch is := r.decoded.(type) {
 	case *balancer.Service:
 		s.Services = s.Services.Set(r.Of, s.allocated(is))
 	case *balancer.Endpoint:
@@ -196,14 +196,14 @@ func (s *state) limit(folder string, name balancer.Name, what string, now time.T
 			s.disuse(r)
 		}
 	}
-	s.trouble(made, notice(n > schema.MaxEndpoints, balancer.SeverityError, name, folder,
+	s.setProblems(made, notice(n > schema.MaxEndpoints, balancer.SeverityError, name, folder,
 		fmt.Sprintf("has %d %s; the oldest %d are used", n, what, schema.MaxEndpoints)))
 }
 
 // notice is a made-up record with a problem, or without one.
-func notice(is bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
+func notice(found bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
 	r := &record{}
-	if is {
+	if found {
 		r.problems = []balancer.Problem{{Severity: severity, Service: name, Origin: balancer.Origin{Key: folder}, Text: text}}
 	}
 	return r
@@ -214,17 +214,17 @@ func below[V comparable](m snap.Map[rawKey, V], folder string) iter.Seq2[rawKey,
 	return m.While(rawKey(folder), func(key rawKey) bool { return strings.HasPrefix(string(key), folder) })
 }
 
-// mostProblems is how many problems are published: more do not help, and cost as much as they are.
-const mostProblems = 1000
+// maxProblems is how many problems are published: more do not help, and cost as much as they are.
+const maxProblems = 1000
 
 // problems returns what is wrong, in the order of keys.
 func (s *state) problems() []balancer.Problem {
 	var out []balancer.Problem
 	for _, r := range s.troubled.All() {
-		if len(out) >= mostProblems {
+		if len(out) >= maxProblems {
 			return append(out, balancer.Problem{
 				Severity: balancer.SeverityError, Origin: balancer.Origin{Key: s.keys.Prefix},
-				Text: fmt.Sprintf("%d keys have problems; the first %d are shown", s.troubled.Len(), mostProblems),
+				Text: fmt.Sprintf("%d keys have problems; the first %d are shown", s.troubled.Len(), maxProblems),
 			})
 		}
 		out = append(out, r.problems...)

@@ -320,11 +320,11 @@ func names(format string, n int) func(func(string) bool) {
 // TestProblemsAreBounded: a folder full of garbage costs no more to tell than a thousand problems.
 func TestProblemsAreBounded(t *testing.T) {
 	b := newBench()
-	for i := range 3 * mostProblems {
+	for i := range 3 * maxProblems {
 		b.set(fmt.Sprintf("services/x%d", i), "?", 0)
 	}
 	problems := b.problems()
-	if last := problems[len(problems)-1]; len(problems) != mostProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
+	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
 		t.Errorf("%d problems, the last %v", len(problems), last)
 	}
 }

@@ -19,7 +19,7 @@ type wiped struct {
 }
 
 // shown returns the state that is published and kept.
-func (w *watching) shown() *state {
+func (w *watchRun) shown() *state {
 	if w.wiped != nil {
 		return &w.wiped.state
 	}
@@ -27,7 +27,7 @@ func (w *watching) shown() *state {
 }
 
 // keepServices keeps the state before another history was read, unless that has all of its services.
-func (w *watching) keepServices(before *state) {
+func (w *watchRun) keepServices(before *state) {
 	used := before
 	if w.wiped != nil {
 		used = &w.wiped.state
@@ -45,14 +45,14 @@ func (w *watching) keepServices(before *state) {
 }
 
 // refilled notes that services were added to an etcd that was wiped.
-func (w *watching) refilled() {
+func (w *watchRun) refilled() {
 	if w.wiped != nil && w.state.Services.Len() > 0 {
 		w.wiped.refill.add(w.timing.Now())
 	}
 }
 
 // refillEnd returns when the services of a wiped etcd are complete; zero means that is unknown.
-func (w *watching) refillEnd() time.Time {
+func (w *watchRun) refillEnd() time.Time {
 	if w.wiped == nil {
 		return time.Time{}
 	}

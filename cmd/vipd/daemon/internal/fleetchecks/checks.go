@@ -313,7 +313,7 @@ func (f *Checks) publish(b quorum.Board, err error) {
 	f.board, f.unread, f.told = b, err, true
 	f.tellLocked()
 	if f.voter != nil {
-		f.voter.Hear(b)
+		f.voter.SetBoard(b)
 	}
 	f.mu.Unlock()
 	f.o.Kick()
