@@ -31,7 +31,7 @@ type Lease struct {
 	// renewed is when the lease was last known to live its whole time.
 	renewed time.Time
 
-	Reported bool
+	Reported   bool
 	lastReport string // what was told
 	// Rival is who holds the keys instead, met when that was first seen.
 	Rival Foreign

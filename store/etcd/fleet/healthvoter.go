@@ -41,9 +41,9 @@ type HealthVoter struct {
 
 	// The rest belongs to Run. written is what etcd has, under the lease of that number; said is the text of the node's
 	// own key.
-	written snap.Map[balancer.Target, *quorum.Vote]
+	written        snap.Map[balancer.Target, *quorum.Vote]
 	writtenUnder   int64
-	writtenChecker    []byte
+	writtenChecker []byte
 	// writtenAt is when something was written last.
 	writtenAt time.Time
 }
@@ -52,7 +52,7 @@ type HealthVoter struct {
 // lease. After each lot the voter waits as long as it took, so that hosts that come back together don't bury etcd.
 const (
 	maxVotes = 100
-	maxTurn      = 500 * time.Millisecond
+	maxTurn  = 500 * time.Millisecond
 )
 
 // HealthVoter returns one that has not done anything yet. The node's votes are gone ttl after the end of a daemon that

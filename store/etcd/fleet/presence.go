@@ -129,7 +129,7 @@ func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp,
 
 // encodedStatus is the text of a status, and what it says apart from its time.
 type encodedStatus struct {
-	status         *schema.NodeStatus
+	status     *schema.NodeStatus
 	text, bare []byte
 }
 

@@ -12,7 +12,7 @@ import (
 
 // holding is an address that a service holds.
 type holding struct {
-	service      balancer.Name
+	service balancer.Name
 	created int64
 	VIP     netip.Addr
 }

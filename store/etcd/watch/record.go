@@ -35,7 +35,7 @@ type record struct {
 	// now is what etcd holds. The text is nil where it is too long.
 	now value
 	// last is the last good value, and says what it says, as decodeValue returns it; none where there was no good one.
-	last value
+	last    value
 	decoded any
 	// problems are those of now.
 	problems []balancer.Problem
@@ -101,7 +101,7 @@ func (r *reader) make(key string, v value, old *record) *record {
 // A problem goes into every status and metric: what a stranger wrote in place of a name must not fill them.
 const (
 	maxProblemText = 500
-	maxOfKey      = 100
+	maxOfKey       = 100
 )
 
 // bounded is the first problems of a key, their texts cut short.
