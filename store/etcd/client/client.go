@@ -14,14 +14,16 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Client asks etcd for keys and carries out transactions. Its methods may be called by several goroutines at once.
+// Client reads keys of etcd and runs transactions. Its methods may be called by several goroutines
+// at once.
 type Client struct {
 	Config  Config
 	Keys    schema.Keys
 	Members *Members
 }
 
-// NewClient returns a client, which connects when it is first used. The error is one of the configuration.
+// NewClient returns a client that connects when it is first used. An error is a mistake in the
+// configuration.
 func NewClient(c Config) (*Client, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -30,19 +32,19 @@ func NewClient(c Config) (*Client, error) {
 	return &Client{Config: c, Keys: keys, Members: NewMembers(c, keys)}, err
 }
 
-// Close ends the connection. Another question makes another.
+// Close ends the connection. The next request opens another.
 func (c *Client) Close() error {
 	c.Members.Close()
 	return nil
 }
 
-// requestTimeout bounds one question to etcd.
+// requestTimeout limits one request to etcd.
 const requestTimeout = 10 * time.Second
 
-// attempts carries out an operation: members.do or members.write.
+// attempts runs an operation: Members.Do or Members.write.
 type attempts func(context.Context, func(context.Context, *Member) error) error
 
-// Do carries out an operation in time. What is the key or folder that it is about.
+// Do runs an operation within requestTimeout. What is its key or folder, for errors.
 func (c *Client) Do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -58,7 +60,7 @@ func (c *Client) Do(ctx context.Context, what string, attempts attempts, operati
 	return c.where(Plain(err))
 }
 
-// Unsent is why etcd was not asked at all.
+// Unsent is the reason why no request was sent to etcd.
 type Unsent struct{ error }
 
 // Unwrap returns the reason.
@@ -68,7 +70,7 @@ func (c *Client) where(err error) error {
 	return fmt.Errorf("etcd at %s: %w", strings.Join(c.Config.Endpoints, ", "), err)
 }
 
-// Get asks for keys. It does not wait for members that are silent.
+// Get reads keys. It does not wait for silent members.
 func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	err = c.Do(ctx, string(request.Key), c.Members.Do, func(ctx context.Context, m *Member) (err error) {
 		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(maxReceived))
@@ -78,7 +80,7 @@ func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (a
 	return answer, err
 }
 
-// Commit runs a transaction, and reports its revision and whether all of ifs were so.
+// Commit runs a transaction, and reports its revision and whether all of ifs held.
 func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
 	answer, err := c.Transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
 	if err != nil {
@@ -87,15 +89,15 @@ func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// Transact runs a transaction. If it is repeated because an answer was lost, and its conditions no longer hold because it was
-// carried out, that is found by what it has written.
+// Transact runs a transaction. If the answer was lost, it runs the transaction again. If the
+// conditions no longer hold then, it compares what the transaction writes with what etcd has.
 func (c *Client) Transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
 	answer, _, err := c.TransactRepeated(ctx, what, request)
 	return answer, err
 }
 
-// TransactRepeated is transact, and also reports whether the transaction was repeated: if it is refused, it may still have been carried out,
-// and changed by others since.
+// TransactRepeated is [Client.Transact], and also reports whether the transaction ran again: if it
+// is refused then, it may have been carried out before, and others may have changed the keys since.
 func (c *Client) TransactRepeated(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (
 	answer *etcdserverpb.TxnResponse, repeated bool, err error,
 ) {
@@ -112,8 +114,9 @@ func (c *Client) TransactRepeated(ctx context.Context, what string, request *etc
 	return answer, tries > 1, err
 }
 
-// readBack returns the answer to a transaction as if it were the first: its conditions do not hold now, but if all that it puts and
-// deletes is so, it was carried out before. Of a transaction that puts nothing the revision is not known, so it stays refused.
+// readBack returns the answer of a transaction that ran before: its conditions do not hold now, but
+// etcd has all that it puts and lacks all that it deletes. A transaction that puts nothing stays
+// refused, because its revision is unknown.
 func readBack(
 	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
 ) (*etcdserverpb.TxnResponse, error) {
@@ -133,8 +136,8 @@ func readBack(
 	return answer, nil
 }
 
-// effectsOf returns conditions that hold after operations, and a request for the first key that is put. Deletions in nested transactions
-// are not among them.
+// effectsOf returns conditions that hold after operations, and a request for the first key that
+// they put. It ignores deletions in nested transactions.
 func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, first []*etcdserverpb.RequestOp) {
 	for _, op := range ops {
 		if p := op.GetRequestPut(); p != nil {
@@ -152,10 +155,11 @@ func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, 
 	return effects[:min(len(effects), maxEffects)], first
 }
 
-// maxEffects is how many conditions are enough to recognize a transaction: etcd accepts 128.
+// maxEffects is the number of conditions that identify a transaction: etcd accepts 128.
 const maxEffects = 100
 
-// Unchanged is the condition that a key was last changed at a revision; 0 means that it is not there.
+// Unchanged is the condition that a key was last changed at a revision; 0 means that it does not
+// exist.
 func Unchanged(key string, revision int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 	return c.GetCompare()
@@ -176,7 +180,7 @@ func Read(request *etcdserverpb.RangeRequest) *etcdserverpb.RequestOp {
 // Remove returns the operation that deletes a key.
 func Remove(key string) *etcdserverpb.RequestOp { return RemoveRange(key, "") }
 
-// RemoveAll removes all below a folder.
+// RemoveAll returns the operation that deletes a folder.
 func RemoveAll(folder string) *etcdserverpb.RequestOp {
 	return RemoveRange(folder, clientv3.GetPrefixRangeEnd(folder))
 }

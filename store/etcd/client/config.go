@@ -18,23 +18,25 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Config is how etcd is reached: [etcd] of the daemon's configuration.
+// Config is the configuration of the client: [etcd] of the daemon's configuration.
 type Config struct {
-	// Endpoints are the URLs of members or of proxies before them. At least one, all http or all https.
+	// Endpoints are the URLs of members, or of proxies in front of them. At least one is needed;
+	// all are http or all are https.
 	Endpoints []string
-	// Prefix is what all keys begin with, such as /vipd.
+	// Prefix is the beginning of all keys, such as /vipd.
 	Prefix string
-	// Username, and the file that its password is in. Without them etcd has no authentication, or goes by the client certificate.
+	// Username and PasswordFile authenticate the client. Without them etcd has no authentication,
+	// or uses the client certificate.
 	Username     string
 	PasswordFile string
-	// CAFile has the authorities that a server's certificate may be of. Default: those of the system.
+	// CAFile has the authorities of server certificates. Default: the authorities of the system.
 	CAFile string
 	// CertFile and KeyFile are the client's certificate.
 	CertFile string
 	KeyFile  string
 }
 
-// Check returns what is wrong with c, without looking at any file. Errors name the fields.
+// Check returns the mistakes in c. It reads no file. Errors name the fields.
 func (c Config) Check() error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -49,7 +51,7 @@ func (c Config) Check() error {
 		u, err := url.Parse(endpoint)
 		switch {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || !isPort(u.Port()):
-			// The error of Parse is not passed on: the text may hold a password.
+			// The error of Parse is not returned, because the text may hold a password.
 			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
 			continue
 		case u.User != nil:
@@ -81,14 +83,14 @@ func isPort(text string) bool {
 	return err == nil && n > 0
 }
 
-// handshakes are those of TLS, each of which reads the files again: a client lives for as long as the daemon, and authorities and
-// certificates do not.
+// handshakes are TLS handshakes that read the files each time: a client lives as long as the
+// daemon, and certificates do not.
 type handshakes struct {
 	credentials.TransportCredentials
 	config Config
 }
 
-// ClientHandshake makes one.
+// ClientHandshake runs a handshake with the present files.
 func (h handshakes) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	fresh, err := h.config.tls()
 	if err != nil {
@@ -97,7 +99,7 @@ func (h handshakes) ClientHandshake(ctx context.Context, name string, conn net.C
 	return credentials.NewTLS(fresh).ClientHandshake(ctx, name, conn)
 }
 
-// Clone returns h, of which nothing changes.
+// Clone returns h, which never changes.
 func (h handshakes) Clone() credentials.TransportCredentials { return h }
 
 // tls reads the authorities and the client's certificate.
@@ -125,7 +127,8 @@ func (c Config) tls() (*tls.Config, error) {
 	return out, nil
 }
 
-// Unusable says which of the files of TLS hold the wrong thing; "" means none, or that they can't be read.
+// Unusable returns why a file of TLS has unusable contents; "" means that all are usable or can't
+// be read.
 func (c Config) Unusable() string {
 	var unread *fs.PathError
 	if _, err := c.tls(); err != nil && !errors.As(err, &unread) {
@@ -134,8 +137,8 @@ func (c Config) Unusable() string {
 	return ""
 }
 
-// unfit says why a member that asks for the client's certificate would refuse it. It would hang up after the handshake, as a rule
-// before its reason is read.
+// unfit returns why a member would refuse the client's certificate. The member would close the
+// connection after the handshake, usually before its reason is read.
 func (c Config) unfit(pair *tls.Certificate, asked *tls.CertificateRequestInfo) error {
 	if until := pair.Leaf.NotAfter; time.Now().After(until) {
 		return fmt.Errorf("cert_file %s expired on %s", c.CertFile, until.Format(time.RFC3339))

@@ -11,15 +11,16 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Result is what came of a change.
+// Result is the result of a change.
 type Result struct {
-	// Revision is that of the write; where nothing was to be changed, that of the definition.
+	// Revision is the revision of the write. If nothing was changed, it is the revision of the
+	// definition.
 	Revision int64
 	Changed  bool
 }
 
-// noteTTL is how long etcd keeps a note, which says who took an override or a node's settings back: long enough for every
-// node that reaches etcd to read it, and to put it into its events.
+// noteTTL is the life of a note, which names the user that removed an override or a node's
+// settings. Every node that reaches etcd can read it in that time, and record an event.
 const noteTTL = time.Minute
 
 // Edited is the new value of a key: nil removes the key, and a note is under a lease.
@@ -28,8 +29,8 @@ type Edited struct {
 	Note bool
 }
 
-// Edit changes one key: change gets its value (nil if there is none) and returns the new one. It is called again if another
-// client has written in between.
+// Edit changes one key. Change gets the present value, nil if there is none, and returns the new
+// value. It is called again if another client has written since.
 func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edited, error)) (Result, error) {
 	for range 10 {
 		answer, err := c.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
@@ -67,7 +68,7 @@ func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edit
 	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
 }
 
-// noteLease asks for the lease of a note; 0 for other values.
+// noteLease grants a lease for a note, and returns 0 for other values.
 func (c *Client) noteLease(ctx context.Context, key string, note bool) (int64, error) {
 	if !note {
 		return 0, nil

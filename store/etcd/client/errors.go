@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// plainError says what etcd or the way to it said, without the wrapping of gRPC.
+// plainError is the message of etcd, or of the connection, without gRPC's wrapping.
 type plainError struct {
 	text  string
 	cause error
@@ -22,7 +22,7 @@ type plainError struct {
 func (e *plainError) Error() string { return e.text }
 func (e *plainError) Unwrap() error { return e.cause }
 
-// Plain makes an error of the client readable; its cause stays.
+// Plain makes an error of the client readable. It keeps the cause.
 func Plain(err error) error {
 	var before *plainError
 	if err == nil || errors.As(err, &before) {
@@ -32,14 +32,15 @@ func Plain(err error) error {
 	if s, ok := status.FromError(err); ok {
 		text = s.Message()
 	}
-	// A lost connection is told inside out; what helps is at the end.
+	// gRPC wraps the error of a lost connection several times; the useful part is at the end.
 	if _, inner, found := strings.Cut(text, `desc = "`); found {
 		text, _, _ = strings.Cut(strings.TrimSuffix(inner, `"`), `", received`)
 	}
 	text = strings.TrimPrefix(text, "transport: Error while dialing: ")
 	text = strings.TrimPrefix(text, handshakeFailed+": ")
 	text = strings.TrimPrefix(text, "etcdserver: ")
-	// A member that takes the connection and says nothing: gRPC hangs up on it, and reports its own closed socket.
+	// If a member accepts the connection and sends nothing, gRPC closes it and reports its own
+	// closed socket.
 	silent := strings.Contains(text, "error reading server preface") && strings.HasSuffix(text, net.ErrClosed.Error())
 	if silent || errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded && !strings.Contains(text, "refused") {
 		text = "no answer in time"
@@ -47,13 +48,15 @@ func Plain(err error) error {
 	return &plainError{text, err}
 }
 
-// handshakeFailed begins what gRPC says where TLS has failed, and tlsRefused what TLS says where the other end has ended it.
+// handshakeFailed is the beginning of gRPC's error after a failed TLS handshake, and tlsRefused
+// that of TLS if the other side ended it.
 const (
 	handshakeFailed = "transport: authentication handshake failed"
 	tlsRefused      = "remote error: tls"
 )
 
-// Untrusted reports whether err says that one end of a connection does not take the other's certificate.
+// Untrusted reports whether err says that one side of a connection refuses the certificate of the
+// other.
 func Untrusted(err error) bool {
 	text := fmt.Sprint(Unwrapped(err))
 	failed := strings.Contains(text, handshakeFailed) || strings.Contains(text, tlsRefused)
@@ -63,8 +66,8 @@ func Untrusted(err error) bool {
 // Is reports whether err is the server's error want.
 func Is(err, want error) bool { return errors.Is(rpctypes.Error(Unwrapped(err)), want) }
 
-// undecided reports whether err says that a member has not carried out an operation, or does not know, because there is no leader or it
-// changed. The member may do better soon.
+// undecided reports whether a member has not carried out an operation, or does not know, because
+// there is no leader or it changed. The member may answer soon.
 func undecided(err error) bool {
 	return err != nil && slices.ContainsFunc([]error{
 		rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,
@@ -88,13 +91,13 @@ func Unreachable(err error) bool {
 	return Late(err) || status.Code(Unwrapped(err)) == codes.Unavailable
 }
 
-// Full reports whether err says that etcd's database has reached its quota, so that it takes no writes.
+// Full reports whether etcd's database has reached its quota, so etcd refuses writes.
 func Full(err error) bool { return err != nil && Is(err, rpctypes.ErrNoSpace) }
 
-// FullRemedy says what to do where etcd is Full.
+// FullRemedy tells users how to write again after [Full].
 const FullRemedy = "to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 
-// Advised is err, with FullRemedy where that helps.
+// Advised adds FullRemedy to an error that it helps against.
 func Advised(err error) error {
 	if !Full(err) {
 		return err
@@ -102,12 +105,13 @@ func Advised(err error) error {
 	return fmt.Errorf("%w; %s", err, FullRemedy)
 }
 
-// ended reports whether err says that a token has ended, or that the user needs one now, as authentication was turned on since.
+// ended reports whether a token has ended, or the user needs one because authentication was turned
+// on.
 func (c Config) ended(err error) bool {
 	return Is(err, rpctypes.ErrInvalidAuthToken) || Is(err, rpctypes.ErrAuthOldRevision) || c.Username != "" && Is(err, rpctypes.ErrUserEmpty)
 }
 
-// Unwrapped returns what the client said.
+// Unwrapped returns the original error of the client.
 func Unwrapped(err error) error {
 	var p *plainError
 	if errors.As(err, &p) {
@@ -116,7 +120,8 @@ func Unwrapped(err error) error {
 	return err
 }
 
-// Denied adds to an error that comes of missing rights who lacks which right to a folder: to read, or to read and write.
+// Denied adds to an error about missing rights the user, the right (to read, or to read and write)
+// and the folder.
 func (c Config) Denied(err error, right, folder string) error {
 	if err == nil || !Is(err, rpctypes.ErrPermissionDenied) && !Is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
 		return err
@@ -124,7 +129,7 @@ func (c Config) Denied(err error, right, folder string) error {
 	return fmt.Errorf("%s may not %s %s: give its role the right to %[2]s that prefix: %[4]w", c.Who(), right, folder, err)
 }
 
-// Who is the user that etcd knows us as.
+// Who describes the user of the client.
 func (c Config) Who() string {
 	if c.Username == "" {
 		return "a client without username"

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// expiryNotice is how long before its end a client's certificate is told of. One that lives for less than some weeks is exchanged by a
-// program, and has a quarter of its life left then.
+// expiryNotice is how long before its end a client's certificate is reported. A certificate that
+// lives for less than some weeks is renewed by a program, and is reported in the last quarter of
+// its life.
 const expiryNotice = 14 * 24 * time.Hour
 
-// Expiry says that the client's certificate ends soon, or has ended; "" means neither, or that it can't be read, which connecting says.
+// Expiry reports that the client's certificate ends soon, or has ended. It returns "" if neither is
+// true, or if the file can't be read, which the connection reports.
 func (c Config) Expiry(now time.Time) string {
 	if c.CertFile == "" {
 		return ""

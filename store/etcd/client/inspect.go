@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// inspect asks all members but the one in use to prove themselves, and returns a problem for each that does not, in the order of the
-// configuration.
+// inspect asks every member but the one in use to prove itself, and returns a problem for each that
+// does not, in the order of the configuration.
 func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.Problem {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -53,7 +53,7 @@ func (s *Members) inspectOne(ctx context.Context, endpoint string, used *Member)
 	return err
 }
 
-// inspect reports which members have failed, soon and then as often as rights are checked.
+// inspect reports failed members, soon after the start and then as often as rights are checked.
 func (s *stream) inspect(ctx context.Context) {
 	for pause := s.timing.Ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.CheckRights {
 		if problems := s.members.inspect(ctx, s.timing.Call); ctx.Err() == nil {

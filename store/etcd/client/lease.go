@@ -14,31 +14,31 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// MinTTL is the shortest life of a lease that etcd's own elections leave room for.
+// MinTTL is the shortest life of a lease. Elections of etcd need a part of it.
 const MinTTL = 2 * time.Second
 
-// Lease keeps keys in etcd for as long as their owner runs. Who holds the first of them holds all. It belongs to one
-// goroutine.
+// Lease keeps keys in etcd while their owner runs. The holder of the first key holds all of them.
+// It belongs to one goroutine.
 type Lease struct {
 	Client *Client
-	// Key is the first of the keys, and what names all of them.
+	// Key is the first key. What names all keys, for errors.
 	Key, What string
 	TTL       time.Duration
 	// ID is 0 while there is no lease.
 	ID int64
-	// Revision is that of the last write of keys by write; 0 means there was none.
+	// Revision is the revision of the last write of the keys; 0 means that there was none.
 	Revision int64
-	// renewed is when the lease was last known to live its whole time.
+	// renewed is when the whole life of the lease began again.
 	renewed time.Time
 
 	Reported   bool
 	lastReport string // what was told
-	// Rival is who holds the keys instead, met when that was first seen.
+	// Rival is the holder of the keys if it is another one, and met is when it was first seen.
 	Rival Foreign
 	met   time.Time
 }
 
-// NewLease returns a lease that is not granted yet. Key is the first of the keys that it will hold.
+// NewLease returns a lease that is not granted yet. Key is the first key that it will hold.
 func (c *Client) NewLease(key string, ttl time.Duration) (*Lease, error) {
 	if ttl < MinTTL {
 		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
@@ -58,9 +58,9 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 // ErrPatience is an error that is not worth a report yet.
 var ErrPatience = errors.New("that may pass")
 
-// Keep renews the lease and then calls write, again and again, until ctx ends: at least three times in the life of
-// the lease, and when wake has something, though then not sooner than least after the last time. Report hears whether
-// that went well: each change of trouble, nil means none.
+// Keep renews the lease and then calls write, again and again, until ctx ends. It does so at least
+// three times in the life of the lease, and when wake is sent, but not before minPause has passed.
+// It calls report with each new error, and with nil if there is none.
 func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)
@@ -79,10 +79,10 @@ func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wak
 	}
 }
 
-// revokeTimeout is how long a daemon's end may wait for etcd.
+// revokeTimeout is how long the end of a daemon may wait for etcd.
 const revokeTimeout = 2 * time.Second
 
-// Hold is keep, and revokes the lease in the end.
+// Hold is [Lease.Keep], and revokes the lease in the end.
 func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	l.Keep(ctx, write, wake, minPause, report)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
@@ -90,8 +90,8 @@ func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wak
 	_ = l.Revoke(ctx) // in vain where etcd is away; then the lease ends by itself
 }
 
-// HeldBy is the error of a node that finds its key in other hands, which another daemon of the same name may have. What a
-// former run has left ends with its lease, and is not told before.
+// HeldBy returns the error of a node whose key another daemon holds, as a daemon with the same node
+// name would. The key of an earlier run ends with its lease, and is not reported before.
 func (l *Lease) HeldBy(other Foreign) error {
 	if other.Lease == 0 {
 		return fmt.Errorf("%s was written by another program, without a lease: delete it", l.Key)
@@ -118,7 +118,7 @@ func (l *Lease) once(ctx context.Context, write func(context.Context) error) err
 	return err
 }
 
-// Limit bounds one step, so that some of the life of the lease is left for another attempt.
+// Limit limits one step, so there is time left for another attempt before the lease ends.
 func (l *Lease) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(l.TTL/4, time.Second))
 }
@@ -138,7 +138,7 @@ func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken
 	}
 }
 
-// reportChange reports how it is, if that is news.
+// reportChange reports an error, or nil, if the last report was another one.
 func (l *Lease) reportChange(err error, report func(error)) {
 	if errors.Is(err, ErrPatience) {
 		return
@@ -153,7 +153,7 @@ func (l *Lease) reportChange(err error, report func(error)) {
 	l.Reported, l.lastReport = true, text
 }
 
-// Renew keeps the lease alive, where a part of its time has passed, or asks for one.
+// Renew keeps the lease alive if a part of its time has passed. Without a lease, it requests one.
 func (l *Lease) Renew(ctx context.Context) error {
 	began := time.Now()
 	if l.ID != 0 && began.Sub(l.renewed) < l.TTL/5 {
@@ -176,7 +176,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return err
 }
 
-// do asks etcd for something about the lease.
+// do runs a request about the lease.
 func (l *Lease) do(ctx context.Context, operation func(context.Context, etcdserverpb.LeaseClient) error) error {
 	ctx, cancel := l.Limit(ctx)
 	defer cancel()
@@ -215,7 +215,7 @@ func (l *Lease) Alive(ctx context.Context) error {
 	})
 }
 
-// Revoke ends the lease, and with it the keys.
+// Revoke ends the lease and removes its keys.
 func (l *Lease) Revoke(ctx context.Context) error {
 	if l.ID == 0 {
 		return nil
@@ -233,7 +233,7 @@ func (l *Lease) Revoke(ctx context.Context) error {
 	return err
 }
 
-// Put is the writing of a key under the lease.
+// Put returns the operation that writes a key under the lease.
 func (l *Lease) Put(key string, text []byte) *etcdserverpb.RequestOp { return Put(key, text, l.ID) }
 
 // Ours is the condition that a key is under the lease.
@@ -245,8 +245,9 @@ func Under(key string, id int64) *etcdserverpb.Compare {
 	return c.GetCompare()
 }
 
-// Write makes change where the first key, and those of also, are under the lease, and first where no lease has the
-// first key. Else nothing is written, and it returns who has it: that is the lease itself where others are missing.
+// Write makes change if the first key and those of also are under the lease, and first if the first
+// key does not exist. Otherwise it writes nothing, and returns the holder: the lease itself if
+// other keys are missing.
 func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.RequestOp, also ...string) (other *Foreign, err error) {
 	conditions := []*etcdserverpb.Compare{l.Ours(l.Key)}
 	for _, key := range also {
@@ -259,12 +260,14 @@ func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.Request
 	return other, err
 }
 
-// Foreign is who has a key: a lease, or 0 where it is under none; created is the key's revision, 0 where there is no such key.
+// Foreign is the holder of a key: its lease, or 0 if the key is under none. Created is the key's
+// revision, 0 if there is no such key.
 type Foreign struct{ Lease, created int64 }
 
-// Attempt runs ops if the conditions hold, and else returns who has the first key.
+// Attempt runs ops if the conditions hold. Otherwise it returns the holder of the first key.
 func (l *Lease) Attempt(ctx context.Context, conditions []*etcdserverpb.Compare, ops []*etcdserverpb.RequestOp) (*Foreign, error) {
-	// All members agree on the answer: one that is cut off would go on reporting a lease of the past.
+	// This read is linearizable: a member that is cut off would still report a lease that has
+	// ended.
 	look := Read(&etcdserverpb.RangeRequest{Key: []byte(l.Key)})
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	ctx, cancel := l.Limit(ctx)

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Link owns the connection: it reads, follows, and notices when that no longer works. What it learns it tells in
+// Link owns the connection: it reads and follows, and notices a broken connection. It sends
 // messages, in order.
 type Link struct {
 	config  Config
@@ -30,23 +30,24 @@ type Link struct {
 	// Inspects reports whether the members that are not in use are inspected.
 	Inspects bool
 
-	// full: everything must be read (again). another: because etcd has another history than what was seen.
+	// full reports whether everything must be read, and another whether etcd has another history
+	// than before.
 	full, another bool
 	// History is what was seen of etcd. It may be set before Run.
 	History History
-	// scopes are what is read and followed.
+	// scopes are the folders and keys that it reads and follows.
 	scopes []followed
-	// Steady: the present attempt has come to following. reread is when everything is to be read again.
+	// steady reports whether this attempt follows. reread is when everything is read again.
 	steady bool
 	reread time.Time
 }
 
-// followed is a scope, and how far it is known.
+// followed is a scope with its progress.
 type followed struct {
 	Scope
-	// next is where its watch goes on. count is how many keys it has.
+	// next is the revision from which its watch resumes. count is its number of keys.
 	next, count int64
-	// Denied: it may not be read, and is left out.
+	// denied reports whether the user may not read it. It is left out.
 	denied bool
 }
 
@@ -58,31 +59,37 @@ func total(scopes []followed) (n int64) {
 	return n
 }
 
-// RefillTime is how long no service may come until what another history has counts.
+// RefillTime is how long no service may be added until the services of another history are
+// complete.
 const RefillTime = 30 * time.Second
 
 // Timing has the intervals of a connection. Tests shorten them.
 type Timing struct {
-	// Now is the clock. What passes is told by its monotonic part, lest a jump of the wall clock look like an outage.
+	// Now is the clock. Its monotonic part measures time, so a jump of the wall clock does not look
+	// like an outage.
 	Now func() time.Time
-	// ErrorPause is the time between two errors that are published during one absence, if they differ.
+	// ErrorPause is the time between two errors of one outage that are published.
 	ErrorPause time.Duration
-	// Ask is the time between questions how far etcd is; Silence is how long a stream may be behind the answers before it is given up.
+	// Ask is the time between requests for etcd's revision. Silence is how long a stream may be
+	// behind that revision.
 	Ask, Silence time.Duration
-	// Call bounds one question; Page bounds the reading of one page.
+	// Call limits one request, and Page the reading of one page.
 	Call, Page time.Duration
-	// Jitter bounds the wait before the first new attempt; later ones wait twice as long each time, up to Slowest.
+	// Jitter limits the wait before the first new attempt. Each later wait is twice as long, up to
+	// Slowest.
 	Jitter, Slowest time.Duration
-	// Reread is the time between full readings, without any reason but caution; Knock that between questions whether
-	// what may not be read may be read by now.
+	// Reread is the time between full readings, which are only a precaution. CheckRights is the
+	// time between two checks of the user's rights.
 	Reread, CheckRights time.Duration
 	// ProxyReread is the time between full readings behind a proxy, with few keys.
 	ProxyReread time.Duration
-	// Refill is how long no service may come until what another history has counts, at most longestRefill after the first.
+	// Refill is how long no service may be added until the services of another history are
+	// complete, LongestRefill at most.
 	Refill, LongestRefill time.Duration
-	// PageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
+	// PageKeys is the number of keys in a page. Small pages cost etcd far more, because it counts
+	// all remaining keys each time.
 	PageKeys int64
-	// MaxKeys bounds all keys together.
+	// MaxKeys is the maximum number of all keys.
 	MaxKeys int64
 }
 
@@ -103,26 +110,28 @@ func NewLink(c Config, keys schema.Keys, scopes []Scope, t Timing, log *slog.Log
 	return l
 }
 
-// Message is what the link tells. Exactly one of its parts is set.
+// Message is a message of the link. It has one of these parts.
 type Message struct {
-	// Page is a page of a full reading; begin and end are around all of one. The revision is theirs, or of the events.
+	// Page is a page of a full reading, between Begin and End. Revision is the revision of the
+	// reading, or of the events.
 	Begin, End bool
 	Page       []*mvccpb.KeyValue
 	Events     []*mvccpb.Event
 	Revision   int64
-	// Denied, with end, are the scopes that may not be read; cluster is who was read, and another says that it has another
-	// history than before.
+	// An End has the scopes that may not be read, the cluster, and whether etcd has another history
+	// than before.
 	Denied  []Scope
 	Cluster uint64
 	Another bool
-	// Steady: the watches are open, nothing has been missed. away: they no longer are, because of err.
+	// Steady reports that all watches are open and nothing was missed. Away is why they no longer
+	// are.
 	Steady bool
 	Away   error
-	// Members are problems of members of etcd that have failed; nil means that says nothing about them.
+	// Members are problems of failed members of etcd; nil means that the message is not about them.
 	Members []balancer.Problem
 }
 
-// errReread ends an attempt without anything being wrong.
+// errReread ends an attempt to read everything again. Nothing is wrong.
 var errReread = errors.New("it is time to read everything again")
 
 // Run connects again and again until ctx ends.
@@ -153,7 +162,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// pause is how long to wait after so many failures. It differs from host to host, lest all come back at once.
+// pause returns the wait after a number of failures. It is random, so hosts don't return at the
+// same moment.
 func (t Timing) pause(failures int) time.Duration {
 	longest := min(t.Jitter<<min(failures, 10), t.Slowest)
 	shortest := longest / 2
@@ -163,7 +173,7 @@ func (t Timing) pause(failures int) time.Duration {
 	return shortest + rand.N(longest-shortest+1)
 }
 
-// send hands a message over, unless ctx ends.
+// send sends a message, unless ctx ends.
 func (l *Link) send(ctx context.Context, m Message) bool {
 	select {
 	case l.out <- m:
@@ -173,7 +183,7 @@ func (l *Link) send(ctx context.Context, m Message) bool {
 	}
 }
 
-// attempt gets up to date and follows, until that ends; the error says why.
+// attempt reads what is missing and follows until that ends. The error is the reason.
 func (l *Link) attempt(ctx context.Context) error {
 	if l.History.Revision != 0 {
 		if err := l.verify(ctx); err != nil {
@@ -188,7 +198,7 @@ func (l *Link) attempt(ctx context.Context) error {
 	return l.follow(ctx)
 }
 
-// get asks etcd for keys, as all members agree on them.
+// get reads keys with a linearizable read.
 func (l *Link) get(ctx context.Context, limit time.Duration, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -200,7 +210,7 @@ func (l *Link) get(ctx context.Context, limit time.Duration, request *etcdserver
 	return answer, err
 }
 
-// verify asks whether etcd still has the history that was seen. If not, everything is to be read.
+// verify checks whether etcd still has the history that was seen. If not, everything is read again.
 func (l *Link) verify(ctx context.Context) error {
 	h := l.History
 	h.Revision = max(h.Revision, l.known())
@@ -219,7 +229,7 @@ func (l *Link) verify(ctx context.Context) error {
 	return nil
 }
 
-// known is the revision up to which all that is followed is known.
+// known returns the revision up to which all scopes are known.
 func (l *Link) known() int64 {
 	known := l.scopes[0].next - 1
 	for _, s := range l.scopes {
@@ -257,7 +267,7 @@ func (l *Link) readAll(ctx context.Context) error {
 	return nil
 }
 
-// reading is one reading of everything.
+// reading is a full reading.
 type reading struct {
 	*Link
 	limit int64
@@ -301,7 +311,7 @@ func (l *Link) tooMany(n int64) error {
 	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.Prefix, l.timing.MaxKeys)
 }
 
-// LeaseAnswer is what is known of a lease.
+// LeaseAnswer is the state of a lease.
 type LeaseAnswer int
 
 const (
@@ -310,7 +320,8 @@ const (
 	LeaseEnded
 )
 
-// AskLeases asks which of the leases live, in their order. If etcd does not answer, the rest is unknown.
+// AskLeases returns the state of each lease, in order. If etcd does not answer, the rest is
+// unknown.
 func (l *Link) AskLeases(ctx context.Context, ids []int64) []LeaseAnswer {
 	answers, known := make([]LeaseAnswer, len(ids)), map[int64]LeaseAnswer{}
 	for i, id := range ids {
@@ -327,7 +338,7 @@ func (l *Link) AskLeases(ctx context.Context, ids []int64) []LeaseAnswer {
 	return answers
 }
 
-// lease asks whether a lease lives. With an error it is unknown.
+// lease asks for the state of a lease. With an error it is unknown.
 func (l *Link) lease(ctx context.Context, id int64) (answer LeaseAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timing.Call)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// The life of a connection.
+// The times and limits of a connection.
 const (
 	// dialTimeout limits one attempt to connect.
 	dialTimeout = 5 * time.Second
@@ -72,10 +72,11 @@ func (c Config) open(endpoint string) (*Member, error) {
 // close ends the connection.
 func (m *Member) close() { _ = m.Client.Close() } // nothing is left to be done about an error
 
-// Conn is the connection, for requests that do not wait until a member listens, unlike the client's own.
+// Conn returns the connection. Unlike the client's own methods, requests on it do not wait until a
+// member listens.
 func (m *Member) Conn() *grpc.ClientConn { return m.Client.ActiveConnection() }
 
-// authenticate gets a token in the name of the user. The password is read each time, so a replaced one is used.
+// authenticate requests a token. It reads the password each time, so it uses a replaced one.
 func (m *Member) authenticate(ctx context.Context) error {
 	text, err := os.ReadFile(m.config.PasswordFile)
 	if err != nil {
@@ -96,7 +97,8 @@ func (m *Member) authenticate(ctx context.Context) error {
 	return err
 }
 
-// use makes the member use the token of another one, which may be nil: each new token costs etcd a write.
+// use makes the member use the token of another member, which may be nil: etcd writes each new
+// token.
 func (m *Member) use(other *Member) {
 	if other == nil {
 		return
@@ -106,8 +108,9 @@ func (m *Member) use(other *Member) {
 	}
 }
 
-// prove asks the member for a key that all members agree on, and returns the revision. A member that has lost the others does not
-// answer. The revision is 0 if the user may not read the key, which is the answer of a member that has not lost them.
+// prove reads a key with a linearizable read, and returns the revision. A member that has lost the
+// others does not answer. The revision is 0 if the user may not read the key, which proves the
+// member as well.
 func (m *Member) prove(ctx context.Context, key string) (int64, error) {
 	if m.config.Username != "" && m.token.text.Load() == nil {
 		if err := m.authenticate(ctx); err != nil {
@@ -121,8 +124,8 @@ func (m *Member) prove(ctx context.Context, key string) (int64, error) {
 	return answer.GetHeader().GetRevision(), err
 }
 
-// token is a user's token, which is sent with each request. The client's own can't be renewed on a connection: it asks for the new
-// token in the name of the old one, which servers before 3.5 refuse.
+// token is a user's token, which is sent with each request. The client's own token can't be renewed
+// on a connection: it requests the new token with the old one, which servers before 3.5 refuse.
 type token struct{ text atomic.Value }
 
 // GetRequestMetadata returns the header with the token. A request for a token has none.

@@ -19,14 +19,15 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Members reaches etcd through one member at a time: the first that proves that it has not lost the others. A request that stays
-// unanswered makes the members prove themselves again, and moves to another member if that is first. So does a watch: the
-// connection that it is on is closed. Methods may be called by several goroutines.
+// Members uses one member of etcd at a time: the first that proves that it has not lost the others.
+// If a request stays unanswered, the members prove themselves again, and the first that answers is
+// used. Watches on the former member end. Methods may be called by several goroutines.
 type Members struct {
 	config Config
-	// key is what members are asked for to prove themselves. It need not exist.
+	// key is the key that members read to prove themselves. It need not exist.
 	key string
-	// seen is the highest revision that etcd has reported: a member that is behind it has another history, and is the last choice.
+	// seen is the highest revision that etcd has reported. A member with a lower one has another
+	// history, and is the last choice.
 	seen atomic.Int64
 
 	current  atomic.Pointer[Member] // nil means the next request chooses
@@ -34,7 +35,7 @@ type Members struct {
 	order    []string               // the endpoints, the one in use first; guarded by choosing
 }
 
-// errMoved ends requests to a member that has lost the others, and the watches there.
+// errMoved ends requests and watches on a member that has lost the others.
 var errMoved = errors.New("the member of etcd in use stopped answering: moved to another one")
 
 // NewMembers returns members that connect when one is first used.
@@ -60,7 +61,7 @@ func (s *Members) noteRevision(h *etcdserverpb.ResponseHeader) {
 	}
 }
 
-// Leave gives a member up. It is the last choice from now on.
+// Leave stops using a member, which becomes the last choice.
 func (s *Members) Leave(m *Member) {
 	s.choosing <- struct{}{}
 	defer func() { <-s.choosing }()
@@ -71,7 +72,7 @@ func (s *Members) Leave(m *Member) {
 	s.order = append(slices.DeleteFunc(s.order, func(e string) bool { return e == m.endpoint }), m.endpoint)
 }
 
-// replaceLocked exchanges the member in use.
+// replaceLocked replaces the member in use.
 func (s *Members) replaceLocked(m *Member) {
 	if before := s.current.Swap(m); before != nil && before != m {
 		before.close()
@@ -82,7 +83,7 @@ func (s *Members) replaceLocked(m *Member) {
 	}
 }
 
-// Reach returns the member in use. If there is none, or it is the doubted one, the first that proves itself is used from then on.
+// Reach returns the member in use. If there is none, or it is doubted, it chooses one.
 func (s *Members) Reach(ctx context.Context, doubted *Member) (*Member, error) {
 	if m := s.current.Load(); m != nil && m != doubted {
 		return m, nil
@@ -103,14 +104,15 @@ func (s *Members) Reach(ctx context.Context, doubted *Member) (*Member, error) {
 	return m, err
 }
 
-// doubtAfter is how long a request stays unanswered before members prove themselves, and headStart how long one of them is waited for
-// before the next one is asked as well. Of the time that a request has left these are a quarter and an eighth at most.
+// doubtAfter is how long a request stays unanswered before members prove themselves. headStart is
+// how long a member is waited for before the next one is asked too. They are limited to a quarter
+// and an eighth of the time that the request has left.
 const (
 	doubtAfter = time.Second
 	headStart  = 300 * time.Millisecond
 )
 
-// share is a part of the time that ctx has left, d at most.
+// share returns a part of the time that ctx has left, d at most.
 func share(ctx context.Context, d time.Duration, part time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		d = min(d, time.Until(end)/part)
@@ -118,8 +120,9 @@ func share(ctx context.Context, d time.Duration, part time.Duration) time.Durati
 	return d
 }
 
-// Do runs an operation, which may be repeated: on another member if the one in use fails or stays silent, and with a new token if the
-// old one has ended. The error is unsent if no member was asked.
+// Do runs an operation, which may be repeated: on another member if the one in use fails or is
+// silent, and with a new token if the old one has ended. The error is [Unsent] if no member was
+// reached.
 func (s *Members) Do(ctx context.Context, operation func(context.Context, *Member) error) error {
 	var doubted *Member
 	renewals := 0
@@ -153,11 +156,12 @@ func (s *Members) Do(ctx context.Context, operation func(context.Context, *Membe
 	}
 }
 
-// lostAfter is how long the first attempt of a write may take: etcd drops writes that it receives while it has no leader, and never
-// answers them. Each further attempt may take twice as long.
+// lostAfter limits the first attempt of a write. etcd drops writes that it receives without a
+// leader, and never answers them. Each further attempt may last twice as long.
 const lostAfter = 2 * time.Second
 
-// write is do for an operation that etcd may have dropped. It must have the same effect if it is carried out again.
+// write is Do for an operation that etcd may drop. Repeating the operation must not change its
+// effect.
 func (s *Members) write(ctx context.Context, operation func(context.Context, *Member) error) error {
 	limit := share(ctx, lostAfter, 3)
 	return s.Do(ctx, func(ctx context.Context, m *Member) error {
@@ -168,7 +172,7 @@ func (s *Members) write(ctx context.Context, operation func(context.Context, *Me
 	})
 }
 
-// answered returns an error that is an answer of etcd, and nil for one that is the end of a request.
+// answered returns an error that is an answer of etcd, and nil for the end of a request.
 func answered(err error) error {
 	if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unknown {
 		return nil
@@ -176,7 +180,7 @@ func answered(err error) error {
 	return err
 }
 
-// guard runs an operation on a member, and ends it when another member turns out to be better.
+// guard runs an operation on a member, and ends it when another member is chosen.
 func (s *Members) guard(ctx context.Context, m *Member, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var doubting sync.WaitGroup
@@ -192,8 +196,9 @@ func (s *Members) guard(ctx context.Context, m *Member, operation func(context.C
 	return operation(ctx, m)
 }
 
-// choose returns the first member that proves itself. The one in use is asked on its connection, then the others, then that one on a
-// fresh connection: each when those before it have failed or were silent for a while.
+// choose returns the first member that proves itself. It asks the one in use on its connection,
+// then the others, then that one on a new connection. Each is asked when the earlier ones have
+// failed or were silent for a while.
 func (s *Members) choose(ctx context.Context) (*Member, error) {
 	pause := share(ctx, headStart, 8)
 	ctx, cancel := context.WithCancel(ctx)
@@ -266,7 +271,8 @@ func (r *race) start(ctx context.Context, m *Member) {
 	})
 }
 
-// decide accepts an answer, and reports whether it decides the race: by a member that is not behind, or by an error of the configuration.
+// decide processes an answer, and reports whether it ends the race. A member that is not behind
+// does, and so does a mistake in the configuration.
 func (r *race) decide(p proof) bool {
 	r.pending--
 	switch {
@@ -289,7 +295,8 @@ func (r *race) decide(p proof) bool {
 	return p.revision == 0 || p.revision >= r.seen.Load()
 }
 
-// result is the best member. If it is behind, etcd was restored, and what was seen no longer counts.
+// result returns the best member. If that is behind, etcd was restored, and the seen revision no
+// longer counts.
 func (r *race) result() (*Member, error) {
 	if r.best.Member == nil {
 		return nil, r.failed
@@ -300,7 +307,7 @@ func (r *race) result() (*Member, error) {
 	return r.best.Member, nil
 }
 
-// end closes the connections of those that have not won.
+// end closes the connections of the losers.
 func (r *race) end(cancel context.CancelFunc) {
 	cancel()
 	r.proving.Wait()

@@ -16,18 +16,19 @@ import (
 
 // Scope is a folder or a single key that is read and followed.
 type Scope struct {
-	// Key is the folder, which ends in /, or the key; end is where the folder ends, "" for a single key.
+	// Key is the key, or the folder, which ends in /. End is the end of the folder, "" for a single
+	// key.
 	Key, End string
-	// Without says what is missing for those who may not read it, which is not the end of the rest then; "" means it is
-	// needed.
+	// Without is what a user lacks that may not read the scope, whose other scopes are still
+	// followed. "" means that the scope is required.
 	Without string
 }
 
-// Folder is all keys that begin with key, which ends in /.
+// Folder returns the scope of all keys that begin with key, which ends in /.
 func Folder(key string) Scope { return Scope{Key: key, End: clientv3.GetPrefixRangeEnd(key)} }
 
-// Scopes returns what a Source follows: those that are needed first, then what some roles may not read. Node is whose
-// configuration is read too; "" means none is.
+// Scopes returns the scopes of a Source: the required ones first, then those that some roles may
+// not read. Node is the node whose configuration is read; "" means none.
 func Scopes(k schema.Keys, node string) []Scope {
 	vips := Folder(k.Prefix + schema.VIPFolder)
 	vips.Without = `services whose vips say "auto" keep the addresses that were read before`
@@ -43,7 +44,7 @@ func Scopes(k schema.Keys, node string) []Scope {
 	return all
 }
 
-// Optional reports whether the rest is followed if this scope may not be read.
+// Optional reports whether the other scopes are followed if this one may not be read.
 func (s Scope) Optional() bool { return s.Without != "" }
 
 // Holds reports whether a key is in the scope.
@@ -54,10 +55,11 @@ func (s Scope) Holds(key string) bool {
 	return key >= s.Key && key < s.End
 }
 
-// Asker is how keys are asked for.
+// Asker reads keys.
 type Asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
 
-// ReadScope reads a scope, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
+// ReadScope reads a scope in pages of at most limit keys, all at one revision. If that is 0, the
+// first page decides.
 func ReadScope(
 	ctx context.Context, ask Asker, s Scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
 ) error {
@@ -83,7 +85,7 @@ func ReadScope(
 	}
 }
 
-// Forbidden reports whether err says that a right in etcd is missing.
+// Forbidden reports whether a right in etcd is missing.
 func Forbidden(err error) bool {
 	return Is(err, rpctypes.ErrPermissionDenied) || Is(err, rpctypes.ErrUserEmpty)
 }

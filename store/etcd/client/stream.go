@@ -20,17 +20,18 @@ import (
 	"google.golang.org/grpc"
 )
 
-// stream is the watches of one attempt.
+// stream has the watches of one attempt.
 type stream struct {
 	*Link
 	watch etcdserverpb.Watch_WatchClient
-	// wanted is how far etcd was when it was last asked, and proven when the stream had come so far, in nanoseconds since began:
-	// handing while an answer is handed over.
+	// wanted is the last revision that etcd has reported. proven is when the stream had reached it,
+	// in nanoseconds since began, or handing while an answer is processed.
 	began          time.Time
 	wanted, proven atomic.Int64
 	created        int
-	// ready: all watches exist. proxied: a gRPC proxy has made them. It numbers them itself, from 0, and has no answer to requests for
-	// progress, on which old proxies crash.
+	// ready reports whether all watches exist, and proxied whether a gRPC proxy has made them. A
+	// proxy numbers them itself, from 0, and does not answer requests for progress, on which old
+	// proxies crash.
 	ready, proxied atomic.Bool
 	// size is the number of keys when the attempt started.
 	size int64
@@ -40,9 +41,9 @@ const handing = -1
 
 var errSilent = errors.New("the watch is silent: it is behind what etcd answers")
 
-// follow opens the watches and tells what changes, until that ends.
+// follow opens the watches and sends changes until that ends.
 func (l *Link) follow(ctx context.Context) error {
-	// A member that has lost the others ends the stream, instead of saying nothing.
+	// This makes a member that has lost the others end the stream, instead of staying silent.
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
 	reaching, stop := context.WithTimeout(ctx, l.timing.Call)
@@ -93,7 +94,7 @@ func (l *Link) follow(ctx context.Context) error {
 // now is the time since the stream began.
 func (s *stream) now() int64 { return int64(s.timing.Now().Sub(s.began)) }
 
-// create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
+// create requests a watch of each scope that may be read. Its ID is the index of the scope, from 1.
 func (s *stream) create() {
 	for i, f := range s.scopes {
 		if f.denied {
@@ -111,7 +112,8 @@ func (s *stream) create() {
 	}
 }
 
-// ask asks how far etcd is, now and then, and returns why the stream should end; nil means it has ended.
+// ask asks for etcd's revision now and then, and returns why the stream must end; nil means that it
+// has ended.
 func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	knock := s.began.Add(s.timing.CheckRights)
 	behindProxy := s.timing.ProxyReread/2 + rand.N(s.timing.ProxyReread) + time.Duration(s.size)*rereadKey
@@ -137,12 +139,13 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	}
 }
 
-// rereadKey is how much longer each key makes the time between full readings behind a proxy, which may have lost a watch and not
-// report it: a host reads 100 keys a second at most.
+// rereadKey is added for each key to the time between full readings behind a proxy, which may lose
+// a watch silently: a host reads 100 keys a second at most.
 const rereadKey = 10 * time.Millisecond
 
-// prove asks how far etcd is, as all members agree on it, and then the watches. If the member that these are on does not answer, the
-// question moves to another one, which ends the stream. If none answers, the stream becomes silent.
+// prove asks for etcd's revision with a linearizable read, and then for the progress of the
+// watches. If their member does not answer, the request moves to another one, which ends the
+// stream. If no member answers, the stream becomes silent.
 func (s *stream) prove(ctx context.Context) error {
 	answer, err := s.get(ctx, s.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(s.scopes[0].Key)})
 	switch {
@@ -170,9 +173,10 @@ func (s *stream) prove(ctx context.Context) error {
 	return nil
 }
 
-// checkRights asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
-// one that was denied is not granted later. The error is why the stream should end. It asks for the key of the folder itself,
-// which costs nothing, and which can't exist.
+// checkRights checks whether the user's rights have changed since the full reading: a watch
+// continues after its right is removed, and a denied watch is not granted later. The error is why
+// the stream must end. It reads the key of the folder itself, which costs nothing, and which can't
+// exist.
 func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
 		f := &s.scopes[i] // whose next the other goroutine writes
@@ -210,13 +214,14 @@ func (s *stream) process(ctx context.Context, answer *etcdserverpb.WatchResponse
 	case len(answer.Events) > 0:
 		return s.processEvents(ctx, answer)
 	case answer.Header.Revision < s.History.Revision:
-		// Progress of a member that is behind, or of one that has lost what there was.
+		// A member that is behind reports such progress, and so does one that has lost its history.
 		if err := s.verify(ctx); err != nil || s.full {
 			return cmp.Or(err, fmt.Errorf("etcd went back from revision %d to %d", s.History.Revision, answer.Header.Revision))
 		}
 	default:
 		if id := answer.WatchId; s.steady && !s.proxied.Load() && id > 0 && id <= int64(len(s.scopes)) {
-			// A watch's own notice comes in order with its events, other than the answer to a request.
+			// The notice of a watch arrives in order with its events, unlike the answer to a
+			// request.
 			f := &s.scopes[id-1]
 			f.next = max(f.next, answer.Header.Revision+1)
 		}
@@ -231,12 +236,13 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	}
 	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
 	err := s.config.Denied(Plain(errors.New(reason)), "read", s.keys.Prefix)
-	// Denied watches have no ID in some versions: reading all anew finds out which it is, and whether it is needed.
+	// Some versions send no ID for a denied watch: reading everything again finds it, and whether
+	// it is required.
 	s.full = s.full || strings.Contains(reason, "permission denied")
 	return err
 }
 
-// holding is the scope that a key is in; nil means none.
+// holding returns the scope of a key; nil means none.
 func (s *stream) holding(key string) *followed {
 	for i := range s.scopes {
 		if s.scopes[i].Holds(key) {
@@ -246,7 +252,7 @@ func (s *stream) holding(key string) *followed {
 	return nil
 }
 
-// processEvents hands changes over.
+// processEvents sends changes.
 func (s *stream) processEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	last := answer.Events[len(answer.Events)-1].Kv.ModRevision
 	f := s.holding(string(answer.Events[0].Kv.Key))
