@@ -23,7 +23,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Admin reads who owns which VIP, and asks owners for what operators want. Its methods may be called by several goroutines at once.
+// Admin reads who owns which VIP, and passes requests of operators to owners. Its methods may be
+// called by several goroutines at once.
 type Admin struct {
 	client *client.Client
 	keys   schema.Keys
@@ -32,22 +33,24 @@ type Admin struct {
 // NewAdmin returns an admin.
 func NewAdmin(c *client.Client) *Admin { return &Admin{c, c.Keys} }
 
-// OwnedVIP is a VIP of which one host is the owner (hold = "one").
+// OwnedVIP is a VIP with one owner among the hosts (hold = "one").
 type OwnedVIP struct {
 	Addr netip.Addr
-	// Owner is what etcd says of it. Live: its session is there, so that it may answer.
+	// Owner is the owner's record. Live reports whether its session exists, so the owner may
+	// answer.
 	Owner failover.Owner
 	Live  bool
 	// Jury are the nodes that confirm the owner's session, itself among them.
 	Jury []string
-	// Ready are the nodes that could take it, as far as etcd tells, and Not the others with the reason of each.
+	// Ready are the nodes that could own it, as far as etcd knows. Not has the other nodes with
+	// their reasons.
 	Ready []string
 	Not   map[string]string
-	// Move is what is asked for; nil means nothing.
+	// Move is the requested move; nil means none.
 	Move *failover.Move
 }
 
-// records are those of who owns which VIP.
+// records are the records of failover.
 type records struct {
 	revisions map[failover.Key]int64
 	members   map[string]failover.Member
@@ -57,7 +60,8 @@ type records struct {
 	fences    map[string]failover.Fence
 }
 
-// readOwnership reads all records at one revision, and leaves the key of heartbeats alone: most users may not read it.
+// readOwnership reads all records at one revision, but not the key of heartbeats: most users may
+// not read it.
 func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
 	request := &etcdserverpb.TxnRequest{}
 	for _, kind := range []failover.RecordKind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
@@ -100,7 +104,7 @@ func (r *records) add(c failover.RecordChange) {
 	}
 }
 
-// readRecord adds a record, unless a newer version has written what this one can't read.
+// readRecord adds a record, unless this version can't read it.
 func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 	var v V
 	if json.Unmarshal(text, &v) == nil {
@@ -108,8 +112,8 @@ func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 	}
 }
 
-// OwnedVIPs returns the VIPs that have or had an owner, and those that are to have one, in order. Weights are those of the nodes
-// that take part.
+// OwnedVIPs returns the VIPs that have or had an owner, and the wanted ones, in order. Weights are
+// the weights of registered nodes.
 func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -147,8 +151,8 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 	return all, weights, nil
 }
 
-// cannot says why a node can't take a VIP, or, by force, why it can't even have one that it can't serve, as far as etcd tells; "" means
-// it can.
+// cannot returns why a node can't own a VIP, or, by force, why it can't own even a VIP that it
+// can't serve, as far as etcd knows; "" means it can.
 func (r *records) cannot(name string, m failover.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {
@@ -164,8 +168,8 @@ func (r *records) cannot(name string, m failover.Member, a netip.Addr, force boo
 	return m.Lacks(a, force)
 }
 
-// MoveVIP asks the owner of a VIP to give it to another node; "" means to the best one. It returns who owns it when the owner has
-// done so or refused, and an error that says which.
+// MoveVIP asks the owner of a VIP to give it to another node; "" means the best one. It returns the
+// owner once the VIP has moved, and with an error if the owner refused.
 func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -210,8 +214,8 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 }
 
-// requestMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
-// that the VIP does not move when no person expects it. takeBack ends it before.
+// requestMove writes a request to the owner of a VIP under a lease that ends at m.Until. So the VIP
+// does not move later if the requester has died. withdraw removes the request.
 func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) (withdraw func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -234,7 +238,8 @@ func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) 
 	return withdraw, nil
 }
 
-// LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.
+// LastOwners returns the last owners of a VIP, the newest first, as far as etcd has not compacted
+// them.
 func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []failover.Owner, err error) {
 	ask := &etcdserverpb.RangeRequest{Key: []byte(o.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
 	for len(all) < limit {
@@ -258,8 +263,8 @@ func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []
 	return all, nil
 }
 
-// RekeyOwnership replaces the key of heartbeats in steps, with a pause behind each but the last: all hosts learn the next key; they sign
-// with it; they refuse the one before.
+// RekeyOwnership replaces the key of heartbeats in steps, with a pause after each but the last: all
+// hosts learn the next key, then sign with it, then refuse the former key.
 func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	next := newSecret()
 	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
@@ -314,7 +319,7 @@ func (o *Admin) editSecrets(ctx context.Context, change func(secrets) (secrets, 
 	return err
 }
 
-// Unregistered are the hosts that have a session, and don't follow etcd, as far as it knows.
+// Unregistered returns the hosts that have a session and don't follow etcd.
 func (o *Admin) Unregistered(ctx context.Context) (nodes []string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -343,11 +348,11 @@ func (o *Admin) Members(ctx context.Context) (all [][]string, err error) {
 	return all, err
 }
 
-// movePause is the time between two looks whether a VIP has moved.
+// movePause is the time between two checks whether a VIP has moved.
 const movePause = 20 * time.Millisecond
 
-// FenceNode states that a node is off, so that others take its VIPs without having its silence confirmed. It refuses to while
-// the node is registered, and where there is nothing of it: the name may be mistyped.
+// FenceNode states that a node is off, so others own its VIPs without waiting for confirmed
+// silence. It refuses if the node is registered, or if it has no records: the name may be mistyped.
 func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) error {
 	if err := schema.CheckNode(node); err != nil {
 		return err

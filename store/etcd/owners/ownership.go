@@ -32,23 +32,25 @@ const (
 	ownershipSilence = 3 * time.Second
 )
 
-// Ownership is how a host takes part in who owns which VIP: it is registered under a lease, follows all records, and writes.
+// Ownership is a host's part in failover: it registers under a lease, follows all records, and
+// writes.
 type Ownership struct {
 	keys schema.Keys
 	node string
-	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
-	// heartbeats, newest first. Report hears what is in the way; nil means nothing.
+	// Member returns the record to register. Tell receives all records after that, and then
+	// changes, in order. Secrets receives the keys of heartbeats, newest first. Report receives the
+	// error of the connection; nil means none.
 	Member  func() failover.Member
 	Tell    func(changes []failover.RecordChange, revision int64, all bool)
 	Secrets func([][]byte)
-	// Standby is told whether the node is on standby, and who said so.
+	// Standby receives whether the node is on standby, and who requested it.
 	Standby func(on bool, by failover.Request)
 	Report  func(error)
 	// WriteLimit is the maximum time of a write.
 	WriteLimit time.Duration
 
 	client *client.Client
-	// watchMembers are the members for what is followed: a write that moves to another one ends no watch.
+	// watchMembers are the members for watches: a write that moves to another member ends no watch.
 	watchMembers *client.Members
 	// ready reports whether the history that is followed is the one that was, so it may be written to.
 	ready atomic.Bool
@@ -59,7 +61,8 @@ type Ownership struct {
 	proxied bool
 }
 
-// NewOwnership returns what does nothing until Run. The error is one of the configuration.
+// NewOwnership returns an Ownership that does nothing until Run. An error is a mistake in the
+// configuration.
 func NewOwnership(c client.Config, node string) (*Ownership, error) {
 	etcd, err := client.NewClient(c)
 	if err = errors.Join(err, schema.CheckNode(node)); err != nil {
@@ -92,7 +95,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 	return nil
 }
 
-// denied is an error of etcd as people read it.
+// denied makes an error of etcd readable.
 func (o *Ownership) denied(err error) error {
 	return o.client.Config.Denied(client.Plain(client.Unwrapped(err)), "read and write", o.keys.Prefix+schema.OwnershipFolder)
 }
@@ -149,7 +152,8 @@ func (o *Ownership) register(ctx context.Context) (*client.Lease, error) {
 	return l, err
 }
 
-// putMember writes nodes/NODE, unless that has changed meanwhile: a write that comes to etcd late must not bring back a run of the past.
+// putMember writes nodes/NODE, unless that has changed since it was read: a late write must not
+// bring back a former run.
 func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
@@ -172,7 +176,8 @@ func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	return err
 }
 
-// load reads everything, as all members agree on it, and makes the key of heartbeats where there is none.
+// load reads everything with a linearizable read, and creates the key of heartbeats if there is
+// none.
 func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 	conn := m.Client
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
@@ -222,7 +227,7 @@ func (o *Ownership) verify(ctx context.Context, m *client.Member) error {
 	return err
 }
 
-// configured tells whether the node is on standby.
+// configured reports whether the node is on standby.
 func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	var config struct {
 		Standby json.RawMessage `json:"standby"`
@@ -234,7 +239,8 @@ func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false", config.Request)
 }
 
-// change is a key as the protocol knows it; not ok: it is none of that.
+// change returns a key as a change of the protocol's records. It returns false if the key is not
+// one of them.
 func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordChange, ok bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.Prefix+schema.OwnershipFolder)
 	if !ok {
@@ -255,7 +261,7 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordCha
 	return c, ok
 }
 
-// follow passes changes on and keeps the lease, until something fails.
+// follow passes changes on and renews the lease until something fails.
 func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Lease, revision int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	var keeping sync.WaitGroup
@@ -313,8 +319,9 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 	}
 }
 
-// probe asks how far etcd is, as all members agree on it, and then the watches, until ctx ends. If the member that these are on does not
-// answer, the question moves to another one, which ends the watches.
+// probe asks for etcd's revision with a linearizable read, and then for the progress of the
+// watches, until ctx ends. If the member of the watches does not answer, the request moves to
+// another one, which ends the watches.
 func (o *Ownership) probe(ctx context.Context, m *client.Member, wanted chan<- int64) {
 	for wake.Sleep(ctx, ownershipProbe) {
 		revision, err := o.agreed(ctx)
@@ -330,7 +337,7 @@ func (o *Ownership) probe(ctx context.Context, m *client.Member, wanted chan<- i
 	}
 }
 
-// agreed returns etcd's revision, as all members agree on it.
+// agreed returns etcd's revision by a linearizable read.
 func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipProbe)
 	defer cancel()
@@ -342,7 +349,8 @@ func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
 	return revision, err
 }
 
-// silent says why etcd tells nothing. A gRPC proxy answers questions, and requests for progress never.
+// silent returns why no messages arrive. A gRPC proxy answers requests, but never a request for
+// progress.
 func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed bool) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
@@ -355,7 +363,7 @@ func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed boo
 	return errors.New("etcd is silent")
 }
 
-// keep renews the lease, and writes what has changed of the member.
+// keep renews the lease, and writes changes of the member.
 func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 	renew := time.NewTicker(ownershipTTL / 5)
 	defer renew.Stop()
@@ -382,7 +390,7 @@ func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 	}
 }
 
-// Write carries a transaction out, once.
+// Write runs a transaction once.
 func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outcome, int64, error) {
 	if !o.ready.Load() {
 		return failover.Unsent, 0, errors.New("there is no connection to etcd")
@@ -415,8 +423,8 @@ func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outco
 	return failover.Done, answer.Header.Revision, nil
 }
 
-// holds reports whether conditions hold. A transaction that etcd refused as full has then not been carried out: etcd gives the same answer
-// to the one that fills it, which is.
+// holds reports whether conditions hold. Then a transaction that etcd refused as full was not
+// carried out. etcd gives the same answer to the transaction that fills it, which is carried out.
 func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compare) bool {
 	key := o.keys.NodeConfig(o.node) // without any, a member answers what it knows
 	look := []*etcdserverpb.RequestOp{client.Read(&etcdserverpb.RangeRequest{Key: []byte(key)})}
@@ -424,7 +432,7 @@ func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compar
 	return err == nil && ok
 }
 
-// secrets is what ownership/key says.
+// secrets is the value of ownership/key.
 type secrets struct {
 	Key      []byte `json:"key"`
 	Previous []byte `json:"previous,omitempty"`

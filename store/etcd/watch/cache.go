@@ -23,7 +23,8 @@ const (
 	cacheVersion = 1
 )
 
-// cacheHead is the first line of the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
+// cacheHead is the first line of the file with the last good state. A line for each key follows,
+// and the checksum of all lines.
 type cacheHead struct {
 	Version  int       `json:"version"`
 	Prefix   string    `json:"prefix"`
@@ -40,7 +41,7 @@ type cachedKey struct {
 	Created  int64  `json:"created"`
 	Modified int64  `json:"modified"`
 	Lease    int64  `json:"lease,omitempty"`
-	// Kept: it had vanished with its lease, and stayed in use.
+	// Kept reports whether the endpoint had vanished with its lease, and stayed in use.
 	Kept bool `json:"kept,omitempty"`
 }
 
@@ -112,7 +113,7 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 	return head, keys, nil
 }
 
-// save has the state kept, if that is not done.
+// save writes the state to the file, if it has changed.
 func (w *watchRun) save() {
 	if s := w.shown(); s.Revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
 		kept := *s

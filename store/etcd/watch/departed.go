@@ -11,34 +11,36 @@ import (
 )
 
 const (
-	// together is how far apart endpoints may vanish that vanish together: leases that are no longer renewed end in the
-	// order in which they were renewed last.
+	// together is the maximum time between endpoints that vanish together: leases that are no
+	// longer renewed end in the order of their last renewal.
 	together = 30 * time.Second
-	// comeback is how long those that are kept stay once the first of a service has come back.
+	// comeback is how long kept endpoints stay in use once the first of their service is registered
+	// again.
 	comeback = 30 * time.Second
 )
 
-// departure is what is known of an endpoint that vanished with its lease.
+// departure is an endpoint that vanished with its lease.
 type departure struct {
 	*record
-	// at is when that was seen.
+	// at is when it vanished.
 	at time.Time
-	// kept: it stays in use nevertheless, until the time that is set once others are back.
+	// kept reports whether it stays in use, until the given time once others are registered again.
 	kept  bool
 	until time.Time
 }
 
-// absence is what was found of all endpoints of a service that vanished: they are looked at again only where that changes.
+// absence sums up the vanished endpoints of a service. They are checked again only if it changes.
 type absence struct {
-	// kept is how many of them are.
+	// kept is the number of kept endpoints.
 	kept int
-	// own: the service needs none of them, as it has endpoints of its own or is gone. empty: no other is registered.
+	// own reports whether the service needs none of them, because it has its own endpoints or was
+	// removed. empty reports whether no other endpoint is registered.
 	own, empty bool
-	// due is when they are to be looked at, zero means at no time.
+	// due is when they are checked again; zero means never.
 	due time.Time
 }
 
-// depart remembers an endpoint that was removed, if it may have vanished with its lease rather than on purpose.
+// depart remembers an endpoint that was removed, if it may have vanished with its lease.
 func (s *state) depart(key rawKey, r *record, now time.Time) {
 	if e, _ := r.decoded.(*balancer.Endpoint); e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
 		s.departed = s.departed.Set(key, &departure{record: r, at: now})
@@ -52,7 +54,7 @@ func (s *state) depart(key rawKey, r *record, now time.Time) {
 	}
 }
 
-// restoreDeparted takes in an endpoint that was kept before a restart.
+// restoreDeparted adds an endpoint that was kept before a restart.
 func (s *state) restoreDeparted(r *record, now time.Time) {
 	key, a := rawKey(r.key), s.absences.At(r.Of)
 	s.departed = s.departed.Set(key, &departure{record: r, at: now, kept: true})
@@ -61,7 +63,8 @@ func (s *state) restoreDeparted(r *record, now time.Time) {
 	s.absences = s.absences.Set(r.Of, a)
 }
 
-// keepDeparted keeps endpoints of a service in use that vanished together, where nothing else is left, or ends that.
+// keepDeparted keeps the endpoints of a service that vanished together in use while no other is
+// registered.
 func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	folder := s.keys.EndpointsOf(name)
 	a, some := s.absences.Get(name)
@@ -79,7 +82,7 @@ func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	s.setProblems(rawKey(folder+"\x00kept"), notice(a.kept > 0, balancer.SeverityWarning, name, folder, text))
 }
 
-// decideDeparted decides about each endpoint of a service that vanished, and returns what comes of it.
+// decideDeparted decides for each vanished endpoint of a service whether it is kept.
 func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) absence {
 	left := 0
 	for key, d := range below(s.departed, s.keys.EndpointsOf(name)) {
@@ -122,14 +125,15 @@ func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) abs
 	return a
 }
 
-// forget gives up an endpoint that vanished.
+// forget removes an endpoint that vanished.
 func (s *state) forget(key rawKey) {
 	if d := s.returned(key); d != nil {
 		s.disuse(d.record)
 	}
 }
 
-// returned takes an endpoint off those that vanished, and returns what was known of it; nil means that it was not among them.
+// returned removes an endpoint from those that vanished, and returns its departure; nil means that
+// it had not vanished.
 func (s *state) returned(key rawKey) *departure {
 	d := s.departed.At(key)
 	if d == nil {
@@ -144,11 +148,11 @@ func (s *state) returned(key rawKey) *departure {
 	return d
 }
 
-// maxAsked is how many leases are asked for on one connection: what was deleted on purpose is not to wait for all others.
+// maxAsked is the maximum number of leases of one request: a deleted endpoint must not wait for all
+// others.
 const maxAsked = 500
 
-// ask returns the leases of some kept endpoints of which it is not known whether they have really ended, and notes that they are
-// asked for.
+// ask returns the leases of some kept endpoints, and notes that they are being asked about.
 func (s *state) ask() (leases []leaseNews) {
 	for key := range s.unsure.Keys() {
 		if len(leases) == maxAsked {
@@ -160,7 +164,8 @@ func (s *state) ask() (leases []leaseNews) {
 	return leases
 }
 
-// answer takes in what etcd says of a lease. Endpoints that were deleted while their lease lived are gone on purpose.
+// answer processes the state of a lease. An endpoint that was deleted while its lease lived is not
+// kept.
 func (s *state) answer(news leaseNews) {
 	d, ok := s.departed.Get(news.key)
 	if !ok || d.now.lease != news.lease {

@@ -17,12 +17,12 @@ type holding struct {
 	VIP     netip.Addr
 }
 
-// Compare orders by service, the oldest first.
+// Compare orders holdings by service, and those of a service by age.
 func (h holding) Compare(other holding) int {
 	return cmp.Or(h.service.Compare(other.service), cmp.Compare(h.created, other.created), h.VIP.Compare(other.VIP))
 }
 
-// holdings yields what a service holds, the oldest first.
+// holdings yields the addresses of a service, the oldest first.
 func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
 	return s.held.While(holding{service: name}, func(h holding) bool { return h.service == name })
 }
@@ -41,7 +41,7 @@ func (s *state) hold(r *record, held bool) {
 	}
 }
 
-// serviceOf returns the record of a service, and what that says; nil where there is none.
+// serviceOf returns the record of a service and its last good value; nil if there is none.
 func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
 	r := s.records.At(rawKey(s.keys.Service(name)))
 	if r == nil {
@@ -69,7 +69,8 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	return &joined
 }
 
-// surplus tells of addresses that are held for nothing. Of a service whose text can't be read that is not known.
+// surplus reports addresses that a service holds and does not ask for. That is unknown if its text
+// can't be read.
 func (s *state) surplus(name balancer.Name) {
 	made := rawKey(s.keys.Prefix + schema.VIPFolder + "\x00surplus/" + string(name))
 	r, service := s.serviceOf(name)

@@ -8,7 +8,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// due is when something is to be published.
+// due returns when something must be published.
 func (w *watchRun) due() time.Time {
 	due := w.timing.Now().Add(tick)
 	earlier := func(t time.Time) {
@@ -35,13 +35,13 @@ func (w *watchRun) due() time.Time {
 	return due
 }
 
-// unread reports whether the very first state is just being read: there is nothing to say until it is there.
+// unread reports whether the first state is being read: nothing is published before it.
 func (w *watchRun) unread() bool { return w.state.Revision == 0 && w.reading != nil }
 
-// changed notes that there may be something to publish.
+// changed notes a change that may have to be published.
 func (w *watchRun) changed() { w.pending.add(w.timing.Now()) }
 
-// publishDue publishes what there is to publish.
+// publishDue publishes a snapshot if it differs from the last one.
 func (w *watchRun) publishDue() {
 	now := w.timing.Now()
 	connected, first := w.contact.connected, w.publishedAt.IsZero()
@@ -81,7 +81,7 @@ func (w *watchRun) publishDue() {
 	w.move(Position{next.Revision, next.Revision})
 }
 
-// configure tells what this node is told, where that is news.
+// configure passes the configuration of this node on, if it has changed.
 func (w *watchRun) configure() {
 	var config schema.NodeConfig
 	if told := w.shown().config; told != nil {
@@ -99,7 +99,7 @@ func (w *watchRun) move(p Position) {
 	w.seen = p
 }
 
-// absence says that etcd is away, and what is served meanwhile.
+// absence returns the error of an outage, with the revision that is served.
 func (w *watchRun) absence() error {
 	where := "etcd at " + strings.Join(w.options.Endpoints, ", ")
 	err := w.contact.err

@@ -12,7 +12,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Read reads everything at one revision, as a Source would publish it first. Defaults are those of the reader.
+// Read reads everything at one revision, as a Source would first publish it.
 func Read(ctx context.Context, c *client.Client, defaults map[string]any) (store.Snapshot, error) {
 	s := state{keys: c.Keys}
 	r := reader{keys: c.Keys, defaults: defaults}

@@ -16,32 +16,32 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// rawKey is a key as etcd has it.
+// rawKey is a key of etcd.
 type rawKey string
 
 // Compare orders keys as etcd does.
 func (k rawKey) Compare(other rawKey) int { return cmp.Compare(k, other) }
 
-// value is what a key held at one revision.
+// value is the value of a key at one revision.
 type value struct {
 	text                     []byte
 	created, modified, lease int64
 }
 
-// record is what is known of one key. It never changes.
+// record is a key with its present and its last good value. It never changes.
 type record struct {
 	schema.Subject
 	key string
-	// now is what etcd holds. The text is nil where it is too long.
+	// now is the present value. Its text is nil if it is too long.
 	now value
-	// last is the last good value, and says what it says, as decodeValue returns it; none where there was no good one.
+	// last is the last good value, and decoded its decoded form; nil if there was none.
 	last    value
 	decoded any
-	// problems are those of now.
+	// problems are the problems of the present value.
 	problems []balancer.Problem
 }
 
-// current reports whether what the record says is what etcd holds.
+// current reports whether the present value is good.
 func (r *record) current() bool { return r.good() && r.last.modified == r.now.modified }
 
 // good reports whether there is a good value.
@@ -53,7 +53,7 @@ type reader struct {
 	defaults map[string]any
 }
 
-// record reads a key, given what was known of it, or nil.
+// record decodes a key. Old is its former record, or nil.
 func (r *reader) record(kv *mvccpb.KeyValue, old *record) *record {
 	v := value{kv.Value, kv.CreateRevision, kv.ModRevision, kv.Lease}
 	if old != nil && old.now.same(v) {
@@ -66,7 +66,7 @@ func (v value) same(w value) bool {
 	return v.created == w.created && v.modified == w.modified && v.lease == w.lease && v.text != nil && bytes.Equal(v.text, w.text)
 }
 
-// make reads the value v of a key.
+// make decodes the value v of a key.
 func (r *reader) make(key string, v value, old *record) *record {
 	next := &record{key: key, now: v}
 	origin := balancer.Origin{Key: key, Revision: v.modified, Created: v.created}
@@ -98,13 +98,13 @@ func (r *reader) make(key string, v value, old *record) *record {
 	return next
 }
 
-// A problem goes into every status and metric: what a stranger wrote in place of a name must not fill them.
+// A problem is shown in every status and metric, so foreign text in it is limited.
 const (
 	maxProblemText = 500
 	maxOfKey       = 100
 )
 
-// bounded is the first problems of a key, their texts cut short.
+// bounded returns the first problems of a key, with shortened texts.
 func bounded(all []balancer.Problem) []balancer.Problem {
 	all = slices.Clone(all[:min(len(all), maxOfKey)])
 	for i := range all {
@@ -117,14 +117,14 @@ func bounded(all []balancer.Problem) []balancer.Problem {
 	return all
 }
 
-// keep takes the pointer of old where it says the same.
+// keep keeps the pointer of an equal old value.
 func (r *record) keep(old *record) {
 	if old != nil && reflect.DeepEqual(r.decoded, old.decoded) {
 		r.decoded = old.decoded
 	}
 }
 
-// again reads what the record was made of once more, after the defaults have changed.
+// again decodes a record again, after the defaults have changed.
 func (r *reader) again(old *record) *record {
 	if old.now.text == nil {
 		return old
@@ -141,7 +141,7 @@ func (r *reader) again(old *record) *record {
 	return next
 }
 
-// records reads many keys at once, on all processors: decoding is what the first state costs most.
+// records decodes many keys on all processors: decoding is most of the cost of the first state.
 func (r *reader) records(kvs []*mvccpb.KeyValue, old func(string) *record) []*record {
 	out := make([]*record, len(kvs))
 	workers := min(runtime.GOMAXPROCS(0), 1+len(kvs)/100)

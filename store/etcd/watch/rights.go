@@ -8,10 +8,11 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// troubleKey is where a missing right to read the scope is kept among the troubles: a key that can't be written.
+// troubleKey returns the key of the problem of a scope that may not be read. It can't be a key of
+// etcd.
 func troubleKey(s client.Scope) rawKey { return rawKey(s.Key + "\x00denied") }
 
-// deniedScope is the problem of who may not read the scope.
+// deniedScope returns the problem of a scope that may not be read.
 func deniedScope(s client.Scope, c client.Config) *record {
 	return &record{key: s.Key, problems: []balancer.Problem{{
 		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: s.Key},
@@ -19,7 +20,7 @@ func deniedScope(s client.Scope, c client.Config) *record {
 	}}}
 }
 
-// deny tells which scopes may not be read, and that the others may.
+// deny sets the problems of the scopes that may not be read, and clears those of the others.
 func (s *state) deny(all, denied []client.Scope, c client.Config) {
 	for _, each := range all {
 		if slices.Contains(denied, each) {

@@ -19,25 +19,27 @@ import (
 	"vipd/store/statedir"
 )
 
-// Options say what a Source follows.
+// Options configure a Source.
 type Options struct {
 	client.Config
-	// StateDir is the folder that the last good state is kept in; nil means it is not kept.
+	// StateDir is the folder of the file with the last good state; nil means that none is kept.
 	StateDir *statedir.Dir
-	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults exchanges them.
+	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults
+	// replaces them.
 	Defaults map[string]any
-	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "" means none is.
+	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed; "" means
+	// none.
 	Node string
-	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
-	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block.
+	// Configured receives the configuration of this node: once before the first snapshot, and after
+	// each change. It is called by the goroutine of Watch, and must not block.
 	Configured func(schema.NodeConfig)
-	// Connection hears when etcd is followed, with its revision, and, with the reason, when it is lost. It is called by the
-	// goroutine of Watch, and must not block.
+	// Connection is called when etcd is followed, with its revision, and when it is lost, with the
+	// reason. It is called by the goroutine of Watch, and must not block.
 	Connection func(revision int64, err error)
-	// Log hears what is wrong with what is kept.
+	// Log receives errors about the file with the last good state.
 	Log *slog.Logger
-	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
-	// Default 2s.
+	// Patience is how long etcd may be away before the outage, or at the start the last good state,
+	// is published. Default 2s.
 	Patience time.Duration
 	// Timing has the intervals of the connection. If nil, they are the usual ones.
 	Timing *client.Timing
@@ -45,10 +47,11 @@ type Options struct {
 
 const (
 	defaultPatience = 2 * time.Second
-	// quiet is how long nothing may come before what came is published, at most longest after the first of it.
+	// quiet is how long no change may arrive before changes are published, longest the maximum
+	// since the first one.
 	quiet   = 10 * time.Millisecond
 	longest = 50 * time.Millisecond
-	// tick is how often what passes with time is looked at.
+	// tick is the interval of what changes with time alone.
 	tick = 5 * time.Second
 )
 
@@ -67,14 +70,14 @@ type Source struct {
 
 var _ store.Source = (*Source)(nil)
 
-// Position is how far a Source has come.
+// Position is the progress of a Source.
 type Position struct {
-	// Published is the revision of the last snapshot, Seen the last revision that it is complete for: what changed
-	// since Published made no difference to it.
+	// Published is the revision of the last snapshot. Seen is the last revision for which that is
+	// complete: later changes made no difference to it.
 	Published, Seen int64
 }
 
-// New returns a source, which connects when Watch runs. The error is one of the options.
+// New returns a source, which connects when Watch runs. An error is a mistake in the options.
 func New(o Options) (*Source, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following etcd: %w", err)
@@ -99,7 +102,8 @@ func New(o Options) (*Source, error) {
 	return &Source{options: o, keys: keys, file: file, timing: *o.Timing, defaults: make(chan map[string]any, 1)}, err
 }
 
-// SetDefaults exchanges the fields of services that don't set them. It does not wait until that is published.
+// SetDefaults replaces the fields of services that don't set them. It does not wait until they are
+// published.
 func (s *Source) SetDefaults(defaults map[string]any) {
 	for {
 		select {
@@ -110,17 +114,18 @@ func (s *Source) SetDefaults(defaults map[string]any) {
 	}
 }
 
-// Position returns how far the source has come. vipctl waits for a revision: it is in effect once a snapshot is whose
-// Seen has reached it.
+// Position returns the progress of the source. vipctl waits for a revision: it is in effect once a
+// snapshot whose Seen has reached it is.
 func (s *Source) Position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
 }
 
-// Watch publishes what etcd holds, now and after changes, until ctx ends, and returns nil then. While etcd is away it
-// publishes what it held last, also from before a restart, with Connected false. A first snapshot of revision 0 says
-// that nothing was ever read. The one error is that it runs already.
+// Watch publishes the state of etcd, now and after changes, until ctx ends, and returns nil then.
+// While etcd is away it publishes the last state, also from before a restart, with Connected false.
+// If nothing was ever read, the first snapshot has revision 0. It returns an error only if it runs
+// already.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.running.TryLock() {
 		return errors.New("following etcd: Watch runs already")
@@ -266,7 +271,7 @@ func (w *watchRun) noteAway(err error) {
 	}
 }
 
-// processPage takes in a page of a full reading.
+// processPage adds a page to a full reading.
 func (w *watchRun) processPage(m client.Message) {
 	now := w.timing.Now()
 	for _, r := range w.reader.records(m.Page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
@@ -275,7 +280,7 @@ func (w *watchRun) processPage(m client.Message) {
 	}
 }
 
-// processEnd ends a full reading: what was not met is gone, unless it may not be read.
+// processEnd ends a full reading. Keys that were not read are removed, unless they may not be read.
 func (w *watchRun) processEnd(m client.Message) {
 	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
@@ -306,7 +311,8 @@ func (w *watchRun) processEnd(m client.Message) {
 	if w.state.Services != before.Services {
 		w.refilled()
 	}
-	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
+	// This publishes the state of one revision, before the watches report later changes, each at
+	// its own pace.
 	w.noteSteady()
 	w.publishDue()
 }
@@ -352,7 +358,7 @@ func (w *watchRun) settle(services map[balancer.Name]bool) {
 	w.changed()
 }
 
-// settleDue does what comes with time.
+// settleDue settles the services whose absences are due.
 func (w *watchRun) settleDue() {
 	now, services := w.timing.Now(), map[balancer.Name]bool{}
 	for name, a := range w.state.absences.All() {
@@ -365,7 +371,7 @@ func (w *watchRun) settleDue() {
 	}
 }
 
-// decodeAgain reads all services again.
+// decodeAgain decodes all services again.
 func (w *watchRun) decodeAgain(defaults map[string]any) {
 	w.reader.defaults = defaults
 	now := w.timing.Now()

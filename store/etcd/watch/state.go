@@ -14,29 +14,30 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// state is what is known of all keys. It is a value: a copy is another version, and costs nothing.
+// state has all keys. It is a value: a copy is another version, and costs nothing.
 type state struct {
 	keys    schema.Keys
 	records snap.Map[rawKey, *record]
-	// departed are endpoints that vanished with their leases a moment ago, or that are kept in use since.
+	// departed are endpoints that vanished with their leases recently, or that are kept in use
+	// since.
 	departed snap.Map[rawKey, *departure]
-	// absences sum them up by service. unsure are those that are kept, and whose leases may live.
+	// absences sum them up by service. unsure are kept endpoints whose leases may live.
 	absences snap.Map[balancer.Name, absence]
 	unsure   snap.Map[rawKey, bool]
-	// troubled are the records with problems, and one made up for each folder that has some as a whole.
+	// troubled are the records with problems, and an invented one for each folder with a problem.
 	troubled snap.Map[rawKey, *record]
-	// counts are the numbers of keys in each folder of a service.
+	// counts has the number of keys in each folder of a service.
 	counts snap.Map[rawKey, int]
 
-	// Snapshot has what is in use of all that, up to Revision. It has no problems.
+	// Snapshot has all that is in use, up to Revision. It has no problems.
 	store.Snapshot
-	// held are the addresses that are allocated, by service.
+	// held are the allocated addresses, by service.
 	held snap.Map[holding, bool]
-	// config is what this node is told; nil means nothing.
+	// config is the configuration of this node; nil means none.
 	config *schema.NodeConfig
 	// cluster is the ID of etcd's cluster; 0 means it is unknown.
 	cluster uint64
-	// expiry is when the first override lapses, or before; zero means none does.
+	// expiry is not later than the expiry of the first override; zero means that none expires.
 	expiry time.Time
 }
 
@@ -51,7 +52,7 @@ func (r *record) folder(keys schema.Keys) rawKey {
 	return ""
 }
 
-// put takes a record in, in place of that of the same key.
+// put adds a record, or replaces the one of the same key.
 func (s *state) put(r *record, now time.Time) {
 	key := rawKey(r.key)
 	old, had := s.records.Get(key)
@@ -70,7 +71,7 @@ func (s *state) put(r *record, now time.Time) {
 	s.use(r, now)
 }
 
-// setProblems shows the problems of a record, or that it has none any more.
+// setProblems replaces the problems of a key by those of a record.
 func (s *state) setProblems(key rawKey, r *record) {
 	if len(r.problems) > 0 {
 		s.troubled = s.troubled.Set(key, r)
@@ -79,7 +80,7 @@ func (s *state) setProblems(key rawKey, r *record) {
 	}
 }
 
-// use publishes what the record says, and disuse takes it back.
+// use publishes the decoded value of a record, and disuse removes it.
 func (s *state) use(r *record, now time.Time) {
 	switch is := r.decoded.(type) {
 	case *balancer.Service:
@@ -101,7 +102,7 @@ func (s *state) use(r *record, now time.Time) {
 	}
 }
 
-// useOverride publishes what of an override has not lapsed.
+// useOverride publishes the part of an override that has not expired.
 func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
 	if o = o.Unexpired(now); o == nil {
 		s.Overrides = s.Overrides.Delete(target)
@@ -136,7 +137,7 @@ func (s *state) disuse(r *record) {
 	}
 }
 
-// expire takes back overrides that have lapsed.
+// expire removes overrides that have expired.
 func (s *state) expire(now time.Time) {
 	if s.expiry.IsZero() || s.expiry.After(now) {
 		return
@@ -149,7 +150,8 @@ func (s *state) expire(now time.Time) {
 	}
 }
 
-// remove forgets a key that is gone. An endpoint that may have gone with its lease is remembered for a while.
+// remove removes a key. An endpoint that may have vanished with its lease is remembered for a
+// while.
 func (s *state) remove(key rawKey, now time.Time) {
 	r, had := s.records.Get(key)
 	if !had {
@@ -168,8 +170,8 @@ func (s *state) remove(key rawKey, now time.Time) {
 	s.depart(key, r, now)
 }
 
-// settle brings what belongs to a service in order after some of it has come or gone: no more endpoints and overrides
-// than may be, those that vanished together kept, and what it holds without need told.
+// settle updates a service after a change of its keys: it limits endpoints and overrides, keeps
+// endpoints that vanished together, and reports surplus addresses.
 func (s *state) settle(name balancer.Name, now time.Time) {
 	s.limit(s.keys.EndpointsOf(name), name, "endpoints", now)
 	s.limit(s.keys.OverridesOf(name), name, "overrides", now)
@@ -177,7 +179,7 @@ func (s *state) settle(name balancer.Name, now time.Time) {
 	s.surplus(name)
 }
 
-// limit leaves the oldest MaxEndpoints keys of a folder in use.
+// limit keeps the oldest MaxEndpoints keys of a folder in use.
 func (s *state) limit(folder string, name balancer.Name, what string, now time.Time) {
 	made := rawKey(folder + "\x00limit")
 	n := s.counts.At(rawKey(folder))
@@ -200,7 +202,7 @@ func (s *state) limit(folder string, name balancer.Name, what string, now time.T
 		fmt.Sprintf("has %d %s; the oldest %d are used", n, what, schema.MaxEndpoints)))
 }
 
-// notice is a made-up record with a problem, or without one.
+// notice returns an invented record with a problem, or without one.
 func notice(found bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
 	r := &record{}
 	if found {
@@ -214,10 +216,11 @@ func below[V comparable](m snap.Map[rawKey, V], folder string) iter.Seq2[rawKey,
 	return m.While(rawKey(folder), func(key rawKey) bool { return strings.HasPrefix(string(key), folder) })
 }
 
-// maxProblems is how many problems are published: more do not help, and cost as much as they are.
+// maxProblems is the maximum number of published problems. More don't help, and each costs memory
+// and time.
 const maxProblems = 1000
 
-// problems returns what is wrong, in the order of keys.
+// problems returns all problems in the order of keys.
 func (s *state) problems() []balancer.Problem {
 	var out []balancer.Problem
 	for _, r := range s.troubled.All() {

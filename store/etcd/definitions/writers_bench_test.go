@@ -1,0 +1,83 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store/etcd/client"
+	"vipd/test/etcdkit"
+)
+
+// BenchmarkConcurrentWriters adds services to 1,000 others as vipctl does, by several writers at once. An operation is one service.
+// Each writer reads all services again whenever another has added claims since its last reading.
+func BenchmarkConcurrentWriters(b *testing.B) {
+	for _, writers := range []int{1, 4, 16} {
+		b.Run(fmt.Sprint(writers), func(b *testing.B) {
+			cluster := etcdkit.Start(b, etcdkit.Options{})
+			newWriter := func() *Writer {
+				c, err := client.NewClient(client.Config{Endpoints: cluster.Endpoints(), Prefix: "/vipd"})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { _ = c.Close() })
+				return NewWriter(c)
+			}
+			service := func(i int) Change {
+				vip := fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+				return Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: map[string]any{"vips": []any{vip}, "ports": []any{map[string]any{"port": 80}}}}
+			}
+			first := newWriter()
+			for i := range 1000 {
+				if _, err := first.Apply(b.Context(), service(i)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var next, retries atomic.Int64
+			next.Store(1000)
+			limit := int64(1000 + b.N)
+			b.ResetTimer()
+			began := time.Now()
+			var running sync.WaitGroup
+			for range writers {
+				w := newWriter()
+				running.Go(func() {
+					for i := next.Add(1); i <= limit; i = next.Add(1) {
+						n, err := add(b.Context(), w, service(int(i)))
+						if retries.Add(n); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			running.Wait()
+			b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "writes/s")
+			b.ReportMetric(float64(retries.Load())/float64(b.N), "retries/write")
+		})
+	}
+}
+
+// add plans and writes a service, and returns how often it was overtaken.
+func add(ctx context.Context, w *Writer, c Change) (retries int64, err error) {
+	p := NewPlan([]Change{c})
+	if err := p.Read(ctx, w); err != nil {
+		return 0, err
+	}
+	for ; ; retries++ {
+		c.Base, c.Checked = p.Steps[0].Base, p.revision
+		_, err := w.Apply(ctx, c)
+		var stale *StaleError
+		if !errors.As(err, &stale) {
+			return retries, err
+		}
+		if err := p.read(ctx); err != nil {
+			return retries, err
+		}
+	}
+}
