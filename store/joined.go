@@ -12,19 +12,20 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Joined is the source of what two others hold together: services of this node alone, and those of a fleet. Where both
-// define one name, the node's own is taken, and what the fleet says of that name (endpoints, overrides) is left out: it
-// is about another service. Of two settings of one address the node's own are taken, too.
+// Joined is a source that combines two others: the services of this node alone, and those of a
+// fleet. If both define a name, the node's own service is used, and the fleet's endpoints and
+// overrides of that name are ignored. Of two settings of one address, the node's own are used.
 type Joined struct {
-	// Local has services. Endpoints and overrides apart from them are the fleet's alone.
+	// Local has services. Separate endpoints and overrides come from the fleet alone.
 	Local Source
 	Fleet Source
 }
 
 var _ Source = (*Joined)(nil)
 
-// Watch publishes what both hold, once both have published, until ctx ends. Revisions are the fleet's: they stay the
-// same where only the node's own services change. An error is that of one of the two, and ends the other.
+// Watch publishes the combination once both have published, until ctx ends. Its revisions are the
+// fleet's, so they don't change with the node's own services. An error of either source ends the
+// other.
 func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -50,13 +51,14 @@ func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	return errors.Join(failed, err)
 }
 
-// joined is what two snapshots come to together. The zero value is that of two empty ones.
+// joined is the combination of two snapshots. The zero value combines two empty ones.
 type joined struct {
 	local, fleet Snapshot // of which it was made
 	out          Snapshot
 }
 
-// next joins the two snapshots that came after. What changes in the fleet costs what it is; the node's own file is taken in anew.
+// next combines the two next snapshots. A change in the fleet costs its difference; the node's own
+// snapshot is read in full.
 func (j *joined) next(local, fleet Snapshot) Snapshot {
 	own, was := local.Services, j.local.Services
 	j.out.Services = follow(j.out.Services, j.fleet.Services, fleet.Services, own, own == was, func(n balancer.Name) balancer.Name { return n })
@@ -93,7 +95,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	return j.out
 }
 
-// contests are the problems of what both define: the node's own is taken.
+// contests returns a problem for each name that both define.
 func contests(local, fleet Snapshot) []balancer.Problem {
 	var problems []balancer.Problem
 	for name, own := range local.Services.All() {
@@ -115,8 +117,8 @@ func contests(local, fleet Snapshot) []balancer.Problem {
 	return problems
 }
 
-// follow is what there is in the fleet after before, but for what belongs to what the node defines; where that is not the same as for out,
-// with all.
+// follow applies the difference between two snapshots of the fleet to out, without keys that the
+// node defines. If the node's own definitions differ from those of out, it returns all of after.
 func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
 	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, of func(K) N,
 ) snap.Map[K, *V] {

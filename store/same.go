@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Same reports whether two snapshots say the same, whatever their revisions: a source has nothing new to publish then.
-// Its cost is that of comparing what differs.
+// Same reports whether two snapshots differ in nothing but their revisions: then a source has
+// nothing to publish. It costs the comparison of what differs.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
@@ -29,8 +29,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// Keeping returns s with the pointers of old wherever the values are equal, as snapshots in a row must have it. Its cost
-// is that of comparing what differs.
+// Keeping returns s with the pointers of old for all equal values, as successive snapshots must
+// have them. It costs the comparison of what differs.
 func (s Snapshot) Keeping(old Snapshot) Snapshot {
 	s.Services = keeping(s.Services, old.Services)
 	s.Endpoints = keeping(s.Endpoints, old.Endpoints)

@@ -11,10 +11,11 @@ import (
 
 // Source publishes the state of one place.
 type Source interface {
-	// Watch publishes the state whenever it has changed, until ctx ends, and returns nil then. The first snapshot is
-	// complete; so is each later one. Changes that come close together are published as one. publish is never called
-	// by two goroutines at once, and must not block. An error means that this source can't go on at all; whatever can
-	// pass (a missing file, a lost connection, a syntax error) is a problem in the snapshot instead.
+	// Watch publishes the state after each change until ctx ends, and returns nil then. Each
+	// snapshot is complete, also the first. Changes that arrive within a short time are published
+	// together. publish is never called by two goroutines at once, and must not block. An error
+	// means that this source can't continue at all; whatever may pass (a missing file, a lost
+	// connection, a syntax error) is a problem in the snapshot.
 	Watch(ctx context.Context, publish func(Snapshot)) error
 }
 
@@ -23,40 +24,43 @@ type Snapshot struct {
 	Services  snap.Map[balancer.Name, *balancer.Service]
 	Endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	Overrides snap.Map[balancer.Target, *balancer.Override]
-	// VIPs are the settings of addresses, and Pools what pools say of theirs.
+	// VIPs are the settings of addresses, and Pools the settings of the addresses of pools.
 	VIPs  snap.Map[netip.Addr, *balancer.VIP]
 	Pools snap.Map[balancer.Name, *balancer.Pool]
 	// Nodes are the live nodes of the fleet, this node included.
 	Nodes snap.Map[balancer.NodeName, *balancer.Node]
-	// Problems are what was found wrong in what users wrote. What they are about is absent from the maps, or there in
-	// its last good state.
+	// Problems are the mistakes in the definitions. Their objects are missing in the maps, or have
+	// their last good state.
 	Problems []balancer.Problem
-	// Retained are the services that are here in their last good state because of an error in what defines them, by name. Vanished are
-	// those of them that nothing defines any more: the error may hide their definition.
+	// Retained are the services that keep their last good state because their definition has an
+	// error, by name. Vanished are those without any definition: the error may hide it.
 	Retained, Vanished []balancer.Name
-	// Revision counts up with each state that differs from the one before; a store that has revisions uses those.
+	// Revision increases with each state that differs from the last one. A store with revisions
+	// uses its own.
 	Revision int64
-	// Connected is false while the place can't be read; Err says why. What it holds is here in its last good state then,
-	// and absent if it could not be read since the source started.
+	// Connected is false while the place can't be read; Err is the reason. The snapshot then has
+	// the last good state, or nothing if the place was never read since the source started.
 	Connected bool
 	Err       error
-	// Began is when the source noticed the first of the changes since the snapshot before; zero means not known.
+	// Began is when the source noticed the first change since the last snapshot; zero means
+	// unknown.
 	Began time.Time
-	// Settings are what the file of the source says besides services and VIPs, for the program that follows it; nil for a source
-	// without such a file. They keep their pointer as long as they say the same on the same lines. A file that can't be read,
-	// or is no valid document, leaves them as they were.
+	// Settings are the other settings in the source's file, for the program that follows it; nil
+	// for a source without a file. They keep their pointer while they and their lines are equal. A
+	// file that can't be read, or is not a valid document, leaves them unchanged.
 	Settings Document
-	// Kept: the place could not be read since the source started, but what it held is known from before.
+	// Kept reports whether the place could not be read since the source started, but its former
+	// state is known.
 	Kept bool
 }
 
-// Document is what a file says, with the place of each of its parts. It never changes.
+// Document is the content of a file, with the place of each part. It never changes.
 type Document interface {
-	// File is the name of the file, and Folder is where paths in it begin.
+	// File is the name of the file, and Folder the base of its relative paths.
 	File() string
 	Folder() string
-	// Tree is what the file says, as decode.Into takes it. It is shared: don't change it.
+	// Tree is the content, in the form that decode.Into accepts. It is shared: don't change it.
 	Tree() map[string]any
-	// Where returns the place of a path such as etcd.endpoints[2], or of the nearest thing around it.
+	// Where returns the place of a path such as etcd.endpoints[2], or of its nearest parent.
 	Where(path string) balancer.Origin
 }

@@ -13,11 +13,12 @@ import (
 	"vipd/balancer/lib/atomicfile"
 )
 
-// Version is what files are written with that Read reads. It is raised when an old program would misread them.
+// Version is the version of files that Read reads. It increases when an old program would misread
+// them.
 const Version = 1
 
-// File is a file in state_dir. Keep, Read, Load and Held of a nil File do nothing. Its methods may be called by any goroutine, and
-// don't wait for the disk, but for those that read.
+// File is a file in state_dir. Keep, Read, Load and Held of a nil File do nothing. Its methods may
+// be called by any goroutine. Only those that read wait for the disk.
 type File struct {
 	dir          *Dir
 	name, unkept string
@@ -32,16 +33,16 @@ type File struct {
 	lost  error     // of a write after Close, which nothing follows
 }
 
-// job is what is to be done with a file.
+// job is an operation on a file.
 type job struct {
 	do func() error
-	// done is told the outcome, unless it is nil.
+	// done receives the outcome, unless it is nil.
 	done func(error)
-	// confirms: what is in the file stays as it is.
+	// confirms reports whether the content of the file stays as it is.
 	confirms bool
 }
 
-// Text writes a file's content, as JSON of more than one line. Nothing may change it from now on.
+// Text writes content as indented JSON. The content must not change from now on.
 func Text(content any) func(*bufio.Writer) error {
 	return func(w *bufio.Writer) error {
 		lines := json.NewEncoder(w)
@@ -50,11 +51,11 @@ func Text(content any) func(*bufio.Writer) error {
 	}
 }
 
-// Path is where the file is.
+// Path returns the path of the file.
 func (f *File) Path() string { return filepath.Join(f.dir.path, f.name) }
 
-// Read fills into with what Text has written, and reports whether it did. What can't be read is a problem until the file is
-// written, and set aside.
+// Read decodes a file of Text into into, and reports whether it did. A file that can't be decoded
+// is set aside, and is a problem until the next write.
 func (f *File) Read(into any) (read bool) {
 	err := f.Load(func(text []byte) error {
 		var head struct {
@@ -76,15 +77,16 @@ func (f *File) Read(into any) (read bool) {
 	return read
 }
 
-// Refuse notes that something in the file could not be read.
+// Refuse notes that a part of the file could not be read.
 func (f *File) Refuse(err error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
 	f.noteLocked(fmt.Errorf("reading what an earlier run kept: %w", err))
 }
 
-// Load has decode read what an earlier process has kept, if there is anything. A file that decode refuses is set aside as NAME.broken,
-// which the error says; one that can't be read stays until something newer is kept.
+// Load passes the content of an earlier process to decode, if there is any. A file that decode
+// refuses is set aside as NAME.broken, as the error says. A file that can't be read stays until
+// something newer is kept.
 func (f *File) Load(decode func(text []byte) error) error {
 	if f == nil {
 		return nil
@@ -99,7 +101,7 @@ func (f *File) Load(decode func(text []byte) error) error {
 	return atomicfile.SetAside(f.Path(), decode(text))
 }
 
-// Held is until when what the file says was so: it was written or confirmed then. Zero: that is not known.
+// Held returns when the content was last written or confirmed; zero means unknown.
 func (f *File) Held() time.Time {
 	if f == nil {
 		return time.Time{}
@@ -111,15 +113,16 @@ func (f *File) Held() time.Time {
 	return info.ModTime()
 }
 
-// Keep has the file be what write writes, soon, and instead of what it was to be before.
+// Keep writes the file soon. It replaces an earlier job that has not started.
 func (f *File) Keep(write func(*bufio.Writer) error) {
 	if f != nil {
 		f.put(&job{do: func() error { return f.replace(write) }})
 	}
 }
 
-// Write is Keep, and tells the outcome, or that the disk does not answer: then what is written may still be, unless something else is
-// kept after it. A disk that is known to be silent is not waited for again.
+// Write is [File.Keep], and returns the outcome, or that the disk does not answer: then the file
+// may still be written, unless something else is kept later. A disk that is known to hang is not
+// waited for again.
 func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	outcome := make(chan error, 1)
 	tell := func(err error) {
@@ -140,7 +143,7 @@ func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	return outcome
 }
 
-// Confirm notes that what was last kept is still so. What can't be noted counts as not so for as long.
+// Confirm notes that the last content is still valid. Without a note it counts as outdated.
 func (f *File) Confirm() {
 	f.put(&job{confirms: true, do: func() error {
 		_ = os.Chtimes(f.Path(), time.Time{}, time.Now())
@@ -155,12 +158,12 @@ func (f *File) replace(write func(*bufio.Writer) error) error {
 	return nil
 }
 
-// silence is the error of a disk that does not answer.
+// silence returns the error of a disk that does not answer.
 func (f *File) silence() error {
 	return fmt.Errorf("keeping %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
 }
 
-// put makes j what is done next.
+// put makes j the next job.
 func (f *File) put(j *job) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -178,7 +181,7 @@ func (f *File) put(j *job) {
 	}
 }
 
-// work does what is to be done until nothing is.
+// work runs jobs until there are none.
 func (f *File) work() {
 	var failed *job
 	for {
@@ -202,7 +205,7 @@ func (f *File) work() {
 	}
 }
 
-// begin takes the job that is to be done now: the newest, else the one that failed. Nil means there is none.
+// begin returns the job to run now: the newest, otherwise the one that failed; nil means none.
 func (f *File) begin(failed *job) (*job, time.Time) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -218,7 +221,7 @@ func (f *File) begin(failed *job) (*job, time.Time) {
 	return j, f.since
 }
 
-// late notes that the job which began then goes on, if it does.
+// late notes that the job which began then still runs, if it does.
 func (f *File) late(began time.Time) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -241,7 +244,7 @@ func (f *File) ended(j *job, err error) {
 	}
 }
 
-// failure is what err means to users.
+// failure adds to err what it means to users.
 func (f *File) failure(err error) error {
 	if err == nil || f.unkept == "" {
 		return err
@@ -249,7 +252,7 @@ func (f *File) failure(err error) error {
 	return fmt.Errorf("%s: %w", f.unkept, err)
 }
 
-// noteLocked makes err what is wrong with the file; nil means nothing is.
+// noteLocked sets the error of the file; nil means none.
 func (f *File) noteLocked(err error) {
 	old := f.wrong
 	if f.wrong = err; fmt.Sprint(old) != fmt.Sprint(err) {
@@ -257,7 +260,7 @@ func (f *File) noteLocked(err error) {
 	}
 }
 
-// rest waits for a time, until there is a newer job where newer says so, or until Close.
+// rest waits for a time, or until there is a newer job if newer is not nil, or until Close.
 func (f *File) rest(least time.Duration, newer <-chan struct{}) {
 	timer := time.NewTimer(least)
 	defer timer.Stop()

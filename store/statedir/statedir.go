@@ -14,12 +14,13 @@ import (
 )
 
 const (
-	// parting is how long the disk may take for the last of all files when vipd ends.
+	// parting limits the wait for the last writes when vipd ends.
 	parting = 5 * time.Second
-	// starting is how long a start waits for the disk, as for a store that can't be read. Nothing is served meanwhile.
+	// starting limits the wait for the disk at a start. Nothing is served meanwhile.
 	starting = 10 * time.Second
-	// pause is the time until what could not be written is tried again, and the least between two writes of a Large file. To write one
-	// takes at most one part in share of the time: 100,000 checks are 25 MB. After a disk that hung, that is longest.
+	// pause is the time until a failed write is repeated, and the minimum time between two writes
+	// of a Large file. Writing it uses at most one part in share of the time: 100,000 checks are 25
+	// MB. After a disk that hung, the maximum is longest.
 	pause   = 5 * time.Second
 	share   = 20
 	longest = 5 * time.Minute
@@ -37,12 +38,14 @@ type Dir struct {
 	files []*File    // in the order of their names
 }
 
-// New returns the folder at path. Changed is called when Problems returns something else; it must not block, and not call that.
+// New returns the folder at path. Changed is called when Problems changes; it must not block, and
+// must not call Problems.
 func New(path string, changed func()) *Dir {
 	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
 }
 
-// Check returns what check reports of the folder, which it may also make. A disk that does not answer is not an error: what is read next reports it.
+// Check returns the problems of the folder, which it may create. A disk that does not answer is not
+// an error: the next read reports it.
 func (d *Dir) Check(check func(path string) error) error {
 	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, check(d.path) })
 	if errors.Is(err, errSilent) {
@@ -54,8 +57,8 @@ func (d *Dir) Check(check func(path string) error) error {
 // errSilent is the error of a disk that does not answer a start.
 var errSilent = fmt.Errorf("the disk has not answered for %s", starting)
 
-// ask returns what the disk answers to read, which is about the file at path. A disk that hangs is waited for once, and read is left
-// behind with it.
+// ask returns the result of read, which is about the file at path. A disk that hangs is waited for
+// once; then read is left running.
 func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err error) {
 	silent := &os.PathError{Op: "open", Path: path, Err: errSilent}
 	if d.hanging.Load() > 0 {
@@ -80,16 +83,17 @@ func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err erro
 	return answer, silent
 }
 
-// Size says how much is in a file.
+// Size is a class of file sizes.
 type Size bool
 
-// The sizes. A Large file may be so large that it is not written as often as it changes.
+// The sizes. A Large file may be too large to be written after each change.
 const (
 	Small Size = false
 	Large Size = true
 )
 
-// patience is how long a file may take before that is a problem. To encode a Large one takes seconds, and nobody waits for it.
+// patience is how long a file may take until that is a problem. A Large file takes seconds to
+// encode, and nobody waits for it.
 func (s Size) patience() time.Duration {
 	if s == Large {
 		return time.Minute
@@ -97,7 +101,8 @@ func (s Size) patience() time.Duration {
 	return 5 * time.Second
 }
 
-// File returns the file of a name. Unkept says what it means that it can't be written. It has one user, who reads it first.
+// File returns the file of a name. Unkept is what users lose if it can't be written. It has one
+// user, who reads it first.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
 		return nil
@@ -110,7 +115,7 @@ func (d *Dir) File(name, unkept string, size Size) *File {
 	return f
 }
 
-// Problems returns what could not be kept, or read.
+// Problems returns the files that could not be kept or read.
 func (d *Dir) Problems() (problems []balancer.Problem) {
 	if d == nil {
 		return nil
@@ -125,8 +130,9 @@ func (d *Dir) Problems() (problems []balancer.Problem) {
 	return problems
 }
 
-// Close has all that waits be written at once, and returns when it is: what is kept later may be lost. It waits for a disk that hangs for
-// some seconds only; the error says what is not written. It is called once.
+// Close writes all waiting files at once, and waits for them, but only some seconds for a disk that
+// hangs. The error names what was not written. Files that are kept later may be lost. It is called
+// once.
 func (d *Dir) Close() error {
 	close(d.closing)
 	written := make(chan struct{})
@@ -147,7 +153,7 @@ func (d *Dir) Close() error {
 	return fmt.Errorf("state_dir does not answer: what vipd knew last is not in %s", strings.Join(names, ", "))
 }
 
-// lost is why the last state of a file could not be written; nil means that of all was.
+// lost returns why the last state of a file could not be written; nil means that all were.
 func (d *Dir) lost() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testEnd holds Watch to returning nil when ctx ends, whatever it is doing then. That no goroutine is left is checked
-// with every record.
+// testEnd checks that Watch returns nil when ctx ends at any moment. Every record checks that no
+// goroutine is left.
 func testEnd(t *testing.T, p Place) {
 	p.Write("web", definition(1))
 	source := p.Source()
@@ -30,17 +30,18 @@ func testEnd(t *testing.T, p Place) {
 	}
 }
 
-// model is what users wrote, and what may have become of it.
+// model is what users wrote, with the states that may follow.
 type model struct {
-	// now is the last definition, nil means there is none; bad: it has an error.
+	// now is the last definition; nil means none. bad reports whether it has an error.
 	now map[string]any
 	bad bool
-	// seen are the good states (nil: absent) that a source may have seen last, since it was last known to be up to date.
+	// seen are the good states (nil means absent) that a source may have seen since it was last up
+	// to date.
 	seen []map[string]any
 }
 
-// testHistories writes at random. A source may or may not see what is overwritten at once; what it comes to in the end
-// is known all the same.
+// testHistories writes at random. A source may miss a value that is overwritten at once; its final
+// state is known in any case.
 func testHistories(t *testing.T, f Factory) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -93,7 +94,7 @@ func (h *history) step() {
 	m.seen = append(m.seen, m.now)
 }
 
-// settle waits until the source has what the model says.
+// settle waits until the source has the state of the model.
 func (h *history) settle(r *record) {
 	h.t.Helper()
 	last := r.wait("what was written", func(s store.Snapshot) bool {
@@ -128,7 +129,8 @@ func (h *history) settle(r *record) {
 	}
 }
 
-// possible are the states that the service may be in; paused: it may have been gone for a moment.
+// possible returns the possible states of the service. If paused, it may have been absent for a
+// moment.
 func (m *model) possible(paused bool) []map[string]any {
 	if m.bad && paused {
 		return append(slices.Clip(m.seen), nil)

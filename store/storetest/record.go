@@ -16,11 +16,11 @@ import (
 	"vipd/test/wait"
 )
 
-// record is what a source has published, held to the laws of snapshots.
+// record has the snapshots of a source, which it checks.
 type record struct {
 	t  testing.TB
 	mu sync.Mutex // guards the rest
-	// snapshots are all, and prints what each said when it was published.
+	// snapshots are all snapshots, and prints their texts when they were published.
 	snapshots []store.Snapshot
 	prints    []string
 	broken    string // the first law that was broken
@@ -29,7 +29,7 @@ type record struct {
 	waiting atomic.Bool // it does
 }
 
-// watch records what the source publishes until the test ends, and then holds it to ending cleanly.
+// watch records snapshots until the test ends, and then checks that the source ends cleanly.
 func watch(t testing.TB, source store.Source) *record {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -89,7 +89,7 @@ func (r *record) breaks(format string, args ...any) {
 	}
 }
 
-// compare holds two snapshots in a row to the laws.
+// compare checks two successive snapshots.
 func (r *record) compare(before, after store.Snapshot) {
 	if after.Revision <= before.Revision {
 		r.breaks("revision %d came after %d", after.Revision, before.Revision)
@@ -110,7 +110,7 @@ func identity[K snap.Ordered[K], V any](r *record, before, after snap.Map[K, *V]
 	}
 }
 
-// print writes down all that a snapshot says.
+// print returns all of a snapshot as text.
 func print(s store.Snapshot) string {
 	all := map[string]any{"problems": s.Problems, "connected": s.Connected, "error": fmt.Sprint(s.Err), "revision": s.Revision}
 	for name, service := range s.Services.All() {
@@ -129,7 +129,7 @@ func print(s store.Snapshot) string {
 	return string(text)
 }
 
-// check fails the test if a law was broken.
+// check fails the test if a snapshot was wrong.
 func (r *record) check() {
 	r.t.Helper()
 	r.mu.Lock()
@@ -151,7 +151,7 @@ func (r *record) all() []store.Snapshot {
 	return r.snapshots[:len(r.snapshots):len(r.snapshots)]
 }
 
-// wait waits until the last snapshot is as it should be, and returns it.
+// wait waits until the last snapshot satisfies a condition, and returns it.
 func (r *record) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
 	r.t.Helper()
 	var last store.Snapshot

@@ -13,16 +13,17 @@ import (
 	"vipd/test/wait"
 )
 
-// Factory makes an empty place, for the length of one test.
+// Factory makes an empty place for one test.
 type Factory func(t *testing.T) Place
 
-// Place is the medium that a source reads, and what users do there. Its methods fail the test where they can't do what
-// they are asked.
+// Place is the medium of a source, and the users of that medium. Its methods fail the test if they
+// can't do what they should.
 type Place interface {
 	// Source returns a source that reads the place. It is called once.
 	Source() store.Source
-	// Write defines a service, in place of any former definition. The fields are those of [services.NAME]; their values
-	// may be wrong, but are such as TOML and JSON can both hold: string, bool, int64, []any and map[string]any.
+	// Write defines a service, or replaces its definition. The fields are those of [services.NAME].
+	// Their values may be wrong, but TOML and JSON can hold them: string, bool, int64, []any and
+	// map[string]any.
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes a definition.
 	Delete(name balancer.Name)
@@ -30,7 +31,7 @@ type Place interface {
 	Paused() bool
 }
 
-// Run holds the sources of the factory to the contract of store.Source.
+// Run checks that sources of the factory keep the contract of store.Source.
 func Run(t *testing.T, f Factory) {
 	t.Run("empty", func(t *testing.T) { testEmpty(t, f(t)) })
 	t.Run("first", func(t *testing.T) { testFirst(t, f(t)) })
@@ -43,7 +44,7 @@ func Run(t *testing.T, f Factory) {
 	t.Run("histories", func(t *testing.T) { testHistories(t, f) })
 }
 
-// within is how long a change may take to arrive, on a busy machine.
+// within is the maximum time until a change arrives on a busy machine.
 const within = 20 * time.Second
 
 // definition returns the fields of a service that differs by n.
@@ -64,7 +65,7 @@ func wrong(n int) (fields map[string]any, field string) {
 	return fields, "scheduler"
 }
 
-// service is what fields come to, without where they were read.
+// service returns the service of fields, without their place.
 func service(t testing.TB, name balancer.Name, fields map[string]any) *balancer.Service {
 	t.Helper()
 	s, problems := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
@@ -74,7 +75,7 @@ func service(t testing.TB, name balancer.Name, fields map[string]any) *balancer.
 	return s
 }
 
-// like reports whether got is want, wherever it was read.
+// like reports whether got equals want, wherever it was read.
 func like(got, want *balancer.Service) bool {
 	if got == nil || want == nil {
 		return got == want
@@ -138,7 +139,8 @@ func testChanges(t *testing.T, p Place) {
 	r.wait("the removal of all", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 }
 
-// testBurst holds publish up, which one must not do, while many changes are made: they come together afterwards.
+// testBurst blocks publish, which must not block, during many changes. They arrive together
+// afterwards.
 func testBurst(t *testing.T, p Place) {
 	const n = 100
 	r := watch(t, p.Source())

@@ -16,12 +16,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// allocation is what is to become of the addresses of a service: which it keeps, which it gets, and which it no longer
+// allocation is a change of the addresses of a service: those that it keeps, gets, and no longer
 // holds.
 type allocation struct {
 	keep, free []heldVIP
 	take       []netip.Addr
-	// pools are those that it has addresses of.
+	// pools are the pools of its addresses.
 	pools []*pool
 }
 
@@ -33,21 +33,21 @@ type heldVIP struct {
 
 func (a allocation) changes() bool { return len(a.take)+len(a.free) > 0 }
 
-// sort puts the addresses of a service in the order of their creation.
+// sort sorts the addresses of a service by their creation.
 func (b *book) sort(name balancer.Name) {
 	slices.SortFunc(b.byService[name], func(x, y netip.Addr) int {
 		return cmp.Or(cmp.Compare(b.held[x].created, b.held[y].created), x.Compare(y))
 	})
 }
 
-// taken reports whether an address may not be given.
+// taken reports whether an address can't be allocated.
 func (b *book) taken(a netip.Addr) bool {
 	_, held := b.held[a]
 	return held || b.claimed[a] > 0
 }
 
-// choose decides which addresses the service has that asks for one of each of pools: those that it holds, where they
-// are of the pool, and new ones for the rest. It must not hold what its own text names.
+// choose allocates an address of each pool that a service asks for. It keeps held addresses of
+// these pools. A service must not hold an address that its own text names.
 func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	wanted, err := b.wanted(s)
 	if err != nil {
@@ -84,8 +84,8 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	return out, nil
 }
 
-// wanted returns the pools that a service asks for, one for each address, by name. Two that overlap are an error: an address could be
-// of either.
+// wanted returns the pools that a service asks for, one for each address, by name. Overlapping
+// pools are an error, because an address could be of either.
 func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	var wanted []*pool
 	for _, name := range s.Pools {
@@ -118,7 +118,7 @@ func joinPrefixes(cidrs []netip.Prefix) string {
 	return strings.Join(texts, ", ")
 }
 
-// allOf is the allocation of a service that is to hold nothing.
+// allOf returns the allocation that frees all addresses of a service.
 func (b *book) allOf(name balancer.Name) (out allocation) {
 	for _, a := range b.byService[name] {
 		out.free = append(out.free, heldVIP{a, b.held[a].modified})
@@ -172,7 +172,7 @@ func (l *allocator) wrote(name balancer.Name, wanted *balancer.Service, a alloca
 	}
 }
 
-// note adds what a change at a revision has done with the addresses of a service.
+// note updates the addresses of a service after a change at a revision.
 func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
 	for _, h := range a.free {
 		delete(b.held, h.addr)
@@ -198,7 +198,7 @@ func (l *allocator) refused() {
 	l.book = nil
 }
 
-// ops are what a transaction does about the addresses of a service, and on which conditions.
+// ops returns the operations for the addresses of a service in a transaction, and their conditions.
 func (a allocation) ops(keys schema.Keys, name balancer.Name) (ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) {
 	for _, p := range a.pools {
 		ifs = append(ifs, client.Unchanged(keys.Pool(p.name), p.revision))

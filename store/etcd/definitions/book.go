@@ -12,29 +12,29 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// book is what is known of addresses: who holds which, and which the services' texts claim. It is a hint: what is written
-// on the strength of it is written on the condition that it is still so.
+// book has the holders of addresses, and the addresses that the texts of services claim. It may be
+// stale: a write that uses it has conditions.
 type book struct {
-	// revision is that at which it was read.
+	// revision is the revision at which it was read.
 	revision int64
 	// held are the allocated addresses.
 	held map[netip.Addr]held
-	// byService are those of each service, in the order of their creation.
+	// byService has the addresses of each service in the order of their creation.
 	byService map[balancer.Name][]netip.Addr
-	// pools and texts are read only where an address is to be found; nil until then.
+	// pools and texts are read only if an address must be found; nil until then.
 	pools map[string]*pool
 	texts map[balancer.Name][]netip.Addr
-	// claimed counts the texts that claim an address.
+	// claimed counts the texts that claim each address.
 	claimed map[netip.Addr]int
 }
 
-// held is who holds an address.
+// held is the holder of an address.
 type held struct {
 	by                balancer.Name
 	created, modified int64
 }
 
-// readHeld reads who holds which address.
+// readHeld reads the holders of all addresses.
 func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 	b := &book{held: map[netip.Addr]held{}, byService: map[balancer.Name][]netip.Addr{}}
 	err := c.ReadFolder(ctx, schema.VIPFolder, &b.revision, func(address string, kv *mvccpb.KeyValue) {
@@ -42,7 +42,7 @@ func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 		if err != nil {
 			return
 		}
-		// A holder with an invalid name holds the address all the same.
+		// A holder with an invalid name still holds the address.
 		b.hold(s.VIP, held{balancer.Name(kv.Value), kv.CreateRevision, kv.ModRevision})
 	})
 	for name := range b.byService {
@@ -51,7 +51,7 @@ func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 	return b, err
 }
 
-// readRest reads the pools, and what the texts of services claim.
+// readRest reads the pools, and the claims in the texts of services.
 func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
@@ -76,7 +76,7 @@ func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// claims are the addresses that the text of a service names.
+// claims returns the addresses that the text of a service names.
 func claims(text []byte) (vips []netip.Addr) {
 	fields, err := schema.ParseObject(text)
 	if err != nil {
@@ -93,7 +93,7 @@ func claims(text []byte) (vips []netip.Addr) {
 	return vips
 }
 
-// claim notes which addresses the text of a service names.
+// claim replaces the addresses that the text of a service names.
 func (b *book) claim(name balancer.Name, vips []netip.Addr) {
 	if b.texts == nil {
 		return

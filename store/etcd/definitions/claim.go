@@ -14,9 +14,10 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// etcd can't compare claims of addresses and ports between services. So each transaction that brings about a claim writes
-// PREFIX/claims/all, on the condition that no other writer has written below PREFIX/claims/ since all services were read. Versions
-// before this one write other keys there and check this one, so both notice each other.
+// etcd can't compare claims of addresses and ports between services. So each transaction that adds
+// a claim writes PREFIX/claims/all, on the condition that no other writer has written below
+// PREFIX/claims/ since all services were read. Earlier versions write other keys there and check
+// this one, so both notice each other.
 
 // StaleError reports that another service may have claimed the same address and port since all services were read.
 type StaleError struct {

@@ -18,11 +18,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Definitions are all services as etcd holds them at one revision.
+// Definitions are all services of etcd at one revision.
 type Definitions struct {
 	// Services are sorted by name. Keys that name no service are left out.
 	Services []*Stored
-	// Held says who holds which address of a pool. It is empty for who may not read that.
+	// Held has the service that holds each address of a pool. It is empty if the user may not read
+	// that.
 	Held     map[netip.Addr]balancer.Name
 	Revision int64
 }
@@ -68,7 +69,7 @@ func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
 	return names, err
 }
 
-// stored reads the key of a service.
+// stored decodes the value of a service.
 func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	s := &Stored{Name: name, Revision: kv.ModRevision}
@@ -79,8 +80,9 @@ func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	return s
 }
 
-// Says reports whether writing fields in place of what is stored would change nothing for any reader: both come to the
-// same service, whatever the reader's defaults, and have the same fields that this version does not know.
+// Says reports whether writing fields over the stored ones would change nothing for any reader:
+// both define the same service with any defaults, and have the same fields that this version does
+// not know.
 func (s *Stored) Says(fields map[string]any) bool {
 	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
 	if !sameService(s.Service, wanted) || !slices.Equal(fieldsWithDefaults(s.Fields), fieldsWithDefaults(fields)) {
@@ -92,7 +94,7 @@ func (s *Stored) Says(fields map[string]any) bool {
 	return !hasUnknownFields(s.Name, fields) && !hasUnknownFields(s.Name, s.Fields) || reflect.DeepEqual(normal(s.Fields), normal(fields))
 }
 
-// fieldsWithDefaults are the names of the fields that keep a reader's defaults out, sorted.
+// fieldsWithDefaults returns the names of the fields that override a reader's defaults, sorted.
 func fieldsWithDefaults(fields map[string]any) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(field string) bool {
 		return field == "vips" || field == "ports" || field == "endpoints"
@@ -105,7 +107,7 @@ func hasUnknownFields(name balancer.Name, fields map[string]any) bool {
 	return service == nil
 }
 
-// normal is what fields are once they have been written and read.
+// normal returns fields as they are once they were written and read.
 func normal(fields map[string]any) map[string]any {
 	text, err := json.Marshal(fields)
 	if err != nil {
@@ -118,12 +120,12 @@ func normal(fields map[string]any) map[string]any {
 	return out
 }
 
-// StoredPolicy are the settings of an address as etcd holds them.
+// StoredPolicy has the settings of an address in etcd.
 type StoredPolicy struct {
 	Addr     netip.Addr
 	Fields   map[string]any
 	Revision int64
-	// VIP is what the fields come to; nil means that they have a mistake.
+	// VIP is the decoded form of the fields; nil means that they have a mistake.
 	VIP *balancer.VIP
 }
 
@@ -146,7 +148,7 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 	return all, err
 }
 
-// Says reports whether writing fields in place of what is stored would change nothing for any reader.
+// Says reports whether writing fields over the stored ones would change nothing for any reader.
 func (p *StoredPolicy) Says(fields map[string]any) bool {
 	wanted, _ := balancer.DecodeVIP(p.Addr.String(), fields, nil, balancer.SeverityWarning)
 	if p.VIP == nil || wanted == nil {
@@ -156,8 +158,8 @@ func (p *StoredPolicy) Says(fields map[string]any) bool {
 	return known && reflect.DeepEqual(p.VIP.VIPPolicy, wanted.VIPPolicy)
 }
 
-// SetPolicy writes the settings of an address, in place of what is there; nil fields remove them. Fields that this version does
-// not know are an error, unless they may be there.
+// SetPolicy replaces the settings of an address; nil fields remove them. Fields that this version
+// does not know are an error, unless allowUnknown permits them.
 func (w *Writer) SetPolicy(ctx context.Context, addr netip.Addr, fields map[string]any, allowUnknown bool) (client.Result, error) {
 	var text []byte
 	if fields != nil {

@@ -19,32 +19,32 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// historyLength is how many texts of a service are kept.
+// historyLength is the number of texts of a service that are kept.
 const historyLength = 20
 
-// HistoryEntry is a text that a service has had.
+// HistoryEntry is a former text of a service.
 type HistoryEntry struct {
 	// N counts the texts of a service.
 	N int
-	// At and By say when it was written, and by whom. Both are empty for one that was not written by Apply.
+	// At and By are the time and the author of the write. Both are empty if it was not by Apply.
 	At time.Time
 	By string
-	// Rollback is the text that was written again with it; 0 means none was.
+	// Rollback is the number of the text that was written again; 0 means none.
 	Rollback int
-	// Fields are nil where the service was removed.
+	// Fields are nil if the service was removed.
 	Fields map[string]any
-	// Revision is that of the write; 0 where it was not by Apply.
+	// Revision is the revision of the write; 0 if it was not by Apply.
 	Revision int64
 }
 
-// entryText is an entry as etcd holds it.
+// entryText is the value of an entry.
 type entryText struct {
 	At       time.Time       `json:"at,omitzero"`
 	By       string          `json:"by,omitempty"`
 	Trace    string          `json:"trace,omitempty"`
 	Rollback int             `json:"rollback,omitempty"`
 	Fields   json.RawMessage `json:"fields,omitempty"`
-	// Found: another writer had put the text there before Apply came.
+	// Found reports whether another program had written the text before Apply.
 	Found bool `json:"found,omitempty"`
 }
 
@@ -70,7 +70,8 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntr
 	return out, err
 }
 
-// Traces returns what Change.Trace said of the changes of these services after one revision and until another, the newest first.
+// Traces returns the traces of the changes of these services after one revision and until another,
+// the newest first.
 func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
 	at := map[string]int64{}
 	for _, name := range services {
@@ -91,18 +92,19 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
 }
 
-// maxWritten bounds the text of a service together with what the history gets in the same transaction, in bytes: etcd takes
-// 1.5 MiB at once, with all that is around them. As the history has the text again, it is shorter than maxServiceText.
+// maxWritten limits the text of a service together with its history in one transaction, in bytes:
+// etcd accepts 1.5 MiB in all. The history repeats the text, so it must be shorter than
+// maxServiceText.
 const maxWritten = 1400 << 10
 
-// Check returns what Apply would refuse: what is wrong with a change by itself, and that it is too large for one transaction,
-// which depends on what is stored (nil means nothing is).
+// Check returns why Apply would refuse a change: a mistake in it, or too much for one transaction
+// with the stored service, which may be nil.
 func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 	text, _, err := c.encode()
 	if err != nil {
 		return err
 	}
-	// Without a history, as much is added to it as can be.
+	// An empty history makes the transaction as large as it can be.
 	if _, _, err = record(w.keys, c, text, stored, nil); err == nil || stored == nil {
 		return err
 	}
@@ -113,8 +115,9 @@ func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 	return err
 }
 
-// record returns what a change that writes text adds to the history, and the condition that no other writer has added it. A text
-// that was written without a history is kept too, so that it is not lost. The error may be that all this is too much.
+// record returns the operations that add a change to the history, and the condition that no other
+// writer has added it. A text that another program wrote is added as well. It returns an error if
+// the transaction is too large.
 func record(keys schema.Keys, c Change, text []byte, before *Stored, past []HistoryEntry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n, size := 1, len(text)
 	if len(past) > 0 {

@@ -13,7 +13,7 @@ import (
 	"vipd/balancer"
 )
 
-// Outcome is what becomes of a service.
+// Outcome is the effect of a change on a service.
 type Outcome string
 
 // The outcomes of a change.
@@ -24,36 +24,39 @@ const (
 	Removed   Outcome = "removed"
 )
 
-// Plan is a set of changes that are judged together, and then written one by one. [NewPlan] finds what is wrong with each change by
-// itself, [Plan.Read] compares them with etcd, [Plan.Judge] finds what is wrong with all of them there, and [Plan.Write] writes them.
+// Plan is a set of changes that are judged together and written one by one. [NewPlan] finds
+// mistakes in each change, [Plan.Read] compares them with etcd, [Plan.Judge] finds conflicts, and
+// [Plan.Write] writes them.
 type Plan struct {
-	// Steps are the changes. Read sorts them into the order in which they are written: the removals last, so that a claim that
-	// moves from one service to another always has an owner.
+	// Steps are the changes. Read sorts them in the order of writing, removals last, so a claim
+	// that moves between services always has an owner.
 	Steps []*Step
-	// Problems are what is wrong with the changes. A plan with an error among them must not be written.
+	// Problems are the mistakes in the changes. A plan with an error must not be written.
 	Problems []balancer.Problem
 	// AllowUnknown allows fields that this version does not know. Otherwise Judge makes them errors, unless etcd has them already.
 	AllowUnknown bool
 
 	w *Writer
-	// stored are the services when they were read last, given the addresses of pools that each holds, sorted, and revision is that
-	// of the reading.
+	// stored are the services at the last reading, given the addresses that each holds, sorted, and
+	// revision the revision of the reading.
 	stored   map[balancer.Name]*Stored
 	given    map[balancer.Name][]netip.Addr
 	revision int64
 }
 
-// Step is one change of a Plan, and what becomes of the service.
+// Step is a change of a Plan with its outcome.
 type Step struct {
 	Change
 	Outcome Outcome
 	// Stored is the service before the change; nil means that there is none.
 	Stored *Stored
-	// Service is the service after the change, with the addresses that it holds already. It is nil if it is removed, or wrong.
+	// Service is the service after the change, with the addresses that it holds already. It is nil
+	// if it is removed or has errors.
 	Service *balancer.Service
-	// Revision is that of the write, or of the definition if nothing is to be written; 0 means that nothing is written yet.
+	// Revision is the revision of the write, or of the definition if nothing is to be written; 0
+	// means that nothing is written yet.
 	Revision int64
-	// Err says why the change was not written, although others were.
+	// Err is why this change was not written although others were.
 	Err error
 }
 
@@ -72,7 +75,7 @@ func NewPlan(changes []Change) *Plan {
 	return p
 }
 
-// Read compares the changes with what etcd holds, and sets the outcome of each.
+// Read compares the changes with etcd, and sets the outcome of each.
 func (p *Plan) Read(ctx context.Context, w *Writer) error {
 	p.w = w
 	err := p.read(ctx)
@@ -106,7 +109,7 @@ func (s *Step) removal() string {
 	return ""
 }
 
-// place returns where a field of the service is written; nowhere if it is in no file.
+// place returns the place of a field, which is nowhere if the service is in no file.
 func (s *Step) place(field string) balancer.Origin {
 	if s.Where == nil {
 		return balancer.Origin{}
@@ -117,7 +120,7 @@ func (s *Step) place(field string) balancer.Origin {
 // changes reports whether a step gives a service other claims.
 func (s *Step) changes() bool { return s.Outcome != Unchanged && s.Fields != nil && s.Service != nil }
 
-// read reads all services, or, if all steps are removals, those that are removed.
+// read reads all services. If all steps are removals, it reads only theirs.
 func (p *Plan) read(ctx context.Context) error {
 	p.stored, p.given = map[balancer.Name]*Stored{}, map[balancer.Name][]netip.Addr{}
 	if len(p.Steps) > 0 && !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.Fields != nil }) {
@@ -156,8 +159,8 @@ func (p *Plan) Remove(c Change) {
 	p.Steps = append(p.Steps, s)
 }
 
-// Judge adds what is wrong with the changes as a whole to the problems: fields that no version has written before, claims of other
-// services, pools without addresses, and what Apply would refuse.
+// Judge adds the conflicts of the changes to the problems: fields that are unknown and new, claims
+// of other services, pools without addresses, and what Apply would refuse.
 func (p *Plan) Judge(ctx context.Context) error {
 	for i := range p.Problems {
 		if p.Problems[i].Unknown {
@@ -179,20 +182,21 @@ func (p *Plan) Judge(ctx context.Context) error {
 	return nil
 }
 
-// problem is an error in a field of the service.
+// problem returns an error in a field of the service.
 func (s *Step) problem(field, text string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityError, Origin: s.place(field), Service: s.Name, Field: field, Text: text}
 }
 
-// allowed is the change once unknown fields have been judged.
+// allowed returns the change after its unknown fields were judged.
 func (s *Step) allowed() Change {
 	c := s.Change
 	c.AllowUnknown = true
 	return c
 }
 
-// judgeUnknown decides about a field that this version does not know. If etcd has the field already, a newer version has written
-// it, and it is kept. Others are mistakes, unless the plan allows them.
+// judgeUnknown decides about a field that this version does not know. A field that etcd has already
+// is kept, because a newer version has written it. Others are mistakes, unless the plan allows
+// them.
 func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	var stored []balancer.Problem
 	if s := p.stored[problem.Service]; s != nil {
@@ -209,13 +213,13 @@ func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	}
 }
 
-// element is the number of an element in a field's path.
+// element matches the index of an element in a field's path.
 var element = regexp.MustCompile(`\[[^]]*\]?`)
 
-// anyElement is a field's path without the numbers of elements: entries of a list may have moved.
+// anyElement removes the indexes of elements from a field's path: entries of a list may have moved.
 func anyElement(path string) string { return element.ReplaceAllString(path, "") }
 
-// contests returns the problems of what steps claim and others have, as etcd was read last.
+// contests returns the conflicts between claims of steps and of others at the last reading.
 func (p *Plan) contests(steps []*Step) (problems []balancer.Problem) {
 	before, changed := map[balancer.Name]*balancer.Service{}, map[balancer.Name]*balancer.Service{}
 	for name, addresses := range p.given {
@@ -250,8 +254,8 @@ func (p *Plan) withGiven(s *balancer.Service) *balancer.Service {
 	return &joined
 }
 
-// judgeAllocations gives the services the addresses that they ask for in a copy of what is allocated, and adds what is
-// missing to the problems, each shortage once.
+// judgeAllocations allocates the addresses that services ask for in a copy of the book, and adds
+// each shortage to the problems once.
 func (p *Plan) judgeAllocations(ctx context.Context) error {
 	if !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.changes() && len(s.Service.Allocated) < len(s.Service.Pools) }) {
 		return nil

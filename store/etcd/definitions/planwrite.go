@@ -10,8 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// Write makes the changes, one transaction each. A change that was overtaken by another writer has an error, and the others are
-// made. If etcd fails, nothing more is written, and Steps has only what was written before.
+// Write makes the changes, one transaction each. A change that another writer has overtaken gets an
+// error, and the others are made. If etcd fails, Write stops, and Steps has only what was written
+// before.
 func (p *Plan) Write(ctx context.Context) error {
 	for n, s := range p.Steps {
 		if s.Outcome == Unchanged {
@@ -37,7 +38,7 @@ func (p *Plan) Write(ctx context.Context) error {
 	return p.reread(ctx)
 }
 
-// reread reads which addresses pools have given to the services, if any asks for one.
+// reread reads the addresses of the services again, if any asks for one.
 func (p *Plan) reread(ctx context.Context) error {
 	asks := func(s *Step) bool { return s.changes() && s.Err == nil && len(s.Service.Pools) > 0 }
 	if !slices.ContainsFunc(p.Steps, asks) {
@@ -57,8 +58,8 @@ func (p *Plan) reread(ctx context.Context) error {
 // maxReadings is the maximum number of readings of all services for one change.
 const maxReadings = 1000
 
-// write makes one change. If others may have claimed something since the services were read, they are read again: what no other
-// service claims is still free.
+// write makes one change. If others may have added claims since the services were read, it reads
+// them again, and checks its own claims.
 func (p *Plan) write(ctx context.Context, n int) error {
 	s := p.Steps[n]
 	for range maxReadings {
@@ -85,10 +86,10 @@ func (p *Plan) write(ctx context.Context, n int) error {
 	return errors.New("others claim addresses or ports all the time")
 }
 
-// ContestedError says that another service has come to claim what a change claims since that was judged.
+// ContestedError reports that another service has claimed the same since the change was judged.
 type ContestedError struct{ Problems []balancer.Problem }
 
-// Error has the problems in one line.
+// Error returns the problems in one line.
 func (e *ContestedError) Error() string {
 	var all []string
 	for _, p := range e.Problems {
@@ -97,7 +98,7 @@ func (e *ContestedError) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// agrees reports whether the writer that was faster wanted the same.
+// agrees reports whether the faster writer wrote the same.
 func (p *Plan) agrees(ctx context.Context, s *Step) bool {
 	now, err := p.w.Service(ctx, s.Name)
 	switch {

@@ -14,21 +14,21 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// DefaultPool is the pool that "auto" is of.
+// DefaultPool is the pool of "auto".
 const DefaultPool = "default"
 
-// pool is addresses to be given to services.
+// pool has the addresses that services can get.
 type pool struct {
 	name     string
 	revision int64
 	cidrs    []netip.Prefix
-	// wrong says why it can't be read; "" means it can.
+	// wrong is why it can't be used; "" means that it can.
 	wrong string
-	// fields are all that it says.
+	// fields are all its fields.
 	fields map[string]any
 }
 
-// with is the text of the pool with other networks, and all else that it says.
+// with returns the text of the pool with other networks.
 func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	fields := maps.Clone(p.fields)
 	if fields == nil {
@@ -38,10 +38,11 @@ func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	return schema.Encode(fields)
 }
 
-// maxOfCIDR is how many addresses of a network are used: more than can ever be held, so that numbers stay numbers.
+// maxOfCIDR is the maximum number of addresses of a network that are used. It is more than can be
+// held, and keeps numbers small.
 const maxOfCIDR = 1 << 48
 
-// checkCIDRs says what is wrong with the networks of a pool; nil means nothing.
+// checkCIDRs returns the mistake in the networks of a pool; nil means none.
 func checkCIDRs(cidrs []netip.Prefix) error {
 	if len(cidrs) == 0 {
 		return fmt.Errorf(`needs at least one network, such as "10.96.0.0/24"`)
@@ -102,8 +103,8 @@ func (p *pool) overlaps(other *pool) bool {
 	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(other.cidrs, c.Overlaps) })
 }
 
-// usable is how many addresses of a network can be given, and the place of the first: the network's own address is left
-// out, and the broadcast address, where it has them.
+// usable returns the number of addresses of a network that can be allocated, and the index of the
+// first. The network's own address and the broadcast address are left out.
 func usable(c netip.Prefix) (n, first uint64) {
 	bits := c.Addr().BitLen() - c.Bits()
 	switch {
@@ -117,7 +118,7 @@ func usable(c netip.Prefix) (n, first uint64) {
 	return 1<<bits - 1, 1
 }
 
-// size is how many addresses the pool can give.
+// size returns the number of addresses that the pool can allocate.
 func (p *pool) size() (n uint64) {
 	for _, c := range p.cidrs {
 		addresses, _ := usable(c)
@@ -126,7 +127,7 @@ func (p *pool) size() (n uint64) {
 	return n
 }
 
-// at returns address i of those that the pool can give.
+// at returns address i of those that the pool can allocate.
 func (p *pool) at(i uint64) netip.Addr {
 	for _, c := range p.cidrs {
 		n, first := usable(c)
@@ -138,7 +139,7 @@ func (p *pool) at(i uint64) netip.Addr {
 	return netip.Addr{}
 }
 
-// gives reports whether the pool can give an address.
+// gives reports whether the pool can allocate an address.
 func (p *pool) gives(a netip.Addr) bool {
 	for _, c := range p.cidrs {
 		if n, first := usable(c); c.Contains(a) {
@@ -148,7 +149,7 @@ func (p *pool) gives(a netip.Addr) bool {
 	return false
 }
 
-// plus returns the address that comes n after a, the address of a network that has so many.
+// plus returns the address n after a, which is the address of a network that large.
 func plus(a netip.Addr, n uint64) netip.Addr {
 	if a.Is4() {
 		b := a.As4()
@@ -160,8 +161,8 @@ func plus(a netip.Addr, n uint64) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// pick returns an address of the pool that is not taken, or none. Where it begins to look follows from the service's
-// name and the attempt, so that those who look at the same time seldom meet.
+// pick returns an address of the pool that is not taken, or none. The first candidate depends on
+// the service's name and the attempt, so concurrent writers seldom choose the same address.
 func (p *pool) pick(service balancer.Name, attempt int, taken func(netip.Addr) bool) netip.Addr {
 	size := p.size()
 	if size == 0 {

@@ -14,19 +14,20 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Pool is addresses that services are given where their vips say "auto" (the pool named default) or "auto:NAME".
+// Pool has the addresses of services whose vips say "auto" (the pool named default) or "auto:NAME".
 type Pool struct {
 	Name string `json:"name"`
 	// CIDRs are its networks; never nil.
 	CIDRs []netip.Prefix `json:"cidrs"`
-	// Size is how many addresses it can give: of an IPv6 network no more than some 2^48 are used. Held are those of it
-	// that services hold, Free those that it can still give: not held, and not named in the text of a service.
+	// Size is the number of addresses that it can allocate; of an IPv6 network about 2^48 are used.
+	// Held are those that services hold. Free are those that are neither held nor named in the text
+	// of a service.
 	Size uint64 `json:"size"`
 	Held uint64 `json:"held"`
 	Free uint64 `json:"free"`
-	// Revision is that of its last change.
+	// Revision is the revision of its last change.
 	Revision int64 `json:"revision"`
-	// Problem says why it can't be used; "" means it can.
+	// Problem is why it can't be used; "" means that it can.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -65,14 +66,15 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 	return out, nil
 }
 
-// Holds reports whether addresses of pools are a service's. It need not exist: its text may have been removed by hand.
+// Holds reports whether a service holds addresses of pools. It need not exist: its text may have
+// been removed manually.
 func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
 	b, err := readHeld(ctx, w.client)
 	return err == nil && len(b.byService[name]) > 0, err
 }
 
-// SetPool gives a pool other networks; nil removes it. It refuses to drop addresses that services hold of it, and says
-// which.
+// SetPool replaces the networks of a pool; nil removes it. It refuses to remove addresses that
+// services hold, and names them.
 func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (client.Result, error) {
 	if !balancer.Name(name).Valid() {
 		return client.Result{}, fmt.Errorf("%q names no pool: names are DNS labels of a-z, 0-9 and -", name)
@@ -99,7 +101,7 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 	return client.Result{}, fmt.Errorf("the addresses of pool %s are changed by others all the time: nothing was written", name)
 }
 
-// setPool writes a pool, unless it was changed, or an address taken, since it was looked at.
+// setPool writes a pool, unless it was changed, or an address was allocated, since it was read.
 func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix, text []byte) (client.Result, bool, error) {
 	b, err := readHeld(ctx, w.client)
 	if err == nil {
@@ -131,10 +133,10 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	return client.Result{Revision: at, Changed: ok}, ok, err
 }
 
-// maxNamed is how many addresses an error names.
+// maxNamed is the maximum number of addresses that an error names.
 const maxNamed = 10
 
-// orphans is the error that services hold addresses of the pool old that next has not.
+// orphans returns the error that services hold addresses of the pool old that next lacks.
 func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	var lost []netip.Addr
 	for a := range b.held {
@@ -152,7 +154,7 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 			if err != nil {
 				return err
 			}
-			// Whose text can't be read, or is gone, may still ask for it.
+			// A service without a readable text may still ask for it.
 			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return cmp.Or(p, DefaultPool) == old.name })
 		}
 		if !asks[by] {

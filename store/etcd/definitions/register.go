@@ -17,20 +17,21 @@ import (
 type Registrar struct {
 	lease    *client.Lease
 	endpoint balancer.Endpoint
-	// placed: the key was written once, and is not taken from others any more.
+	// written reports whether the key was written once. Then it is no longer overwritten if another
+	// registrar holds it.
 	written bool
-	// stale: the key may say something else than endpoint.
+	// stale reports whether the key may differ from the endpoint.
 	stale bool
-	// Report hears whether the endpoint is registered: nil, or why not. Nil: not reported. It is called with each
-	// change, and each time that the key was written.
+	// Report receives why the endpoint is not registered; nil means that it is. It is called after
+	// each change, and each write of the key. If nil, nothing is reported.
 	Report func(error)
 }
 
-// ErrHeld says that another registrar has the key.
+// ErrHeld reports that another registrar holds the key.
 var ErrHeld = errors.New("held by another registrar: give each its own ID")
 
-// Registrar returns one that has not done anything yet. The endpoint is gone ttl after the registrar's end, rounded up
-// to seconds. An endpoint that vipd would refuse to read is an error.
+// Registrar returns a registrar that does nothing until Run. If it crashes, its endpoint ends after
+// ttl, rounded up to seconds. An endpoint that vipd would refuse to read is an error.
 func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, ttl time.Duration) (*Registrar, error) {
 	if !id.Service.Valid() {
 		return nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", id.Service)
@@ -48,7 +49,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	return &Registrar{lease: lease, endpoint: endpoint}, nil
 }
 
-// checkEndpoint refuses an endpoint that those who read its key would refuse.
+// checkEndpoint refuses an endpoint that its readers would refuse.
 func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.Endpoint) error {
 	endpoint.Draining = true // Drain says so later, which makes the text longer
 	text, err := schema.Encode(balancer.EncodeEndpoint(&endpoint))
@@ -66,14 +67,14 @@ func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.E
 	return nil
 }
 
-// Run registers the endpoint, again whenever it is gone, until ctx ends. At first it takes the key from its holder,
-// as a restarted registrar must; from then on it leaves the key to another registrar that holds it by then, and says so
-// in Report. The endpoint stays until Leave or until the lease ends.
+// Run registers the endpoint again whenever it is gone, until ctx ends. The first write replaces
+// the key of another holder, as a restarted registrar must. Later a key of another registrar is
+// left alone and reported. The endpoint stays until Leave or the end of the lease.
 func (r *Registrar) Run(ctx context.Context) {
 	r.lease.Keep(ctx, r.check, nil, nil, r.Report)
 }
 
-// check sees to it that the endpoint is registered.
+// check registers the endpoint if it is not registered.
 func (r *Registrar) check(ctx context.Context) error {
 	before := r.lease.Revision
 	err := r.register(ctx)
@@ -89,7 +90,8 @@ func (r *Registrar) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The end of Run does not cut it short: what is there without our knowing it would not be drained.
+	// The end of Run does not interrupt this: an endpoint that is unknown here would not be
+	// drained.
 	ctx, cancel := r.lease.Limit(context.WithoutCancel(ctx))
 	defer cancel()
 	revision, _, err := r.lease.Client.Commit(ctx, r.lease.Key, nil, []*etcdserverpb.RequestOp{op})
@@ -104,7 +106,7 @@ func (r *Registrar) op() (*etcdserverpb.RequestOp, error) {
 	return r.lease.Put(r.lease.Key, text), err
 }
 
-// rewrite writes the endpoint where it is not registered, or says something else there.
+// rewrite writes the endpoint if it is not registered, or differs.
 func (r *Registrar) rewrite(ctx context.Context) error {
 	op, err := r.op()
 	if err != nil {
@@ -123,14 +125,15 @@ func (r *Registrar) rewrite(ctx context.Context) error {
 	return err
 }
 
-// Revision returns that of the last write of the key; 0 means there was none. It is for Report, and for when Run does not run.
+// Revision returns the revision of the last write of the key; 0 means that there was none. It is
+// for Report, and for when Run does not run.
 func (r *Registrar) Revision() int64 { return r.lease.Revision }
 
 // Placed reports whether the endpoint was written once. Run must not run meanwhile.
 func (r *Registrar) Placed() bool { return r.written }
 
-// Drain says that the endpoint takes no new connections, and goes on being registered so; where this fails, Run does it
-// when it can. Run must not run meanwhile, and another registrar's key is left alone.
+// Drain marks the endpoint as draining and keeps it registered. If this fails, Run does it when it
+// can. Run must not run meanwhile, and another registrar's key is left alone.
 func (r *Registrar) Drain(ctx context.Context) error {
 	r.endpoint.Draining, r.stale = true, r.stale || !r.endpoint.Draining
 	if err := r.lease.Renew(ctx); err != nil {
@@ -139,8 +142,9 @@ func (r *Registrar) Drain(ctx context.Context) error {
 	return r.rewrite(ctx)
 }
 
-// Leave takes the endpoint out. Its lease ends by itself: a key that goes while its lease lives has left on purpose.
-// Run must not run meanwhile, and another registrar's key is left alone.
+// Leave removes the endpoint. Its lease ends by itself, because a key that is removed while its
+// lease lives has left on purpose. Run must not run meanwhile, and another registrar's key is left
+// alone.
 func (r *Registrar) Leave(ctx context.Context) error {
 	if r.lease.ID == 0 {
 		return nil // nothing of it is there

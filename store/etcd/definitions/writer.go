@@ -18,8 +18,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Writer writes services and what belongs to them, and reads what there is. Each service is one transaction. Its
-// methods may be called by several goroutines at once.
+// Writer reads and writes services and their parts. Each service is one transaction. Its methods
+// may be called by several goroutines at once.
 type Writer struct {
 	client *client.Client
 	keys   schema.Keys
@@ -31,39 +31,40 @@ type Writer struct {
 // NewWriter returns a writer.
 func NewWriter(c *client.Client) *Writer { return &Writer{client: c, keys: c.Keys} }
 
-// Change is what is to become of a service.
+// Change is a change of a service.
 type Change struct {
 	Name balancer.Name
-	// Fields are those of its table; nil means the service is to be removed.
+	// Fields are the fields of its table; nil removes the service.
 	Fields map[string]any
 	// Where finds the places of the fields, for messages; nil means that they are in no file.
 	Where balancer.Locator
-	// Base is the revision of the definition that the change was made from, 0 where there was none: if etcd holds
-	// another by now, nothing is written. Any overwrites whatever is there.
+	// Base is the revision of the definition that the change was made from, 0 if there was none. If
+	// etcd has another revision, nothing is written. Any overwrites every definition.
 	Base int64
-	// By says who makes the change, for the history.
+	// By names the author of the change, for the history.
 	By string
-	// Trace is the span of the command that makes the change, as W3C's traceparent, for the nodes that carry it out; "" means
-	// it is not traced. It stands in the history, beside who and when.
+	// Trace is the span of the command that makes the change, as W3C's traceparent, for the nodes
+	// that carry it out; "" means that it is not traced. It is part of the history.
 	Trace string
-	// Rollback is the text of the history that is written again; 0 means none is.
+	// Rollback is the number of the text in the history that is written again; 0 means none.
 	Rollback int
-	// Checked is the revision at which all services were read, and no other one claimed what this one will claim. If another
-	// Writer has brought about a claim since, nothing is written, and the error is a StaleError. 0 means that none was read.
+	// Checked is the revision at which all services were read, and no other one claimed what this
+	// one will claim. If another Writer has added a claim since, nothing is written, and the error
+	// is a StaleError. 0 means that none was read.
 	Checked int64
-	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
+	// AllowUnknown writes fields that this version does not know. Otherwise they are errors.
 	AllowUnknown bool
 }
 
-// Any is the Base of a change that goes ahead whatever is there.
+// Any is the Base of a change that overwrites every definition.
 const Any int64 = -1
 
 // ConflictError says that a service was changed since it was read.
 type ConflictError struct {
 	Name balancer.Name
-	// Revision is that of the definition now; 0 means there is none any more.
+	// Revision is the present revision of the definition; 0 means that there is none.
 	Revision int64
-	// By and At say who it was and when, where the history knows.
+	// By and At are the author and the time of the other change, if the history has them.
 	By string
 	At time.Time
 }
@@ -87,14 +88,14 @@ func (e *ConflictError) Error() string {
 type Stored struct {
 	Name   balancer.Name
 	Fields map[string]any
-	// Revision is that of the last change.
+	// Revision is the revision of the last change.
 	Revision int64
-	// Service is what the fields come to without defaults, or nil with Problems.
+	// Service is the service that the fields define without defaults, or nil with Problems.
 	Service  *balancer.Service
 	Problems []balancer.Problem
 }
 
-// Service reads one service. It is nil where there is none.
+// Service reads one service. It is nil if there is none.
 func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, error) {
 	key := w.keys.Service(name)
 	answer, err := w.client.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
@@ -108,10 +109,11 @@ func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, erro
 // addresses.
 const maxTries = 1000
 
-// Apply makes a change, in one transaction with its place in the history and the addresses of pools that the
-// service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
-// service that is removed takes its overrides along, and its endpoints that are under no lease: those that are too many for one
-// transaction go before it. The others are their registrars'. What is there already is not written again.
+// Apply makes a change in one transaction with its place in the history and its addresses of pools:
+// it keeps the addresses that the service still asks for, allocates new ones, and frees the others.
+// A removed service loses its overrides, and its endpoints without a lease; if there are many, they
+// are removed before it. Other endpoints belong to their registrars. An equal definition is not
+// written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	text, wanted, err := c.encode()
 	if err != nil {
@@ -151,7 +153,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	return client.Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
 }
 
-// revision is that of the definition; 0 means there is none.
+// revision returns the revision of the definition; 0 means that there is none.
 func (s *Stored) revision() int64 {
 	if s == nil {
 		return 0
@@ -159,7 +161,7 @@ func (s *Stored) revision() int64 {
 	return s.Revision
 }
 
-// longText is how long the text of a service may be that is written on many lines, in bytes.
+// longText is the length from which the text of a service is written on one line, in bytes.
 const longText = 64 << 10
 
 // encode returns the text that is written for a change, and the service that it defines.
@@ -190,7 +192,7 @@ func (c *Change) encode() ([]byte, *balancer.Service, error) {
 	return text, service, err
 }
 
-// refusal is the error that has these problems.
+// refusal returns the problems as one error.
 func refusal(problems []balancer.Problem) error {
 	var errs []error
 	for _, p := range problems {
@@ -199,7 +201,7 @@ func refusal(problems []balancer.Problem) error {
 	return errors.Join(errs...)
 }
 
-// sameService reports whether two services say the same, wherever they were read.
+// sameService reports whether two services are equal, wherever they were read.
 func sameService(a, b *balancer.Service) bool {
 	if a == nil || b == nil {
 		return false
@@ -215,7 +217,7 @@ func (w *Writer) write(
 ) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
 	same := client.Unchanged(key, before.revision())
-	// More than a service may hold: they were written by hand.
+	// A service never holds so many: they were written manually.
 	for ; len(vips.free) > maxFreed; vips.free = vips.free[maxFreed:] {
 		ifs, then := allocation{free: vips.free[:maxFreed]}.ops(w.keys, c.Name)
 		if _, ok, err := w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, append(ifs, same), then); err != nil || !ok {
@@ -249,7 +251,7 @@ func (w *Writer) write(
 	return w.client.Commit(ctx, key, ifs, then)
 }
 
-// claim commits a change, which may bring about claims.
+// claim commits a change, which may add claims.
 func (w *Writer) claim(
 	ctx context.Context, c Change, claims bool, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp,
 ) (int64, bool, error) {
@@ -289,8 +291,8 @@ func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []
 	return ops, err
 }
 
-// conflict says who has changed a service that was at a revision, as far as its history knows: that may have been read
-// a moment later, and know more.
+// conflict returns who has changed a service that was at a revision, as far as its history knows.
+// The history may have been read later, and know more.
 func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	e := &ConflictError{Name: name, Revision: revision}
 	for _, p := range slices.Backward(past) {
@@ -302,9 +304,9 @@ func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	return e
 }
 
-// EditOverride changes the override of a target: edit gets a copy of it (the zero value if there is none), and returns the
-// new one, nil for none. A note (one that sets nothing) is under a lease of noteTTL. Edit may be called again if another
-// client writes at the same time.
+// EditOverride changes the override of a target. Edit gets a copy of it, the zero value if there is
+// none, and returns the new one; nil removes it. A note, which sets nothing, is under a lease of
+// noteTTL. Edit may be called again if another client writes at the same time.
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (client.Result, error) {
 	return w.client.Edit(ctx, w.keys.Override(t), func(text []byte) (client.Edited, error) {
 		var old balancer.Override

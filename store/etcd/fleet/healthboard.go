@@ -16,12 +16,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// BoardOptions say what a HealthBoard follows.
+// BoardOptions configure a HealthBoard.
 type BoardOptions struct {
 	client.Config
-	// Log gets keys that can't be read; nil means none.
+	// Log receives keys that can't be read; nil means none.
 	Log *slog.Logger
-	// Patience is how long etcd may be away before that is published. Default 2s.
+	// Patience is how long etcd may be away before the outage is published. Default 2s.
 	Patience time.Duration
 	// Timing has the intervals of the connection. If nil, they are the usual ones.
 	Timing *client.Timing
@@ -29,19 +29,20 @@ type BoardOptions struct {
 
 const (
 	boardPatience = 2 * time.Second
-	// boardQuiet is how long nothing may come before what came is published.
+	// boardQuiet is how long changes are collected before they are published.
 	boardQuiet = 10 * time.Millisecond
 )
 
-// HealthBoard follows what the nodes of a fleet have found (PREFIX/health/), on its own connection: those who do
-// without it don't pay for it.
+// HealthBoard follows the votes of a fleet (PREFIX/health/) on its own connection, so nodes without
+// fleet checks don't pay for it.
 type HealthBoard struct {
 	options BoardOptions
 	keys    schema.Keys
 	timing  client.Timing
 }
 
-// NewHealthBoard returns one that connects when Watch runs. The error is one of the options.
+// NewHealthBoard returns a board that connects when Watch runs. An error is a mistake in the
+// options.
 func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
@@ -54,9 +55,9 @@ func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	return &HealthBoard{o, keys, *o.Timing}, err
 }
 
-// Watch publishes what is on the board, now and after changes, until ctx ends, each time with the error that keeps it
-// from being followed. While etcd is away, what it held last is published, and Connected is false. Where it is not
-// reached at the start, that is published after Patience. Publish must not block.
+// Watch publishes the board, now and after changes, until ctx ends, with the error of the
+// connection. While etcd is away, it publishes the last board with Connected false. If etcd can't
+// be reached at the start, that is published after Patience. Publish must not block.
 func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, error)) {
 	messages := make(chan client.Message, 16)
 	scopes := []client.Scope{client.Folder(h.keys.Prefix + schema.HealthFolder)}
@@ -74,11 +75,11 @@ type boardWatch struct {
 	publish func(quorum.Board, error)
 
 	board quorum.Board
-	// next is what a full reading makes.
+	// next is the board of a full reading.
 	next quorum.Board
 	err  error
-	// lost is when the connection was lost, and is not told yet; changed when the first change came that is not told
-	// yet. Zero: there is none.
+	// lost is when the connection was lost, and changed the time of the first change. Zero means
+	// that there is none, or that it is published.
 	lost, changed time.Time
 }
 
@@ -98,7 +99,7 @@ func (w *boardWatch) loop(ctx context.Context, messages <-chan client.Message) {
 	}
 }
 
-// due is how long there is nothing to tell.
+// due returns the time until something must be published.
 func (w *boardWatch) due() time.Duration {
 	due := time.Hour
 	if !w.lost.IsZero() {
@@ -110,7 +111,7 @@ func (w *boardWatch) due() time.Duration {
 	return max(due, 0)
 }
 
-// publishDue publishes what is due.
+// publishDue publishes the board if an outage or a change is due.
 func (w *boardWatch) publishDue() {
 	now := w.timing.Now()
 	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
@@ -164,14 +165,14 @@ func (w *boardWatch) process(m client.Message) {
 	}
 }
 
-// noteChange says that there is something to publish.
+// noteChange notes that the board must be published.
 func (w *boardWatch) noteChange() {
 	if w.changed.IsZero() {
 		w.changed = w.timing.Now()
 	}
 }
 
-// put takes in a key. What can't be read is as if it were not there.
+// put adds a key to a board. A key that can't be read counts as missing.
 func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	p, err := readHealth(w.keys, string(kv.Key), kv.Value)
 	switch {
@@ -185,7 +186,7 @@ func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	}
 }
 
-// erase takes from b what a key is about: a vote, or a node.
+// erase removes the vote or the node of a key from b.
 func (w *boardWatch) erase(b *quorum.Board, key string) {
 	switch ballot, err := healthKey(w.keys, key); {
 	case err != nil:

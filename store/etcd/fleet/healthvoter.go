@@ -18,20 +18,20 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// HealthVoter says in etcd that a node takes part in the fleet's health checks, and what it has found, all under one
-// lease. What says the same is never written twice, and many votes go into one transaction.
+// HealthVoter writes that a node takes part in the fleet's health checks, and its votes, under one
+// lease. It writes equal votes only once, and many votes in one transaction.
 type HealthVoter struct {
 	lease *client.Lease
 	node  string
 	wake  wake.Signal // holds a token: there is something to write
-	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: not reported. It is called with each
-	// change only, by the goroutine of Run.
+	// Report receives why the node's votes are not in etcd; nil means that they are. It is called
+	// after each change by the goroutine of Run. If nil, nothing is reported.
 	Report func(error)
-	// Former is the number of a lease that this daemon had before, and can't renew any more, as after a crash; 0 means none. What
-	// the node said under it is withdrawn when the first thing is said, without waiting for the lease's end.
+	// Former is a lease of an earlier run of this daemon, which crashed; 0 means none. Its votes
+	// are removed by the first write, without waiting for its end.
 	Former int64
-	// Granted, unless nil, hears the number of each lease before anything is written under it: the Former of the next run.
-	// Like Report it is called by the goroutine of Run.
+	// Granted receives each lease before anything is written under it: the Former of the next run.
+	// If nil, nothing is called. It is called by the goroutine of Run.
 	Granted func(lease int64)
 
 	mu    sync.Mutex // guards live, votes and board
@@ -39,24 +39,25 @@ type HealthVoter struct {
 	votes snap.Map[balancer.Target, *quorum.Vote]
 	board *quorum.Board // what is to be compared with written; nil means nothing
 
-	// The rest belongs to Run. written is what etcd has, under the lease of that number; said is the text of the node's
-	// own key.
+	// The rest belongs to Run. written has the votes that etcd has under the lease writtenUnder;
+	// writtenChecker is the value of the node's own key.
 	written        snap.Map[balancer.Target, *quorum.Vote]
 	writtenUnder   int64
 	writtenChecker []byte
-	// writtenAt is when something was written last.
+	// writtenAt is the time of the last write.
 	writtenAt time.Time
 }
 
-// Votes are written mostVotes at a time (etcd's bound is 128 operations), and for a turn at most between two looks at the
-// lease. After each lot the voter waits as long as it took, so that hosts that come back together don't bury etcd.
+// Votes are written in batches of maxVotes, because etcd accepts 128 operations, and for maxTurn
+// between two checks of the lease. After each batch the voter waits as long as the batch took, so
+// hosts that return together don't overload etcd.
 const (
 	maxVotes = 100
 	maxTurn  = 500 * time.Millisecond
 )
 
-// HealthVoter returns one that has not done anything yet. The node's votes are gone ttl after the end of a daemon that
-// could not say so, rounded up to seconds.
+// HealthVoter returns a voter that does nothing until Run. If a daemon crashes, its votes end after
+// ttl, rounded up to seconds.
 func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Duration) (*HealthVoter, error) {
 	if err := schema.CheckNode(node); err != nil {
 		return nil, err
@@ -69,7 +70,8 @@ func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Durati
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
-// Set says what the node can check, and all its votes, by target without the node. It never blocks.
+// Set replaces what the node can check and all its votes, by target without the node. It never
+// blocks.
 func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
 	v.mu.Lock()
 	news := v.live != live || v.votes != votes
@@ -80,21 +82,21 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	}
 }
 
-// SetBoard says what is on the board. Votes of this node that are missing there, or others, are written again: another client has
-// removed them, or etcd was restored from an old snapshot. It never blocks.
+// SetBoard passes the board to the voter. Votes of this node that are missing there or differ are
+// written again: another client has removed them, or etcd was restored. It never blocks.
 func (v *HealthVoter) SetBoard(b quorum.Board) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.board = &b
 }
 
-// Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
-// them, nothing is written, and Report says so once that can't be this daemon's former run any more.
+// Run keeps the node's keys in etcd until ctx ends, and removes them then. If another daemon has
+// them, it writes nothing, and reports that once the other can't be an earlier run of this daemon.
 func (v *HealthVoter) Run(ctx context.Context) {
 	v.lease.Hold(ctx, v.write, v.wake, func() time.Duration { return 0 }, v.Report)
 }
 
-// write sees to it that etcd has the node's own key, and then its votes.
+// write writes the node's own key if etcd lacks it, and then its votes.
 func (v *HealthVoter) write(ctx context.Context) error {
 	v.mu.Lock()
 	live, votes := v.live, v.votes
@@ -128,8 +130,8 @@ func (v *HealthVoter) write(ctx context.Context) error {
 	}
 }
 
-// writeChecker writes the node's own key where it is missing or says something else. Where it was missing, the votes are taken
-// for lost as well.
+// writeChecker writes the node's own key if it is missing or differs. If it was missing, the votes
+// are missing as well.
 func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) error {
 	text, err := encodeChecker(live)
 	if err != nil {
@@ -159,8 +161,9 @@ func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) err
 	return nil
 }
 
-// replaceFormer takes the node's own key over from the former lease and removes the votes that stand under it, at once: the node
-// is never seen to be gone, nor with votes without a voter.
+// replaceFormer moves the node's own key from the former lease to this one and removes the votes
+// under the former lease, in one transaction. So the node never seems to be gone, and has no votes
+// without a voter.
 func (v *HealthVoter) replaceFormer(ctx context.Context, first []*etcdserverpb.RequestOp) (*client.Foreign, error) {
 	key := v.lease.Key
 	own := v.lease.Client.Keys.HealthOf(v.node)
@@ -168,7 +171,8 @@ func (v *HealthVoter) replaceFormer(ctx context.Context, first []*etcdserverpb.R
 	return v.lease.Attempt(ctx, []*etcdserverpb.Compare{client.Under(key, v.Former)}, all)
 }
 
-// findLost looks for votes on the board that are not what was written, once that had time enough to get there.
+// findLost finds votes on the board that differ from the written ones, once these had enough time
+// to arrive there.
 func (v *HealthVoter) findLost() {
 	v.mu.Lock()
 	b := v.board
@@ -193,7 +197,7 @@ func (v *HealthVoter) findLost() {
 	}
 }
 
-// nextBatch returns the next targets whose votes are to be written or removed, and what does that.
+// nextBatch returns the next targets whose votes must be written or removed, and the operations.
 func (v *HealthVoter) nextBatch(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
 	lot = map[balancer.Target]*quorum.Vote{}
 	for t, c := range snap.Diff(v.written, votes) {
@@ -214,10 +218,10 @@ func (v *HealthVoter) nextBatch(votes snap.Map[balancer.Target, *quorum.Vote]) (
 	return lot, then
 }
 
-// unknownVote stands for a vote that may be written or not.
+// unknownVote represents a vote that may be written or not.
 func unknownVote() *quorum.Vote { return &quorum.Vote{} }
 
-// putBatch writes one lot, provided that the node's own key is still under the lease.
+// putBatch writes a batch if the node's own key is still under the lease.
 func (v *HealthVoter) putBatch(ctx context.Context, lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) error {
 	for t := range lot {
 		v.written = v.written.Set(t, unknownVote())

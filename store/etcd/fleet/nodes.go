@@ -17,19 +17,20 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Node is what etcd has of a node.
+// Node has the keys of a node.
 type Node struct {
 	Name string
-	// Config is what the node is told; nil means nothing, or what can't be read.
+	// Config is the node's configuration in etcd; nil means that there is none, or that it can't be
+	// read.
 	Config *schema.NodeConfig
-	// Live is there while the node's daemon is, in contact with etcd; Status is how that was last.
+	// Live exists while the node's daemon reaches etcd. Status is its last status.
 	Live   *schema.NodeLive
 	Status *schema.NodeStatus
-	// Problems are what can't be read of the node's keys.
+	// Problems are the errors in the node's keys.
 	Problems []balancer.Problem
 }
 
-// The words that Ready returns.
+// The results of Ready.
 const (
 	NodeReady    = "yes"
 	NodeNotReady = "no"
@@ -37,7 +38,8 @@ const (
 	NodeGone     = "gone"
 )
 
-// Ready says whether the node serves its first complete state; it is gone where only its config is left.
+// Ready returns whether the node serves its first complete state. A node with nothing but a
+// configuration is gone.
 func (n *Node) Ready() string {
 	switch {
 	case n.Live == nil:
@@ -59,8 +61,9 @@ type Registry struct {
 // NewRegistry returns a registry.
 func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
-// Nodes returns all nodes that exist or are configured, by name. Revision is the newest change of what all nodes follow. Removals of
-// endpoints and overrides leave nothing behind, so they count with the next change. It is 0 if the user may not read all that.
+// Nodes returns all nodes that exist or are configured, by name. Revision is the last change of
+// what all nodes follow, or 0 if the user may not read all of that. Removals of endpoints and
+// overrides leave no key, so they count with the next change.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = r.Statuses(ctx); err != nil {
 		return nil, 0, err
@@ -71,7 +74,8 @@ func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err
 	return nodes, revision, err
 }
 
-// newest returns the revision of the last change of what all nodes follow. The history is read because it knows of removed services.
+// newest returns the revision of the last change of what all nodes follow. It reads the history
+// because that has removed services.
 func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	for _, s := range append(client.Scopes(r.keys, ""), client.Folder(r.keys.Prefix+schema.HistoryFolder)) {
 		answer, err := r.client.Get(ctx, &etcdserverpb.RangeRequest{
@@ -88,7 +92,7 @@ func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	return revision, nil
 }
 
-// Statuses returns the nodes as Nodes does, and looks at no other keys.
+// Statuses returns the nodes as [Registry.Nodes] does, and reads no other keys.
 func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 	byName := map[string]*Node{}
 	err = r.client.ReadFolder(ctx, schema.NodeFolder, new(int64), func(rest string, kv *mvccpb.KeyValue) {
@@ -111,7 +115,7 @@ func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 	return nodes, nil
 }
 
-// Published returns what the live nodes publish of themselves, without what can't be read.
+// Published returns what the live nodes publish of themselves, without unreadable values.
 func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
 	err = r.client.ReadFolder(ctx, schema.HostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
 		if n, _ := schema.DecodeHost(kv.Value, balancer.Origin{}); schema.CheckNode(name) == nil && n != nil {
@@ -121,14 +125,14 @@ func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeN
 	return nodes, err
 }
 
-// isNote reports whether a node's configuration says only who took back what was set.
+// isNote reports whether a node's configuration only names who removed the settings.
 func isNote(text []byte) bool {
 	says, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind}, text, balancer.Origin{}, nil)
 	config, _ := says.(*schema.NodeConfig)
 	return config != nil && !config.Says() && len(problems) == 0
 }
 
-// read takes in one key of a node.
+// read decodes one key of a node.
 func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	read := func(into any) bool {
@@ -154,8 +158,9 @@ func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	}
 }
 
-// SetNode changes what a node is told: edit gets what it is told now (the zero value: nothing), and returns what it is to
-// be told. Fields that a newer version has written stay. It may be called again if another client writes at the same time.
+// SetNode changes the configuration of a node. Edit gets the present one, the zero value if there
+// is none, and returns the new one. Fields of a newer version stay. Edit may be called again if
+// another client writes at the same time.
 func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.NodeConfig) schema.NodeConfig) (client.Result, error) {
 	if err := schema.CheckNode(name); err != nil {
 		return client.Result{}, err
@@ -178,7 +183,8 @@ func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.No
 	})
 }
 
-// nodeText writes c over the fields that are there. Where c takes back all that was set, only a note is left, if something was.
+// nodeText writes c over the present fields. If c removes all settings, only a note is left, if
+// there were any.
 func nodeText(c schema.NodeConfig, fields map[string]any, was bool) (client.Edited, error) {
 	if fields == nil {
 		fields = map[string]any{}

@@ -15,38 +15,41 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.
+// Presence publishes that a node lives, and its status (nodes/NODE/live and nodes/NODE/status),
+// under one lease.
 type Presence struct {
 	hostAddresses
 	lease     *client.Lease
 	statusKey string
 	live      []byte
 	wake      wake.Signal // holds a token: there is a status to write
-	// Report hears whether the node is told in etcd: nil, or why not. Nil: not reported. It is called with each change
-	// only, by the goroutine of Run.
+	// Report receives why the node is not in etcd; nil means that it is. It is called after each
+	// change by the goroutine of Run. If nil, nothing is reported.
 	Report func(error)
 
 	mu     sync.Mutex // guards status
 	status *schema.NodeStatus
 
-	// The rest belongs to Run. encoded is status as text, which takes long where there are many drains: a lease must not wait for it twice.
+	// The rest belongs to Run. encoded is the encoded status: encoding many drains takes long, and
+	// must not delay the lease twice.
 	encoded encodedStatus
-	// written is the status that etcd has, but for its time; nil means none.
+	// written is the status that etcd has, without its time; nil means none.
 	written []byte
-	// took is how long the last writing took.
+	// took is the duration of the last write.
 	took time.Duration
 }
 
-// statusPause is the least time between two writings of a status. Where etcd takes long for one, because a large fleet
-// writes at the same time, it is statusShare as long, up to statusSlowest.
+// statusPause is the minimum time between two writes of a status. If etcd is slow because a large
+// fleet writes at the same time, the pause is statusShare times the last write, up to
+// statusSlowest.
 const (
 	statusPause   = time.Second
 	statusShare   = 5
 	statusSlowest = 10 * time.Second
 )
 
-// Presence returns one that has not done anything yet. The node is gone ttl after the end of a daemon that could not say
-// so, rounded up to seconds.
+// Presence returns a Presence that does nothing until Run. If a daemon crashes, its node is gone
+// after ttl, rounded up to seconds.
 func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration) (*Presence, error) {
 	if err := schema.CheckNode(node); err != nil {
 		return nil, err
@@ -65,8 +68,8 @@ func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration
 	return p, nil
 }
 
-// Tell says how the node is: the newest status is written, at most once a second and less often where etcd is slow, if
-// it says something else than the one before. It never blocks.
+// Tell sets the status of the node. The newest status is written if it differs, at most once a
+// second, and less often if etcd is slow. It never blocks.
 func (p *Presence) Tell(s schema.NodeStatus) {
 	p.mu.Lock()
 	p.status = &s
@@ -74,18 +77,18 @@ func (p *Presence) Tell(s schema.NodeStatus) {
 	p.wake.Send()
 }
 
-// Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
-// them, nothing is written, and Report says so once that can't be this daemon's former run any more.
+// Run keeps the node's keys in etcd until ctx ends, and removes them then. If another daemon has
+// them, it writes nothing, and reports that once the other can't be an earlier run of this daemon.
 func (p *Presence) Run(ctx context.Context) {
 	p.lease.Hold(ctx, p.write, p.wake, p.minPause, p.Report)
 }
 
-// minPause is how long to wait after one writing until the next.
+// minPause returns the pause after a write.
 func (p *Presence) minPause() time.Duration {
 	return min(max(statusPause, statusShare*p.took), statusSlowest)
 }
 
-// write sees to it that etcd has both keys.
+// write writes both keys if etcd lacks them.
 func (p *Presence) write(ctx context.Context) error {
 	p.mu.Lock()
 	status := p.status
@@ -115,25 +118,25 @@ func (p *Presence) write(ctx context.Context) error {
 	return p.hostAddresses.write(ctx, p.lease)
 }
 
-// writeKeys writes all keys where they are missing, and the status where it is not known to be there already.
+// writeKeys writes all keys if they are missing, and the status unless etcd is known to have it.
 func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp, known bool) (*client.Foreign, error) {
 	if known && len(all) > 1 {
 		other, err := p.lease.Write(ctx, all, nil, p.statusKey)
 		if other == nil || err != nil || other.Lease != p.lease.ID {
 			return other, err
 		}
-		// The status alone was removed.
+		// Only the status was removed.
 	}
 	return p.lease.Write(ctx, all, all[1:])
 }
 
-// encodedStatus is the text of a status, and what it says apart from its time.
+// encodedStatus is an encoded status, with and without its time.
 type encodedStatus struct {
 	status     *schema.NodeStatus
 	text, bare []byte
 }
 
-// encode makes it that of a status, which is not nil and not changed any more.
+// encode encodes a status, which must not be nil and must not change.
 func (e *encodedStatus) encode(status *schema.NodeStatus) (err error) {
 	s := *status
 	if len(s.Problems) > schema.MaxNodeProblems {

@@ -57,7 +57,7 @@ func (k Keys) Endpoint(id balancer.EndpointID) string {
 	return k.Prefix + EndpointFolder + string(id.Service) + "/" + id.ID
 }
 
-// Override returns the key of what is said by hand of a target.
+// Override returns the key of an operator's override of a target.
 func (k Keys) Override(t balancer.Target) string {
 	return k.Prefix + OverrideFolder + string(t.Service) + "/" + t.Address()
 }
@@ -71,13 +71,13 @@ func (k Keys) Policy(a netip.Addr) string { return k.Prefix + PolicyFolder + a.S
 // Pool returns the key of a pool of addresses.
 func (k Keys) Pool(name string) string { return k.Prefix + PoolFolder + name }
 
-// NodeConfig returns the key of what a node is told.
+// NodeConfig returns the key of a node's configuration.
 func (k Keys) NodeConfig(node string) string { return k.nodeKey(node, ConfigName) }
 
-// NodeLive returns the key that is there while the node is.
+// NodeLive returns the key that exists while the node lives.
 func (k Keys) NodeLive(node string) string { return k.nodeKey(node, LiveName) }
 
-// NodeStatus returns the key in which a node says how it is.
+// NodeStatus returns the key of a node's status.
 func (k Keys) NodeStatus(node string) string { return k.nodeKey(node, StatusName) }
 
 // Host returns the key in which a node publishes its addresses.
@@ -85,23 +85,23 @@ func (k Keys) Host(node string) string { return k.Prefix + HostFolder + node }
 
 func (k Keys) nodeKey(node, key string) string { return k.Prefix + NodeFolder + node + "/" + key }
 
-// HealthLive returns the key that is there while the node takes part in the fleet's health checks.
+// HealthLive returns the key that exists while the node takes part in the fleet's health checks.
 func (k Keys) HealthLive(node string) string { return k.HealthOf(node) + LiveName }
 
-// HealthOf is the folder of all that a node says of health checks.
+// HealthOf returns the folder of a node's health checks.
 func (k Keys) HealthOf(node string) string { return k.Prefix + HealthFolder + node + "/" }
 
-// Health returns the key of what a node has found of a target.
+// Health returns the key of a node's vote about a target.
 func (k Keys) Health(node string, t balancer.Target) string {
 	return k.HealthOf(node) + string(t.Service) + "/" + t.Address()
 }
 
-// Ownership returns the key of a record of who owns which VIP.
+// Ownership returns the key of a record of failover.
 func (k Keys) Ownership(key failover.Key) string {
 	return k.Prefix + OwnershipFolder + string(key.Kind) + "/" + key.Name
 }
 
-// Secrets returns the key of the keys of heartbeats.
+// Secrets returns the key of the heartbeat keys.
 func (k Keys) Secrets() string { return k.Prefix + OwnershipFolder + "key" }
 
 // EndpointsOf returns the folder of the endpoints of a service.
@@ -122,7 +122,7 @@ func (k Keys) HistoryOf(name balancer.Name) string {
 // History returns the key of a text in the history of a service.
 func (k Keys) History(name balancer.Name, n int) string { return k.HistoryOf(name) + strconv.Itoa(n) }
 
-// Kind is what a key is about.
+// kind is the kind of a key's subject.
 type kind int
 
 const (
@@ -137,10 +137,10 @@ const (
 	HostKind
 )
 
-// Subject is what a key names.
+// Subject is the subject of a key.
 type Subject struct {
 	Kind kind
-	// Of is the service; "" where the key names none.
+	// Of is the service; "" if the key names none.
 	Of     balancer.Name
 	ID     balancer.EndpointID
 	Target balancer.Target
@@ -149,11 +149,11 @@ type Subject struct {
 	OfPool balancer.Name
 }
 
-// maxID is how long the ID of an endpoint or the name of a node may be, in bytes.
+// maxID is the maximum length of the ID of an endpoint or the name of a node, in bytes.
 const maxID = 253
 
-// Parse reads a key of those that a Source follows. With an error, the subject has the service as far as that can be
-// told.
+// Parse parses a key that a Source follows. With an error, the subject has the service if that is
+// known.
 func (k Keys) Parse(key string) (Subject, error) {
 	rest, _ := strings.CutPrefix(key, k.Prefix)
 	folder, rest, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
@@ -178,7 +178,7 @@ func (k Keys) Parse(key string) (Subject, error) {
 	return k.parseOfService(key, folder, rest)
 }
 
-// parseOfService reads a key that names a service behind its folder.
+// parseOfService parses a key that names a service after its folder.
 func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	name, id, deeper := strings.Cut(rest, "/")
 	s := Subject{Of: balancer.Name(name)}
@@ -210,7 +210,7 @@ func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	return s, nil
 }
 
-// ParseVIP reads the name of a key of an address.
+// ParseVIP parses the last part of an address's key.
 func ParseVIP(address string) (Subject, error) {
 	a, err := decode.ParseAddr(address)
 	switch {
@@ -233,17 +233,17 @@ func parseNode(key, rest string) (Subject, error) {
 	return Subject{Kind: NodeConfigKind, Node: node}, nil
 }
 
-// CheckID says what is wrong with the ID of an endpoint; nil means nothing.
+// CheckID returns the mistake in the ID of an endpoint; nil means none.
 func CheckID(id string) error {
 	return checkPart(id, "an endpoint needs an ID: endpoints/SERVICE/ID", "ID", "an endpoint")
 }
 
-// CheckNode says what is wrong with the name of a node; nil means nothing.
+// CheckNode returns the mistake in the name of a node; nil means none.
 func CheckNode(name string) error {
 	return checkPart(name, "a node needs a name", "name", "a node")
 }
 
-// checkPart says what is wrong with a part of a key, which is what (ID, name) of something.
+// checkPart returns the mistake in a part of a key, which is the ID or name of owner.
 func checkPart(text, missing, what, owner string) error {
 	switch {
 	case text == "":
@@ -260,7 +260,7 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
-// Quote writes foreign text, in bounds.
+// Quote quotes foreign text, and shortens it.
 func Quote(text string) string {
 	const most = 120
 	if len(text) > most {

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// maxDepth is how deep a value may be nested; a service needs four.
+// maxDepth is the maximum nesting of a value; a service needs four levels.
 const maxDepth = 16
 
-// ParseObject reads a JSON object as balancer decodes it: numbers stay text, so that none is rounded. Unlike
-// encoding/json it refuses names that come twice, and nesting that no value needs.
+// ParseObject parses a JSON object as balancer decodes it: numbers stay text, so none is rounded.
+// Unlike encoding/json it refuses duplicate names, and nesting that no value needs.
 func ParseObject(text []byte) (map[string]any, error) {
-	// Checking first keeps the parser free of everything that can be wrong with JSON.
+	// Valid JSON needs no error handling in the parser.
 	if !json.Valid(text) {
 		return nil, syntaxError(text)
 	}

@@ -12,23 +12,25 @@ import (
 	"vipd/balancer/decode"
 )
 
-// What may be in etcd. More is refused: a user who may write one key must not exhaust the hosts that read it. What a text may
-// come to is bounded by balancer.MaxBackends and the like.
+// The limits of etcd's contents. A user who may write one key must not exhaust the hosts that read
+// it. balancer.MaxBackends and others limit what a text may define.
 const (
-	// maxServiceText and maxEntryText bound a value, in bytes: of a service, and of everything else.
+	// maxServiceText and MaxEntryText are the maximum lengths of the value of a service, and of
+	// every other value, in bytes.
 	maxServiceText = 1 << 20
 	MaxEntryText   = 16 << 10
-	// MaxEndpoints is how many endpoints a service may have apart from its own text, and how many overrides. The
-	// oldest count.
+	// MaxEndpoints is the maximum number of endpoints of a service outside its text, and of its
+	// overrides. The oldest are used.
 	MaxEndpoints = 10_000
-	// MaxAllocated is how many addresses of pools a service may have.
+	// MaxAllocated is the maximum number of addresses that pools give to a service.
 	MaxAllocated = 32
-	// MaxKeys bounds all keys together.
+	// MaxKeys is the maximum number of all keys.
 	MaxKeys = 1_000_000
 )
 
-// DecodeValue reads the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, a *balancer.Node, or the
-// name of the service that has an allocated address; nil where a problem is an error. Origin is the key with its revisions.
+// DecodeValue decodes the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP
+// or Pool, a *NodeConfig, a *balancer.Node, or the name of the service that has an allocated
+// address. It returns nil if a problem is an error. Origin is the key with its revisions.
 func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.Longest() {
 		return nil, Problem(s.Of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.Longest()))
@@ -65,7 +67,8 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 	return nil, Problem(s.Of, origin, "is not the key of anything that is known here")
 }
 
-// DecodeHost reads what a node publishes. Fields of newer versions are not reported: each node would report each of the others.
+// DecodeHost decodes what a node publishes. Fields of newer versions are not reported, because each
+// node would report each of the others.
 func DecodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
 	var n balancer.Node
 	if err := json.Unmarshal(text, &n); err != nil {
@@ -77,7 +80,7 @@ func DecodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
 	return &n, nil
 }
 
-// says is what was decoded, as an interface that is nil where there is none.
+// says returns a decoded value as an interface, which is nil if v is.
 func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
 	if v == nil {
 		return nil, problems
@@ -85,7 +88,7 @@ func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
 	return v, problems
 }
 
-// Longest is how many bytes the value of a key may have.
+// Longest returns the maximum length of the value of a key, in bytes.
 func (s Subject) Longest() int {
 	if s.Kind == ServiceKind {
 		return maxServiceText
@@ -93,7 +96,7 @@ func (s Subject) Longest() int {
 	return MaxEntryText
 }
 
-// CheckEntry refuses a value, other than that of a service, that is too long for those who read it.
+// CheckEntry refuses a value that is too long for its readers. It is not for services.
 func CheckEntry(key string, text []byte) error {
 	if len(text) > MaxEntryText {
 		return fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: write shorter texts there", key, len(text), MaxEntryText)
@@ -101,12 +104,12 @@ func CheckEntry(key string, text []byte) error {
 	return nil
 }
 
-// Problem returns one error about what a key holds.
+// Problem returns one error about a key.
 func Problem(service balancer.Name, origin balancer.Origin, text string) []balancer.Problem {
 	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
 }
 
-// readTable reads fields into a struct. A field that this version does not know is a warning.
+// readTable decodes fields into a struct. A field that this version does not know is a warning.
 func readTable(into any, fields map[string]any, service balancer.Name, origin balancer.Origin) (problems []balancer.Problem) {
 	for _, p := range decode.Into(into, fields) {
 		severity := balancer.SeverityError
@@ -123,7 +126,7 @@ func faulty(problems []balancer.Problem) bool {
 	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// decodeOverride reads the table of an override. The override is nil if anything in it is an error.
+// decodeOverride decodes an override. It returns nil if anything in it is an error.
 func decodeOverride(service balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Override, []balancer.Problem) {
 	var o balancer.Override
 	problems := readTable(&o, fields, service, origin)
@@ -144,8 +147,8 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 	return &o, problems
 }
 
-// decodePoolPolicy reads what a pool says of its addresses. The pool is nil if anything of that is an error; what is wrong with
-// its networks is told to who allocates, see Pools.
+// decodePoolPolicy decodes the settings of a pool's addresses. It returns nil if any of them is an
+// error. Mistakes in its networks are reported when an address is allocated.
 func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
 	p := &balancer.Pool{Name: name, Origin: origin}
 	_ = decode.Into(p, fields) // the networks; the rest is told below
@@ -159,7 +162,7 @@ func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer
 	return p, problems
 }
 
-// Encode writes a value for people to read: on one line per entry, names sorted.
+// Encode encodes a value for readers: indented, with sorted names.
 func Encode(value any) ([]byte, error) {
 	var text strings.Builder
 	e := json.NewEncoder(&text)
