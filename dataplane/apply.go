@@ -24,25 +24,10 @@ type batches struct {
 // apply applies what differs and is not in backoff. Keys that have failed before come last, so they block no other key.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	b := &batches{Engine: e, ctx: ctx}
-	fresh, failed := b.pick(want)
-	e.applied.prune(want)
-	for _, batch := range [][]Change{fresh, failed} {
-		if len(batch) > 0 {
-			b.failures, b.maxFailures = 0, 2*bits.Len(uint(len(batch)))+4
-			b.run(batch)
-		}
-	}
-	if len(e.applied.retries) == 0 && ctx.Err() == nil {
-		e.applied.frontends = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
-	}
-	return b
-}
-
-// pick returns the changes that are due: those that have not failed, and those that have.
-func (b *batches) pick(want balancer.Desired) (fresh, failed []Change) {
-	now, enforced := time.Now(), b.Dataplane.Capabilities().EnforcesSources
-	for key, d := range snap.Diff(b.applied.frontends, want.Frontends) {
-		t := b.applied.retries[key]
+	var fresh, failed []Change
+	now, enforced := time.Now(), e.Dataplane.Capabilities().EnforcesSources
+	for key, d := range snap.Diff(e.applied.frontends, want.Frontends) {
+		t := e.applied.retries[key]
 		if t != nil && t.wanted == d.New && now.Before(t.due) && !t.held {
 			continue
 		}
@@ -50,12 +35,12 @@ func (b *batches) pick(want balancer.Desired) (fresh, failed []Change) {
 		if d.HadOld && isApplied(d.Old) {
 			c.Old = d.Old
 		}
-		if c.Old != nil && c.New != nil && b.Dataplane.Digest(c.Old) == b.Dataplane.Digest(c.New) {
-			b.applied.settle(key, c.New)
+		if c.Old != nil && c.New != nil && e.Dataplane.Digest(c.Old) == e.Dataplane.Digest(c.New) {
+			e.applied.settle(key, c.New)
 			continue
 		}
 		if c.New != nil {
-			if err := b.Host.Ready(c, enforced); err != nil {
+			if err := e.Host.Ready(c, enforced); err != nil {
 				b.hold(c, err)
 				continue
 			}
@@ -66,7 +51,15 @@ func (b *batches) pick(want balancer.Desired) (fresh, failed []Change) {
 			fresh = append(fresh, c)
 		}
 	}
-	return fresh, failed
+	e.applied.prune(want)
+	for _, batch := range [][]Change{fresh, failed} {
+		b.failures, b.maxFailures = 0, 2*bits.Len(uint(len(batch)))+4
+		b.run(batch, false)
+	}
+	if len(e.applied.retries) == 0 && ctx.Err() == nil {
+		e.applied.frontends = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
+	}
+	return b
 }
 
 // hold keeps a key as it is until the host allows its change.
@@ -88,41 +81,38 @@ func (b *batches) note(err error) {
 	}
 }
 
-// run applies a batch, or its halves if it fails as a whole.
-func (b *batches) run(batch []Change) {
-	if len(batch) > 0 && b.failures >= b.maxFailures && b.ctx.Err() == nil { // are many keys bad, or does nothing work?
-		last, before := len(batch)-1, b.changes
-		if b.try(batch[last:]); b.changes == before {
-			b.failures = b.maxFailures
-			b.postpone(batch[:last])
-			return
-		}
-		batch = batch[:last]
-	}
+// run applies a batch, or its halves if it fails as a whole. A sample is a single key that shows whether anything works.
+func (b *batches) run(batch []Change, sample bool) {
 	if len(batch) == 0 || b.ctx.Err() != nil {
 		return
 	}
-	if !b.try(batch) {
-		half := len(batch) / 2
-		b.run(batch[:half])
-		b.run(batch[half:])
+	if last := len(batch) - 1; b.failures >= b.maxFailures && !sample { // many bad keys, or a general failure?
+		before := b.changes
+		b.run(batch[last:], true)
+		if batch = batch[:last]; b.changes == before {
+			b.failures = b.maxFailures
+			b.postpone(batch)
+			return
+		}
+		if last == 0 {
+			return
+		}
 	}
-}
-
-// try applies a batch. It returns false if the outcome of its keys is unknown and each half has to be tried.
-func (b *batches) try(batch []Change) bool {
 	err := b.step(b.ctx, "apply", len(batch), func(ctx context.Context) error { return b.Dataplane.Apply(ctx, batch) })
 	b.busy.start()
 	var byKey KeyErrors
-	if err != nil && !errors.As(err, &byKey) {
-		b.failures++
-		if len(batch) > 1 {
-			return false
-		}
-		b.fail(batch[0], err)
-		return true
+	b.failures++
+	switch {
+	case err == nil || errors.As(err, &byKey):
+		b.failures = 0
+	case len(batch) == 1:
+		byKey = KeyErrors{batch[0].Key: err}
+	default:
+		half := len(batch) / 2
+		b.run(batch[:half], false)
+		b.run(batch[half:], false)
+		return
 	}
-	b.failures = 0
 	for _, c := range batch {
 		if err := byKey[c.Key]; err != nil {
 			b.fail(c, err)
@@ -131,7 +121,6 @@ func (b *batches) try(batch []Change) bool {
 		b.applied.settle(c.Key, c.New)
 		b.changes++
 	}
-	return true
 }
 
 // fail puts a key into backoff.
