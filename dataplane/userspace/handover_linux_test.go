@@ -160,6 +160,9 @@ func TestHandOverLosesNothing(t *testing.T) {
 	if got := <-heard; got != "all that I say" {
 		t.Fatalf("the backend heard %q", got)
 	}
+	if list, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{Client: closed.LocalAddr().(*net.TCPAddr).AddrPort()}); err != nil || len(list) != 1 || list[0].State != "half-closed" {
+		t.Errorf("the half-closed connection = %+v, %v, want state half-closed", list, err)
+	}
 	for range wait.Soak(5, 100) {
 		before := served.Load()
 		d = d.succeed(all...)
