@@ -58,7 +58,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		u.reportUntranslated(endpoints, nearest)
 	}
 	if s.SNAT == NeverSNAT && !c.KeepsSource {
-		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol tells them the client's)")
+		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol sends them the client's)")
 	}
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
 		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
@@ -67,7 +67,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto })
 	}
 	if s.ConnectTimeout > 0 && s.ConnectTimeout != defaultConnectTimeout && has(TCP) && !c.Timeouts {
-		nearest("connect_timeout", "try another endpoint for a connection", "clients wait for as long as they do")
+		nearest("connect_timeout", "try another endpoint for a connection", "clients wait until their own timeout")
 	}
 	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // TCP connections never expire by default
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
@@ -77,21 +77,21 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 	if !c.MaxConnections {
 		u.reportEach(endpoints, "max_connections", func(e *Endpoint) bool { return e.MaxConnections > 0 }, func(field, whose string) {
-			nearest(field, "bound connections"+whose, "they are not bounded")
+			nearest(field, "bound connections"+whose, "they are not limited")
 		})
 	}
 	bounded := func(e *Endpoint) bool { return e.MaxConnections > 0 }
 	if c.MaxConnections && c.AffinityUnbounded && s.Affinity == ClientIPAffinity && slices.ContainsFunc(endpoints, bounded) {
-		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are bounded")
+		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are limited")
 	}
 	if !c.LoopbackVIPs {
 		for i, vip := range s.Addresses() {
 			if vip.IsLoopback() {
-				nearest(s.vipField(i), "serve loopback VIPs to clients beyond this host", "programs of this host reach it")
+				nearest(s.vipField(i), "serve loopback VIPs to clients of other hosts", "programs of this host reach it")
 			}
 		}
 		u.reportEach(endpoints, "address", func(e *Endpoint) bool { return e.Address.IsLoopback() }, func(field, whose string) {
-			nearest(field, "forward clients beyond this host to loopback addresses"+whose, "programs of this host reach them")
+			nearest(field, "forward clients of other hosts to loopback addresses"+whose, "programs of this host reach them")
 		})
 	}
 }
@@ -139,7 +139,7 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 		p := &s.Ports[i]
 		at := fmt.Sprintf("ports[%d]", i)
 		if p.NodePort != 0 {
-			nearest(at+".node_port", "forward by "+string(s.Forward)+" what comes to the node's own address, which endpoints do not have", "it forwards that by nat")
+			nearest(at+".node_port", "forward node ports by "+string(s.Forward)+", because endpoints lack the node's address", "it forwards them by nat")
 		}
 		mismatch := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port })
 		if mismatch < 0 {
@@ -149,11 +149,11 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 			at += ".target_port"
 		}
 		e := endpoints[mismatch]
-		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets stay addressed to port %d", s.Forward, e.Address, e.TargetPort(p), p.Port),
+		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets keep port %d", s.Forward, e.Address, e.TargetPort(p), p.Port),
 			"it forwards by nat")
 	}
 	if s.SNAT == AlwaysSNAT {
-		nearest("snat", "replace the client's address where it forwards by "+string(s.Forward), "endpoints see the client's")
+		nearest("snat", "replace the client's address when it forwards by "+string(s.Forward), "endpoints see the client's")
 	}
 }
 

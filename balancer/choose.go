@@ -46,7 +46,7 @@ func (n endpointCounts) idleReason() string {
 	for _, group := range []struct {
 		n    int
 		what string
-	}{{n.overridden, "drained by hand"}, {n.drained, "drained as written"}, {n.weightless, "of weight 0"}} {
+	}{{n.overridden, "drained by an override"}, {n.drained, "drained by definition"}, {n.weightless, "of weight 0"}} {
 		if group.n > 0 {
 			why = append(why, fmt.Sprintf("%d %s", group.n, group.what))
 		}

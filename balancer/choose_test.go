@@ -142,7 +142,7 @@ func TestHealth(t *testing.T) {
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
 				t.Errorf("the outage is reported: %v, want %v", said, wanted)
 			}
-			idle := "endpoints: port 80/tcp: no endpoint takes new connections: 1 drained as written, 1 of weight 0"
+			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 drained by definition, 1 of weight 0"
 			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
 				t.Errorf("that none takes connections is reported: %v, want %v: %s", said, wanted, problems)
 			}
@@ -279,7 +279,7 @@ func TestDrainsEnd(t *testing.T) {
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){
 		"[service web: endpoints: there are none: clients are refused]":  func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
-		"[service web: endpoints: there are none: clients hear nothing]": func(s *balancer.Service) { s.NoEndpoints = balancer.DropClients },
+		"[service web: endpoints: there are none: clients get no answer]": func(s *balancer.Service) { s.NoEndpoints = balancer.DropClients },
 		"none": func(s *balancer.Service) {
 			s.Locality, s.Endpoints = balancer.NodeOnly, []balancer.Endpoint{{Address: addr("192.168.1.1"), Weight: 1, Node: "n2"}}
 		},

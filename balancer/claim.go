@@ -57,7 +57,7 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if !slices.Contains(env.Capabilities.Protocols, p.Protocol) {
-			u.problem(SeverityError, fmt.Sprintf("ports[%d].protocol", i), "%s mode does not carry %s: port %d is not served; it carries %s",
+			u.problem(SeverityError, fmt.Sprintf("ports[%d].protocol", i), "%s mode does not support %s: port %d is not served. It supports %s",
 				env.Capabilities.Mode, p.Protocol, p.Port, joinWords(env.Capabilities.Protocols))
 			continue
 		}
@@ -125,8 +125,8 @@ func (u *compiledService) reportLoop(p *Port, key Key) {
 			field = fmt.Sprintf("endpoints[%d].address", i)
 		}
 	}
-	u.problem(SeverityError, field, "%s is where the service itself answers: connections would loop, so the endpoint gets none from there; "+
-		"give it another address or port", key)
+	u.problem(SeverityError, field, "%s is the service's own frontend: the endpoint gets no connections from it, because they would loop. "+
+		"Give it another address or port", key)
 }
 
 // firstNodePort is the lowest node port that a service from etcd may open without permission. Lower
@@ -164,7 +164,7 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 		u.refuse(PortReserved, field, "node port %d/%s is not opened: %s, and %s", p.NodePort, p.Protocol, reservedFor, portAdvice)
 	}
 	if refused {
-		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd may open ports below %d only on addresses that addresses.allowed of the node's configuration contains; choose a higher port",
+		u.refuse(Refused, field, "node port %d/%s is not opened: below %d, services from etcd need addresses.allowed of the node. Choose a higher port",
 			p.NodePort, p.Protocol, firstNodePort)
 	}
 	return open
@@ -251,20 +251,20 @@ func (u *compiledService) refuse(kind ProblemKind, field, format string, args ..
 // VIPs and endpoints.
 func (u *compiledService) reportUntrusted(env *Env) {
 	if _, ok := u.service.LogsTo(); !ok && u.service.AccessLog != nil {
-		u.refuse(Refused, "access_log", `services from etcd name no file of a node: write "journal" or "", or have the service in the node's own file; the node's access_log in [userspace] is used instead`)
+		u.refuse(Refused, "access_log", `services from etcd can't name a file of a node: set "journal" or "". Until then, access_log in [userspace] applies`)
 	}
 	if field, path := env.RefusedFile(u.service); field != "" {
-		u.refuse(Refused, field, "%q is not in %s: checks of services from etcd use files of that folder only, and this one is not made. Put the file there, or set health.tls_dir in the host's configuration", path, env.tlsDir())
+		u.refuse(Refused, field, "%q is not in %s, so checks from etcd may not use it, and this check does not run. Move it, or set health.tls_dir", path, env.tlsDir())
 	}
 	h := u.service.Health
 	switch {
 	case WantsUser(u.service):
-		u.refuse(Refused, "health.user", "programs of checks from etcd run as %s, never as %s: leave user out, or have the service in the node's own file; nothing is run", ExecUser, h.User)
+		u.refuse(Refused, "health.user", "exec checks from etcd run as %s, never as %s, so this check does not run. Remove user, or define the service in the node's own file", ExecUser, h.User)
 	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
 	case h.From != HealthFromFleet:
-		u.refuse(Refused, "health.type", "checks of services from etcd may run programs only on nodes whose configuration has health.allow_exec = true; nothing is run elsewhere")
+		u.refuse(Refused, "health.type", "exec checks from etcd run only on nodes with health.allow_exec = true")
 	case !env.FleetExec:
-		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true, and no node of the fleet has it: these endpoints are not checked")
+		u.problem(SeverityWarning, "health.type", "exec checks from etcd run only on nodes with health.allow_exec = true, and no node of the fleet has it: these endpoints are not checked")
 	}
 }
 
@@ -272,10 +272,10 @@ func (u *compiledService) reportUntrusted(env *Env) {
 func (u *compiledService) reportIneffective() {
 	s := u.service
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
-		u.problem(SeverityNearest, "health.from", "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks these endpoints itself")
+		u.problem(SeverityNearest, "health.from", "a fleet shares only checks of services in etcd (vipctl apply): this node checks these endpoints itself")
 	}
 	if s.SlowStart > 0 && !s.Scheduler.SharesByWeight() {
-		u.problem(SeverityNearest, "slow_start", "scheduler %s shares nothing by weight, which is what ramps up: endpoints get their whole share at once", s.Scheduler)
+		u.problem(SeverityNearest, "slow_start", "scheduler %s ignores weights: endpoints get their full share at once", s.Scheduler)
 	}
 }
 
@@ -295,7 +295,7 @@ func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpoin
 	case n.idleReason() != "":
 		problem.Kind = Idle
 		problem.Field = "endpoints"
-		problem.Text = "no endpoint takes new connections: " + n.idleReason()
+		problem.Text = "no endpoint accepts new connections: " + n.idleReason()
 	default:
 		return
 	}
@@ -314,7 +314,7 @@ func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpoin
 // clientOutcome describes the clients' experience, for messages.
 func (n NoEndpoints) clientOutcome() string {
 	if n == DropClients {
-		return "clients hear nothing"
+		return "clients get no answer"
 	}
 	return "clients are refused"
 }
@@ -338,9 +338,9 @@ func (u *compiledService) reportUnallocated() {
 	switch {
 	case len(s.Allocated) >= len(s.Pools):
 	case !fromEtcd(s):
-		u.problem(SeverityError, "vips", `"auto" asks for an address of a pool, and pools are in etcd only: write an address here, or move the service to etcd`)
+		u.problem(SeverityError, "vips", `"auto" requests an address of a pool, and only etcd has pools: write an address, or move the service to etcd`)
 	default:
-		u.problem(SeverityError, "vips", `only %d of the %d addresses that "auto" asks for are allocated: vipctl apply does that`,
+		u.problem(SeverityError, "vips", `only %d of the %d addresses requested by "auto" are allocated: run vipctl apply`,
 			len(s.Allocated), len(s.Pools))
 	}
 }

@@ -51,9 +51,9 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 	for _, field := range ownFields() {
 		if _, set := defaults[field]; set {
 			if field == "access_log" {
-				r.errorf(field, "the default of services is access_log in [userspace]: set it there")
+				r.errorf(field, "set the default of services with access_log in [userspace]")
 			} else {
-				r.errorf(field, "each service has its own %s: they can't be a default", field)
+				r.errorf(field, "each service has its own %s, so [defaults] can't set it", field)
 			}
 			delete(r.own, field)
 		}

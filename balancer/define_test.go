@@ -156,13 +156,13 @@ func TestCheckDefaults(t *testing.T) {
 	problems := balancer.CheckDefaults(fromJSON(t, `{"vips": 1, "ports": [{}], "endpoints": [], "sheduler": "rr", "snat": "no",
 		"affinity_timeout": "1ms", "access_log": "", "health": {"type": "dns"}}`), where)
 	want := []string{
-		`vipd.toml:4: vips: each service has its own vips: they can't be a default`,
+		`vipd.toml:4: vips: each service has its own vips, so [defaults] can't set it`,
 		`vipd.toml:4: snat: "no" is not one of auto, always, never`,
-		`vipd.toml:5: ports: each service has its own ports: they can't be a default`,
+		`vipd.toml:5: ports: each service has its own ports, so [defaults] can't set it`,
 		`vipd.toml:8: sheduler: unknown field; did you mean "scheduler"?`,
-		`vipd.toml:9: endpoints: each service has its own endpoints: they can't be a default`,
-		`vipd.toml:10: access_log: the default of services is access_log in [userspace]: set it there`,
-		`vipd.toml:12: health.query: needs a name to ask for, such as example.com`,
+		`vipd.toml:9: endpoints: each service has its own endpoints, so [defaults] can't set it`,
+		`vipd.toml:10: access_log: set the default of services with access_log in [userspace]`,
+		`vipd.toml:12: health.query: needs a name to resolve, such as example.com`,
 		`vipd.toml:16: affinity_timeout: 1ms is out of range; 1s to 576h are possible`,
 	}
 	if got := lines(problems); !slices.Equal(got, want) {

@@ -88,7 +88,7 @@ const (
 	Remote BackendState = "remote"
 	// ZeroWeight backends have weight 0.
 	ZeroWeight BackendState = "zero-weight"
-	// Draining backends are drained by their definition or an override.
+	// Draining backends are drained by definition or an override.
 	Draining BackendState = "draining"
 	// Down backends fail their health checks.
 	Down BackendState = "down"

@@ -70,8 +70,8 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 	}
 	if j.excess > 0 {
 		s := u.service
-		u.problem(SeverityError, "endpoints", "%d endpoints behind %d frontends are too many: %d, registered last by key, are not used, because one service may have %d backends in all. Divide it into several services",
-			len(j.used)+j.excess, len(s.Ports)*len(s.Addresses()), j.excess, MaxBackends)
+		u.problem(SeverityError, "endpoints", "%d endpoints behind %d frontends exceed the limit of %d backends: the last %d by key are not used. Split the service",
+			len(j.used)+j.excess, len(s.Ports)*len(s.Addresses()), MaxBackends, j.excess)
 	}
 }
 
@@ -79,7 +79,7 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 // endpoints that have no field.
 func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	if r == privateAddress {
-		return fmt.Sprintf("endpoints from etcd with loopback or link-local addresses are not used%s: clients from anywhere would reach what listens for programs of this node only. If that is meant, have the service in the node's own file, or name their network in addresses.allowed of its configuration", whose)
+		return fmt.Sprintf("endpoints from etcd with loopback or link-local addresses are not used%s: clients would reach local programs. If intended, add their network to addresses.allowed", whose)
 	}
 	const shown = 5
 	var networks []string
@@ -88,18 +88,18 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 			networks = append(networks, network)
 		}
 	}
-	remedy := fmt.Sprintf("If it is meant, add allowed_endpoints = [%s] to [addresses] of the host's configuration, or define the service there", strings.Join(networks, ", "))
+	remedy := fmt.Sprintf("To use them, add allowed_endpoints = [%s] to [addresses] of the host's configuration", strings.Join(networks, ", "))
 	switch r {
 	case metadataAddress:
-		return fmt.Sprintf("endpoints from etcd at the address of a cloud's metadata are not used%s: clients and checks would get what the cloud has for this host alone. %s; a larger network does not allow it", whose, remedy)
+		return fmt.Sprintf("endpoints from etcd at a cloud's metadata address are not used%s: it may serve this host's credentials. %s; a larger network is not enough", whose, remedy)
 	case ownAddress:
-		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would reach programs that its firewall may keep from them. %s", whose, remedy)
+		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would bypass its firewall. %s", whose, remedy)
 	case etcdCheck:
-		return fmt.Sprintf("endpoints from etcd are not used if health.port is a port of etcd there%s: checks would reach it as this host does. Remove health.port, or define the service in the host's own file", whose)
+		return fmt.Sprintf("endpoints from etcd are not used if health.port is a port of etcd there%s: remove health.port, or define the service in the host's own file", whose)
 	case nodePort:
-		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port or health.port) are not used%s: the node may accept such connections from this host alone. %s", firstNodePort, whose, remedy)
+		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port or health.port) are not used%s: the node may trust only this host there. %s", firstNodePort, whose, remedy)
 	}
-	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would reach it as this host does. %s; a larger network does not allow it", whose, remedy)
+	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would have this host's access. %s; a larger network is not enough", whose, remedy)
 }
 
 // checkSize reports a service that exceeds the limits, and returns false if it does.
@@ -107,10 +107,10 @@ func (r *tableReader) checkSize(d *serviceTable) bool {
 	ports, vips := len(d.Ports), max(1, len(d.VIPs))
 	switch backends := ports * vips * len(d.Endpoints); {
 	case ports*vips > maxFrontends:
-		r.errorf("ports", "%d ports at %d VIPs are %d frontends; one service may have %d: divide it into several services",
+		r.errorf("ports", "%d ports at %d VIPs are %d frontends; the limit is %d: split the service",
 			ports, vips, ports*vips, maxFrontends)
 	case backends > MaxBackends:
-		r.errorf("endpoints", "%d endpoints behind %d frontends are %d backends; one service may have %d: divide it into several services",
+		r.errorf("endpoints", "%d endpoints behind %d frontends are %d backends; the limit is %d: split the service",
 			len(d.Endpoints), ports*vips, backends, MaxBackends)
 	default:
 		return true

@@ -32,11 +32,11 @@ func TestTooLarge(t *testing.T) {
 		want                   string
 	}{
 		{4, 1024, 61, ""},
-		{4, 1025, 0, "ports: 1025 ports at 4 VIPs are 4100 frontends; one service may have 4096: divide it into several services"},
-		{4097, 1, 1, "ports: 1 ports at 4097 VIPs are 4097 frontends; one service may have 4096: divide it into several services"},
-		{1, 40000, 1, "ports: 40000 ports at 1 VIPs are 40000 frontends; one service may have 4096: divide it into several services"},
+		{4, 1025, 0, "ports: 1025 ports at 4 VIPs are 4100 frontends; the limit is 4096: split the service"},
+		{4097, 1, 1, "ports: 1 ports at 4097 VIPs are 4097 frontends; the limit is 4096: split the service"},
+		{1, 40000, 1, "ports: 40000 ports at 1 VIPs are 40000 frontends; the limit is 4096: split the service"},
 		{2, 12, 10000, ""},
-		{1, 1000, 1000, "endpoints: 1000 endpoints behind 1000 frontends are 1000000 backends; one service may have 250000: divide it into several services"},
+		{1, 1000, 1000, "endpoints: 1000 endpoints behind 1000 frontends are 1000000 backends; the limit is 250000: split the service"},
 	} {
 		s, problems := balancer.DecodeService("web", text(c.vips, c.ports, c.endpoints), nil, nil, balancer.SeverityError)
 		got := ""
@@ -66,7 +66,7 @@ func TestTooManyRegistered(t *testing.T) {
 		in.Endpoints = in.Endpoints.Set(id, &balancer.Endpoint{Address: netip.AddrFrom4([4]byte{192, 169, byte(i >> 8), byte(i)}), Weight: 1})
 	}
 	d := balancer.Compile(plainEnv(), in)
-	const want = "1255 endpoints behind 200 frontends are too many: 5, registered last by key, are not used, because one service may have 250000 backends in all. Divide it into several services"
+	const want = "1255 endpoints behind 200 frontends exceed the limit of 250000 backends: the last 5 by key are not used. Split the service"
 	if p := found(d); len(p) != 1 || p[0].Severity != balancer.SeverityError || p[0].Field != "endpoints" || p[0].Text != want {
 		t.Errorf("problems %v", p)
 	}
@@ -76,7 +76,7 @@ func TestTooManyRegistered(t *testing.T) {
 		}
 	}
 	in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: "web", ID: "000000"})
-	if got := found(balancer.Compile(plainEnv(), in)); len(got) != 1 || !strings.Contains(got[0].Text, ": 4, registered last") {
+	if got := found(balancer.Compile(plainEnv(), in)); len(got) != 1 || !strings.Contains(got[0].Text, "the last 4 by key") {
 		t.Errorf("with one less: %v", got)
 	}
 }

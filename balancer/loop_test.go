@@ -63,7 +63,7 @@ func wantLeadsBack(t *testing.T, problems snap.Map[balancer.Name, *[]balancer.Pr
 	}
 	switch {
 	case field == "" && len(all) == 0:
-	case len(all) != 1 || all[0].Field != field || all[0].Severity != balancer.SeverityError || !strings.Contains(all[0].Text, "connections would loop"):
+	case len(all) != 1 || all[0].Field != field || all[0].Severity != balancer.SeverityError || !strings.Contains(all[0].Text, "because they would loop"):
 		t.Errorf("got problems %v, want one error of %q", all, field)
 	}
 }

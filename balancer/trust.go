@@ -66,17 +66,17 @@ func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	own := slices.Contains(env.Local, vip)
 	switch {
 	case ofNode && !own && !slices.Contains(env.Allowed, hostPrefix(vip)):
-		return fmt.Sprintf("it is an address of node %s, and a host that holds it itself can't reach that node any more. Use another address; if it is meant, define the service in the host's own file, or add %s to addresses.allowed of its configuration",
+		return fmt.Sprintf("it is an address of node %s, which this host could no longer reach. Use another address, or add %s to addresses.allowed",
 			node, hostPrefix(vip))
 	case i >= 0 && !slices.Contains(env.Allowed, hostPrefix(vip)):
-		return fmt.Sprintf("it is %s, and a node that holds it itself can't reach etcd any more, nor learn that this is mended. Take another address; if it is meant, have the service in the node's own file, or %s in addresses.allowed of its configuration",
+		return fmt.Sprintf("it is %s, which this node could no longer reach. Use another address, or add %s to addresses.allowed",
 			env.Reserved[i].Description, hostPrefix(vip))
 	case len(env.Allowed) > 0:
 		return "" // the networks apply to all services, also from files
 	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
-		return "services from etcd may claim loopback, link-local and multicast addresses only where addresses.allowed of the node's configuration contains them"
+		return "services from etcd may claim loopback, link-local and multicast addresses only if addresses.allowed of the node contains them"
 	case own && !owned:
-		return "it is this node's own address, which services from etcd may claim only where addresses.allowed of the node's configuration contains it"
+		return "it is this node's own address, which services from etcd may claim only if addresses.allowed of the node contains it"
 	}
 	return ""
 }
@@ -94,7 +94,7 @@ func (env *Env) reservedPort(key Key) string {
 }
 
 // portAdvice ends the texts about reserved ports.
-const portAdvice = "services from etcd never get it. Choose another port, or have the service in the node's own file"
+const portAdvice = "services from etcd can't have it. Choose another port, or define the service in the node's own file"
 
 // notServed precedes the reason why a node does not serve a VIP.
 const notServed = " is not served: "
@@ -133,7 +133,7 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 		case p.Kind == PortReserved:
 		case p.Kind == Refused:
 			p.Severity = SeverityWarning
-			p.Text = strings.Replace(p.Text, notServed, " is served only where a node allows it: ", 1)
+			p.Text = strings.Replace(p.Text, notServed, " is served only on nodes that allow it: ", 1)
 		default:
 			continue
 		}

@@ -24,7 +24,7 @@ func TestTrust(t *testing.T) {
 		saying    string
 	}{
 		{nil, []string{"10.96.0.10", "fd00:96::10"}, true, true, ""},
-		{nil, refused, true, false, "only where addresses.allowed of the node's configuration contains"},
+		{nil, refused, true, false, "only if addresses.allowed of the node contains"},
 		{[]string{"10.96.0.0/16"}, []string{"10.96.0.10"}, true, true, ""},
 		{[]string{"10.96.0.0/16"}, []string{"8.8.8.8", "10.97.0.1", "192.168.1.5", "fd00:96::10"}, false, false, "does not contain it"},
 		{[]string{"127.0.0.0/8", "192.168.1.5/32"}, []string{"127.0.0.53", "192.168.1.5"}, true, true, ""},
@@ -96,7 +96,7 @@ func TestTrustNodePorts(t *testing.T) {
 		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
 			t.Errorf("%+v: open on %v of %d frontends, problems %v", c, open, d.Frontends.Len(), problems)
 		}
-		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd may open ports below 1024 only")) {
+		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: below 1024, services from etcd need addresses.allowed")) {
 			t.Errorf("%+v: %v", c, problems)
 		}
 	}
@@ -119,7 +119,7 @@ func TestReserved(t *testing.T) {
 			for field, s := range map[string]balancer.Service{"vips[0]": {VIPs: []netip.Addr{r.Addr}}, "vips": {Pools: []string{""}, Allocated: []netip.Addr{r.Addr}}} {
 				served, problems := claims(env, balancer.Origin{Key: "/vipd/services/web"}, s)
 				got := len(problems) == 1 && problems[0].Field == field && problems[0].Severity == balancer.SeverityError &&
-					strings.Contains(problems[0].Text, "it is "+r.Description) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" in addresses.allowed")
+					strings.Contains(problems[0].Text, "it is "+r.Description) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" to addresses.allowed")
 				if served != c.want || got == c.want {
 					t.Errorf("%s, allowed %q: served %v, problems %v", r.Addr, c.allowed, served, problems)
 				}
@@ -357,7 +357,7 @@ func TestTrustedEndpoints(t *testing.T) {
 					used = used || len(f.Backends) > 0
 				}
 				for _, p := range found(d) {
-					got = got || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "name their network in addresses.allowed")
+					got = got || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "add their network to addresses.allowed")
 				}
 				if served := d.Frontends.Len() > 0; used != (want && served) || got == want {
 					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used %v, told %v; want it used %v", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
@@ -533,7 +533,7 @@ func TestCheckedByFleet(t *testing.T) {
 		others bool
 		want   string
 	}{
-		{file, balancer.TCPHealth, false, true, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks these endpoints itself"},
+		{file, balancer.TCPHealth, false, true, "a fleet shares only checks of services in etcd (vipctl apply): this node checks these endpoints itself"},
 		{key, balancer.TCPHealth, false, false, ""},
 		{key, balancer.ExecHealth, true, true, ""},
 		{file, balancer.ExecHealth, true, true, "this node checks these endpoints itself"},
@@ -575,8 +575,8 @@ func TestAllocated(t *testing.T) {
 		file      bool
 		want      string
 	}{
-		{[]string{""}, nil, true, `"auto" asks for an address of a pool, and pools are in etcd only: write an address here, or move the service to etcd`},
-		{[]string{"", "blue"}, []netip.Addr{b}, false, `only 1 of the 2 addresses that "auto" asks for are allocated: vipctl apply does that`},
+		{[]string{""}, nil, true, `"auto" requests an address of a pool, and only etcd has pools: write an address, or move the service to etcd`},
+		{[]string{"", "blue"}, []netip.Addr{b}, false, `only 1 of the 2 addresses requested by "auto" are allocated: run vipctl apply`},
 		{[]string{""}, []netip.Addr{b}, false, ""},
 		{nil, nil, true, ""},
 	} {

@@ -44,7 +44,7 @@ func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 		r.errorf(at("weight"), "%d is out of range; 0 (no new connections) to %d are possible", e.Weight, MaxWeight)
 	}
 	if e.MaxConnections < 0 || e.MaxConnections > maxMaxConnections {
-		r.errorf(at("max_connections"), "%d is out of range; 0 (no bound) to %d are possible", e.MaxConnections, maxMaxConnections)
+		r.errorf(at("max_connections"), "%d is out of range; 0 (no limit) to %d are possible", e.MaxConnections, maxMaxConnections)
 	}
 	if len(e.Ports) == 0 {
 		return
@@ -78,7 +78,7 @@ func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
-		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint has the port of another of its ports: connections to it may loop", e.Address)
+		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint uses another of its ports: connections to it may loop", e.Address)
 	}
 	if own || len(s.VIPs) == 0 || len(s.Pools) > 0 {
 		return
@@ -138,7 +138,7 @@ func (r *tableReader) checkDuplicates(s *Service) {
 		switch {
 		case shared == 0:
 		case shared == len(s.Ports):
-			r.errorf(element("endpoints", i, ""), "%s is there already with the same ports, as endpoints[%d]", e.Address, other)
+			r.errorf(element("endpoints", i, ""), "%s has the same ports as endpoints[%d], so it is a duplicate", e.Address, other)
 		default:
 			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s: it counts once there", e.Address, other, name)
 		}

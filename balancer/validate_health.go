@@ -56,7 +56,7 @@ func (r *tableReader) checkTimes(h *Health) {
 		r.errorf("health.fast_interval", "%s is too short; %s or more is possible", formatted(h.FastInterval), formatted(minFastInterval))
 	}
 	if h.FastInterval > h.Interval {
-		r.errorf("health.fast_interval", "%s is above interval, which is %s: it is for looking more often", formatted(h.FastInterval), formatted(h.Interval))
+		r.errorf("health.fast_interval", "%s is above interval, which is %s: lower it", formatted(h.FastInterval), formatted(h.Interval))
 	}
 	switch {
 	case h.Timeout < h.Interval || r.isBroken("health.timeout"):
@@ -115,11 +115,11 @@ func (r *tableReader) checkType(h *Health) {
 		r.checkRequest(h)
 	case UDPHealth:
 		if h.Send == "" && h.Expect == "" {
-			r.errorf("health.send", "needs something to send, or expect: without either a UDP check proves nothing")
+			r.errorf("health.send", "needs send or expect: without them, a UDP check proves nothing")
 		}
 	case DNSHealth:
 		if h.Query == "" {
-			r.errorf("health.query", "needs a name to ask for, such as example.com")
+			r.errorf("health.query", "needs a name to resolve, such as example.com")
 		} else if _, err := ParseQuestion(h.Query); err != nil {
 			r.errorf("health.query", "%v", err)
 		}
@@ -150,7 +150,7 @@ func (r *tableReader) checkRequest(h *Health) {
 		case !isToken(name):
 			r.errorf(path, "%q is not the name of a header", name)
 		case strings.EqualFold(name, "Host"):
-			r.errorf(path, "use host for it")
+			r.errorf(path, "set health.host instead")
 		case strings.ContainsFunc(h.Headers[name], isControl):
 			r.errorf(path, "holds a line break or another control character")
 		}

@@ -19,7 +19,7 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "tcp", "interval": "25h"}`, want: []string{`health.interval: 25h is out of range; 100ms to 24h are possible`}},
 		{fields: check + `{"type": "tcp", "fast_interval": "3s", "timeout": "0s"}`, want: []string{
 			`health.timeout: 0s is too short; 1ms or more is possible`,
-			`health.fast_interval: 3s is above interval, which is 2s: it is for looking more often`,
+			`health.fast_interval: 3s is above interval, which is 2s: lower it`,
 		}},
 		{fields: check + `{"type": "tcp", "fast_interval": "99ms"}`, want: []string{`health.fast_interval: 99ms is too short; 100ms or more is possible`}},
 		{fields: check + `{"type": "tcp", "fast_interval": "-1s"}`, want: []string{`health.fast_interval: -1s is negative; 0s or more is possible`}},
@@ -46,14 +46,14 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "dns", "query": "a b c"}`, want: []string{`health.query: "a b c" is not a name and a type, such as "example.com AAAA"`}},
 		{fields: check + `{"type": "dns", "query": " "}`, want: []string{`health.query: " " is not a name and a type, such as "example.com AAAA"`}},
 		{fields: check + `{"type": "dns", "query": "a ZZ"}`, want: []string{
-			`health.query: "ZZ" is not a type that can be asked for; A, AAAA, CNAME, MX, NS, PTR, SOA, SRV, TXT are possible`,
+			`health.query: "ZZ" is not a supported record type; A, AAAA, CNAME, MX, NS, PTR, SOA, SRV, TXT are possible`,
 		}},
-		{fields: check + `{"type": "dns", "query": "a..b"}`, want: []string{`health.query: "a..b" is not a name that DNS can have, such as "example.com"`}},
+		{fields: check + `{"type": "dns", "query": "a..b"}`, want: []string{`health.query: "a..b" is not a valid DNS name, such as "example.com"`}},
 		{fields: check + `{"type": "dns", "query": ". NS"}`},
 		{fields: check + `{"type": "grpc", "query": "a b c"}`},
-		{fields: check + `{"type": "dns"}`, want: []string{`health.query: needs a name to ask for, such as example.com`}},
+		{fields: check + `{"type": "dns"}`, want: []string{`health.query: needs a name to resolve, such as example.com`}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "udp"}`, want: []string{
-			`health.send: needs something to send, or expect: without either a UDP check proves nothing`,
+			`health.send: needs send or expect: without them, a UDP check proves nothing`,
 		}},
 		{fields: check + `{"type": "https", "cert_file": "/c"}`, want: []string{`health.cert_file: needs key_file too: a certificate is used together with its key`}},
 		{fields: check + `{"type": "https", "ca_file": "ca.pem", "cert_file": "./c", "key_file": "../k"}`, want: []string{
@@ -78,7 +78,7 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "http", "status": "200, 204,300-301"}`},
 		{fields: check + `{"type": "http", "headers": {"X A": "1", "Host": "b", "X-B": "a\nb", "X-C": 1, "X-D": "ok"}}`, want: []string{
 			`health.headers.X-C: needs text in quotes, not the number 1`,
-			`health.headers.Host: use host for it`,
+			`health.headers.Host: set health.host instead`,
 			`health.headers."X A": "X A" is not the name of a header`,
 			`health.headers.X-B: holds a line break or another control character`,
 		}},

@@ -41,10 +41,10 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 			continue
 		}
 		if v.addr.Is6() && v.addr.IsLinkLocalUnicast() {
-			r.warnf(path, "%s is link-local: clients reach it only with the name of an interface (%[1]s%%eth0), and not in every mode; take one of fd00::/8", v.addr)
+			r.warnf(path, "%s is link-local: clients need an interface name (%[1]s%%eth0), and not every mode supports it. Use an address in fd00::/8", v.addr)
 		}
 		if j, again := first[v.addr]; again {
-			r.errorf(path, "%s is there already, as vips[%d]", v.addr, j)
+			r.errorf(path, "%s is a duplicate of vips[%d]", v.addr, j)
 			continue
 		}
 		first[v.addr] = i
@@ -79,7 +79,7 @@ func (r *tableReader) checkPorts(ports []Port) {
 		if p.Port == 0 {
 			r.errorf(element("ports", i, "port"), "needs a port, 1 to 65535")
 		} else if j, again := open[portKey{p.Port, p.Protocol}]; again {
-			r.errorf(element("ports", i, "port"), "port %d/%s is there already, as ports[%d]", p.Port, p.Protocol, j)
+			r.errorf(element("ports", i, "port"), "port %d/%s is a duplicate of ports[%d]", p.Port, p.Protocol, j)
 		} else {
 			open[portKey{p.Port, p.Protocol}] = i
 		}
@@ -87,7 +87,7 @@ func (r *tableReader) checkPorts(ports []Port) {
 			continue
 		}
 		if j, again := node[portKey{p.NodePort, p.Protocol}]; again {
-			r.errorf(element("ports", i, "node_port"), "node port %d/%s is there already, at ports[%d]", p.NodePort, p.Protocol, j)
+			r.errorf(element("ports", i, "node_port"), "node port %d/%s is a duplicate of ports[%d]", p.NodePort, p.Protocol, j)
 		} else {
 			node[portKey{p.NodePort, p.Protocol}] = i
 		}
@@ -114,7 +114,7 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 // [defaults] can set.
 func (r *tableReader) checkSettings(s *Service) {
 	if minimum := minMSS(s); s.MSS != 0 && s.MSS < minimum {
-		r.errorf("mss", "%d is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible", s.MSS)
+		r.errorf("mss", "%d is out of range; 0 (no clamp) and 536 to 65495 (from 1220 with IPv6 VIPs) are possible", s.MSS)
 	}
 	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
 		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)
@@ -192,7 +192,7 @@ func (r *tableReader) checkProtocols(s *Service) {
 		r.warnf("mss", "has no effect: the service has no TCP port")
 	}
 	if r.sets("drain_timeout") && !has(TCP) && !has(SCTP) {
-		r.warnf("drain_timeout", "has no effect: flows of UDP leave a removed endpoint at once")
+		r.warnf("drain_timeout", "has no effect: UDP flows leave a removed endpoint at once")
 	}
 	if r.sets("idle_timeout") && !has(TCP) && !has(UDP) {
 		r.warnf("idle_timeout", "has no effect: the service has neither a TCP nor a UDP port")
@@ -209,10 +209,10 @@ func (r *tableReader) checkLocality(s *Service) {
 	zone := slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Zone != "" })
 	switch {
 	case s.Locality == PreferNode && !node && !zone:
-		r.warnf("locality", "prefer_node has no effect: no endpoint says its node")
+		r.warnf("locality", "prefer_node has no effect: no endpoint sets node")
 	case s.Locality == PreferZone && !zone:
-		r.warnf("locality", "prefer_zone has no effect: no endpoint says its zone")
+		r.warnf("locality", "prefer_zone has no effect: no endpoint sets zone")
 	case s.Locality == NodeOnly && !node:
-		r.warnf("locality", "node_only leaves no endpoint to use: none says its node")
+		r.warnf("locality", "node_only leaves no endpoint to use: none sets node")
 	}
 }

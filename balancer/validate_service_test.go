@@ -35,8 +35,8 @@ func TestWrongService(t *testing.T) {
 			`vips[2]: 224.0.0.1 is a multicast address: a VIP is an address of one host`,
 			`vips[3]: ff02::1 is a multicast address: a VIP is an address of one host`,
 			`vips[4]: 255.255.255.255 is the broadcast address: a VIP is an address of one host`,
-			`vips[6]: 10.0.0.1 is there already, as vips[5]`,
-			`warning: vips[8]: fe80::10 is link-local: clients reach it only with the name of an interface (fe80::10%eth0), and not in every mode; take one of fd00::/8`,
+			`vips[6]: 10.0.0.1 is a duplicate of vips[5]`,
+			`warning: vips[8]: fe80::10 is link-local: clients need an interface name (fe80::10%eth0), and not every mode supports it. Use an address in fd00::/8`,
 		}},
 		{fields: web + `, "scheduler": "least_conn"`, want: []string{
 			`scheduler: "least_conn" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "wlc"?`,
@@ -58,9 +58,9 @@ func TestWrongService(t *testing.T) {
 			`access_log: "web.log" must be "journal", "" or the absolute path of a file: each host writes its own`,
 		}},
 		{fields: web + `, "mss": 65496`, want: []string{`mss: 65496 is out of range; 0 to 65495 are possible`}},
-		{fields: web + `, "mss": 535`, want: []string{`mss: 535 is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible`}},
+		{fields: web + `, "mss": 535`, want: []string{`mss: 535 is out of range; 0 (no clamp) and 536 to 65495 (from 1220 with IPv6 VIPs) are possible`}},
 		{fields: `"vips": ["fd00::1"], "ports": [{"port": 80}], "mss": 1219`, want: []string{
-			`mss: 1219 is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible`,
+			`mss: 1219 is out of range; 0 (no clamp) and 536 to 65495 (from 1220 with IPv6 VIPs) are possible`,
 		}},
 		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "500ms", "connect_timeout": "0s"`, want: []string{
 			`connect_timeout: 0s is too short; 1ms or more is possible`,
@@ -101,8 +101,8 @@ func TestWrongPorts(t *testing.T) {
 		}},
 		{fields: vip + `, "ports": [{"port": 80, "name": "a", "node_port": 30080}, {"port": 80, "name": "a", "node_port": 30080}]`, want: []string{
 			`ports[1].name: the name "a" is taken by ports[0]`,
-			`ports[1].port: port 80/tcp is there already, as ports[0]`,
-			`ports[1].node_port: node port 30080/tcp is there already, at ports[0]`,
+			`ports[1].port: port 80/tcp is a duplicate of ports[0]`,
+			`ports[1].node_port: node port 30080/tcp is a duplicate of ports[0]`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "name": "dns", "node_port": 53}, {"port": 53, "name": "dns-tcp", "protocol": "udp", "node_port": 53}]`},
 		{fields: web + `, "proxy_protocol": "v2", "forward": "dr"`, want: []string{
@@ -121,7 +121,7 @@ func TestWrongPorts(t *testing.T) {
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "proxy_protocol": "v1", "connect_timeout": "1s", "drain_timeout": "1s", "idle_timeout": "1s"`, want: []string{
 			`proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
 			`warning: connect_timeout: has no effect: the service has no TCP port`,
-			`warning: drain_timeout: has no effect: flows of UDP leave a removed endpoint at once`,
+			`warning: drain_timeout: has no effect: UDP flows leave a removed endpoint at once`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "sctp"}], "idle_timeout": "1s", "drain_timeout": "1s"`, want: []string{
 			`warning: idle_timeout: has no effect: the service has neither a TCP nor a UDP port`,
@@ -143,8 +143,8 @@ func TestWrongEndpoints(t *testing.T) {
 			{"address": "10.0.0.4", "max_connections": 2147483647}, {"address": "10.0.0.5", "max_connections": 4294967297}]`, want: []string{
 			`endpoints[0].weight: 65536 is out of range; 0 (no new connections) to 65535 are possible`,
 			`endpoints[1].weight: -1 is out of range; 0 (no new connections) to 65535 are possible`,
-			`endpoints[2].max_connections: -1 is out of range; 0 (no bound) to 2147483647 are possible`,
-			`endpoints[4].max_connections: 4294967297 is out of range; 0 (no bound) to 2147483647 are possible`,
+			`endpoints[2].max_connections: -1 is out of range; 0 (no limit) to 2147483647 are possible`,
+			`endpoints[4].max_connections: 4294967297 is out of range; 0 (no limit) to 2147483647 are possible`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 99999999999999999999, "draining": "true", "backup": 1, "node": 7}]`, want: []string{
 			`endpoints[0].weight: 99999999999999999999 is out of range`,
@@ -162,7 +162,7 @@ func TestWrongEndpoints(t *testing.T) {
 			`endpoints[0].ports.http: the service's port has no name: use port, or give ports[0] the name "http"`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.2"}, {"address": "::ffff:10.0.0.1", "port": 80}]`, want: []string{
-			`endpoints[2]: 10.0.0.1 is there already with the same ports, as endpoints[0]`,
+			`endpoints[2]: 10.0.0.1 has the same ports as endpoints[0], so it is a duplicate`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "port": 8080}]`},
 		{fields: two + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "ports": {"https": 8443}}]`, want: []string{
@@ -172,13 +172,13 @@ func TestWrongEndpoints(t *testing.T) {
 			`warning: endpoints[0].address: fd00::1 is never used: the service has no IPv6 VIP`,
 		}},
 		{fields: two + `, "endpoints": [{"address": "10.96.0.10", "ports": {"http": 443, "https": 8443}}]`, want: []string{
-			`warning: endpoints[0].address: 10.96.0.10 is a VIP of this service, and the endpoint has the port of another of its ports: connections to it may loop`,
+			`warning: endpoints[0].address: 10.96.0.10 is a VIP of this service, and the endpoint uses another of its ports: connections to it may loop`,
 		}},
 		{fields: vip + `, "ports": [{"port": 80, "node_port": 80}], "endpoints": [{"address": "fd00::1"}]`},
 		{fields: `"vips": ["auto"], "ports": [{"port": 80}], "endpoints": [{"address": "fd00::1"}]`},
-		{fields: web + `, "locality": "prefer_node", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: prefer_node has no effect: no endpoint says its node`}},
-		{fields: web + `, "locality": "prefer_zone", "endpoints": [{"address": "10.0.0.1", "node": "a"}]`, want: []string{`warning: locality: prefer_zone has no effect: no endpoint says its zone`}},
-		{fields: web + `, "locality": "node_only", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: node_only leaves no endpoint to use: none says its node`}},
+		{fields: web + `, "locality": "prefer_node", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: prefer_node has no effect: no endpoint sets node`}},
+		{fields: web + `, "locality": "prefer_zone", "endpoints": [{"address": "10.0.0.1", "node": "a"}]`, want: []string{`warning: locality: prefer_zone has no effect: no endpoint sets zone`}},
+		{fields: web + `, "locality": "node_only", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: node_only leaves no endpoint to use: none sets node`}},
 		{fields: web + `, "locality": "node_only"`},
 		// What follows from a mistake is not told again.
 		{fields: vip + `, "ports": [{"port": "http"}], "endpoints": [{"address": "10.0.0.1", "ports": {"x": 1}}, {"address": "10.0.0.1"}]`, want: []string{

@@ -136,7 +136,7 @@ func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severi
 	case err != nil:
 		r.errorf("", "%s", err)
 	case v.Addr.String() != name:
-		r.errorf("", "the address must be written as %q here: only one table may be about an address", v.Addr)
+		r.errorf("", "write the address as %q, so it has only one table", v.Addr)
 	case notUnicast(v.Addr) != "":
 		r.errorf("", "is %s, which no host can hold", notUnicast(v.Addr))
 	}
@@ -188,9 +188,9 @@ func (r *tableReader) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 		path := fmt.Sprintf("prefer[%d]", i)
 		switch {
 		case !isNodeName(node):
-			r.errorf(path, "%q names no node: write its name as \"vipctl get nodes\" shows it", node)
+			r.errorf(path, "%q is not a node name: vipctl get nodes lists them", node)
 		case slices.Contains(p.Prefer[:i], node):
-			r.errorf(path, "the node %s is there already", node)
+			r.errorf(path, "node %s is a duplicate", node)
 		}
 	}
 	if p.Group != "" && !isLabel(p.Group) {
@@ -201,10 +201,10 @@ func (r *tableReader) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 			r.errorf("hold", "%s is an address that each host has for itself: only \"each\" is possible", addr)
 		}
 		if p.Withdraw != WithdrawNever {
-			r.errorf("withdraw", "is for VIPs that each host holds; with hold = \"one\" the owner gives a VIP away by require")
+			r.errorf("withdraw", "is for hold = \"each\"; with \"one\", use require")
 		}
 		if p.Preempt != 0 && len(p.Prefer) == 0 {
-			r.warnf("preempt", "has no effect without prefer, which names the hosts that are better")
+			r.warnf("preempt", "has no effect without prefer")
 		}
 		return
 	}

@@ -44,16 +44,16 @@ func TestDecodeVIP(t *testing.T) {
 		{"10.0.0.1", map[string]any{"hold": "two"}, `hold: "two" is not one of each, one`},
 		{"10.0.0.1", map[string]any{"holds": "one"}, `holds: unknown field; did you mean "hold"?`},
 		{"web", nil, `"web" is not an IP address, such as 192.168.1.11 or fd00::11`},
-		{"FD00::1", nil, `the address must be written as "fd00::1" here: only one table may be about an address`},
+		{"FD00::1", nil, `write the address as "fd00::1", so it has only one table`},
 		{"0.0.0.0", nil, "is the unspecified address, which no host can hold"},
 		{"127.0.0.9", map[string]any{"hold": "one"}, `hold: 127.0.0.9 is an address that each host has for itself: only "each" is possible`},
-		{"10.0.0.1", map[string]any{"hold": "one", "prefer": []any{"a b", "gw1", "gw1"}}, `prefer[0]: "a b" names no node: write its name as "vipctl get nodes" shows it
-prefer[2]: the node gw1 is there already`},
+		{"10.0.0.1", map[string]any{"hold": "one", "prefer": []any{"a b", "gw1", "gw1"}}, `prefer[0]: "a b" is not a node name: vipctl get nodes lists them
+prefer[2]: node gw1 is a duplicate`},
 		{"10.0.0.1", map[string]any{"hold": "one", "group": "No"}, `group: "No" is not possible: names of groups are 1 to 63 of a-z, 0-9 and "-", the first and last not "-"`},
 		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "0s"}, `preempt: 0s is out of range; 1s to 24h and "never" are possible`},
 		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "soon"}, `preempt: "soon" is neither "never" nor a duration, such as "30s" or "5m"`},
-		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "5m"}, `preempt: has no effect without prefer, which names the hosts that are better`},
-		{"10.0.0.1", map[string]any{"hold": "one", "withdraw": "no_endpoint"}, `withdraw: is for VIPs that each host holds; with hold = "one" the owner gives a VIP away by require`},
+		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "5m"}, `preempt: has no effect without prefer`},
+		{"10.0.0.1", map[string]any{"hold": "one", "withdraw": "no_endpoint"}, `withdraw: is for hold = "each"; with "one", use require`},
 		{"10.0.0.1", map[string]any{"prefer": []any{"gw1"}, "require": "node"}, `prefer: has no effect without hold = "one": each host holds the VIP
 require: has no effect without hold = "one": each host holds the VIP`},
 	} {

@@ -79,7 +79,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if !h.session.owns(v) {
 		h.unbind(v)
 	} else if moved && v.flapping(h.now) {
-		h.do(Note{Kind: NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, and stays here until that is over", v.name, maxMoves)})
+		h.do(Note{Kind: NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so it stays here for a while", v.name, maxMoves)})
 	}
 }
 
@@ -133,9 +133,9 @@ func restText(names []string) string {
 	case 0:
 		return "no VIP was here"
 	case 1:
-		return "1 VIP rests: " + names[0]
+		return "1 VIP is silent: " + names[0]
 	}
-	return fmt.Sprintf("%d VIPs rest: %s", len(names), listFirst(names))
+	return fmt.Sprintf("%d VIPs are silent: %s", len(names), listFirst(names))
 }
 
 // depart closes the gate when a node that was stopped has given away all VIPs that another node can hold.

@@ -105,7 +105,7 @@ func (n *Node) learn(c RecordChange) {
 		n.etcd.sessions.set(n.now, c)
 		n.etcd.locate(c.Name)
 		if own && n.session.learn(c) {
-			n.holding.lose("session " + n.session.id.String() + " was buried by others")
+			n.holding.lose("session " + n.session.id.String() + " was revoked by other nodes")
 		}
 	case VIPs:
 		before := n.etcd.owners[c.Name]

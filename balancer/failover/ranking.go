@@ -52,7 +52,7 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	m := r.etcd.members[name]
 	switch {
 	case m == nil || m.unreadable:
-		return "it does not take part"
+		return "it is not registered"
 	case r.etcd.sessions[name] == nil:
 		return "it has no session"
 	case m.value.Standby || name == r.o.Name && r.o.Member.Standby:
@@ -70,7 +70,7 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 		p := r.peers.peer(name)
 		ready, well = p.ready, p.well
 	} else if v.stranger != "" && r.etcd.owners[v.name] == nil {
-		return v.stranger + " has it, which is not of this fleet"
+		return v.stranger + " has it, a host outside the fleet"
 	}
 	if !ready {
 		return "its gate is closed"

@@ -140,7 +140,7 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 			continue // it has just claimed the VIP, and etcd will report that
 		}
 		v.stranger, v.askAgain = mac, t.now.Add(strangerRest)
-		t.do(Note{Kind: NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: another host has it, %s, not of this fleet", a, mac)})
+		t.do(Note{Kind: NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: a host outside the fleet has it, %s", a, mac)})
 	}
 	t.stale = true
 }

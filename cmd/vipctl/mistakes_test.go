@@ -55,7 +55,7 @@ func TestNoBareErrors(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if bare := bareError.FindString(line); bare != "" {
-				t.Errorf("%s: %s says nothing to a user: %s", file, bare, line)
+				t.Errorf("%s: %s has not voted to a user: %s", file, bare, line)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ func (s *Tally) Text() string {
 	agree, causes := 0, map[string][]string{}
 	var rest []string
 	for _, n := range s.TimedOut {
-		rest = append(rest, fmt.Sprintf("%s says nothing", n))
+		rest = append(rest, fmt.Sprintf("%s has not voted", n))
 	}
 	for _, n := range slices.Sorted(maps.Keys(s.Votes)) {
 		v, counts := s.Votes[n], slices.Contains(s.Checkers, n)

@@ -22,7 +22,7 @@ func TestWords(t *testing.T) {
 				"host1": say(down, "connection refused"), "host2": say(up, "connected"), "host3": say(down, "no answer"), "host4": say(none, "no such file"),
 			},
 		},
-		"1 of 3 nodes: connected (host1); host2 says nothing; host3 says nothing": {
+		"1 of 3 nodes: connected (host1); host2 has not voted; host3 has not voted": {
 			Verdict: up, Checkers: nodes(3), TimedOut: nodes(3)[1:], Votes: map[balancer.NodeName]quorum.Vote{"host1": say(up, "connected")},
 		},
 		"0 of 2 nodes; host1 says down: no answer": {Checkers: nodes(2), Votes: map[balancer.NodeName]quorum.Vote{"host1": say(down, "no answer")}},

@@ -64,22 +64,22 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	}
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
-	const idle, drained = "endpoints: port 8080/tcp: no endpoint takes new connections: ", "service drained: "
+	const idle, drained = "endpoints: port 8080/tcp: no endpoint accepts new connections: ", "service drained: "
 	wait.For(t, 0, "status to say that the outage is over", func() bool {
 		s := n.status()
-		return len(s.Health.Out) == 0 && len(s.Problems) == 2 && strings.Contains(n.problems(), drained+idle+"1 drained as written")
+		return len(s.Health.Out) == 0 && len(s.Problems) == 2 && strings.Contains(n.problems(), drained+idle+"1 drained by definition")
 	})
 	for _, yes := range []bool{true, false} {
 		for i, port := range []string{"9001", "9002"} {
 			if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.42.1.1:" + port, Draining: &yes, Force: true}); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by hand"); got != (yes && i == 1) {
+			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by an override"); got != (yes && i == 1) {
 				t.Errorf("draining %v, %d: the problems are %s", yes, i, n.problems())
 			}
 		}
 	}
-	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by hand") != 2 {
+	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by an override") != 2 {
 		t.Errorf("the journal has\n%s", got)
 	}
 }

@@ -46,7 +46,7 @@ func (c *core) describe(s *api.OwnerStatus) {
 		}
 		s.Unowned, s.Waiting = n.Free, n.Waiting
 		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
-			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: another host has it, %s, not of this fleet", a, n.Strangers[a]))
+			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: a host outside the fleet has it, %s", a, n.Strangers[a]))
 		}
 		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
 		for node, age := range n.Confirmed {

@@ -93,7 +93,7 @@ func TestOneOwner(t *testing.T) {
 	f.client.AddAddr("lan", vip.String()+"/32")
 	wait.For(t, wait.Patience, "a rival", func() bool {
 		g := f.owner()
-		return g != nil && g.problem("another host answers for "+vip.String())
+		return g != nil && g.problem("a host outside the fleet answers for "+vip.String())
 	})
 }
 

@@ -47,7 +47,7 @@ func (c *core) rival(claim onhost.Rival) {
 }
 
 func rivalText(r *api.OwnerRival) string {
-	return fmt.Sprintf("another host answers for %s: %s, not of this fleet", r.VIP, r.MAC)
+	return fmt.Sprintf("a host outside the fleet answers for %s: %s", r.VIP, r.MAC)
 }
 
 // list returns the rivals in order, and the problems of recent ones.

@@ -102,9 +102,9 @@ func why(e *api.Endpoint) string {
 	switch {
 	case e.State == balancer.Draining && e.Override != nil:
 		_, by := e.Override.Signatures()
-		return "drained by hand" + byWhom(by)
+		return "drained by an override" + byWhom(by)
 	case e.State == balancer.Draining:
-		return "drained as written"
+		return "drained by definition"
 	case e.State == balancer.ZeroWeight && e.Override != nil:
 		by, _ := e.Override.Signatures()
 		return "set by hand" + byWhom(by)
