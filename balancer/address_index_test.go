@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestChangedAddressConcernsFewServices changes an address of the host, of another node, and what is reserved. Only the services that
-// name the address may be compiled again.
+// TestChangedAddressConcernsFewServices changes an address of the host, of another node, and a
+// reserved one. Only services that use the address must be compiled again.
 func TestChangedAddressConcernsFewServices(t *testing.T) {
 	in := manyServices(1000, 3)
 	for name, s := range in.Services.All() {
@@ -49,8 +49,9 @@ func TestChangedAddressConcernsFewServices(t *testing.T) {
 	}
 }
 
-// TestUpdateAddresses holds the addresses of nodes that come, change and leave equal to those made from scratch.
-func TestUpdateAddresses(t *testing.T) {
+// TestUpdateNodeAddresses changes the addresses of random nodes. The updated map must equal one
+// built from scratch.
+func TestUpdateNodeAddresses(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var before, after snap.Map[balancer.NodeName, *balancer.Node]
 	var of snap.Map[netip.Addr, balancer.NodeName]
@@ -77,8 +78,8 @@ func TestUpdateAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkUnrelatedAddress adds an address that no service names to the host and to another node, at 10,000 services with ten
-// endpoints.
+// BenchmarkUnrelatedAddress adds an address that no service uses to the host and to another node,
+// with 10,000 services of ten endpoints.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyServices(10_000, 10)
 	for name, s := range in.Services.All() {

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestUntranslatedForwards has a mode that leaves packets as they are do so where endpoints can take them, and translate
-// them where they can't, with the reason.
+// TestUntranslatedForwards compiles services for a mode that leaves packets as they are. It must
+// translate packets that endpoints could not accept, and report why.
 func TestUntranslatedForwards(t *testing.T) {
 	vip, node := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.168.1.1")
 	same := balancer.Port{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 80}
@@ -70,8 +70,8 @@ func TestUntranslatedForwards(t *testing.T) {
 	}
 }
 
-// TestEndpointsBeyondTheMode has a mode say of every endpoint what it can't do for it, also of those that are not in the
-// service's own text.
+// TestEndpointsBeyondTheMode uses endpoints with settings that the mode lacks. Each must be
+// reported, whether defined or registered.
 func TestEndpointsBeyondTheMode(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
@@ -128,8 +128,8 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfTheKernel: a mode that leaves timeouts to the kernel says so of those that users set. What TCP has without the setting is none
-// of them; UDP ends idle flows after 60 s without it, and the kernel does all the same where it is 0.
+// TestTimeoutsOfTheKernel sets timeouts for a mode that leaves them to the kernel. Only timeouts
+// that differ from the kernel's own must be reported.
 func TestTimeoutsOfTheKernel(t *testing.T) {
 	for _, c := range []struct{ fields, want string }{
 		{`"ports": [{"port": 80}], "idle_timeout": "0s"`, ""},

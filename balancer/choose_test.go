@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// states compiles one service and writes the states of its backends as LAST-BYTE:STATE/WEIGHT.
+// states compiles one service, and formats the states of its backends as LAST-BYTE:STATE/WEIGHT.
 func states(env balancer.Env, in balancer.Inputs, key string) string {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -85,7 +85,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestHealth writes the verdicts in order: u up, d down, ? unknown.
+// TestHealth gives endpoints verdicts in order: u is up, d is down, ? is unknown.
 func TestHealth(t *testing.T) {
 	for _, c := range []struct {
 		name, verdicts string
@@ -150,8 +150,9 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestCut: connections of a failing endpoint live on or end at once, as the service says; UDP ends by default.
-func TestCut(t *testing.T) {
+// TestCutConnections fails the checks of an endpoint. Its connections must continue or end as
+// on_failure says; the default for UDP is to end.
+func TestCutConnections(t *testing.T) {
 	for _, c := range []struct {
 		on    balancer.OnFailure
 		proto balancer.Protocol
@@ -173,8 +174,9 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestHolderKeeps checks who gets a contested address: the one that has it, else the first by origin and name.
-func TestHolderKeeps(t *testing.T) {
+// TestHolderKeepsAddress lets services claim the same address. The holder must keep it; otherwise
+// origin and name decide.
+func TestHolderKeepsAddress(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
 	var before balancer.Desired
@@ -204,7 +206,7 @@ func TestHolderKeeps(t *testing.T) {
 	if got := step(); got != "app" || before.Problems.Len() != 0 {
 		t.Error("the address did not pass on:", got, before.Problems.Len())
 	}
-	// From scratch, without a holder: files before etcd, the older in etcd, then the name.
+	// Without a holder: files first, then the older service in etcd, then the name.
 	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
 	set("b", balancer.Origin{Key: "/vipd/services/b", Created: 4})
 	in.Services = in.Services.Delete("app")
@@ -219,7 +221,8 @@ func TestHolderKeeps(t *testing.T) {
 	}
 }
 
-// TestDrainsEnd follows an endpoint that is removed, comes back, is removed again and is gone after its time.
+// TestDrainsEnd removes an endpoint, adds it again, and removes it again. It must drain each time,
+// and be gone after the drain timeout.
 func TestDrainsEnd(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
@@ -253,7 +256,7 @@ func TestDrainsEnd(t *testing.T) {
 	if !m.NextExpiry().IsZero() {
 		t.Error("a drain is left:", m.NextExpiry())
 	}
-	// A service that goes takes its drains along.
+	// Removing the service also removes its drains.
 	step(2)
 	step(1)
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
@@ -261,7 +264,7 @@ func TestDrainsEnd(t *testing.T) {
 	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
 		t.Error("the memory of a service outlived it")
 	}
-	// But its VIP stays for what is left of its connections, and no longer.
+	// The VIP remains for its last connections, but not longer.
 	vip := addr("10.96.0.1")
 	if !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
 		t.Error("the VIP of a removed service went before its connections")
@@ -275,10 +278,11 @@ func TestDrainsEnd(t *testing.T) {
 	}
 }
 
-// TestNoEndpoints: that a service has no endpoint at all is told once, whatever its ports; one that another host serves is as it should be.
+// TestNoEndpoints compiles services without endpoints. Each must be reported once, except if its
+// endpoints are on other hosts.
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){
-		"[service web: endpoints: there are none: clients are refused]":  func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
+		"[service web: endpoints: there are none: clients are refused]":   func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
 		"[service web: endpoints: there are none: clients get no answer]": func(s *balancer.Service) { s.NoEndpoints = balancer.DropClients },
 		"none": func(s *balancer.Service) {
 			s.Locality, s.Endpoints = balancer.NodeOnly, []balancer.Endpoint{{Address: addr("192.168.1.1"), Weight: 1, Node: "n2"}}

@@ -9,8 +9,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestShift: histories of drains and ramps go on alike, however the clock is set meanwhile.
-func TestShift(t *testing.T) {
+// TestAdjustClock sets the clock of random drains and ramps forward and back. They must proceed as
+// without the changes.
+func TestAdjustClock(t *testing.T) {
 	drained, ramped := 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -43,7 +44,7 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// left is how long it is to the next change by time alone.
+// left returns the time until the next change by time alone.
 func (r *ramping) left() time.Duration {
 	if next := r.memory.NextExpiry(); !next.IsZero() {
 		return next.Sub(r.now)
@@ -51,9 +52,9 @@ func (r *ramping) left() time.Duration {
 	return 0
 }
 
-// TestRampUnderAStep: a ramp ends also where the clock was set by more than a Duration holds ten times, and stays where it is
-// when that was back.
-func TestRampUnderAStep(t *testing.T) {
+// TestRampWithSteppedClock sets the clock far forward and back during a ramp. Forward must end the
+// ramp, and back must leave it where it is.
+func TestRampWithSteppedClock(t *testing.T) {
 	for _, years := range []time.Duration{-250, -100, -30, -1, 1, 30, 100, 250} {
 		r := newRamping(t)
 		r.service(1, nil)

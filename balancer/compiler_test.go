@@ -10,8 +10,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNextEqualsCompile is the law of the incremental compiler: whatever the history, its answer is that of a compile
-// from scratch, and what did not change keeps its pointer.
+// TestNextEqualsCompile runs random histories. The incremental compiler must return the same as a
+// compile from scratch, and keep the pointers of equal values.
 func TestNextEqualsCompile(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
@@ -36,8 +36,8 @@ func TestNextEqualsCompile(t *testing.T) {
 	}
 }
 
-// TestNextSettles is the law of what Next remembers: what it compiled is what a compile from scratch makes of the memory that it
-// leaves, so that another round would find nothing new.
+// TestNextSettles runs random histories. Compiling from scratch with the memory that Next leaves
+// must return the same, so another round would change nothing.
 func TestNextSettles(t *testing.T) {
 	for seed := range uint64(wait.Soak(50, 1000)) {
 		h := newHistory(seed)
@@ -54,7 +54,7 @@ func TestNextSettles(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter compiles the same inputs reached by different ways.
+// TestOrderDoesNotMatter reaches the same inputs in two ways. The results must be equal.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
@@ -63,7 +63,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		}
 		want := balancer.Compile(h.env, h.in)
 
-		// Another compiler gets there service by service, in random order, past detours.
+		// Another compiler adds the services one by one in random order, with detours.
 		var c balancer.Compiler
 		var in balancer.Inputs
 		names := []balancer.Name{}
@@ -83,7 +83,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// manyServices makes n services with one VIP, one port and e endpoints each.
+// manyServices returns n services with one VIP, one port and e endpoints each.
 func manyServices(n, e int) balancer.Inputs {
 	var in balancer.Inputs
 	for i := range n {
@@ -114,8 +114,7 @@ func plainEnv() balancer.Env {
 	}}
 }
 
-// TestOneServiceOneKey is the budget of a change: however many services there are, one changed service touches its own
-// frontend's key and no other.
+// TestOneServiceOneKey changes one of many services. Only the key of its own frontend may change.
 func TestOneServiceOneKey(t *testing.T) {
 	for _, n := range []int{10, 1000, 10000} {
 		in := manyServices(n, 3)

@@ -12,9 +12,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestContestsLaw changes random services. Each key that two services claim must be reported once if one of them changes, and be an error
-// only if the change causes it. A service with many rivals must name maxRivals of them and count the rest.
-func TestContestsLaw(t *testing.T) {
+// TestClaimConflictsLaw changes random services. Each key that two services claim must be reported
+// once if one of them changes, and be an error only if the change causes it. A service with many
+// rivals must name maxRivals of them and count the rest.
+func TestClaimConflictsLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		most := []int{7, 120}[seed%2]
@@ -50,7 +51,7 @@ func TestContestsLaw(t *testing.T) {
 					}
 					_, hadA := had[a][key]
 					_, hadB := had[b][key]
-					text, times := contestText(a, b, key, false), changed[a]+changed[b] // what was there before is told of each that changes
+					text, times := contestText(a, b, key, false), changed[a]+changed[b] // an old conflict is reported for each service that changes
 					isNew := changed[a] > 0 && !hadA || changed[b] > 0 && !hadB
 					if isNew {
 						text, times = contestText(a, b, key, true), 1
@@ -72,7 +73,7 @@ func TestContestsLaw(t *testing.T) {
 	}
 }
 
-// texts counts how often each contest is told, and each claim with those that are not named.
+// texts counts the reports of each conflict, and the services with each claim.
 func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 	t.Helper()
 	named, total = map[string]int{}, map[string]int{}
@@ -95,7 +96,7 @@ func contestText(a, b Name, key Key, isNew bool) string {
 	return fmt.Sprint(min(a, b), " and ", max(a, b), " at ", key.Addr, " ", key.Port, "/", key.Proto, ", new: ", isNew)
 }
 
-// crowded is a service in a world with few addresses and ports.
+// crowded returns a random service with few possible addresses and ports.
 func crowded(r *rand.Rand, name Name) *Service {
 	s := &Service{Name: name}
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}) }
@@ -113,9 +114,9 @@ func crowded(r *rand.Rand, name Name) *Service {
 	return s
 }
 
-// TestContestsAddressOfAPool writes an address that a pool has given to another service into a text. It is a contest, unless the
-// text had the address before.
-func TestContestsAddressOfAPool(t *testing.T) {
+// TestClaimConflictsOfPoolAddress adds an address that a pool gave to another service to a
+// definition. It must be a conflict, unless the definition had it before.
+func TestClaimConflictsOfPoolAddress(t *testing.T) {
 	vip := netip.MustParseAddr("10.99.0.1")
 	holder, thief := &Service{Name: "holder", Allocated: []netip.Addr{vip}}, &Service{Name: "thief", VIPs: []netip.Addr{vip}}
 	for _, c := range []struct {

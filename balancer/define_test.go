@@ -16,7 +16,7 @@ import (
 	"vipd/balancer"
 )
 
-// fromJSON reads a table the way that sources do.
+// fromJSON decodes a table like sources do.
 func fromJSON(t testing.TB, text string) map[string]any {
 	t.Helper()
 	if text == "" {
@@ -55,13 +55,13 @@ const (
 )
 
 type wrong struct {
-	name     string // of the service; "" is web
-	fields   string // inside the braces
+	name     string // the service's; "" means web
+	fields   string // the text inside the braces
 	defaults string
 	want     []string
 }
 
-// checkWrong decodes each case and compares all its problems.
+// checkWrong decodes each case, and compares all its problems.
 func checkWrong(t *testing.T, cases []wrong) {
 	t.Helper()
 	for _, c := range cases {
@@ -91,7 +91,7 @@ func checkWrong(t *testing.T, cases []wrong) {
 	}
 }
 
-// TestDefaults compares a service that says only what it must, and one with checks, with all their defaults.
+// TestDefaults decodes a minimal service, and one with checks. All defaults must be set.
 func TestDefaults(t *testing.T) {
 	origin := balancer.Origin{File: "a.toml", Line: 1}
 	where := func(string) balancer.Origin { return origin }
@@ -124,8 +124,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRight: what users may well write brings no problems.
-func TestRight(t *testing.T) {
+// TestValidServices decodes definitions that users may write. None must have a problem.
+func TestValidServices(t *testing.T) {
 	checkWrong(t, []wrong{
 		{fields: web},
 		{fields: `"vips": ["10.96.0.10", "fd00:96::10"], "ports": [{"name": "http", "port": 80, "target_port": 8080}],
@@ -138,9 +138,9 @@ func TestRight(t *testing.T) {
 	})
 }
 
-// TestInherits: what [defaults] says holds where the service says nothing, and not where it says something, were it
-// null.
-func TestInherits(t *testing.T) {
+// TestInheritedDefaults decodes services with [defaults]. A default must apply unless the service
+// sets the field, even to null.
+func TestInheritedDefaults(t *testing.T) {
 	defaults := fromJSON(t, `{"scheduler": "lc", "source_ranges": ["10.0.0.0/8"], "idle_timeout": "5m", "health": {"type": "tcp", "rise": 5}}`)
 	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "idle_timeout": "0s", "source_ranges": null, "health": {"type": "http"}}`), defaults, nil, "")
 	if len(problems) > 0 {
@@ -173,7 +173,7 @@ func TestCheckDefaults(t *testing.T) {
 	}
 }
 
-// TestUnknownFields: in etcd a field of a newer version costs nothing but a warning.
+// TestUnknownFields decodes fields of a newer version. In etcd they must only be warnings.
 func TestUnknownFields(t *testing.T) {
 	where := func(string) balancer.Origin { return balancer.Origin{Key: "/vipd/services/web", Revision: 7} }
 	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "quic": true, "endpoints": [{"address": "10.0.0.1", "rack": 4}]}`), nil, where, balancer.SeverityWarning)

@@ -10,7 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestEjection writes what is known of endpoints in order: u up, d down, ? unknown; e and x: ejected while up or down.
+// TestEjection gives endpoints states in order: u is up, d is down, ? is unknown, e and x are
+// ejected while up or down.
 func TestEjection(t *testing.T) {
 	backup := func(i int) func(*balancer.Service) {
 		return func(s *balancer.Service) { s.Endpoints[i].Backup = true }
@@ -19,7 +20,7 @@ func TestEjection(t *testing.T) {
 		name, known string
 		change      func(*balancer.Service)
 		want        string
-		room        int // for the first
+		room        int // of the first endpoint
 	}{
 		{"one of two", "eu", nil, "1:ejected/0 2:active/1", 0},
 		{"none of one", "u", nil, "1:active/1", 0},
@@ -81,7 +82,7 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// TestEjectionServes is a law: whatever is ejected, a frontend serves if it would without.
+// TestEjectionServes ejects random endpoints. A frontend must serve if it would without ejections.
 func TestEjectionServes(t *testing.T) {
 	for seed := range uint64(300) {
 		h := newHistory(seed)
@@ -99,9 +100,10 @@ func TestEjectionServes(t *testing.T) {
 	}
 }
 
-// TestEjectionRoom is a law: who ejects only where there is room never takes out more than half of a frontend's endpoints,
-// and those that fail their checks are among these. Rooms that were asked all along say the same as new ones.
-func TestEjectionRoom(t *testing.T) {
+// TestEjectionBudget ejects random endpoints within the budget. At most half of a frontend's
+// endpoints must be out, including failing ones. A budget that was used before must return the same
+// as a new one.
+func TestEjectionBudget(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {
 		h := newHistory(seed)
@@ -146,7 +148,8 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted are the backends of f that could serve on this node, those of them that are out, and those of these that are down.
+// counted returns the number of f's backends that could serve on this node, that are out, and that
+// are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {
@@ -168,7 +171,7 @@ func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	return able, out, down
 }
 
-// nodeOf is the node of the endpoint that a backend of f stands for: the first one at its address.
+// nodeOf returns the node of the endpoint behind a backend of f: the first one at its address.
 func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
 	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
 	for _, e := range balancer.UsedEndpoints(&h.env, s, &h.in) {

@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// random makes services that are right.
+// random generates valid services.
 type random struct{ *rand.Rand }
 
 func (r random) maybe() bool { return r.IntN(2) == 0 }
@@ -160,7 +160,7 @@ func (r random) health() *balancer.Health {
 	return h
 }
 
-// throughJSON writes and reads a table, as etcd would.
+// throughJSON encodes and decodes a table, like etcd.
 func throughJSON(t testing.TB, tree map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(tree)
@@ -170,7 +170,7 @@ func throughJSON(t testing.TB, tree map[string]any) map[string]any {
 	return fromJSON(t, string(text))
 }
 
-// checkEncode compares s with what is read from its own table, as it is and through JSON.
+// checkEncode compares s with the service decoded from its table, directly and through JSON.
 func checkEncode(t testing.TB, s *balancer.Service) {
 	t.Helper()
 	tree := balancer.EncodeService(s)
@@ -185,8 +185,8 @@ func checkEncode(t testing.TB, s *balancer.Service) {
 	}
 }
 
-// TestEncode: decoding is the inverse of encoding.
-func TestEncode(t *testing.T) {
+// TestEncodeDecode encodes random services. Decoding must return the same service.
+func TestEncodeDecode(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		r := random{rand.New(rand.NewPCG(seed, 2))}
 		if s := r.service(); !t.Run(fmt.Sprint(seed), func(t *testing.T) { checkEncode(t, s) }) {
@@ -195,8 +195,9 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestEncodeLeavesDefaultsOut compares whole tables.
-func TestEncodeLeavesDefaultsOut(t *testing.T) {
+// TestEncodeOmitsDefaults encodes services with defaults. Their tables must have only the other
+// fields.
+func TestEncodeOmitsDefaults(t *testing.T) {
 	for _, text := range []string{
 		`{"ports":[{"port":80}],"vips":["10.96.0.10"]}`,
 		`{"endpoints":[{"address":"10.0.0.1"},{"address":"10.0.0.2","weight":0}],"health":{"type":"https"},"ports":[{"name":"a","port":80,"protocol":"udp"}],"vips":["fd00::1","auto","auto:blue"]}`,
@@ -213,7 +214,8 @@ func TestEncodeLeavesDefaultsOut(t *testing.T) {
 	}
 }
 
-// FuzzDecodeService: no table makes decoding panic, and a service that is taken has a table that says the same.
+// FuzzDecodeService decodes random tables. Decoding must not panic, and encoding a valid service
+// must return an equivalent table.
 func FuzzDecodeService(f *testing.F) {
 	f.Fuzz(func(t *testing.T, fields, defaults []byte) {
 		var tree, inherited map[string]any
@@ -234,7 +236,7 @@ func FuzzDecodeService(f *testing.F) {
 	})
 }
 
-// BenchmarkDecodeService reads 10,000 services of 10 endpoints each.
+// BenchmarkDecodeService decodes 10,000 services with 10 endpoints each.
 func BenchmarkDecodeService(b *testing.B) {
 	endpoints := make([]map[string]any, 10)
 	for i := range endpoints {

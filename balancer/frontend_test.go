@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// TestOver has connections end at the instant that is said, and never where none is.
-func TestOver(t *testing.T) {
+// TestBackendExpired checks a backend around its deadline. It must expire at that instant, and
+// never without a deadline.
+func TestBackendExpired(t *testing.T) {
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct {
 		until time.Time

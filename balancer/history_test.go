@@ -11,11 +11,11 @@ import (
 	"vipd/balancer/snap"
 )
 
-// history makes random worlds: few names, addresses and ports, so that everything collides with everything.
+// history generates random inputs with few names, addresses and ports, so conflicts are frequent.
 type history struct {
 	*rand.Rand
-	ports *rand.Rand // for what is reserved
-	vips  *rand.Rand // for the settings of addresses
+	ports *rand.Rand // of reserved ports
+	vips  *rand.Rand // of the settings of addresses
 	now   time.Time
 	env   balancer.Env
 	in    balancer.Inputs
@@ -87,7 +87,7 @@ func (h *history) randomEnv() balancer.Env {
 	return env
 }
 
-// nodes are other nodes that have some addresses of endpoints, or a VIP.
+// nodes returns other nodes that have addresses of endpoints, or a VIP.
 func (h *history) nodes() (of snap.Map[netip.Addr, balancer.NodeName]) {
 	r := &history{Rand: h.ports}
 	for range r.IntN(3) {
@@ -174,12 +174,12 @@ func (h *history) target() balancer.Target {
 	return t
 }
 
-// checked is a target that has a port, as those of checks do.
+// checked returns a random target with a port, like the targets of checks.
 func (h *history) checked() balancer.Target {
 	return balancer.Target{Service: h.name(), Addr: h.backendAddr(), Port: uint16(8000 + h.IntN(3))}
 }
 
-// resettle changes what is said of an address or a pool now and then.
+// resettle sometimes changes the settings of an address or a pool.
 func (h *history) resettle() {
 	r := &history{Rand: h.vips}
 	switch r.IntN(12) {
@@ -199,7 +199,7 @@ func (h *history) resettle() {
 	}
 }
 
-// step changes one thing somewhere.
+// step makes one random change.
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
 	h.resettle()
@@ -259,13 +259,13 @@ func (h *history) vipPolicy() balancer.VIPPolicy {
 	return p
 }
 
-// remember folds the step from before to after into the inputs.
+// remember updates the memory in the inputs after the step from before to after.
 func (h *history) remember(before, after balancer.Desired) {
 	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
 	h.in = h.in.WithMemory(h.memory)
 }
 
-// sameDesired says in words what differs; "" means nothing.
+// sameDesired describes the difference between two results. "" means that they are equal.
 func sameDesired(got, want balancer.Desired) string {
 	for k, c := range snap.Diff(got.Frontends, want.Frontends) {
 		if !c.HadOld || !c.HasNew || !c.Old.Equal(c.New) {

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestTooLarge has a service that would cost a host too much be refused as a whole where its own text says so, whatever
-// else is wrong with it, and soon.
+// TestTooLarge decodes services that would cost a host too much. They must be refused quickly,
+// whatever other problems they have.
 func TestTooLarge(t *testing.T) {
 	text := func(vips, ports, endpoints int) map[string]any {
 		list := func(n int, write func(i int) any) (all []any) {
@@ -49,8 +49,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTooManyRegistered has endpoints that are published apart left out where a service gets too large by them, never its
-// own, and as many of them used as are possible.
+// TestTooManyRegistered registers more endpoints than a service may have. The excess must be left
+// out and reported, and never the defined endpoints.
 func TestTooManyRegistered(t *testing.T) {
 	s := oneService("web", 0, 10)
 	s.VIPs = append(s.VIPs, netip.MustParseAddr("10.97.0.1"))
@@ -81,8 +81,8 @@ func TestTooManyRegistered(t *testing.T) {
 	}
 }
 
-// TestVIPsShareBackends is the budget of memory: however many VIPs a service has, each port's backends are there once a
-// family.
+// TestVIPsShareBackends compiles a service with many VIPs. All must share the backends of a port
+// and family, because memory would grow otherwise.
 func TestVIPsShareBackends(t *testing.T) {
 	s := oneService("web", 0, 3)
 	s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: netip.MustParseAddr("fd00::1"), Weight: 1})

@@ -8,7 +8,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestNoFrontendLeadsToItself has a frontend get no backend that is itself, and keep the others.
+// TestNoFrontendLeadsToItself uses the address of a frontend as an endpoint. The frontend must not
+// have itself as a backend, and keep the others.
 func TestNoFrontendLeadsToItself(t *testing.T) {
 	endpoint := func(a string, port uint16) balancer.Endpoint {
 		return balancer.Endpoint{Address: addr(a), Port: port, Weight: 1}
@@ -21,9 +22,9 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 		name      string
 		ports     []balancer.Port
 		endpoints []balancer.Endpoint
-		published string // an endpoint that is published apart
+		published string // a registered endpoint
 		want      string // of 10.96.0.10:80/tcp
-		field     string // of the problem
+		field     string // the field of the problem
 	}{
 		{"alone", port(balancer.Port{Port: 80, TargetPort: 80}), []balancer.Endpoint{endpoint("10.96.0.10", 0)}, "", "", "endpoints[0].address"},
 		{"beside another", port(balancer.Port{Port: 80, TargetPort: 80}), []balancer.Endpoint{endpoint("10.0.0.9", 0), endpoint("10.96.0.10", 0)}, "", "9:active/1", "endpoints[1].address"},

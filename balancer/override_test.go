@@ -10,13 +10,14 @@ import (
 	"vipd/balancer"
 )
 
-// TestOverrideLaws has random overrides said one after the other of an endpoint's address and of one of its ports: what
-// holds is what was said last of each thing, nothing that the definition says anyway is kept, and nothing else is lost.
+// TestOverrideLaws applies random overrides to an endpoint's address and to one of its ports. The
+// last value of each field must be effective, and values equal to the definition must not be
+// stored.
 func TestOverrideLaws(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		defined := []*balancer.Endpoint{{Weight: r.IntN(3), Draining: r.IntN(2) == 0}}
-		var wide, port balancer.Override // as kept
+		var wide, port balancer.Override // as stored
 		weight, draining := defined[0].Weight, defined[0].Draining
 		for range 20 {
 			change := anyOverride(r)
@@ -50,7 +51,7 @@ func TestOverrideLaws(t *testing.T) {
 	}
 }
 
-// anyOverride speaks of the weight, of draining or of both.
+// anyOverride returns a random override of the weight, of draining or of both.
 func anyOverride(r *rand.Rand) (o balancer.Override) {
 	what := 1 + r.IntN(3)
 	if what&1 != 0 {
@@ -71,7 +72,7 @@ func valueOf(o *balancer.Override) balancer.Override {
 	return *o
 }
 
-// first returns the first that is there.
+// first returns the first argument that is not nil.
 func first[T any](of ...*T) *T {
 	for _, v := range of {
 		if v != nil {
@@ -95,11 +96,11 @@ func TestOverrideLapses(t *testing.T) {
 	}
 }
 
-// TestEachPartLapsesByItself: in any history, the weight and the drain of a target hold until their own ends, as though the other
-// had never been said.
-func TestEachPartLapsesByItself(t *testing.T) {
+// TestOverridePartsExpire applies random overrides with expiries. The weight and the drain must
+// each last until their own expiry.
+func TestOverridePartsExpire(t *testing.T) {
 	type part struct {
-		value any // nil: nothing is said
+		value any // nil means nothing is set
 		end   time.Time
 	}
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -156,8 +157,9 @@ func TestEachPartLapsesByItself(t *testing.T) {
 	}
 }
 
-// TestEachPartIsSigned: who set the weight, and why, is known on when another drains the endpoint and takes that back, and the other way round.
-func TestEachPartIsSigned(t *testing.T) {
+// TestOverridePartsKeepSignatures sets the weight, drains the endpoint and ends the drain, and the
+// reverse. The signature of the other part must be kept.
+func TestOverridePartsKeepSignatures(t *testing.T) {
 	five, back, yes, no := 5, balancer.ResetWeight, true, false
 	ana, ben := balancer.Signature{By: "ana", Reason: "slow disks"}, balancer.Signature{By: "ben", Reason: "kernel"}
 	signed := func(by balancer.Signature, o balancer.Override) balancer.Override {
@@ -167,8 +169,8 @@ func TestEachPartIsSigned(t *testing.T) {
 	weigh, drain := balancer.Override{Weight: &five}, balancer.Override{Draining: &yes}
 	for name, c := range map[string]struct {
 		first, then, last balancer.Override
-		weight, draining  balancer.Signature // after then
-		left              balancer.Signature // of the part that last does not take back
+		weight, draining  balancer.Signature // after both changes
+		left              balancer.Signature // of the part that is not reset
 	}{
 		"the weight first": {signed(ana, weigh), signed(ben, drain), signed(ben, balancer.Override{Draining: &no}), ana, ben, ana},
 		"the drain first":  {signed(ana, drain), signed(ben, weigh), signed(ben, balancer.Override{Weight: &back}), ben, ana, ana},
@@ -186,9 +188,10 @@ func TestEachPartIsSigned(t *testing.T) {
 	}
 }
 
-// TestBesideTheFleet: what a node says by itself of the weight leaves a drain of the fleet in effect, with its end, and the other
-// way round; of what both say the node's holds. The same holds of a port and its address.
-func TestBesideTheFleet(t *testing.T) {
+// TestOverrideInherits sets one part on the node and the other in the fleet. Both must be effective
+// with their expiries, and the node's value must have priority. The same must hold for a port and
+// its address.
+func TestOverrideInherits(t *testing.T) {
 	yes, two, five := true, 2, 5
 	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)
 	cases := []struct{ node, fleet, want balancer.Override }{

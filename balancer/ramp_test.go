@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// ramping drives one service through time as the daemon does.
+// ramping compiles one service at successive times, like the daemon.
 type ramping struct {
 	t      *testing.T
 	now    time.Time
@@ -17,7 +17,8 @@ type ramping struct {
 	before balancer.Desired
 }
 
-// compiled compiles what there is now, twice: what is remembered of the first round has a say in the second.
+// compiled compiles the present inputs twice, because the memory of the first round affects the
+// second.
 func (r *ramping) compiled() string {
 	r.t.Helper()
 	memory, out := r.memory.Expire(r.now), r.before
@@ -88,7 +89,8 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// TestNoRamp: where all begin together, where it is not asked for any more, and where the frontend goes.
+// TestNoRamp starts all endpoints together, turns slow start off, and removes the frontend. None
+// may leave a ramp.
 func TestNoRamp(t *testing.T) {
 	r := newRamping(t)
 	r.service(2, nil)
@@ -118,10 +120,10 @@ func TestNoRamp(t *testing.T) {
 	}
 }
 
-// TestRampWeights: shares are kept as far as weights can say them.
+// TestRampWeights ramps weights of several sizes. Shares must be as exact as weights allow.
 func TestRampWeights(t *testing.T) {
 	for _, c := range []struct {
-		weights [2]int // of the one that serves and the one that joins
+		weights [2]int // of the serving and the joining endpoint
 		want    string
 	}{
 		{[2]int{3, 4}, "0:active/30 1:active/4"},
@@ -137,7 +139,8 @@ func TestRampWeights(t *testing.T) {
 	}
 }
 
-// TestRampEnds: whatever the history, once slow start is over and nothing changes any more, weights are as written.
+// TestRampEnds runs random histories. Once slow start is over and nothing changes, weights must be
+// as defined.
 func TestRampEnds(t *testing.T) {
 	ramped := 0
 	for seed := range uint64(300) {
@@ -151,7 +154,7 @@ func TestRampEnds(t *testing.T) {
 			before = got
 			ramped += h.memory.Ramps.Len()
 		}
-		for range 3 { // what is remembered has a say in what is compiled, and the other way round
+		for range 3 { // the memory affects the result, and the reverse
 			h.now = h.now.Add(time.Minute)
 			got := c.Once(h.env, h.in)
 			h.remember(before, got)

@@ -2,7 +2,8 @@ package balancer
 
 import "slices"
 
-// Compile is the specification of Compiler: it returns the same answer, from nothing but its arguments, and compiles everything.
+// Compile is the specification of Compiler: a plain function that compiles everything from its
+// arguments.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired
 	for a := range in.DrainingVIPs.Keys() {

@@ -10,9 +10,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestTrust has services from etcd claim no address that would take this host's own traffic, unless its configuration
-// allows that, while files may say what they like.
-func TestTrust(t *testing.T) {
+// TestTrustVIPs claims addresses of this host's own traffic. Services from etcd must be refused
+// unless addresses.allowed permits it, and files must not.
+func TestTrustVIPs(t *testing.T) {
 	own := netip.MustParseAddr("192.168.1.5")
 	env := balancer.Env{Local: []netip.Addr{own, netip.MustParseAddr("2001:db8::5")}, Capabilities: plainEnv().Capabilities}
 	refused := []string{"127.0.0.53", "::1", "169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "192.168.1.5", "2001:db8::5"}
@@ -35,7 +35,7 @@ func TestTrust(t *testing.T) {
 		}
 		for _, vip := range c.vips {
 			for origin, want := range map[balancer.Origin]bool{{File: "vipd.toml", Line: 3}: c.fromFile, {Key: "/vipd/services/web"}: c.fromFleet} {
-				for field, s := range map[string]balancer.Service{ // written, or allocated
+				for field, s := range map[string]balancer.Service{ // defined or allocated
 					"vips[0]": {VIPs: []netip.Addr{netip.MustParseAddr(vip)}},
 					"vips":    {Pools: []string{""}, Allocated: []netip.Addr{netip.MustParseAddr(vip)}},
 				} {
@@ -52,8 +52,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestTrustNodePorts has services from etcd open no port of this host below 1024, where its own services are, unless its
-// configuration lets them claim the address, while files may say what they like.
+// TestTrustNodePorts opens node ports below 1024. Services from etcd must be refused unless
+// addresses.allowed has the address, and files must not.
 func TestTrustNodePorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
@@ -102,9 +102,10 @@ func TestTrustNodePorts(t *testing.T) {
 	}
 }
 
-// TestReserved has services from etcd take nothing that this host reaches etcd by, unless its configuration names that very
-// address: no other change would come through.
-func TestReserved(t *testing.T) {
+// TestReservedAddresses claims addresses that this host reaches etcd by. Services from etcd must be
+// refused unless addresses.allowed names the address alone, because the host could receive no
+// further change.
+func TestReservedAddresses(t *testing.T) {
 	member, gateway := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("fe80::1")
 	for _, c := range []struct {
 		allowed string
@@ -131,8 +132,9 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// TestReservedPorts has services from etcd open no port on this host's own addresses that it needs itself, whatever its
-// configuration allows, and all others; files may say what they like.
+// TestReservedPorts claims ports of this host's own addresses. Services from etcd must not get
+// ports that the host needs, whatever addresses.allowed says, and get all others. Files may have
+// any.
 func TestReservedPorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	env := balancer.Env{
@@ -147,7 +149,7 @@ func TestReservedPorts(t *testing.T) {
 		vip            string
 		port, nodePort uint16
 		want           string // the keys that a service from etcd gets
-		field          string // that it is told of
+		field          string // the field of the problem
 	}{
 		{"10.96.0.10", 2379, 2379, "10.96.0.10:2379/tcp", "ports[0].node_port"},
 		{"10.96.0.10", 9100, 9100, "10.96.0.10:9100/tcp [2001:db8::5]:9100/tcp", "ports[0].node_port"},
@@ -182,8 +184,8 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
-// TestUntrusted has what writes to etcd say what nodes will refuse, by the same law as nodes: each problem that Untrusted
-// finds is one on a plain node, and what a plain node refuses it finds.
+// TestUntrusted compares Untrusted, for writers of etcd, with a plain node. Both must refuse the
+// same services.
 func TestUntrusted(t *testing.T) {
 	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
 	node := func(service string, allowed ...netip.Prefix) *balancer.Node {
@@ -206,7 +208,7 @@ func TestUntrusted(t *testing.T) {
 		{"10.96.0.10", "10.2.0.1", 2379, nil, "ports[0].node_port:error"},
 		{"10.96.0.10", "10.2.0.1", 22, nil, "ports[0].node_port:warning"},
 		{"10.96.0.10", "127.0.0.1", 0, nil, "endpoints[0].address:warning"},
-		{"127.0.0.9", "127.0.0.1", 0, nil, "vips[0]:warning"}, // who allows the one gets the other
+		{"127.0.0.9", "127.0.0.1", 0, nil, "vips[0]:warning"}, // allowing the VIP allows the endpoint
 		{"10.96.0.10", "10.2.0.1", 0, &balancer.Health{Type: balancer.ExecHealth, From: balancer.HealthFromFleet}, "health.type:warning"},
 		{"10.96.0.10", "10.2.0.1", 0, &balancer.Health{Type: balancer.ExecHealth, User: "root"}, "health.user:warning"},
 	} {
@@ -232,8 +234,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestMetadataEndpoints publishes addresses where clouds answer with a machine's metadata. They must be used only from a file,
-// or if allowed_endpoints names the address alone.
+// TestMetadataEndpoints uses metadata addresses of clouds as endpoints. They must be used only from
+// a file, or if allowed_endpoints names the address alone.
 func TestMetadataEndpoints(t *testing.T) {
 	for _, address := range []string{"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"} {
 		a := netip.MustParseAddr(address)
@@ -266,8 +268,8 @@ func TestMetadataEndpoints(t *testing.T) {
 	}
 }
 
-// TestFilesFromEtcd gives checks files of TLS in several places. Services from etcd must be refused those outside of the folder
-// that the node allows, and not be checked.
+// TestFilesFromEtcd gives checks TLS files in several folders. Services from etcd must be refused
+// files outside of the node's folder, and not be checked.
 func TestFilesFromEtcd(t *testing.T) {
 	for _, c := range []struct {
 		key, folder, path string
@@ -301,8 +303,9 @@ func TestFilesFromEtcd(t *testing.T) {
 	}
 }
 
-// TestTrustedEndpoints has endpoints from etcd lead no client to what listens for programs of this host, unless its
-// configuration names such addresses, or no client comes from elsewhere; files may say what they like.
+// TestTrustedEndpoints uses loopback and link-local endpoints. From etcd they must be refused
+// unless addresses.allowed names such addresses, or no client comes from elsewhere. Files may use
+// them.
 func TestTrustedEndpoints(t *testing.T) {
 	const wide = "0.0.0.0/0 ::/0"
 	private := []string{"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"}
@@ -310,7 +313,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		vip, allowed string
 		nodePort     uint16
 		endpoints    []string
-		fromEtcd     bool // whether they are used from there
+		fromEtcd     bool // whether they are used from etcd
 	}{
 		{"10.96.0.10 fd00:96::10", "", 0, []string{"192.168.1.11", "10.1.1.1", "fd00::1"}, true},
 		{"10.96.0.10 fd00:96::10", "", 0, private, false},
@@ -367,9 +370,10 @@ func TestTrustedEndpoints(t *testing.T) {
 	}
 }
 
-// TestNodeAddresses lets services from etcd claim an address of another node only if addresses.allowed names it alone, or this node
-// has it already. Files may have it, VIPs with an owner may not.
-func TestNodeAddresses(t *testing.T) {
+// TestTrustNodeAddresses claims an address of another node. Services from etcd must get it only if
+// addresses.allowed names it alone, or this node already has it. Files may have it, and VIPs with
+// an owner may not.
+func TestTrustNodeAddresses(t *testing.T) {
 	vip := netip.MustParseAddr("10.3.0.2")
 	for _, c := range []struct {
 		allowed  string
@@ -411,8 +415,9 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// TestOwnEndpoints leads services from etcd to a host's own addresses, low ports of other nodes and ports of etcd only if
-// addresses.allowed_endpoints allows it. The problem has the line to add.
+// TestOwnEndpoints uses a host's own addresses, low ports of other nodes and ports of etcd as
+// endpoints. Services from etcd may use them only if allowed_endpoints permits it. The problem must
+// have the line to add.
 func TestOwnEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -433,7 +438,7 @@ func TestOwnEndpoints(t *testing.T) {
 		{"192.168.1.6", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.6/32"]`},
 		{"192.168.1.7", 2379, "", `allowed_endpoints = ["192.168.1.7/32"]`}, // a member of etcd without vipd
 		{"192.168.1.7", 22, "", ""},
-		{"192.168.1.8", 2379, "", ""}, // nothing is known of it
+		{"192.168.1.8", 2379, "", ""}, // an unknown host
 		{"192.168.1.8", 22, "", ""},
 	} {
 		env := plainEnv()
@@ -480,8 +485,8 @@ func TestOwnEndpoints(t *testing.T) {
 	}
 }
 
-// TestPublishedAddresses claims a node's own addresses in each way. Only VIPs that another program or vipd owner moves are not
-// published.
+// TestPublishedAddresses claims a node's own addresses in each way. All must be published except
+// VIPs that another program or vipd owner moves.
 func TestPublishedAddresses(t *testing.T) {
 	main, second, vip := netip.MustParseAddr("10.3.0.2"), netip.MustParseAddr("10.3.0.3"), netip.MustParseAddr("10.3.0.100")
 	all, own := []netip.Addr{main, second, vip}, []netip.Addr{main, second}
@@ -523,7 +528,8 @@ func TestPublishedAddresses(t *testing.T) {
 	}
 }
 
-// TestCheckedByFleet has a node say where the fleet can't check what asks for that, and where others run its programs.
+// TestCheckedByFleet requests checks by the fleet. A node must report services that the fleet can't
+// check.
 func TestCheckedByFleet(t *testing.T) {
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
 	for _, c := range []struct {
@@ -549,7 +555,7 @@ func TestCheckedByFleet(t *testing.T) {
 	}
 }
 
-// claims compiles a service with one VIP, and returns whether that is served.
+// claims compiles a service with one VIP, and returns whether the VIP is served.
 func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
 	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
@@ -557,7 +563,7 @@ func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool,
 	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), found(d)
 }
 
-// found are the problems of the only service, but for that it has no endpoints.
+// found returns the problems of the only service, except that it has no endpoints.
 func found(d balancer.Desired) []balancer.Problem {
 	of := d.Problems.At("web")
 	if of == nil {
@@ -566,8 +572,9 @@ func found(d balancer.Desired) []balancer.Problem {
 	return slices.DeleteFunc(slices.Clone(*of), func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
 }
 
-// TestAllocated has a service served at what it was given, beside what it names, and told what it still lacks.
-func TestAllocated(t *testing.T) {
+// TestAllocatedVIPs compiles a service with defined and allocated VIPs. It must be served at both,
+// and missing ones must be reported.
+func TestAllocatedVIPs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")
 	for _, c := range []struct {
 		pools     []string
@@ -604,7 +611,8 @@ func TestAllocated(t *testing.T) {
 	}
 }
 
-// TestTrustExec has checks of services from etcd run no programs, unless the configuration allows that.
+// TestTrustExec uses exec checks. Services from etcd must not run them unless health.allow_exec is
+// set.
 func TestTrustExec(t *testing.T) {
 	fields := map[string]any{
 		"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -632,7 +640,7 @@ func TestTrustExec(t *testing.T) {
 	}
 }
 
-// TestTrustUser has programs of services from etcd run as nobody, and says so where they name somebody else.
+// TestTrustUser names users of exec checks. Services from etcd must be refused any user but nobody.
 func TestTrustUser(t *testing.T) {
 	for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
 		for origin, users := range map[balancer.Origin]map[string]bool{
@@ -655,7 +663,7 @@ func TestTrustUser(t *testing.T) {
 	}
 }
 
-// TestTrustAccessLog has services from etcd name no file of a node.
+// TestTrustAccessLog names a file as the access log. Services from etcd must be refused.
 func TestTrustAccessLog(t *testing.T) {
 	for origin, logs := range map[balancer.Origin]map[string]bool{
 		{File: "vipd.toml", Line: 3}: {"": true, "journal": true, "/var/log/web.log": true},
@@ -671,11 +679,12 @@ func TestTrustAccessLog(t *testing.T) {
 	}
 }
 
-// TestEndpointsCheckedAtPort refuses endpoints from etcd whose checks would reach a port that clients may not reach.
+// TestEndpointsCheckedAtPort refuses endpoints from etcd whose checks would reach a port that
+// clients may not reach.
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
-		port     uint16 // of the check
+		port     uint16 // the check's
 		allowed  string
 		used     bool
 	}{
@@ -686,7 +695,7 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.0/24", used: true},
 		{endpoint: "192.168.1.6", port: 2379, allowed: "192.168.1.6/32"},
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.6/32", used: true},
-		{endpoint: "192.168.1.9", port: 22, used: true}, // of no node
+		{endpoint: "192.168.1.9", port: 22, used: true}, // not a node
 	} {
 		env := plainEnv()
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 )
 
-// TestDecodeVIP reads the settings of addresses, right and wrong ones, and writes the right ones back.
+// TestDecodeVIP decodes valid and invalid settings of addresses, and encodes the valid ones again.
 func TestDecodeVIP(t *testing.T) {
 	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
 	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)
@@ -68,8 +68,9 @@ require: has no effect without hold = "one": each host holds the VIP`},
 	}
 }
 
-// TestWithdraw follows a VIP that is withdrawn while no endpoint is usable: it comes back when one is, at most once in 5 s.
-func TestWithdraw(t *testing.T) {
+// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. It must return when one is,
+// at most once in 5 s.
+func TestWithdrawnVIPReturns(t *testing.T) {
 	vip := addr("10.96.0.1")
 	var in balancer.Inputs
 	in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, Given: []string{"withdraw"}, VIPPolicy: balancer.VIPPolicy{Withdraw: balancer.WithdrawNoEndpoint}})
@@ -100,8 +101,8 @@ func TestWithdraw(t *testing.T) {
 		endpoints int
 		want      balancer.VIPState
 	}{
-		{0, 0, balancer.Withdrawn},         // from the start
-		{time.Second, 1, balancer.Serving}, // it has not come back before
+		{0, 0, balancer.Withdrawn},         // initial state
+		{time.Second, 1, balancer.Serving}, // the first return
 		{time.Second, 0, balancer.Withdrawn},
 		{time.Second, 1, balancer.Withdrawn}, // 2 s after the last return
 		{2 * time.Second, 0, balancer.Withdrawn},

@@ -24,7 +24,7 @@ func (color) Values() []string { return []string{"red", "green"} }
 
 func (color) Synonyms() map[string]string { return map[string]string{"rubyred": "red"} }
 
-// shout is text that reads itself.
+// shout has its own UnmarshalText.
 type shout struct{ text string }
 
 func (s *shout) UnmarshalText(text []byte) error {
@@ -145,7 +145,7 @@ name = "only the name"
 [optional]
 `
 
-// TestInto reads every kind of field, from TOML and from JSON.
+// TestInto decodes every type of field from TOML and JSON.
 func TestInto(t *testing.T) {
 	zero := time.Duration(0)
 	want := &config{
@@ -179,7 +179,8 @@ func TestInto(t *testing.T) {
 	}
 }
 
-// TestProblems compares all problems of wrong tables, and that their fields keep what they had.
+// TestProblems decodes invalid tables. All problems must be reported, and their fields keep their
+// values.
 func TestProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`level = 128`, `level: 128 is out of range; -128 to 127 are possible`},
@@ -234,14 +235,14 @@ func TestProblems(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s\n got %s\nwant %s", c.text, got, c.want)
 		}
-		target.Nets, target.Numbers, target.Items, target.Shouts = nil, nil, nil, nil // keep the places of wrong elements
+		target.Nets, target.Numbers, target.Items, target.Shouts = nil, nil, nil, nil // invalid elements keep their index
 		if !reflect.DeepEqual(target, defaults()) {
 			t.Errorf("%s changed the defaults to %+v", c.text, target)
 		}
 	}
 }
 
-// TestJSONOnly covers what TOML can't say.
+// TestJSONOnly decodes values that TOML does not have.
 func TestJSONOnly(t *testing.T) {
 	target := defaults()
 	got := lines(decode.Into(target, fromJSON(t, `{"text": null, "item": null, "labels": {"a": null}, "words": [null], "small": 1e2,
@@ -288,7 +289,7 @@ func TestFormatDuration(t *testing.T) {
 	}
 }
 
-// BenchmarkInto reads a list of 100,000 tables.
+// BenchmarkInto decodes a list of 100,000 tables.
 func BenchmarkInto(b *testing.B) {
 	items := make([]map[string]any, 100_000)
 	for i := range items {

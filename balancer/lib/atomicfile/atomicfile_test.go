@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestWrite has readers see the old text until the new one is whole, in a folder that is made, and leaves nothing beside
-// the file, also where it fails.
+// TestWrite replaces a file, also with an error. Readers must see the old or the whole new text,
+// and no other file may be left.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	old := ""
@@ -49,8 +49,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestKilled: what a process left that was killed in Write is found, is in nobody's way, and goes with the file.
-func TestKilled(t *testing.T) {
+// TestLeftoversOfKilledWrite kills a process in Write. Its file must be found, not disturb the next
+// Write, and be removed with the file.
+func TestLeftoversOfKilledWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	half := func() {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestIs looks at real errors of the system that the test runs on.
+// TestIs checks real errors of the system that runs the test.
 func TestIs(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
