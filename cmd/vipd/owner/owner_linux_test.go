@@ -70,7 +70,7 @@ func TestOneOwner(t *testing.T) {
 	// Strangers: an address that one has is not taken, until it is free; and one that says it has the VIP is found.
 	wait.For(t, wait.Patience, taken.String()+" to be left to the client that has it", func() bool {
 		g := f.settled()
-		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: another host has it")
+		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
 	})
 	if f.has(taken) {
 		t.Errorf("%s is taken, though the client has it", taken)
@@ -308,7 +308,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		})
 	}
 	wait.For(t, wait.Patience, "the problem of a second fleet", func() bool {
-		return other.problem(vip.String()+" is not taken: another host has it") && other.problem(vip6.String()+" is not taken")
+		return other.problem(vip.String()+" is not taken: a host outside the fleet has it") && other.problem(vip6.String()+" is not taken")
 	})
 	wait.For(t, wait.Patience, "the right that is missing", func() bool {
 		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
