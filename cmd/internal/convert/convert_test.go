@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write the outputs of testdata")
 // first line of a configuration may have the VIPs of wildcards: "# --vip 10.5.0.1".
 func TestConfigurations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
-	if err != nil || len(files) < 30 {
+	if err != nil || len(files) < 90 {
 		t.Fatalf("%d configurations, %v", len(files), err)
 	}
 	for _, file := range files {
