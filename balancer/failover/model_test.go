@@ -10,9 +10,11 @@ import (
 	"vipd/test/wait"
 )
 
-// model checks in all states, of one session, its jurors and who buries it, that a host whose session is buried does not answer:
-// then its gate is closed, or no VIP is bound. Time goes in ticks. Messages are lost, late and in any order; a process may stop
-// between a check and its act; jurors restart and forget. What decides is the package's own: Deadline, Passes, Juror, MayRevoke.
+// model visits all states of one session, its jurors and the node that revokes it. A host whose
+// session was revoked must not answer: its gate is closed, or no VIP is bound. Time advances in
+// ticks. Messages may be lost, delayed and reordered, a process may stop between a check and its
+// action, and jurors may restart without their memory. The rules are the package's own: Deadline,
+// Passes, Juror, MayRevoke.
 type model struct {
 	Timing
 	n        int // size of the jury, its holder among them
@@ -20,7 +22,7 @@ type model struct {
 	bug      string // what is done wrong; "" means nothing
 }
 
-// moment is one state. Ages are in ticks, and stop growing where they make no difference.
+// moment is one state. Ages are in ticks, and stop growing when they no longer matter.
 type moment struct {
 	jurors [2]witness
 	// asked is the age of a renewal that is on its way to etcd, renewed that of the newest one that was carried out.
@@ -29,7 +31,8 @@ type moment struct {
 	gate, bound, refreshing, opening, binding int8
 	// changed: etcd has another revision of the session than the taker knows, since known.
 	changed, known int8
-	// burying: the transaction is on its way; buried: it was carried out; told: the holder knows.
+	// burying reports whether the revocation is on its way, buried whether etcd made it, and told
+	// whether the holder knows.
 	burying, buried int8
 }
 
@@ -94,7 +97,7 @@ func (m *model) unpack(x uint64) (s moment) {
 // present is the time of all states: a moment of age a was at present - a.
 const present = Time(1000)
 
-// passes says whether the holder may open, refresh and bind.
+// passes reports whether the holder may open and refresh the gate, and bind.
 func (m *model) passes(s *moment) bool {
 	at := func(age int8) Time {
 		if age > m.l() {
@@ -109,12 +112,12 @@ func (m *model) passes(s *moment) bool {
 	return m.Passes(present, m.Deadline(m.n, sent, at(s.renewed)))
 }
 
-// juror is what a witness remembers, as the package has it.
+// juror returns the witness as a Juror.
 func (w *witness) juror() Juror {
 	return Juror{Session: 1, Answered: present - Time(w.silent), Dead: w.dead == 1}
 }
 
-// next calls emit with each state that may follow, and what leads there.
+// next calls emit with each state that may follow, and the step to it.
 func (m *model) next(s moment, emit func(moment, string)) {
 	m.tick(s, emit)
 	for j := range m.n - 1 {
@@ -141,7 +144,8 @@ func (m *model) tick(s moment, emit func(moment, string)) {
 	emit(s, "tick")
 }
 
-// beat: a heartbeat is sent, or one comes and is confirmed. Somebody may repeat it: the juror here remembers no newer one.
+// beat sends a heartbeat, or delivers and confirms it. Somebody may replay it, because this juror
+// remembers no newer heartbeat.
 func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	if w := s.jurors[j]; w.beats&1 == 0 {
 		w.beats |= 1
@@ -172,7 +176,7 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// restart: a juror forgets, is registered, votes.
+// restart makes a juror forget, register and vote.
 func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	w := s.jurors[j]
 	if w.boot < m.restarts {
@@ -209,7 +213,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// renew: etcd is asked to confirm, and does.
+// renew lets etcd confirm the session.
 func (m *model) renew(s moment, emit func(moment, string)) {
 	if s.asked > m.l() {
 		s.asked = 0
@@ -231,7 +235,7 @@ func (m *model) forget(s *moment) {
 	}
 }
 
-// hold: the holder's gate and address, each a check and an act.
+// hold changes the holder's gate and address, in two steps each: a check and an action.
 func (m *model) hold(s moment, emit func(moment, string)) {
 	set := func(what string, f func(*moment)) {
 		t := s
@@ -267,7 +271,7 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	}
 }
 
-// bury: who has the votes writes, on the condition that nothing has changed.
+// bury revokes the session with enough votes, if nothing has changed.
 func (m *model) bury(s moment, emit func(moment, string)) {
 	if s.changed == 1 {
 		t := s
@@ -306,7 +310,8 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 	}
 }
 
-// check visits all states, or so many that are nearest to the start. The way to one in which a buried host answers comes back; "" means there is none.
+// check visits all states, or the given number of states nearest to the start. It returns the steps
+// to a state in which a revoked host answers, or "".
 func (m *model) check(t *testing.T, most int) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}
@@ -360,8 +365,8 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 // as clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
-// TestBuriedHostsAreSilent: in no state does a host answer whose session is buried. What make test leaves to make soak are the states
-// that are far from the start, a third member, and restarts.
+// TestBuriedHostsAreSilent visits the states of a session. No host may answer after its session was
+// revoked. The states far from the start, a third member and restarts are left to make soak.
 func TestBuriedHostsAreSilent(t *testing.T) {
 	for n := 2; n <= wait.Soak(2, 3); n++ {
 		m := &model{Timing: tight(), n: n, restarts: int8(wait.Soak(0, 1))}
@@ -373,7 +378,7 @@ func TestBuriedHostsAreSilent(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes: each rule is needed, and the model sees it.
+// TestModelFindsMistakes removes one rule at a time. The model must find two owners each time.
 func TestModelFindsMistakes(t *testing.T) {
 	for bug, needs := range map[string]struct {
 		n        int

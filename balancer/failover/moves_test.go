@@ -9,27 +9,27 @@ import (
 	"vipd/test/wait"
 )
 
-// disturbance is what happens while a VIP moves from one host to another.
+// disturbance is a fault while a VIP moves from one host to another.
 type disturbance struct {
 	name string
 	do   func(w *world, v netip.Addr, from, to *host)
 }
 
-// cutFor cuts a host from another one, or from etcd (-1), for a second.
+// cutFor cuts a host off from another one, or from etcd (-1), for a second.
 func (w *world) cutFor(h *host, other int) {
 	k := [2]int{h.index, other}
 	w.cut[k] = true
 	w.after(time.Second, func() { delete(w.cut, k) })
 }
 
-// restart kills the process of a host, and starts another one.
+// restart kills the process of a host, and starts another.
 func (h *host) restart() {
 	h.epoch++
 	h.node = nil
 	h.w.after(100*time.Millisecond, h.start)
 }
 
-// gone takes a VIP away for some time.
+// gone removes a VIP from the configuration for some time.
 func (w *world) gone(v netip.Addr, d time.Duration) {
 	all := func(absent bool) {
 		w.absent[v] = absent
@@ -75,8 +75,8 @@ var disturbances = []disturbance{
 	}},
 }
 
-// moments are when a disturbance comes, in milliseconds after a move was asked for: while it is carried out, and about the time at
-// which nobody knows what became of a transaction. Most are left to make soak.
+// moments are the times of a disturbance, in milliseconds after the request for a move: during the
+// move, and about when the outcome of a transaction becomes unknown. Most are left to make soak.
 func moments() []int {
 	if !wait.Soaking() {
 		return []int{6, 406}
@@ -84,16 +84,16 @@ func moments() []int {
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 100, 300, 400, 403, 406, 409, 412, 450, 455, 460, 600, 900}
 }
 
-// history is one way in which a move may go: what becomes of its transactions, and what happens meanwhile.
+// history is one course of a move: the fates of its transactions, and a disturbance.
 type history struct {
 	fates [2]fate
 	at    time.Duration
 	disturbance
 }
 
-// TestMovesMeetAllFates: a VIP moves between two hosts while its first two transactions about owners meet each pair of fates, and each
-// disturbance comes at each moment. Never do two hosts answer, and in the end one does. All else goes as it usually does: what is left out
-// are pairs of disturbances and other orders, of which TestNeverTwoOwners draws lots.
+// TestMovesMeetAllFates moves a VIP between two hosts with each pair of fates of its first two
+// transactions, and each disturbance at each moment. Two hosts must never answer, and finally one
+// must.
 func TestMovesMeetAllFates(t *testing.T) {
 	n := 0
 	for i := range 16 * len(disturbances) * len(moments()) {
@@ -111,7 +111,7 @@ func TestMovesMeetAllFates(t *testing.T) {
 	t.Logf("%d histories", n)
 }
 
-// happens has a VIP move in this way, and reports whether all was well.
+// happens runs a move, and reports whether its result was right.
 func (h history) happens(t *testing.T) bool {
 	t.Helper()
 	w := newWorld(t, 1, 2, addresses(1))

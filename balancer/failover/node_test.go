@@ -22,11 +22,11 @@ func addresses(n int) map[netip.Addr]Policy {
 	return out
 }
 
-// TestNeverTwoOwners injects faults from seeds: nobody ever answers beside the owner, and when all is well again each VIP has one, and
-// those of a group the same.
+// TestNeverTwoOwners injects faults from seeds. No host may answer next to the owner. When all
+// faults are over, each VIP must have an owner, and those of a group the same.
 func TestNeverTwoOwners(t *testing.T) {
-	// Found by make soak: a VIP comes to a node that is not confirmed just then; one is given away again before it is known how the
-	// first time ended; its gate closes and opens meanwhile.
+	// Found by make soak: a VIP moves to a node that is not confirmed just then. A second handover
+	// starts before the outcome of the first is known. The gate closes and opens in between.
 	for _, seed := range []uint64{1113, 5059, 31028} {
 		neverTwo(t, seed, false, nil)
 	}
@@ -72,7 +72,8 @@ func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 	}
 }
 
-// TestTwoOwnersWithoutGate: what the test above shows is the gate's doing, and the faults are such that it matters.
+// TestTwoOwnersWithoutGate runs the faults of TestNeverTwoOwners without gates. Two hosts must
+// answer, which proves that the faults are severe enough.
 func TestTwoOwnersWithoutGate(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, seed, 3, addresses(1))
@@ -89,7 +90,8 @@ func TestTwoOwnersWithoutGate(t *testing.T) {
 	t.Error("without a gate, two hosts never answered for a VIP in 20 histories")
 }
 
-// TestTakeOver: when the owner is killed, another one answers within a second, and the first does not take its VIP back.
+// TestTakeOver kills the owner. Another host must answer within a second, and the first must not
+// get its VIP back.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -123,8 +125,9 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaid: the owner says why its gate closed, for how long and of which VIPs, the next one after how long it took them; and
-// where too few hosts are left to bury an owner, the last one names it.
+// TestWhatIsSaid closes the gate of an owner. Its notes must have the reason, the duration and the
+// VIPs, and the next owner's note the time without an owner. If too few hosts are left to revoke an
+// owner, the last must name it.
 func TestWhatIsSaid(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -174,7 +177,8 @@ func TestWhatIsSaid(t *testing.T) {
 	}
 }
 
-// TestGoneAndBack: a VIP that users take away and give back rests until it is known whether its owner's giving up was written.
+// TestGoneAndBack removes a VIP and adds it again. It must stay unbound until the outcome of its
+// release is known.
 func TestGoneAndBack(t *testing.T) {
 	w := newWorld(t, 1, 1, addresses(1))
 	w.calm = true
@@ -208,7 +212,7 @@ func TestGoneAndBack(t *testing.T) {
 	find(h.node.Wrote(h.clock(), kept.ID, Done, revision), binds)
 }
 
-// owners are how many VIPs each host answers for.
+// owners returns the number of VIPs that each host answers for.
 func (w *world) owners() map[string]int {
 	byNode := map[string]int{}
 	for v := range w.policy {
@@ -219,7 +223,7 @@ func (w *world) owners() map[string]int {
 	return byNode
 }
 
-// chosen holds each host to how many VIPs it has.
+// chosen checks the number of VIPs of each host.
 func (w *world) chosen(when string, want map[string]int) {
 	w.t.Helper()
 	if got := w.owners(); !maps.Equal(got, want) {
@@ -227,8 +231,9 @@ func (w *world) chosen(when string, want map[string]int) {
 	}
 }
 
-// TestChoice: weights share VIPs out, of equals rendezvous chooses; a VIP stays where it is though a host that it prefers comes back,
-// unless its policy has it go back after a while.
+// TestChoice starts hosts with weights and preferences. VIPs must follow the weights, and
+// rendezvous hashing among equals. A VIP must return to a preferred host only if its policy has
+// preempt.
 func TestChoice(t *testing.T) {
 	calm := func(vips int, change func(*world)) *world {
 		w := newWorld(t, 1, 3, addresses(vips))
@@ -261,8 +266,9 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestGivesAway: a host that can't serve a VIP, is on standby or ends gives it away within milliseconds, but only to one that can have it;
-// and a VIP that has moved three times in a minute stays for the rest of it.
+// TestGivesAway makes hosts unable to serve a VIP, puts them on standby and stops them. The VIP
+// must move within milliseconds to a host that can have it. After three moves in a minute, it must
+// stay.
 func TestGivesAway(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -326,7 +332,8 @@ func TestGivesAway(t *testing.T) {
 	}
 }
 
-// TestGivesEvenly: a host on standby gives its VIPs to the others by their shares, and says which of them got some.
+// TestGivesEvenly puts a host on standby. The others must get its VIPs by their shares, and the
+// notes must name them.
 func TestGivesEvenly(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true
@@ -349,8 +356,9 @@ func TestGivesEvenly(t *testing.T) {
 	}
 }
 
-// TestForce: a VIP that a person moves by force to a host that can't serve it stays there, though the policy prefers another one, until
-// the host can't have it at all. By force nothing goes to a host that can't add it, or that is on standby.
+// TestForce moves a VIP by force to a host that can't serve it. It must stay there despite
+// preferences, until the host can't have it at all. A host that can't add it, or is on standby,
+// must be refused.
 func TestForce(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})

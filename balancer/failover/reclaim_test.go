@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// owned returns a calm world of which a host has the only VIP.
+// owned returns a world without faults, in which one host has the only VIP.
 func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	t.Helper()
 	w = newWorld(t, 1, hosts, addresses(1))
@@ -20,7 +20,7 @@ func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	return w, vip, owner
 }
 
-// answered holds the world to a VIP that some host answers for.
+// answered checks that some host answers for a VIP.
 func (w *world) answered(v netip.Addr, when string) {
 	w.t.Helper()
 	if w.owner(v) != nil {
@@ -32,7 +32,8 @@ func (w *world) answered(v netip.Addr, when string) {
 	}
 }
 
-// TestEtcdGoesDuringMove: a VIP that was on its way when etcd became unreachable comes back to its owner, when etcd does.
+// TestEtcdGoesDuringMove makes etcd unreachable during a move. The VIP must return to its owner
+// when etcd does.
 func TestEtcdGoesDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
@@ -46,8 +47,8 @@ func TestEtcdGoesDuringMove(t *testing.T) {
 	w.answered(vip, "etcd is back")
 }
 
-// TestEtcdWritesNothing: while etcd is unreachable, or full, a VIP stays on a host that should give it away, and hardly ever leaves its device.
-// Then it moves.
+// TestEtcdWritesNothing makes etcd unreachable, or full. A VIP must stay on a host that should give
+// it away, and hardly ever leave its device. Afterwards it must move.
 func TestEtcdWritesNothing(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -72,8 +73,9 @@ func TestEtcdWritesNothing(t *testing.T) {
 	}
 }
 
-// TestCutFromEtcdAlone: an owner that is cut off from etcd for longer than its lease lasts goes on, as the other hosts confirm it; also where one
-// of them starts anew meanwhile, and does not know its addresses. If all of them do, they take its VIP.
+// TestCutFromEtcdAlone cuts an owner off from etcd for longer than its lease. It must remain the
+// owner while other hosts confirm it, even if one of them restarts and does not know its addresses.
+// If all of them restart, they must take its VIP.
 func TestCutFromEtcdAlone(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		w, vip, owner := owned(t, hosts)
@@ -96,7 +98,8 @@ func TestCutFromEtcdAlone(t *testing.T) {
 	}
 }
 
-// TestNotToOneCutOff: a VIP is not given to a host that etcd can't tell, though its peers hear it: nobody would answer until etcd can.
+// TestNotToOneCutOff cuts a host off from etcd. It must not get a VIP although its peers hear it,
+// because it would not learn of it.
 func TestNotToOneCutOff(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
@@ -116,7 +119,8 @@ func TestNotToOneCutOff(t *testing.T) {
 	w.chosen("etcd is back", map[string]int{"gw2": 1})
 }
 
-// TestKeptIsNoMove: a VIP that could not be given away, and was kept, has not moved: it goes as soon as etcd answers.
+// TestKeptIsNoMove fails a handover several times. The VIP must not count as moved, and move as
+// soon as etcd answers.
 func TestKeptIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}

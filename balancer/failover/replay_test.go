@@ -14,8 +14,8 @@ type capture struct {
 	message      Message
 }
 
-// spy is somebody on the network without the key: messages are recorded, withheld and sent again, but never changed. The receiver's
-// address is signed, too.
+// spy is an attacker on the network without the key. It records, withholds and replays messages,
+// but can't change them. The receiver's address is also signed.
 type spy struct {
 	captured []capture
 	// beats are the captured heartbeats of each host.
@@ -75,8 +75,9 @@ type replays struct {
 	limit time.Duration
 }
 
-// TestReplaysDelayNoTakeOver kills the owner while somebody replays its heartbeats. The VIP is taken as soon as without replays. If
-// heartbeats were also held back before, it is taken a silence later at most.
+// TestReplaysDelayNoTakeOver kills the owner while a spy replays its heartbeats. The VIP must be
+// taken as soon as without replays. If heartbeats were also held back before, it must be taken at
+// most one silence later.
 func TestReplaysDelayNoTakeOver(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }

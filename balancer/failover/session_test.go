@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestAfterPowerLoss: when all hosts have lost power, those that come back own the VIP, also where too few are left to bury the session of
-// its owner before, which may be one of their own.
+// TestAfterPowerLoss turns all hosts off. The hosts that return must own the VIP, even if too few
+// are left to revoke the session of its former owner, which may be their own.
 func TestAfterPowerLoss(t *testing.T) {
 	for hosts := 1; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -21,7 +21,8 @@ func TestAfterPowerLoss(t *testing.T) {
 	}
 }
 
-// TestCutOffJuror: a host that was cut off and has found the owner's session dead confirms it again: the owner outlives a failure of etcd.
+// TestCutOffJuror cuts a juror off until it finds the owner's session dead. After it returns, it
+// must confirm the owner, which then survives a failure of etcd.
 func TestCutOffJuror(t *testing.T) {
 	for hosts := 2; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -45,7 +46,8 @@ func TestCutOffJuror(t *testing.T) {
 	}
 }
 
-// TestRegisteredOnce: a host that takes its votes back while etcd is away asks for one other run, however long that takes.
+// TestRegisteredOnce makes a juror retract its votes while etcd is unreachable. It must request
+// only one other run.
 func TestRegisteredOnce(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	other := w.hosts[1-owner.index]
@@ -62,8 +64,8 @@ func TestRegisteredOnce(t *testing.T) {
 	}
 }
 
-// TestOtherRunOnTwoNetworks: a host that is heard as another run, on one of two networks so far, is not taken for one that the other network
-// has lost: no VIP moves.
+// TestOtherRunOnTwoNetworks delivers the heartbeats of another run on one of two networks. The
+// other network must not count as lost, and no VIP may move.
 func TestOtherRunOnTwoNetworks(t *testing.T) {
 	w := newWorld(t, 1, 2, addresses(1))
 	w.calm = true
@@ -86,8 +88,8 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestEarlierRunComesBack: a write of an earlier run that was long on its way to etcd does not bring back what that run has voted, which the run
-// after it has taken back.
+// TestEarlierRunComesBack delays a write of an earlier run. It must not restore votes that a later
+// run has retracted.
 func TestEarlierRunComesBack(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -122,8 +124,8 @@ func TestEarlierRunComesBack(t *testing.T) {
 	}
 }
 
-// TestFenceWithoutSession: what a person says of machines that are off counts for hosts that have no session, and for those that replace one
-// of them.
+// TestFenceWithoutSession fences hosts without a session, and hosts that replace another. The
+// fences must be effective.
 func TestFenceWithoutSession(t *testing.T) {
 	w, vip, _ := owned(t, 3)
 	for _, h := range w.hosts {
@@ -148,7 +150,8 @@ func TestFenceWithoutSession(t *testing.T) {
 	w.answered(vip, "the machine with the name of another one that is off")
 }
 
-// TestCopiedMachine: a copy of a machine, with its ID and its name, does not replace the session of one that runs, and that etcd confirms.
+// TestCopiedMachine starts a copy of a machine, with its ID and name. It must not replace the
+// session of the running machine, which etcd confirms.
 func TestCopiedMachine(t *testing.T) {
 	w, vip, owner := owned(t, 1)
 	c := &host{w: w, index: 1, name: owner.name, bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1, member: owner.member}
@@ -161,7 +164,8 @@ func TestCopiedMachine(t *testing.T) {
 	}
 }
 
-// TestBallotEndsWithItsVoters: etcd refuses a burial by the vote of a host that has another run by then, which counts no more either.
+// TestBallotEndsWithItsVoters registers a voter as another run. Etcd must refuse a revocation that
+// counts its vote.
 func TestBallotEndsWithItsVoters(t *testing.T) {
 	w, _, owner := owned(t, 3)
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -183,7 +187,7 @@ func TestBallotEndsWithItsVoters(t *testing.T) {
 	}
 }
 
-// TestManyNetworks: a host hears others on more networks than it tells of.
+// TestManyNetworks hears a peer on more networks than a heartbeat can report.
 func TestManyNetworks(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	const beyond = 20

@@ -7,7 +7,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestTiming: no silence that users may set leaves room for two owners, or for none on a host that is well.
+// TestTiming checks every silence that users may set. None may allow two owners, or close the gate
+// of a healthy host.
 func TestTiming(t *testing.T) {
 	for silence := 400 * time.Millisecond; silence <= 10*time.Second; silence += 777 * time.Microsecond {
 		n := failover.NewTiming(silence)
@@ -15,7 +16,7 @@ func TestTiming(t *testing.T) {
 		case n.Beat <= 0 || n.Gate <= 0:
 			t.Errorf("%s: heartbeat %s and gate %s must be longer than nothing", silence, n.Beat, n.Gate)
 		case n.Silence < n.Confirm+n.Gate+n.Beat:
-			// A refresh that was checked in time may be carried out late: as long as the gate is still open.
+			// A refresh may happen late after its check, as long as the gate is open.
 			t.Errorf("%s is shorter than confirmation %s, gate %s and heartbeat %s together", silence, n.Confirm, n.Gate, n.Beat)
 		case n.Confirm <= n.Gate+3*n.Beat:
 			t.Errorf("%s: confirmation %s is no longer than gate %s and three heartbeats of %s: each lost one would close the gate", silence, n.Confirm, n.Gate, n.Beat)

@@ -14,9 +14,9 @@ import (
 	"vipd/test/wait"
 )
 
-// transfer is a VIP that moves among hosts whose sessions last, in one of all its states: the package's own nodes, the kernels that carry
-// out what they ask for, and etcd with the transactions that are on their way. Time stands still, as a session lasts: what becomes of one
-// that does not is model's.
+// transfer is a state of a VIP that moves among hosts whose sessions last. It has the package's own
+// nodes, their kernels, and etcd with pending transactions. Time stands still; model covers
+// sessions that end.
 type transfer struct {
 	etcd
 	hosts   []*mover
@@ -380,8 +380,8 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	return len(seen), nil
 }
 
-// TestTransfers: in no state of a VIP's move do two hosts answer, and where all is over one does. What make test leaves to make soak is all but
-// the states that are nearest to the start, a second fault, and a third host.
+// TestTransfers visits the states of a VIP's move. Two hosts must never answer, and finally one
+// must. States far from the start, a second fault and a third host are left to make soak.
 func TestTransfers(t *testing.T) {
 	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()
@@ -393,8 +393,8 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// TestLateAnswer: a host gave a VIP away, could not learn whether that was written, and took it back; then users took the VIP from it and gave
-// it back, so that etcd said that nobody owns it. The answer to its taking back comes after all that, and counts no more.
+// TestLateAnswer delays the answer to a host that reclaims a VIP. In the meantime users remove the
+// VIP and add it again, so it has no owner. The late answer must be ignored.
 func TestLateAnswer(t *testing.T) {
 	x := newTransfer(2, 2)
 	for _, name := range []string{

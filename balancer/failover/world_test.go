@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// world is a fleet in virtual time: hosts with their kernels and clocks, a network that loses and delays, and etcd.
+// world is a fleet in virtual time: hosts with their kernels and clocks, a network that loses and
+// delays messages, and etcd.
 type world struct {
 	*rand.Rand
 	t      *testing.T
@@ -65,7 +66,7 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.queue, event{w.now.Add(d), w.serial, do})
 }
 
-// run lets time pass.
+// run advances the time.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for len(w.queue) > 0 && w.queue[0].at <= end && w.dual == "" {
@@ -107,7 +108,7 @@ func (w *world) commit(a Write) (Outcome, int64) {
 	return o, revision
 }
 
-// spread has all hear of what has changed.
+// spread delivers changes to all watchers.
 func (w *world) spread() {
 	for _, h := range w.hosts {
 		if h.watched > 0 {
@@ -163,7 +164,7 @@ type host struct {
 
 func (h *host) clock() Time { return h.shift + Time(float64(h.w.now)*h.rate) }
 
-// later runs do in the process, when it is not stopped by then; never after it was killed.
+// later runs do in the process after a time, unless the process was killed or is stopped by then.
 func (h *host) later(d time.Duration, do func()) {
 	epoch := h.epoch
 	var try func()
@@ -179,7 +180,7 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch is how long a small act of the process takes: at times far too long.
+// hitch returns the duration of a small action of the process, which is sometimes far too long.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
 		return time.Duration(h.w.IntN(1500)) * time.Millisecond
@@ -187,7 +188,7 @@ func (h *host) hitch() time.Duration {
 	return time.Duration(h.w.IntN(300)) * time.Microsecond
 }
 
-// start begins a process: gate closed, addresses removed, registered, all read.
+// start starts a process: it closes the gate, removes addresses, registers and reads all records.
 func (h *host) start() {
 	h.epoch++
 	h.inputs, h.working, h.deadline, h.opened, h.following, h.watched, h.away = nil, false, 0, false, false, 0, false
@@ -204,7 +205,7 @@ func (h *host) start() {
 	})
 }
 
-// told tells the process which VIPs there are.
+// told sets the VIPs of the process.
 func (h *host) told() {
 	policies := maps.Clone(h.w.policy)
 	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
@@ -260,7 +261,7 @@ func (h *host) powerOff() {
 	h.member.Machine = fmt.Sprintf("%s/%d/1", h.name, h.boots)
 }
 
-// end ends the process, and what the kernel has of it.
+// end ends the process, and removes its gate and addresses from the kernel.
 func (h *host) end() {
 	h.reset()
 	clear(h.bound)
@@ -270,7 +271,7 @@ func (h *host) end() {
 
 func (h *host) reset() { h.gate, h.token = 0, h.token+1 }
 
-// reaches says whether the host and etcd (-1) or another host hear each other.
+// reaches reports whether the host can exchange messages with another host, or with etcd (-1).
 func (h *host) reaches(other int) bool {
 	return !h.w.cut[[2]int{h.index, other}] && !h.w.cut[[2]int{other, h.index}] && (other >= 0 || !h.w.etcd.down)
 }
@@ -300,7 +301,7 @@ func (h *host) register() {
 	})
 }
 
-// keep renews the lease, and registers again when it has ended, or when etcd was unreachable.
+// keep renews the lease, and registers again after it expired or etcd was unreachable.
 func (h *host) keep() {
 	h.later(time.Second, func() {
 		switch {
@@ -317,7 +318,7 @@ func (h *host) keep() {
 	})
 }
 
-// follow is the watch: changes come in order, some time later.
+// follow watches etcd: changes arrive in order, after some time.
 func (h *host) follow() {
 	if h.following || h.node == nil {
 		return
@@ -350,7 +351,7 @@ func (h *host) tick() {
 	})
 }
 
-// refresher is a thread of its own: what it has checked it may do much later.
+// refresher is a thread of its own. It may act long after its check.
 func (h *host) refresher() {
 	h.later(31*time.Millisecond, func() {
 		if token, at := h.token, h.clock(); h.opened && at < h.deadline.Add(-h.node.o.Timing.Gate) {
@@ -366,7 +367,8 @@ func (h *host) refresher() {
 	})
 }
 
-// input hands something to the node, after what was handed before, and carries out what it returns.
+// input passes an event to the node after the earlier ones, and carries out the actions that it
+// returns.
 func (h *host) input(f func(Time) []Action) {
 	h.inputs = append(h.inputs, f)
 	h.work()
@@ -475,7 +477,7 @@ func (h *host) sendOn(on, to int, m Message) {
 	h.w.after(delay, func() { h.w.deliver(capture{h.index, to, on, m}) })
 }
 
-// deliver hands a message to a process that runs.
+// deliver passes a message to a running process.
 func (w *world) deliver(c capture) {
 	peer := w.hosts[c.to]
 	if peer.node != nil && w.now >= peer.stopped {
@@ -483,7 +485,8 @@ func (w *world) deliver(c capture) {
 	}
 }
 
-// write carries a transaction out some time later. The process may never hear, or hear too early that nobody knows.
+// write carries out a transaction after some time. The process may never get the outcome, or learn
+// too early that it is unknown.
 func (h *host) write(a Write) {
 	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
@@ -525,8 +528,8 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate is what becomes of a transaction: its answer is heard, or not; it is carried out after its process has been told that nobody
-// knows; it is lost.
+// fate is the fate of a transaction: it is answered or not, carried out after its process was told
+// that the outcome is unknown, or lost.
 type fate int
 
 const (
@@ -551,7 +554,7 @@ func (w *world) expire() {
 	})
 }
 
-// answers says whether a host answers for an address now.
+// answers reports whether a host answers for an address now.
 func (h *host) answers(v netip.Addr) bool {
 	_, covered := h.covered[v]
 	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
@@ -572,7 +575,7 @@ func (w *world) look() {
 	}
 }
 
-// newWorld makes hosts and starts them.
+// newWorld creates hosts and starts them.
 func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
 		etcd: etcd{records: map[Key]RecordChange{}, revision: 1}}
@@ -588,7 +591,7 @@ func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy
 	return w
 }
 
-// fault injects one, and undoes it some time later.
+// fault injects a fault, and ends it after some time.
 func (w *world) fault() {
 	h := w.hosts[w.IntN(len(w.hosts))]
 	long := time.Duration(200+w.IntN(4000)) * time.Millisecond
@@ -713,7 +716,8 @@ func (w *world) tell() {
 	}
 }
 
-// owner is the only host that answers; nil means there is none, or not the one that etcd names.
+// owner returns the only host that answers for a VIP. It returns nil if there is none, or if it is
+// not the owner in etcd.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
 	if json.Unmarshal(w.etcd.records[Key{VIPs, v.String()}].Text, &o) != nil {

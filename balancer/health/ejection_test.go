@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// life is the reference: one endpoint, told of every second that passes.
+// life is the reference model of one endpoint, advanced second by second.
 type life struct {
 	is            bool // an endpoint
 	failed, count int
@@ -23,7 +23,7 @@ type life struct {
 	passed        int
 }
 
-// second lets one second pass.
+// second advances the model by one second.
 func (l *life) second(r health.EjectionRules) {
 	l.quiet = max(0, l.quiet-1)
 	if l.left > 0 {
@@ -78,7 +78,7 @@ func (l *life) check(r health.EjectionRules, passed bool, rise int) {
 	}
 }
 
-// lives are the endpoints of a service in order, of which at most half may be out.
+// lives are the endpoints of a service in order. At most half may be out.
 type lives []life
 
 func (l lives) room() int {
@@ -111,7 +111,7 @@ func member(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), Port: 8080}
 }
 
-// TestEjectionsAreLives compares random histories with the reference.
+// TestEjectionsAreLives compares random histories with the reference model.
 func TestEjectionsAreLives(t *testing.T) {
 	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Max: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
@@ -188,7 +188,7 @@ func TestEjectionsAreLives(t *testing.T) {
 	}
 }
 
-// roomBut is the room by what e says is ejected.
+// roomBut returns the room left by the ejections of e.
 func (l lives) roomBut(e *health.Ejections) int {
 	able := 0
 	for i := range l {
@@ -217,7 +217,7 @@ func (l lives) next(now time.Time) (next time.Time) {
 	return next
 }
 
-// TestEjectionTells ends ejections in every way, by the rules that vipd goes by.
+// TestEjectionTells ends ejections in every way, with vipd's rules. Each end must have its reason.
 func TestEjectionTells(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	room := 1

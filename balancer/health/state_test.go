@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// model is the reference: it keeps every result and answers by looking at all of them.
+// model is the reference: it keeps every result, and computes each answer from all of them.
 type model struct {
 	rules   health.Rules
 	results []health.Result // those that count
@@ -23,7 +23,7 @@ func (m *model) add(r health.Result) {
 	}
 }
 
-// row is how many results in a row, ending with number i, are like number i.
+// row returns the number of equal results in a row that end with result i.
 func (m *model) row(i int) int {
 	n := 1
 	for i-n >= 0 && m.results[i-n].Outcome == m.results[i].Outcome {
@@ -32,7 +32,8 @@ func (m *model) row(i int) int {
 	return n
 }
 
-// verdict after n results: that of the latest row that was long enough. The first result is long enough by itself.
+// verdict returns the verdict after n results: the one of the latest row that was long enough. The
+// first result alone is long enough.
 func (m *model) verdict(n int) balancer.Verdict {
 	for i := n - 1; i >= 0; i-- {
 		passed := m.results[i].Outcome == health.Passed
@@ -46,7 +47,7 @@ func (m *model) verdict(n int) balancer.Verdict {
 	return balancer.HealthUnknown
 }
 
-// since is when the verdict after all results was reached.
+// since returns when the present verdict was reached.
 func (m *model) since() time.Time {
 	n := len(m.results)
 	for n > 0 && m.verdict(n-1) == m.verdict(len(m.results)) {
@@ -58,8 +59,8 @@ func (m *model) since() time.Time {
 	return m.results[n-1].Ended()
 }
 
-// cause is what the result said by which the verdict after all results was reached. What others have found says nothing:
-// there it is the first that bears it out.
+// cause returns the text of the result that decided. After an assumed verdict, it is the first
+// result that confirms it.
 func (m *model) cause() string {
 	n := len(m.results)
 	for n > 0 && m.verdict(n-1) == m.verdict(len(m.results)) {
@@ -73,7 +74,7 @@ func (m *model) cause() string {
 	return ""
 }
 
-// streak is how many of the latest results are not what the verdict is.
+// streak returns how many of the latest results contradict the verdict.
 func (m *model) streak() int {
 	n := len(m.results)
 	if n == 0 || (m.results[n-1].Outcome == health.Passed) == (m.verdict(n) == balancer.HealthUp) {
@@ -87,7 +88,7 @@ func randomRules(r *rand.Rand) health.Rules {
 	return health.Rules{Interval: interval, FastInterval: interval / time.Duration(1+r.IntN(5)), Rise: 1 + r.IntN(4), Fall: 1 + r.IntN(4)}
 }
 
-// assumed reports whether nothing but the first result, which stands for what others have found, speaks for the verdict.
+// assumed reports whether no result has confirmed an assumed verdict.
 func (m *model) assumed() bool {
 	for i, r := range m.results[1:] {
 		if r.Outcome == m.results[0].Outcome || m.verdict(i+2) != m.verdict(1) {
@@ -97,8 +98,8 @@ func (m *model) assumed() bool {
 	return true
 }
 
-// TestLikeTheModel runs random histories, in which results come in runs as they do in life. Some go on from what others
-// have found, which counts as a first result.
+// TestLikeTheModel compares random histories with the reference. Results come in runs, and some
+// histories start with the verdict of other nodes.
 func TestLikeTheModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -155,8 +156,8 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	}
 }
 
-// TestNoticedInTime kills targets at random moments and counts how long they go on being taken for alive, each failing
-// check lasting up to its time limit.
+// TestNoticedInTime kills targets at random moments, with checks that fail at their time limit.
+// Each must be down within the promised time.
 func TestNoticedInTime(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -178,7 +179,8 @@ func TestNoticedInTime(t *testing.T) {
 	}
 }
 
-// TestDriftApart: targets that begin together are spread over the first interval, and stay spread.
+// TestDriftApart starts many targets together. Their checks must be spread over the first interval,
+// and stay spread.
 func TestDriftApart(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	start := time.Unix(1_700_000_000, 0)
@@ -203,7 +205,7 @@ func TestDriftApart(t *testing.T) {
 	}
 }
 
-// TestKept saves a state in the middle of a turn and goes on with it.
+// TestKept saves a state during a row of contrary results, and restores it. The row must continue.
 func TestKept(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	now := time.Unix(1_700_000_000, 0)
@@ -257,7 +259,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestInherit: a changed check goes on from what was known by the one before it.
+// TestInherit changes a check. It must continue with the verdict of the former check.
 func TestInherit(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
@@ -274,7 +276,8 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// TestSooner: a hint brings the next check forward, but not faster than the fast interval.
+// TestSooner expedites a check. It must be due earlier, but not before the fast interval has
+// passed.
 func TestSooner(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
@@ -292,8 +295,8 @@ func TestSooner(t *testing.T) {
 	}
 }
 
-// TestApartAgain: once a target was checked early, its next check comes at any time between the fast interval and the interval:
-// many such are not checked together for ever.
+// TestApartAgain expedites the checks of many targets together. Their next checks must be spread
+// again.
 func TestApartAgain(t *testing.T) {
 	r := health.Rules{Interval: time.Second, FastInterval: 200 * time.Millisecond, Rise: 1, Fall: 1}
 	start := time.Unix(1_700_000_000, 0)

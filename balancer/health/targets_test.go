@@ -20,7 +20,7 @@ func endpoint(last int) balancer.Endpoint {
 	return balancer.Endpoint{Address: netip.AddrFrom4([4]byte{192, 168, 1, byte(last)}), Weight: 1}
 }
 
-// written writes what is checked as TARGET=ADDRESS/PROTOCOL, sorted.
+// written formats the targets as TARGET=ADDRESS/PROTOCOL, sorted.
 func written(m snap.Map[balancer.Target, health.Subject]) string {
 	var words []string
 	for t, s := range m.All() {
@@ -105,7 +105,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestForeignPrograms: what comes from etcd runs programs only where the node says so.
+// TestForeignPrograms uses exec checks from etcd. They must run only if the node allows it.
 func TestForeignPrograms(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.ExecHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
@@ -136,7 +136,8 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// TestForeignUser: what comes from etcd runs programs as nobody, and as no one else whom it may name, here or elsewhere.
+// TestForeignUser names a user for exec checks from etcd. They must run only as nobody, here and
+// elsewhere.
 func TestForeignUser(t *testing.T) {
 	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {
 		for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
@@ -153,7 +154,8 @@ func TestForeignUser(t *testing.T) {
 	}
 }
 
-// TestFleetTargets: the fleet checks what is in etcd and asks for it, also with programs, which others may run.
+// TestFleetTargets requests checks by the fleet. They must be shared only for services in etcd, and
+// exec checks too, because other nodes may run them.
 func TestFleetTargets(t *testing.T) {
 	for _, c := range []struct {
 		kind          balancer.HealthType
@@ -181,7 +183,7 @@ func TestFleetTargets(t *testing.T) {
 	}
 }
 
-// TestTargetsFollow holds the incremental answer equal to one from scratch over random histories.
+// TestTargetsFollow runs random histories. The incremental result must equal one from scratch.
 func TestTargetsFollow(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -226,8 +228,8 @@ func TestTargetsFollow(t *testing.T) {
 	}
 }
 
-// TestForeignPlaces: no check is sent to what listens for this host's own programs because somebody who may write in etcd
-// says so.
+// TestForeignPlaces uses loopback and link-local endpoints from etcd. No check may be sent to
+// programs of this host.
 func TestForeignPlaces(t *testing.T) {
 	for _, c := range []struct {
 		key, allowed string

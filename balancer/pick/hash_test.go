@@ -18,7 +18,8 @@ func consistentSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// TestHashIsFNV: against the standard library's, and the addresses that count as one.
+// TestHashIsFNV compares the hash with the standard library's, and equivalent addresses with each
+// other.
 func TestHashIsFNV(t *testing.T) {
 	a := netip.MustParseAddrPort("[fd00::1:2]:8080")
 	h := fnv.New64a()
@@ -41,8 +42,8 @@ func TestHashIsFNV(t *testing.T) {
 	}
 }
 
-// TestHashChoicesNeverChange holds choices that nodes of other versions and architectures make too: a new answer here
-// moves clients when only some nodes of a fleet are upgraded.
+// TestHashChoicesNeverChange compares choices with recorded ones. A different choice would move
+// clients while only some nodes of a fleet are upgraded.
 func TestHashChoicesNeverChange(t *testing.T) {
 	backends := active(1, 2, 3, 4, 5, 1, 100, 7)
 	for s, want := range map[balancer.Scheduler][]int{
@@ -61,7 +62,7 @@ func TestHashChoicesNeverChange(t *testing.T) {
 	}
 }
 
-// TestLogarithm: as good as the standard library's.
+// TestLogarithm compares the logarithm with the standard library's.
 func TestLogarithm(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	for range 100000 {
@@ -78,7 +79,8 @@ func TestLogarithm(t *testing.T) {
 	}
 }
 
-// TestHashKeepsClients: from any port, and in any order of the backends, a client has one backend; under dh, all have.
+// TestHashKeepsClients varies ports and the order of backends. Each client must keep its backend,
+// and with dh all clients must share one.
 func TestHashKeepsClients(t *testing.T) {
 	backends := active(3, 1, 4, 1, 5, 9, 2, 6)
 	for _, s := range append(consistentSchedulers(), balancer.DestinationHash) {
@@ -106,7 +108,8 @@ func TestHashKeepsClients(t *testing.T) {
 	}
 }
 
-// TestHashSpreadsByWeight: neighbouring IPv4 clients, and IPv6 clients of one network each.
+// TestHashSpreadsByWeight picks for neighbouring IPv4 clients, and for IPv6 clients of different
+// networks. Shares must follow the weights.
 func TestHashSpreadsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	for range wait.Soak(4, 12) {
@@ -133,8 +136,8 @@ func TestHashSpreadsByWeight(t *testing.T) {
 	}
 }
 
-// TestHashMovesFewClients: when a backend goes, is skipped or comes back, sh moves its clients and no others, mh a few
-// percent of them; where they go follows the weights.
+// TestHashMovesFewClients removes, skips and restores a backend. sh must move only its clients, and
+// mh a few percent of the others. They must move by weight.
 func TestHashMovesFewClients(t *testing.T) {
 	clients := wait.Soak(5000, 20000)
 	r := rand.New(rand.NewPCG(13, 13))
@@ -181,7 +184,7 @@ func TestHashMovesFewClients(t *testing.T) {
 	}
 }
 
-// TestSourceHashGrowsOnly: a backend whose weight grows takes clients, and loses none.
+// TestSourceHashGrowsOnly increases the weight of a backend. It must get clients, and lose none.
 func TestSourceHashGrowsOnly(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 14))
 	for range 20 {

@@ -64,7 +64,7 @@ func flowOf(n int) Flow {
 // skipping skips those that are set.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
-// chiSquare fails unless counts are what draws with the probabilities of weights give, but for one run in millions.
+// chiSquare fails if counts are unlikely (one in millions) for draws with these weights.
 func chiSquare(t *testing.T, what string, counts, weights []int) {
 	t.Helper()
 	total, sum := 0, 0
@@ -89,8 +89,9 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 	}
 }
 
-// TestPicksOnlyWhatMayBePicked holds for every scheduler, with any states, skips and generations: the backend is Active,
-// has weight and is not skipped, and there is none only when none is left.
+// TestPicksOnlyWhatMayBePicked runs every scheduler with random states, skips and generations. A
+// picked backend must be Active, have a weight and not be skipped. There must be none only if none
+// is left.
 func TestPicksOnlyWhatMayBePicked(t *testing.T) {
 	states := []balancer.BackendState{
 		balancer.Active, balancer.Active, balancer.Active, balancer.Standby, balancer.Remote, balancer.ZeroWeight,
@@ -129,7 +130,7 @@ func TestPicksOnlyWhatMayBePicked(t *testing.T) {
 	}
 }
 
-// TestOrderOfBackendsDoesNotMatter: the same addresses in another order are picked alike.
+// TestOrderOfBackendsDoesNotMatter shuffles the backends. The picks must be the same.
 func TestOrderOfBackendsDoesNotMatter(t *testing.T) {
 	for _, s := range schedulers() {
 		if s == balancer.Random {
@@ -150,7 +151,8 @@ func TestOrderOfBackendsDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestConcurrentPicks: the exact schedulers stay exact among goroutines, and generations may be made meanwhile.
+// TestConcurrentPicks picks in several goroutines while new generations are made. The exact
+// schedulers must stay exact.
 func TestConcurrentPicks(t *testing.T) {
 	const workers, cycles = 8, 40
 	for _, s := range schedulers() {
@@ -216,8 +218,8 @@ func ExampleNew() {
 	// 192.168.1.11:80
 }
 
-// TestSharesByWeight: with the schedulers that say so, and no others, nine tenths of the connections to a VIP go to the
-// endpoint that has nine tenths of the weight.
+// TestSharesByWeight gives an endpoint nine tenths of the weight. It must get nine tenths of the
+// connections with exactly the schedulers that share by weight.
 func TestSharesByWeight(t *testing.T) {
 	for _, s := range schedulers() {
 		var loads [2]int64

@@ -26,7 +26,8 @@ func leastSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue}
 }
 
-// TestLeastTakesAMinimum: nobody who is not skipped costs less than the one that is taken.
+// TestLeastTakesAMinimum compares picks with all other members. No member that is not skipped may
+// cost less.
 func TestLeastTakesAMinimum(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		t.Run(string(s), func(t *testing.T) {
@@ -57,7 +58,8 @@ func TestLeastTakesAMinimum(t *testing.T) {
 	}
 }
 
-// TestLeastTakesEqualsInTurn: over generations too.
+// TestLeastTakesEqualsInTurn picks among equal members, also across generations. They must take
+// turns.
 func TestLeastTakesEqualsInTurn(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		loads := []int64{7, 0, 0, 9, 0}
@@ -74,7 +76,8 @@ func TestLeastTakesEqualsInTurn(t *testing.T) {
 	}
 }
 
-// TestLeastFillsByWeight: connections that stay end up in proportion to the weights, but for lc, which has them equal.
+// TestLeastFillsByWeight keeps all connections open. Their numbers must follow the weights, and be
+// equal with lc.
 func TestLeastFillsByWeight(t *testing.T) {
 	weights := []int{1, 2, 3, 4}
 	for _, s := range leastSchedulers() {

@@ -10,7 +10,8 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// TestMaglevSlotsFollowWeights: for few and many members, of weights alike and of one that dwarfs the others.
+// TestMaglevSlotsFollowWeights fills tables for few and many members, with equal and very different
+// weights. Slots must follow the weights.
 func TestMaglevSlotsFollowWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
@@ -37,7 +38,8 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestMaglevPriceBoundsTheWork: it is the greatest weight, halved only as often as the bound on visits needs.
+// TestMaglevPriceBoundsTheWork computes prices. The price must be the greatest weight, halved only
+// as often as the limit of visits requires.
 func TestMaglevPriceBoundsTheWork(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 18))
 	for range 200 {
@@ -60,7 +62,7 @@ func TestMaglevPriceBoundsTheWork(t *testing.T) {
 	}
 }
 
-// TestMaglevFollowsThePaper: with equal weights the table is the one of the paper's algorithm.
+// TestMaglevFollowsThePaper fills tables for equal weights. They must equal the paper's.
 func TestMaglevFollowsThePaper(t *testing.T) {
 	for _, n := range []int{1, 2, 7, 100} {
 		members := membersOf(active(slices.Repeat([]int{3}, n)...))
@@ -87,7 +89,8 @@ func TestMaglevFollowsThePaper(t *testing.T) {
 	}
 }
 
-// TestMaglevSharesTables: generations of the same members have one table, whatever else is among the backends.
+// TestMaglevSharesTables makes generations with the same members. They must share one table,
+// whatever other backends exist.
 func TestMaglevSharesTables(t *testing.T) {
 	p := New(balancer.Maglev, active(2, 3), nil).(*maglev)
 	drained := append(active(2, 3), balancer.Backend{Addr: addressOf(9), State: balancer.Draining})
@@ -106,8 +109,8 @@ func TestMaglevSharesTables(t *testing.T) {
 	}
 }
 
-// TestMaglevWalksOn: the clients of skipped backends go to the others by weight, the same way each time; with almost
-// all skipped too.
+// TestMaglevWalksOn skips backends, few or almost all. Their clients must move to the others by
+// weight, and the same way each time.
 func TestMaglevWalksOn(t *testing.T) {
 	for _, left := range []int{1, 2, 50, 99} {
 		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)
@@ -131,7 +134,8 @@ func TestMaglevWalksOn(t *testing.T) {
 	}
 }
 
-// TestMaglevOfTooMany: more backends than slots still have an answer each time, and the table takes no turn for ever.
+// TestMaglevOfTooMany uses more backends than slots. Every pick must have a result, and filling
+// must end.
 func TestMaglevOfTooMany(t *testing.T) {
 	members := make([]balancer.Backend, maglevSize+10)
 	r := rand.New(rand.NewPCG(16, 16))

@@ -14,7 +14,7 @@ func seededRandom(r *rand.Rand, weights []int) *weightedRandom {
 	return p
 }
 
-// TestRandomDrawsByWeight: among those that are not skipped, few or many.
+// TestRandomDrawsByWeight skips few or many members. The others must be drawn by weight.
 func TestRandomDrawsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 60 {
@@ -37,7 +37,7 @@ func TestRandomDrawsByWeight(t *testing.T) {
 	}
 }
 
-// TestRandomDiffersBetweenPickers: two processes do not walk in step.
+// TestRandomDiffersBetweenPickers runs two pickers. Their picks must differ.
 func TestRandomDiffersBetweenPickers(t *testing.T) {
 	p, q := New(balancer.Random, even(100), nil), New(balancer.Random, even(100), nil)
 	same := 0

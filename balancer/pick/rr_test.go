@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// TestRoundRobinTakesEachInTurn: whatever their weights.
+// TestRoundRobinTakesEachInTurn gives backends different weights. Each must get every n-th pick.
 func TestRoundRobinTakesEachInTurn(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 50 {
@@ -22,7 +22,8 @@ func TestRoundRobinTakesEachInTurn(t *testing.T) {
 	}
 }
 
-// TestRoundRobinSharesTheTurnsOfSkippedOnes: the others get the same number each, not the neighbour all of them.
+// TestRoundRobinSharesTheTurnsOfSkippedOnes skips backends. The others must share their picks
+// evenly.
 func TestRoundRobinSharesTheTurnsOfSkippedOnes(t *testing.T) {
 	p := New(balancer.RoundRobin, even(5), nil)
 	counts := make([]int, 5)
@@ -34,8 +35,8 @@ func TestRoundRobinSharesTheTurnsOfSkippedOnes(t *testing.T) {
 	}
 }
 
-// TestRoundRobinGoesOnAfterChanges: with a new generation at every pick, in which others come and go, those that stay
-// get the same number of picks to within one.
+// TestRoundRobinGoesOnAfterChanges makes a new generation at every pick, while other backends join
+// and leave. Those that stay must get the same number of picks to within one.
 func TestRoundRobinGoesOnAfterChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const stay, all, picks = 7, 12, 5000
@@ -62,7 +63,8 @@ func TestRoundRobinGoesOnAfterChanges(t *testing.T) {
 	}
 }
 
-// TestRoundRobinOutlivesNothing: generations without members, or without picks, keep the position.
+// TestRoundRobinOutlivesNothing makes generations without members or picks. They must keep the
+// position.
 func TestRoundRobinOutlivesNothing(t *testing.T) {
 	for _, s := range []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.LeastConn} {
 		p := New(s, even(3), nil)

@@ -25,7 +25,7 @@ type stickyBinding struct {
 	last    time.Time
 }
 
-// expire drops what is over, no more than two of them; the others are not to be seen either way.
+// expire drops at most two expired entries. The others are invisible anyway.
 func (m *stickyModel) expire(now time.Time) {
 	for n := 0; n < 2 && len(m.list) > 0 && now.Sub(m.list[0].last) >= m.timeout; n++ {
 		m.list = m.list[1:]
@@ -64,7 +64,7 @@ func (m *stickyModel) setTimeout(timeout time.Duration) {
 	}
 }
 
-// TestStickyIsItsModel: over random histories each answer is the one of the list.
+// TestStickyIsItsModel compares random histories with the list. All answers must be equal.
 func TestStickyIsItsModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(17, seed))
@@ -109,7 +109,7 @@ func TestStickyIsItsModel(t *testing.T) {
 	}
 }
 
-// checkSticky holds what the parts of a table say of each other.
+// checkSticky checks that the parts of a table are consistent.
 func checkSticky(t *testing.T, s *Sticky) {
 	t.Helper()
 	ring := 0
@@ -124,7 +124,8 @@ func checkSticky(t *testing.T, s *Sticky) {
 	}
 }
 
-// TestStickyCountsFromTheLastConnection: looks do not prolong, connections do.
+// TestStickyCountsFromTheLastConnection looks clients up and connects them. Only connections must
+// extend an entry.
 func TestStickyCountsFromTheLastConnection(t *testing.T) {
 	s, start := NewSticky(10*time.Second, 0), time.Unix(1700000000, 0)
 	client, backend := clientOf(1).Addr(), addressOf(1)
@@ -149,7 +150,8 @@ func TestStickyCountsFromTheLastConnection(t *testing.T) {
 	}
 }
 
-// TestStickyIsBounded: a flood of clients keeps to the limit, and its memory goes when its time is over.
+// TestStickyIsBounded floods the table with clients. It must stay within its limit, and free its
+// memory after the timeout.
 func TestStickyIsBounded(t *testing.T) {
 	s, now := NewSticky(time.Minute, 1000), time.Unix(1700000000, 0)
 	for n := range 5000 {
@@ -173,7 +175,8 @@ func TestStickyIsBounded(t *testing.T) {
 	}
 }
 
-// TestStickyMovesClients: who connects while its backend is away has moved; who does not finds it again.
+// TestStickyMovesClients connects clients while their backend is unusable. They must move, and
+// clients that did not connect must find it again.
 func TestStickyMovesClients(t *testing.T) {
 	s, now := NewSticky(time.Minute, 0), time.Unix(1700000000, 0)
 	moved, waited, old, other := clientOf(1).Addr(), clientOf(2).Addr(), addressOf(1), addressOf(2)
@@ -187,7 +190,8 @@ func TestStickyMovesClients(t *testing.T) {
 	}
 }
 
-// TestStickyConcurrently: clients of different goroutines do not meddle with each other.
+// TestStickyConcurrently uses one table in several goroutines. Their clients must not affect each
+// other.
 func TestStickyConcurrently(t *testing.T) {
 	s := NewSticky(time.Hour, 0)
 	var wg sync.WaitGroup

@@ -9,10 +9,10 @@ import (
 	"vipd/balancer"
 )
 
-// literal is smooth weighted round robin word by word.
+// literal is smooth weighted round robin exactly as defined.
 type literal struct{ weight, credit []int }
 
-// pick takes the one with the most credit; where that is skipped, the one with the most among those that are not.
+// pick returns the member with the most credit among those that are not skipped.
 func (l *literal) pick(out []bool) int {
 	best := l.best(make([]bool, len(out)))
 	if best >= 0 && !out[best] {
@@ -41,7 +41,7 @@ func (l *literal) best(out []bool) int {
 	return best
 }
 
-// TestWeightedIsSmoothRoundRobin: pick by pick what the definition gives, with skips or without.
+// TestWeightedIsSmoothRoundRobin compares each pick with the definition, with and without skips.
 func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range 60 {
@@ -65,8 +65,9 @@ func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 	}
 }
 
-// TestWeightedIsExactAndSmooth: over a cycle each gets its weight exactly, and at any time within it nobody is ahead
-// of its share by a whole pick or behind by more than the sum 1 + 1/2 + ... + 1/n.
+// TestWeightedIsExactAndSmooth picks through cycles. Over a cycle each member must get exactly its
+// weight. Within it, none may be ahead of its share by a whole pick, or behind by more than 1 + 1/2
+// + ... + 1/n.
 func TestWeightedIsExactAndSmooth(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for range 40 {
@@ -107,8 +108,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// TestWeightedPaysBackNothing: while one is full the others share its picks by weight, and when it is free again it
-// gets its share and not what it missed.
+// TestWeightedPaysBackNothing skips a full member for a while. The others must share its picks by
+// weight, and it must not get them back later.
 func TestWeightedPaysBackNothing(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, active(5, 3, 2, 10), nil)
 	counts := make([]int, 4)
@@ -131,7 +132,8 @@ func TestWeightedPaysBackNothing(t *testing.T) {
 	}
 }
 
-// TestWeightedGoesOn: generations of the same weights make no difference at all.
+// TestWeightedGoesOn makes generations with the same weights. The picks must be the same as
+// without.
 func TestWeightedGoesOn(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 30 {
@@ -149,8 +151,8 @@ func TestWeightedGoesOn(t *testing.T) {
 	}
 }
 
-// TestWeightedSpreadsOverChanges: with a new generation at every pick, in which members come and go and weights change
-// a thousandfold, each gets what its weights came to while it was there.
+// TestWeightedSpreadsOverChanges makes a new generation at every pick, with changing members and
+// weights. Each member must get its share of the weights over time.
 func TestWeightedSpreadsOverChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	const stay, all, picks = 6, 10, 20000
@@ -179,8 +181,8 @@ func TestWeightedSpreadsOverChanges(t *testing.T) {
 	}
 }
 
-// TestWeightedTakesTheRestForTheMean: when those that had waited for their turn are replaced, the ones that had theirs
-// are no further from the next than the newcomers.
+// TestWeightedTakesTheRestForTheMean replaces the members that wait for their turn. Those that had
+// theirs must not be behind the new ones.
 func TestWeightedTakesTheRestForTheMean(t *testing.T) {
 	backends := even(15)
 	p := New(balancer.WeightedRoundRobin, backends[:10], nil)
@@ -197,7 +199,8 @@ func TestWeightedTakesTheRestForTheMean(t *testing.T) {
 	}
 }
 
-// TestWeightedIsFairToNewcomers: who joins gets its share from then on, neither a burst nor a pause.
+// TestWeightedIsFairToNewcomers adds a member. It must get its share from then on, without a burst
+// or a pause.
 func TestWeightedIsFairToNewcomers(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, even(9), nil)
 	for range 1000 {

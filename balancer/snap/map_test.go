@@ -94,7 +94,7 @@ func checkDiff(t *testing.T, seed uint64, a, b snap.Map[key, int], am, bm map[ke
 	}
 }
 
-// TestUnchanged holds Set and Delete to returning the very same map where nothing changes.
+// TestUnchanged sets and deletes entries without a change. The same map must be returned.
 func TestUnchanged(t *testing.T) {
 	var m snap.Map[key, int]
 	for i := range 100 {
