@@ -198,7 +198,7 @@ func (f *File) work() {
 		}
 		switch {
 		case f.size == Large:
-			f.rest(min(max(pause, share*time.Since(began)), longest), nil)
+			f.rest(min(max(pause, share*time.Since(began)), maxRest), nil)
 		case failed != nil:
 			f.rest(pause, f.newer)
 		}

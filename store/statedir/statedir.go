@@ -23,7 +23,7 @@ const (
 	// MB. After a disk that hung, the maximum is longest.
 	pause   = 5 * time.Second
 	share   = 20
-	longest = 5 * time.Minute
+	maxRest = 5 * time.Minute
 )
 
 // Dir is the folder state_dir. A nil Dir keeps nothing. All methods may be called by any goroutine.

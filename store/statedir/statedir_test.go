@@ -208,9 +208,9 @@ func TestLargeFiles(t *testing.T) {
 			t.Errorf("it was written %d times, want %d", writes, want)
 		}
 		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and then all goes on soon
-		time.Sleep(longest + time.Hour)
+		time.Sleep(maxRest + time.Hour)
 		f.Keep(text("after"))
-		time.Sleep(longest)
+		time.Sleep(maxRest)
 		synctest.Wait()
 		has(t, f, "after")
 		f.Keep(slow)

@@ -152,7 +152,7 @@ func (r *record) all() []store.Snapshot {
 }
 
 // wait waits until the last snapshot satisfies a condition, and returns it.
-func (r *record) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
+func (r *record) wait(what string, satisfied func(store.Snapshot) bool) store.Snapshot {
 	r.t.Helper()
 	var last store.Snapshot
 	defer func() {
@@ -166,7 +166,7 @@ func (r *record) wait(what string, is func(store.Snapshot) bool) store.Snapshot 
 			return false
 		}
 		last = all[len(all)-1]
-		return is(last)
+		return satisfied(last)
 	})
 	return last
 }

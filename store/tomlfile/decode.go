@@ -78,8 +78,8 @@ func Sections(d store.Document) (problems []balancer.Problem) {
 		{"vips", `needs a table for each address, such as [vips."192.168.1.100"]`},
 	} {
 		section, text := needs[0], needs[1]
-		raw, there := d.Tree()[section]
-		if _, ok := raw.(map[string]any); there && !ok {
+		raw, exists := d.Tree()[section]
+		if _, ok := raw.(map[string]any); exists && !ok {
 			problems = append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: d.Where(section), Field: section, Text: text})
 		}
 	}

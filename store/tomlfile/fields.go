@@ -9,7 +9,7 @@ import (
 // fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] by its path, for what is found wrong when
 // the text is gone. Those that are written alike share theirs: a file that a program has written takes little.
 func (d *Document) fieldLines() map[string]balancer.FieldLines {
-	f := fieldScan{doc: d, of: map[string][]byte{}, at: map[string]int{}, paths: interner{}}
+	f := fieldScan{doc: d, tables: map[string][]byte{}, at: map[string]int{}, paths: interner{}}
 	s := scanner{text: d.text, counts: map[string]int{}}
 	s.visit = func(path []byte, line int, _ bool) {
 		switch {
@@ -21,8 +21,8 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	}
 	s.scan()
 	f.leave()
-	texts, out := interner{}, make(map[string]balancer.FieldLines, len(f.of))
-	for table, text := range f.of {
+	texts, out := interner{}, make(map[string]balancer.FieldLines, len(f.tables))
+	for table, text := range f.tables {
 		out[table] = balancer.FieldLines(texts.bytes(text))
 	}
 	return out
@@ -31,8 +31,8 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 // fieldScan is how far fieldLines has come.
 type fieldScan struct {
 	doc *Document
-	// of is what is known of each table, as FieldLines.
-	of map[string][]byte
+	// tables is what is known of each table, as FieldLines.
+	tables map[string][]byte
 	// prefix is the path of the table that the text is in, and a dot; "" outside of them. line is its line.
 	prefix string
 	line   int
@@ -60,7 +60,7 @@ func (f *fieldScan) enter(path []byte) {
 func (f *fieldScan) leave() {
 	if f.prefix != "" && len(f.text) > 0 {
 		table := f.prefix[:len(f.prefix)-1]
-		f.of[table] = append(f.of[table], f.text...)
+		f.tables[table] = append(f.tables[table], f.text...)
 	}
 	clear(f.at)
 	f.prefix, f.text = "", f.text[:0]

@@ -157,9 +157,9 @@ func (l *loader) defineMain(fresh *contents, doc *Document) {
 
 // readDefaults returns the [defaults] of doc, or the former ones if these have an error, and their problems.
 func (l *loader) readDefaults(doc *Document) (map[string]any, []balancer.Problem) {
-	raw, there := doc.tree["defaults"]
+	raw, exists := doc.tree["defaults"]
 	defaults, ok := raw.(map[string]any)
-	if there && !ok {
+	if exists && !ok {
 		return l.defaults, nil // the reader of the settings reports it
 	}
 	defaults = balancer.ResolvePaths(defaults, doc.Folder())

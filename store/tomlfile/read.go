@@ -121,10 +121,10 @@ type sighting struct {
 }
 
 // unchanged returns c for a file that is being written, which is to be looked at again soon. Told adds a problem that says so.
-func (c *contents) unchanged(told bool) *contents {
+func (c *contents) unchanged(report bool) *contents {
 	kept := *c
 	kept.unsettled, kept.err = true, nil
-	if told && !c.writing {
+	if report && !c.writing {
 		kept.writing = true
 		p := balancer.Problem{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.path}}
 		p.Text = "is being written: it is read when its writer has closed it, or has written nothing for 2s"
@@ -164,9 +164,9 @@ func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 // lacks reports whether a key of former is missing in tree, at any depth.
 func lacks(tree, former map[string]any) bool {
 	for key, value := range former {
-		now, there := tree[key]
+		now, exists := tree[key]
 		inner, _ := now.(map[string]any)
-		if table, ok := value.(map[string]any); !there || ok && lacks(inner, table) {
+		if table, ok := value.(map[string]any); !exists || ok && lacks(inner, table) {
 			return true
 		}
 	}

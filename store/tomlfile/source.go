@@ -107,7 +107,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	if err != nil {
 		s.options.Log.Error("the last good state of files can't be read", "err", err)
 	}
-	w := &watching{Source: s, follower: f}
+	w := &watchRun{Source: s, follower: f}
 	what, answer, ok := look{all: true, Reload: Reload{AllowEmpty: s.options.AllowEmpty}}, chan<- []balancer.Problem(nil), true
 	for first := true; ok; what, answer, ok = w.next(ctx) {
 		if w.load(what) || first {
@@ -139,8 +139,8 @@ func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, er
 	}
 }
 
-// watching is one run of Watch.
-type watching struct {
+// watchRun is one run of Watch.
+type watchRun struct {
 	*Source
 	follower *follower
 	// due is when everything is to be looked at again, even without a request.
@@ -148,7 +148,7 @@ type watching struct {
 }
 
 // load looks, and reports whether the snapshot says something else now.
-func (w *watching) load(what look) bool {
+func (w *watchRun) load(what look) bool {
 	began := time.Now()
 	changed := w.loader.load(what)
 	took := time.Since(began)
@@ -172,7 +172,7 @@ func (w *watching) load(what look) bool {
 }
 
 // next waits for something to look at. The answer is that of a reload, else nil; false: ctx has ended.
-func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, bool) {
+func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, bool) {
 	what := look{files: map[string]bool{}}
 	var quiet <-chan time.Time
 	var first time.Time

@@ -30,7 +30,7 @@ func BenchmarkConcurrentWriters(b *testing.B) {
 			}
 			service := func(i int) Change {
 				vip := fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
-				return Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: map[string]any{"vips": []any{vip}, "ports": []any{map[string]any{"port": 80}}}}
+				return Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: map[string]any{"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(80)}}}}
 			}
 			first := newWriter()
 			for i := range 1000 {

@@ -46,10 +46,10 @@ type Checks struct {
 	voter       *fleet.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
 	pending     map[balancer.Target]bool
-	// lame is since when checks can't be run any more that were before.
-	lame    map[balancer.Target]time.Time
-	wanted  snap.Map[balancer.Target, health.Subject]
-	dissent dissent
+	// cannotRun is when checks that ran before stopped running.
+	cannotRun map[balancer.Target]time.Time
+	wanted    snap.Map[balancer.Target, health.Subject]
+	dissent   dissent
 	// unread and unheard are why the board is not read, and why the votes of this node are not, silent since when that is.
 	unread, unheard error
 	silent          time.Time
@@ -104,7 +104,7 @@ func New(o Options) (*Checks, error) {
 func (f *Checks) forget() {
 	f.board, f.told, f.read, f.aloneUntil, f.alone, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
 	f.assignments, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
-	f.pending, f.lame = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
+	f.pending, f.cannotRun = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
 // Awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. It is
@@ -244,7 +244,7 @@ func (f *Checks) attend(ctx context.Context) {
 		case <-f.wake:
 		case <-limp.C:
 			f.mu.Lock()
-			f.limpLocked(time.Now())
+			f.retractVotesLocked(time.Now())
 			f.dissentLocked(time.Now())
 			f.mu.Unlock()
 		case <-look.C:

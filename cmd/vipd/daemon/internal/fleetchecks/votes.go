@@ -40,7 +40,7 @@ func (f *Checks) voteLocked() {
 			f.pending[t] = true
 		} else {
 			delete(f.pending, t)
-			delete(f.lame, t)
+			delete(f.cannotRun, t)
 			f.votes = f.votes.Delete(t)
 		}
 	}
@@ -50,8 +50,8 @@ func (f *Checks) voteLocked() {
 		if !ok {
 			continue
 		}
-		since, lame := f.lame[t]
-		vote, final := voteOf(status.State, lame && time.Since(since) >= f.o.Settle)
+		since, cannotRun := f.cannotRun[t]
+		vote, final := voteOf(status.State, cannotRun && time.Since(since) >= f.o.Settle)
 		if before := f.votes.At(t); vote != nil && (before == nil || before.Verdict != vote.Verdict) {
 			f.votes = f.votes.Set(t, vote)
 		}
@@ -64,29 +64,29 @@ func (f *Checks) voteLocked() {
 	}
 }
 
-// limpLocked looks for checks that can't be run any more, or again. A vote of which that is true for long is taken
-// back: of two checkers, it would block the other forever.
-func (f *Checks) limpLocked(now time.Time) {
+// retractVotesLocked finds checks that no longer run, or run again. A check that could not run for
+// Settle loses its vote, which would block the only other checker forever.
+func (f *Checks) retractVotesLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
-		since, was := f.lame[t]
-		switch is := status.State.Last.Outcome == health.NotRun; {
-		case is && !was:
-			f.lame[t] = now
-		case is && now.Sub(since) >= f.o.Settle:
+		since, before := f.cannotRun[t]
+		switch cannotRun := status.State.Last.Outcome == health.NotRun; {
+		case cannotRun && !before:
+			f.cannotRun[t] = now
+		case cannotRun && now.Sub(since) >= f.o.Settle:
 			f.pending[t] = true
-		case !is && was:
-			delete(f.lame, t)
+		case !cannotRun && before:
+			delete(f.cannotRun, t)
 			f.pending[t] = true
 		}
 	}
 }
 
-// voteOf returns the vote that follows from the state of this node's own check, which may be lame; nil means none does yet. It
-// is final until the verdict changes.
-func voteOf(s health.State, lame bool) (vote *quorum.Vote, final bool) {
+// voteOf returns the vote that follows from the state of this node's own check, which may be unable to
+// run; nil means there is none yet. A final vote holds until the verdict changes.
+func voteOf(s health.State, cannotRun bool) (vote *quorum.Vote, final bool) {
 	switch {
-	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !lame:
+	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !cannotRun:
 		return &quorum.Vote{Verdict: s.Verdict, Since: s.Since, Cause: s.Cause}, true
 	case s.Last.Outcome == health.NotRun:
 		return &quorum.Vote{Since: s.Last.Began, Cause: s.Last.Text}, false
