@@ -11,9 +11,10 @@ import (
 
 func convertVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "convert", Args: "--from FORMAT FILE", Brief: "turn another load balancer's file into ours",
-		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween or nginx (its stream block), or what " +
-			"\"ipvsadm -Sn\" prints, and prints it as a configuration of vipd. Behind each setting is the line that it comes from. " +
+		Name: "convert", Args: "FILE", Brief: "turn another load balancer's file into ours",
+		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween, ldirectord or nginx (its stream block), " +
+			"the output of \"ipvsadm -Sn\", or Services and EndpointSlices of Kubernetes in YAML or JSON, and prints it as a configuration of vipd. " +
+			"The format is detected, or given with --from. Behind each setting is the line that it comes from. " +
 			"Lines without an exact equivalent are listed at the end, each with the nearest setting: read them before you use " +
 			"the output. A service that would not do what the origin does is commented out, with the reasons above it, and the exit " +
 			"code is 3. The output passes \"vipctl check\".\n\n" +
@@ -22,7 +23,7 @@ func convertVerb() *cli.Verb {
 		Example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
 		Values:  map[string]cli.Completer{"from": cli.OneOf(convert.Formats()...)},
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file: " + wording.List(convert.Formats(), "or")},
+			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file, if it is not detected: " + wording.List(convert.Formats(), "or")},
 			&cli.StringSliceFlag{Name: "vip", Usage: "the VIP of listeners on every address, an `ADDRESS`; may be repeated"},
 		},
 		MinArgs: 1, MaxArgs: 1,
@@ -32,11 +33,10 @@ func convertVerb() *cli.Verb {
 
 func runConvert(c *cli.Call) error {
 	format := c.Flags.String("from")
-	if format == "" {
-		return cli.WrongUse("\"vipctl convert\" needs --from and the format of the file: %s", wording.List(convert.Formats(), "or"))
-	}
-	if _, err := cli.Choice("--from", format, convert.Formats()); err != nil {
-		return err
+	if format != "" {
+		if _, err := cli.Choice("--from", format, convert.Formats()); err != nil {
+			return err
+		}
 	}
 	var o convert.Options
 	for _, text := range c.Flags.StringSlice("vip") {
@@ -49,6 +49,11 @@ func runConvert(c *cli.Call) error {
 	file, text, err := readInput(c, c.Args[0])
 	if err != nil {
 		return err
+	}
+	if format == "" {
+		if format = convert.Detect(text); format == "" {
+			return fmt.Errorf("%s has no line of a known format; give it with --from: %s", file, wording.List(convert.Formats(), "or"))
+		}
 	}
 	result, err := convert.Convert(c.Context, format, file, text, o)
 	if err != nil {

@@ -59,6 +59,7 @@ const maxText = 16 << 20
 func readers() map[string]func(*draft) error {
 	return map[string]func(*draft) error{
 		"keepalived": readKeepalived, "haproxy": readHAProxy, "ipvsadm": readIPVSADM, "gobetween": readGobetween, "nginx": readNginx,
+		"ldirectord": readLdirectord, "kubernetes": readKubernetes,
 	}
 }
 

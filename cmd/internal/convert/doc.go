@@ -7,6 +7,8 @@
 //
 // fit removes fields that the decoder of services refuses, with a note for each, so the output passes "vipctl check".
 //
+// Detect finds the format of a text.
+//
 // The package reads one text. It does not follow includes, resolve names or look at this host.
 //
 //	result, err := convert.Convert("haproxy", "haproxy.cfg", text, convert.Options{})

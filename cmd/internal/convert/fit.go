@@ -145,6 +145,9 @@ func (s *service) settle() {
 	if len(s.ports) > 1 {
 		for _, p := range s.ports {
 			fields := p.fields()
+			if fields["name"] != nil {
+				continue
+			}
 			fields["name"] = "p" + strconv.FormatInt(fields["port"].(int64), 10)
 			if fields["protocol"] != nil {
 				fields["name"] = fields["protocol"].(string) + "-" + strconv.FormatInt(fields["port"].(int64), 10)

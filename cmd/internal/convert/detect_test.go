@@ -1,0 +1,33 @@
+package convert
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestDetect reads each configuration of testdata. Its folder is its format.
+func TestDetect(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.conf")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d configurations, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := filepath.Base(filepath.Dir(file))
+		if filepath.Base(file) == "include-only.conf" {
+			want = "" // nginx includes files in the same way
+		}
+		if got := Detect(text); got != want {
+			t.Errorf("%s: Detect = %q, want %q", file, got, want)
+		}
+	}
+	for _, text := range []string{"", "hello\n", "[services.web]\nvips = [\"10.96.0.10\"]\n"} {
+		if got := Detect([]byte(text)); got != "" {
+			t.Errorf("Detect(%q) = %q, want none", text, got)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package convert
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// kubernetes is a set of manifests while it is read.
+type kubernetes struct {
+	*draft
+	services []yamlNode
+	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and name.
+	slices, endpoints map[string][]yamlNode
+	// known are the services of the text.
+	known map[string]bool
+}
+
+// kubernetesAnswers are about the fields of a Service that vipd lacks. Fields without a text are read, or are about the cluster alone.
+func kubernetesAnswers() []answer {
+	return []answer{
+		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +
+			"internalTrafficPolicy publishNotReadyAddresses trafficDistribution loadBalancerSourceRanges externalName ipFamilies " +
+			"ipFamilyPolicy allocateLoadBalancerNodePorts loadBalancerClass", ""},
+		{"spec", "selector", "vipd does not watch pods: the endpoints are those of the EndpointSlices in this file. Endpoints that come and go join " +
+			"with \"vipctl register\", or a program writes them to etcd"},
+		{"spec", "healthCheckNodePort", "nearest are /readyz of [api] http, and withdraw in [vips]"},
+		{"port", "name protocol port targetPort nodePort appProtocol", ""},
+	}
+}
+
+// readKubernetes reads Services, EndpointSlices and Endpoints: documents of YAML or JSON, alone or in lists.
+func readKubernetes(d *draft) error {
+	k := &kubernetes{draft: d, slices: map[string][]yamlNode{}, endpoints: map[string][]yamlNode{}, known: map[string]bool{}}
+	d.answers = kubernetesAnswers()
+	for _, doc := range d.documents() {
+		if err := k.object(doc, 0); err != nil {
+			return err
+		}
+	}
+	for _, s := range k.services {
+		if err := k.service(s); err != nil {
+			return err
+		}
+	}
+	for _, objects := range []map[string][]yamlNode{k.slices, k.endpoints} {
+		for _, name := range slices.Sorted(maps.Keys(objects)) {
+			for _, one := range objects[name] {
+				if !k.known[name] {
+					k.note(one.line(), "left out: this file has no Service %s", plain(name))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// key is the namespace and name of an object.
+func key(namespace, name string) string { return cmp.Or(namespace, "default") + "/" + name }
+
+// object sorts an object by its kind.
+func (k *kubernetes) object(n yamlNode, depth int) error {
+	if err := k.spend(max(1, n.line()), 1); err != nil {
+		return err
+	}
+	meta := n.get("metadata")
+	namespace, name := meta.get("namespace").text(), meta.get("name").text()
+	switch kind := n.get("kind").text(); {
+	case kind == "Service":
+		k.services = append(k.services, n)
+		k.known[key(namespace, name)] = true
+	case kind == "EndpointSlice":
+		of := key(namespace, meta.get("labels", "kubernetes.io/service-name").text())
+		k.slices[of] = append(k.slices[of], n)
+	case kind == "Endpoints":
+		k.endpoints[key(namespace, name)] = append(k.endpoints[key(namespace, name)], n)
+	case strings.HasSuffix(kind, "List") && depth < maxDepth:
+		for _, item := range n.get("items").list() {
+			if item.get("kind").text() == "" { // a list of one kind may leave it out
+				k.note(item.line(), "left out: the object has no kind; print it with \"kubectl get -o yaml\"")
+				continue
+			}
+			if err := k.object(item, depth+1); err != nil {
+				return err
+			}
+		}
+	case kind == "":
+		k.note(max(1, n.line()), "left out: not an object of Kubernetes, which has a kind")
+	default:
+		k.note(n.line(), "left out: kind %s has no equivalent; Service, EndpointSlice and Endpoints have one", plain(kind))
+	}
+	return nil
+}
+
+// side is one half of a Service: the addresses inside the cluster, or those outside of it with their own traffic policy.
+type side struct {
+	name string
+	vips []yamlNode
+	// policy is the traffic policy, and ranges are the networks that may connect.
+	policy, ranges yamlNode
+	// nodePorts means that this side has the node ports.
+	nodePorts bool
+}
+
+// service makes services of a Service: one for the cluster's addresses and one for outer addresses if their policies differ, and one for
+// each group of ports that have other endpoints.
+func (k *kubernetes) service(n yamlNode) error {
+	meta, spec := n.get("metadata"), n.get("spec")
+	name := meta.get("name").text()
+	if namespace := meta.get("namespace").text(); namespace != "" && namespace != "default" {
+		name = namespace + "-" + name
+	}
+	switch {
+	case spec.get("type").text() == "ExternalName":
+		k.note(spec.get("externalName").line(), "left out: a name in DNS has no VIP; vipd serves addresses")
+		return nil
+	case spec.get("clusterIP").text() == "None":
+		k.note(spec.get("clusterIP").line(), "left out: a headless Service has no VIP, and its clients connect to the endpoints themselves")
+		return nil
+	}
+	for _, field := range spec.keys() {
+		k.answer(field.line(), "spec", field.text())
+	}
+	groups, err := k.groups(n)
+	if err != nil {
+		return err
+	}
+	for _, each := range k.sides(n) {
+		for _, group := range groups {
+			if err := k.spend(n.line(), 1+len(group.ports)*(1+len(group.endpoints))); err != nil {
+				return err
+			}
+			k.write(n, name+each.name, each, group)
+		}
+	}
+	return nil
+}
+
+// sides splits a Service by its addresses. Both halves are one if they would be equal.
+func (k *kubernetes) sides(n yamlNode) []side {
+	spec := n.get("spec")
+	kind := spec.get("type").text()
+	inner := side{vips: spec.get("clusterIPs").list(), policy: spec.get("internalTrafficPolicy")}
+	if ip := spec.get("clusterIP"); len(inner.vips) == 0 && ip.text() != "" {
+		inner.vips = []yamlNode{ip}
+	}
+	outer := side{name: "-external", vips: spec.get("externalIPs").list(), policy: spec.get("externalTrafficPolicy"), nodePorts: true,
+		ranges: spec.get("loadBalancerSourceRanges")}
+	if ip := spec.get("loadBalancerIP"); ip.text() != "" {
+		outer.vips = append(outer.vips, ip)
+	}
+	for _, ingress := range n.get("status", "loadBalancer", "ingress").list() {
+		if ip := ingress.get("ip"); ip.text() != "" {
+			outer.vips = append(outer.vips, ip)
+		} else {
+			k.note(ingress.line(), "left out: VIPs are addresses, and this is a name")
+		}
+	}
+	if (kind == "LoadBalancer" || kind == "NodePort") && outer.policy.text() != "Local" {
+		k.note(n.line(), "snat = \"auto\" replaces the client's address if replies would miss this node, kube-proxy always; set \"always\" if endpoints reply past it")
+	}
+	inner.vips, outer.vips = unique(inner.vips), unique(outer.vips)
+	wanted := len(outer.vips) > 0 || kind == "NodePort" || kind == "LoadBalancer"
+	isLocal := func(s side) bool { return s.policy.text() == "Local" }
+	switch {
+	case !wanted:
+		return []side{inner}
+	case len(inner.vips) == 0:
+		outer.name = ""
+		return []side{outer}
+	case len(outer.vips) == 0 || isLocal(inner) == isLocal(outer) && len(outer.ranges.list()) == 0:
+		if len(outer.vips) == 0 && isLocal(inner) != isLocal(outer) {
+			k.note(outer.policy.line(), "node ports have the locality of the VIP here; write them as a service with another VIP if they need this policy")
+		}
+		inner.vips, inner.nodePorts = unique(append(inner.vips, outer.vips...)), true
+		return []side{inner}
+	}
+	return []side{inner, outer}
+}
+
+// unique removes repeated addresses.
+func unique(all []yamlNode) []yamlNode {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(n yamlNode) bool {
+		repeated := seen[n.text()]
+		seen[n.text()] = true
+		return repeated
+	})
+}
+
+// write adds a service with the ports and endpoints of a group.
+func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup) {
+	spec := n.get("spec")
+	s := k.newService(n.line(), name)
+	for _, ip := range half.vips {
+		if addr, err := parseAddr(ip.text()); err == nil {
+			s.vips = append(s.vips, entry{value: addr.String(), line: ip.line()})
+		} else {
+			k.note(ip.line(), "left out: %v", err)
+		}
+	}
+	if len(s.vips) == 0 {
+		for _, addr := range k.wildcard {
+			s.vips = append(s.vips, entry{value: addr.String(), line: n.line()})
+		}
+	}
+	if len(s.vips) == 0 {
+		k.disable(s, n.line(), "the Service has no address in this file: give --vip, or print it from the cluster with \"kubectl get -o yaml\"")
+	}
+	group.writePorts(s, half.nodePorts)
+	group.writeEndpoints(s)
+	if len(group.endpoints) == 0 {
+		k.note(n.line(), "no EndpointSlice of this Service has a usable endpoint; print both: \"kubectl get services,endpointslices -o yaml\"")
+	}
+	if affinity := spec.get("sessionAffinity"); affinity.text() == "ClientIP" {
+		s.set(affinity.line(), "affinity", "client_ip")
+		timeout := spec.get("sessionAffinityConfig", "clientIP", "timeoutSeconds")
+		if t := number(timeout.text()); t > 0 {
+			s.set(timeout.line(), "affinity_timeout", seconds(time.Duration(t)*time.Second))
+		} else {
+			s.settings = defaulted(s.settings, "affinity_timeout", "3h")
+		}
+	}
+	if ranges := half.ranges.list(); len(ranges) > 0 {
+		var networks []string
+		for _, r := range ranges {
+			networks = append(networks, strings.TrimSpace(r.text()))
+		}
+		if allowed, ok := parseNetworks(networks); ok {
+			k.limit(s, half.ranges.line(), allowed)
+		} else {
+			k.disable(s, half.ranges.line(), "a source range is not a network, and without it the service would be open to all")
+		}
+		k.note(half.ranges.line(), "source_ranges also hold for external addresses and node ports; in the origin for the load balancer's addresses alone")
+	}
+	k.locality(s, n, half, group)
+}
+
+// locality sets where endpoints of a service are, as its traffic policy, its distribution or the hints of its endpoints say.
+func (k *kubernetes) locality(s *service, n yamlNode, half side, group *portGroup) {
+	distribution := n.get("spec", "trafficDistribution")
+	topology := n.get("metadata", "annotations", "service.kubernetes.io/topology-mode")
+	hint, elsewhere := group.hints()
+	switch {
+	case half.policy.text() == "Local":
+		s.set(half.policy.line(), "locality", "node_only")
+	case distribution.text() == "PreferSameNode":
+		s.set(distribution.line(), "locality", "prefer_node")
+	case distribution.text() == "PreferClose" || distribution.text() == "PreferSameZone":
+		s.set(distribution.line(), "locality", "prefer_zone")
+	case strings.EqualFold(topology.text(), "auto"):
+		s.set(topology.line(), "locality", "prefer_zone")
+	case hint > 0:
+		s.set(hint, "locality", "prefer_zone")
+	}
+	if elsewhere > 0 {
+		k.note(elsewhere, "locality goes by the zone of an endpoint; a hint for another zone has no equivalent")
+	}
+}

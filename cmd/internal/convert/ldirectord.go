@@ -1,0 +1,380 @@
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+)
+
+// ldirectord is a configuration of ldirectord while it is read.
+type ldirectord struct {
+	*draft
+	// globals are the directives above the services.
+	globals directives
+}
+
+// directive is a line of the form "name = value".
+type directive struct {
+	name, value string
+	line        int
+}
+
+// directives are the last directives of each name.
+type directives map[string]directive
+
+// virtual is a virtual service of ldirectord.
+type virtual struct {
+	directive
+	body []directive
+	// own are the directives of body by name; those that may repeat are only in body.
+	own directives
+	// port and proto are the service's.
+	port  uint16
+	proto balancer.Protocol
+}
+
+// ldirectordAnswers are about the directives of ldirectord that vipd lacks.
+func ldirectordAnswers() []answer {
+	const near = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
+	return []answer{
+		{"", "real real6 fallback fallback6 scheduler persistent netmask protocol quiescent checktype service checkport request receive " +
+			"virtualhost httpmethod checkcommand checktimeout negotiatetimeout connecttimeout checkinterval failurecount autoreload " +
+			"readdquiescent fork supervised", ""},
+		{"", "emailalert emailalertfreq emailalertstatus emailalertfrom smtp fallbackcommand", near},
+		{"", "logfile monitorfile", "nearest are vipd's log and \"vipctl events -f\""},
+		{"", "callback", "vipd does not copy its file; nearest is a fleet, which shares services through etcd"},
+		{"", "execute", "not read: convert that configuration as well"},
+		{"", "cleanstop", "vipd forwards while it is stopped; \"vipctl cleanup\" removes its services"},
+		{"", "maintenancedir", "nearest is \"vipctl drain\""},
+		{"", "checkcount", "vipd has no check by ping; nearest is fall in the health table"},
+		{"", "login passwd secret database load", "checks do not log in; nearest is a check of type exec that does"},
+		{"", "ops", "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint"},
+	}
+}
+
+// readLdirectord reads ldirectord.cf. The directives of a virtual service follow its line and are indented.
+func readLdirectord(d *draft) error {
+	l := &ldirectord{draft: d, globals: directives{}}
+	d.answers = ldirectordAnswers()
+	var services []*virtual
+	var current *virtual
+	for i := range d.lines {
+		one, indented, ok := l.directive(i + 1)
+		switch {
+		case !ok:
+		case one.name == "virtual" || one.name == "virtual6":
+			current = &virtual{directive: one, own: directives{}}
+			services = append(services, current)
+		case indented && current != nil:
+			current.body = append(current.body, one)
+			current.own[one.name] = one
+			l.answer(one.line, "", one.name)
+		default:
+			current = nil
+			l.globals[one.name] = one
+			l.answer(one.line, "", one.name)
+		}
+	}
+	for _, v := range services {
+		if err := l.spend(v.line, 1+len(v.body)); err != nil {
+			return err
+		}
+		if err := l.virtual(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// directive reads a line. It hides passwords from comments.
+func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
+	text := l.lines[line-1]
+	text = text[:startOfComment(text)]
+	name, value, isDirective := strings.Cut(text, "=")
+	one = directive{strings.TrimSpace(name), strings.TrimSpace(value), line}
+	switch {
+	case strings.TrimSpace(text) == "":
+		return one, false, false
+	case !isDirective || one.name == "":
+		l.note(line, "not a directive, such as checkinterval = 10")
+		return one, false, false
+	case one.name == "passwd" || one.name == "secret" || one.name == "login":
+		l.lines[line-1] = one.name + " = (hidden)"
+	}
+	return one, text[0] == ' ' || text[0] == '\t', true
+}
+
+// startOfComment returns the index of the comment of a line, or the length of the line.
+func startOfComment(text string) int {
+	quoted := false
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '#' && !quoted && (i == 0 || text[i-1] <= ' '):
+			return i
+		}
+	}
+	return len(text)
+}
+
+// find returns a directive of the service, or the global one.
+func (l *ldirectord) find(v *virtual, name string) (directive, bool) {
+	one, known := v.own[name]
+	if !known {
+		one, known = l.globals[name]
+	}
+	return one, known
+}
+
+// virtual makes a service of a virtual service.
+func (l *ldirectord) virtual(v *virtual) error {
+	if mark := number(v.value); mark >= 0 {
+		l.note(v.line, noMarks)
+		return nil
+	}
+	host, portText := splitPort(v.value)
+	var err error
+	if v.port, err = servicePort(portText); err != nil {
+		return l.unusable(v, "%v", err)
+	}
+	v.proto = balancer.TCP
+	if v.port == 53 {
+		v.proto = balancer.UDP
+	}
+	if p, given := v.own["protocol"]; given {
+		v.proto = balancer.Protocol(strings.ToLower(p.value))
+	}
+	addr, err := parseAddr(host)
+	if err != nil {
+		return l.unusable(v, "%v; write the address that the name stands for", err)
+	}
+	name := "vs-" + addr.String() + "-" + strconv.Itoa(int(v.port))
+	if v.proto != balancer.TCP {
+		name += "-" + string(v.proto)
+	}
+	s := l.spread(v.line, name, []listener{{addr, v.port, v.proto, v.line}})[0]
+	if err := l.servers(s, v); err != nil {
+		return err
+	}
+	l.settings(s, v)
+	l.forwardPorts(s)
+	l.checks(s, v)
+	return nil
+}
+
+// unusable writes a service whose address or port is unknown as a comment.
+func (l *ldirectord) unusable(v *virtual, format string, args ...any) error {
+	s := l.newService(v.line, "vs", v.value)
+	l.disable(s, v.line, format, args...)
+	v.port = 0
+	return l.servers(s, v)
+}
+
+// servicePort reads a port, or the name that /etc/services has for a port that load balancers serve.
+func servicePort(text string) (uint16, error) {
+	known := map[string]uint16{
+		"ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "domain": 53, "http": 80, "www": 80, "pop3": 110, "nntp": 119, "ntp": 123, "imap": 143,
+		"imap2": 143, "ldap": 389, "https": 443, "submission": 587, "ldaps": 636, "imaps": 993, "pop3s": 995, "radius": 1812, "mysql": 3306,
+		"postgresql": 5432, "sip": 5060,
+	}
+	if port := known[text]; port != 0 {
+		return port, nil
+	}
+	return parsePort(text)
+}
+
+// servers adds the endpoints, and the fallback server as a backup.
+func (l *ldirectord) servers(s *service, v *virtual) error {
+	for _, one := range v.body {
+		if one.name == "real" || one.name == "real6" {
+			if err := l.real(s, one); err != nil {
+				return err
+			}
+		}
+	}
+	fallback, given := v.own["fallback"]
+	if !given {
+		fallback, given = v.own["fallback6"]
+	}
+	if name := "fallback" + strings.TrimPrefix(v.name, "virtual"); !given {
+		fallback, given = l.globals[name]
+	}
+	words := strings.Fields(fallback.value)
+	if !given || len(words) == 0 {
+		return nil
+	}
+	host, port := l.target(fallback.line, words[0])
+	if fields := l.endpointAt(s, fallback.line, host, port); fields != nil {
+		fields["backup"] = true
+		l.note(fallback.line, "is checked as the real servers are, and gets clients while it passes that; in the origin it has no check")
+	}
+	return nil
+}
+
+// target splits an address and its port, which may be a name.
+func (l *ldirectord) target(line int, text string) (host, port string) {
+	host, port = splitPort(text)
+	if port == "" {
+		return host, ""
+	}
+	number, err := servicePort(port)
+	if err != nil {
+		l.note(line, "%v", err)
+		return host, ""
+	}
+	return host, strconv.Itoa(int(number))
+}
+
+// real adds the endpoints of a real server: ADDRESS[->ADDRESS][:PORT] METHOD [WEIGHT] ["REQUEST", "RECEIVE"].
+func (l *ldirectord) real(s *service, one directive) error {
+	plainPart, _, _ := strings.Cut(one.value, "\"")
+	words := strings.Fields(plainPart)
+	if len(words) < 1 {
+		l.note(one.line, "left out: a real server is ADDRESS:PORT gate, masq or ipip")
+		return nil
+	}
+	first, last, isRange := strings.Cut(words[0], "->")
+	host, port := l.target(one.line, first)
+	hosts := []string{host}
+	if isRange {
+		to, lastPort := l.target(one.line, last)
+		port = lastPort
+		all, err := addressRange(host + "-" + to)
+		if err != nil {
+			l.note(one.line, "left out: %v", err)
+			return nil
+		}
+		hosts = hosts[:0]
+		for _, a := range all {
+			hosts = append(hosts, a.String())
+		}
+	}
+	if err := l.spend(one.line, len(hosts)*endpointWork); err != nil {
+		return err
+	}
+	for _, host := range hosts {
+		fields := l.endpointAt(s, one.line, host, port)
+		if fields != nil && len(words) > 2 {
+			l.amount(fields, one.line, "weight", "weight", words[2])
+		}
+	}
+	l.method(s, one.line, words)
+	return nil
+}
+
+// method sets the way to the endpoints.
+func (l *ldirectord) method(s *service, line int, words []string) {
+	way := "dr"
+	if len(words) > 1 {
+		known := false
+		if way, known = map[string]string{"gate": "dr", "masq": "nat", "ipip": "tunnel"}[words[1]]; !known {
+			l.disable(s, line, "the way to this server is unknown: gate, masq and ipip are possible")
+			return
+		}
+	}
+	if first := find(s.settings, "forward"); first == nil {
+		s.set(line, "forward", way)
+	} else if first.value != way {
+		l.disable(s, line, "forward is the same for all endpoints of a service, here it is %q in line %d; write a service for each", first.value, first.line)
+	}
+}
+
+// settings sets the scheduler and the persistence.
+func (l *ldirectord) settings(s *service, v *virtual) {
+	if one, given := v.own["scheduler"]; given {
+		l.scheduler(s, one.line, one.value)
+	}
+	s.settings = defaulted(s.settings, "scheduler", "wrr")
+	if one, given := v.own["persistent"]; given {
+		if t, ok := l.span(one.line, one.value, time.Second); ok && t.time > 0 {
+			s.persistent(one.line, t.time)
+		}
+	}
+	if one, given := v.own["netmask"]; given && one.value != "255.255.255.255" && one.value != "128" {
+		l.granularity(one.line)
+	}
+}
+
+// unquoted removes the quotes around a value.
+func unquoted(text string) string {
+	if inner, ok := strings.CutPrefix(text, "\""); ok {
+		text = strings.TrimSuffix(inner, "\"")
+	}
+	return text
+}
+
+// requests returns the request and the expected text of the real servers. Servers with pairs of their own disable the service if the pairs
+// differ, because all endpoints have one check.
+func (l *ldirectord) requests(s *service, v *virtual) (request, receive directive) {
+	request, receive = v.own["request"], v.own["receive"]
+	pair, seen := "", false
+	for _, one := range v.body {
+		if one.name != "real" && one.name != "real6" {
+			continue
+		}
+		own := ""
+		if i := strings.IndexByte(one.value, '"'); i >= 0 {
+			own = one.value[i:]
+		}
+		switch {
+		case !seen:
+			pair, seen = own, true
+		case pair != own:
+			l.disable(s, one.line, "this server has another check, and all endpoints of a service have one; write a service for each kind of check")
+			return request, receive
+		}
+		if parts := strings.SplitN(own, ",", 2); len(parts) == 2 {
+			request = directive{"request", strings.TrimSpace(parts[0]), one.line}
+			receive = directive{"receive", strings.TrimSpace(parts[1]), one.line}
+		}
+	}
+	request.value, receive.value = unquoted(request.value), unquoted(receive.value)
+	return request, receive
+}
+
+// checkCommand is a check by a program with the arguments that ldirectord gives: the virtual address and port, and the server's.
+func checkCommand(program string, vip netip.Addr, port uint16) []any {
+	script := fmt.Sprintf("exec \"$0\" %s %d \"$VIPD_ADDRESS\" \"$VIPD_PORT\"", vip, port)
+	return []any{"/bin/sh", "-c", script, program}
+}
+
+// isPattern reports whether a regular expression is more than a text.
+func isPattern(text string) bool {
+	return strings.ContainsAny(text, `\^$.|?*+()[]{}`)
+}
+
+// greetings are the first words of servers that greet their clients.
+func greetings() map[string]string {
+	return map[string]string{"smtp": "220", "submission": "220", "ftp": "220", "nntp": "20", "pop": "+OK", "imap": "* OK"}
+}
+
+// negotiated returns the service that a negotiating check speaks.
+func (v *virtual) negotiated() directive {
+	if one, given := v.own["service"]; given {
+		return one
+	}
+	usual := map[uint16]string{
+		21: "ftp", 25: "smtp", 53: "dns", 80: "http", 110: "pop", 119: "nntp", 143: "imap", 389: "ldap", 443: "https", 587: "submission",
+		993: "imaps", 995: "pops", 1521: "oracle", 1812: "radius", 3128: "http_proxy", 3306: "mysql", 5432: "pgsql", 5060: "sip",
+	}
+	name := usual[v.port]
+	if name == "" {
+		name = "none"
+	}
+	return directive{"service", name, v.line}
+}
+
+// isNumber reports whether a checktype counts connections between two negotiating checks.
+func isNumber(kind string) bool {
+	return number(strings.TrimPrefix(kind, "checktimeout")) >= 0
+}
+
+// connectOnly are the services that a check of type tcp can only connect to.
+func connectOnly() []string {
+	return []string{"http_proxy", "imaps", "ldap", "ldaps", "mysql", "oracle", "pgsql", "pops", "radius", "sip"}
+}

@@ -1,0 +1,191 @@
+package convert
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+)
+
+// checks writes the health table of a virtual service.
+func (l *ldirectord) checks(s *service, v *virtual) {
+	kind, given := l.find(v, "checktype")
+	if !given {
+		kind = directive{"checktype", "negotiate", v.line}
+	}
+	line := kind.line
+	switch name := kind.value; {
+	case name == "on":
+		return
+	case name == "off":
+		l.disable(s, line, "checktype = off activates no server")
+		return
+	case name == "ping":
+		l.note(line, "not checked: vipd has no check by ping; nearest are type tcp, and type exec with a program that pings")
+		return
+	case name == "connect" && v.proto == balancer.UDP:
+		l.note(line, "not checked: for UDP the origin pings; nearest are types dns and udp, which ask the server")
+		return
+	case name == "connect":
+		s.check(line, "type", "tcp")
+	case name == "external" || name == "external-perl":
+		l.external(s, v, line)
+	case name == "negotiate" || isNumber(name):
+		if name != "negotiate" {
+			l.note(line, "all checks negotiate: an endpoint has one kind of check")
+		}
+		l.negotiate(s, v)
+	default:
+		l.disable(s, line, "vipd does not know this checktype")
+		return
+	}
+	if len(s.health) > 0 {
+		l.common(s, v, kind.value == "negotiate" || isNumber(kind.value))
+	}
+}
+
+// external reads the program of a check.
+func (l *ldirectord) external(s *service, v *virtual, line int) {
+	program := directive{"checkcommand", "/bin/true", line}
+	if own, given := l.find(v, "checkcommand"); given {
+		program = own
+	}
+	addr, err := netip.ParseAddr(s.vips[0].value.(string))
+	if err != nil {
+		return // a service without an address is disabled
+	}
+	s.check(line, "type", "exec")
+	s.check(program.line, "command", checkCommand(unquoted(program.value), addr, v.port))
+	l.note(program.line, "the program runs as nobody; user in the health table chooses another user. Only root may be able to change it")
+}
+
+// negotiate writes a check that speaks the protocol of the service.
+func (l *ldirectord) negotiate(s *service, v *virtual) {
+	service := v.negotiated()
+	request, receive := l.requests(s, v)
+	udp := v.proto == balancer.UDP
+	switch name := service.value; {
+	case name == "none":
+		return
+	case name == "http" || name == "https":
+		s.check(service.line, "type", name)
+		l.web(s, v, request)
+		l.expect(s, receive)
+	case name == "dns":
+		l.dns(s, service, request, receive)
+	case udp:
+		l.note(service.line, "not checked: nearest is type udp with send and expect, or type exec")
+	case name == "simpletcp":
+		s.check(service.line, "type", "tcp")
+		if request.value != "" {
+			s.check(request.line, "send", strings.ReplaceAll(request.value, `\n`, "\n"))
+		}
+		l.expect(s, receive)
+	case greetings()[name] != "":
+		s.check(service.line, "type", "tcp")
+		s.check(service.line, "expect", greetings()[name])
+	case slices.Contains(connectOnly(), name):
+		s.check(service.line, "type", "tcp")
+		l.note(service.line, "the check connects and asks nothing; nearest is type exec with a client of this protocol")
+	default:
+		l.disable(s, service.line, "vipd does not know this service")
+	}
+}
+
+// web reads the request of a check by HTTP.
+func (l *ldirectord) web(s *service, v *virtual, request directive) {
+	path := request.value
+	if rest, absolute := strings.CutPrefix(path, "http"); absolute && strings.Contains(rest, "://") {
+		l.note(request.line, "the check goes to each endpoint, not to the address in the request")
+		_, rest, _ = strings.Cut(rest, "://")
+		host, after, _ := strings.Cut(rest, "/")
+		s.check(request.line, "host", host)
+		path = after
+	}
+	if path != "" {
+		s.check(request.line, "path", "/"+strings.TrimPrefix(path, "/"))
+	}
+	if host, given := v.own["virtualhost"]; given {
+		s.check(host.line, "host", unquoted(host.value))
+	}
+	if method, given := v.own["httpmethod"]; given && strings.EqualFold(method.value, "HEAD") {
+		s.check(method.line, "method", "HEAD")
+	}
+	s.health = put(s.health, setting{name: "status", value: "200-299", why: originDefault})
+	if s.health[0].value == "https" {
+		s.health = put(s.health, setting{name: "verify", value: false, why: "ldirectord does not verify certificates"})
+	}
+}
+
+// expect sets the text that an answer must have.
+func (l *ldirectord) expect(s *service, receive directive) {
+	switch {
+	case receive.value == "":
+	case isPattern(receive.value):
+		l.note(receive.line, "nearest is expect, which looks for a text, not for a pattern")
+	default:
+		s.check(receive.line, "expect", receive.value)
+	}
+}
+
+// dns asks for an address, or for the name of an address.
+func (l *ldirectord) dns(s *service, service, request, receive directive) {
+	s.check(service.line, "type", "dns")
+	query := cmp.Or(request.value, ".")
+	if addr, err := netip.ParseAddr(query); err == nil && addr.Is4() {
+		parts := strings.Split(query, ".")
+		slices.Reverse(parts)
+		query = strings.Join(parts, ".") + ".in-addr.arpa PTR"
+	} else if query == "." {
+		query = ". SOA"
+	}
+	s.check(cmp.Or(request.line, service.line), "query", query)
+	if receive.value != "" {
+		s.check(receive.line, "expect", receive.value)
+	}
+}
+
+// common writes the fields that all checks share: port, times and counts.
+func (l *ldirectord) common(s *service, v *virtual, negotiates bool) {
+	if port, given := l.find(v, "checkport"); given {
+		if n, err := parsePort(port.value); err == nil {
+			s.check(port.line, "port", int64(n))
+		} else {
+			l.note(port.line, "%v", err)
+		}
+	}
+	t := timing{interval: span{time: 10 * time.Second, why: originDefault}, timeout: span{time: 5 * time.Second, why: originDefault}}
+	names := []string{"checktimeout", "negotiatetimeout", "connecttimeout"}
+	if negotiates {
+		t.timeout.time = 30 * time.Second
+		names = []string{"negotiatetimeout", "connecttimeout", "checktimeout"}
+	}
+	for _, name := range names {
+		if one, given := l.find(v, name); given {
+			if at, ok := l.span(one.line, one.value, time.Second); ok && at.time > 0 {
+				t.timeout = at
+			}
+			break
+		}
+	}
+	if one, given := l.find(v, "checkinterval"); given {
+		if at, ok := l.span(one.line, one.value, time.Second); ok && at.time > 0 {
+			t.interval = at
+		}
+	}
+	if longest := below(t.interval.time); t.timeout.line == 0 && t.timeout.time > longest {
+		t.timeout = span{time: longest, why: "must be below interval; the origin's default is " + seconds(t.timeout.time)}
+	}
+	l.checkTimes(s, t)
+	fall := setting{name: "fall", value: int64(1), why: originDefault}
+	if one, given := l.find(v, "failurecount"); given && number(one.value) > 0 {
+		fall = setting{name: "fall", value: number(one.value), line: one.line}
+	}
+	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in the origin one check that passes is enough"})
+	if one, given := l.find(v, "quiescent"); given && one.value == "no" {
+		s.check(one.line, "on_failure", "cut")
+	}
+}
