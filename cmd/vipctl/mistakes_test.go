@@ -286,7 +286,7 @@ func wrongSettings(t *testing.T) string {
 	}
 	place := ""
 	field := regexp.MustCompile("`(\\w+)`")
-	for line := range strings.Lines(readSource(t, "packaging/man/settings.md")) {
+	for line := range strings.Lines(readSource(t, "docs/reference.md")) {
 		if marks, title, ok := strings.Cut(strings.TrimSpace(line), " "); ok && marks != "" && strings.Trim(marks, "#") == "" {
 			place = title
 		}

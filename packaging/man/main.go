@@ -1,7 +1,6 @@
 package main
 
 import (
-	_ "embed" // for settings.md
 	"flag"
 	"fmt"
 	"os"
@@ -157,18 +156,17 @@ func vipdPage(h, owner *help, version string) *page {
 	return p
 }
 
-// settingsText is what vipd.toml(5) says beside the settings of the default configuration.
-//
-//go:embed settings.md
-var settingsText string
-
-// settingsPage is vipd.toml(5): the settings of the daemon as the default configuration lists them, and settings.md.
+// settingsPage is vipd.toml(5): the settings of the daemon as the default configuration lists them, and docs/reference.md.
 func settingsPage(version string) (*page, error) {
 	defaults, err := os.ReadFile("systemd/vipd.toml")
 	if err != nil {
 		return nil, fmt.Errorf("reading the default configuration: %w", err)
 	}
-	intro, rest, _ := strings.Cut(settingsText, "\n## ")
+	reference, err := os.ReadFile("docs/reference.md")
+	if err != nil {
+		return nil, fmt.Errorf("reading the reference of the fields: %w", err)
+	}
+	intro, rest, _ := strings.Cut(string(reference), "\n## ")
 	_, intro, _ = strings.Cut(intro, "\n")
 	p := newPage("vipd.toml", 5, version, "configuration of vipd")
 	p.heading("DESCRIPTION")
