@@ -357,3 +357,25 @@ func sameRules(before, after string) bool {
 	}
 	return slices.Equal(only(before), only(after))
 }
+
+// TestRestartInAnotherMode starts vipd in one mode after another. Each must serve, and remove the rules that the mode before
+// left.
+func TestRestartInAnotherMode(t *testing.T) {
+	g := newGateway(t)
+	for _, mode := range []string{"iptables", "userspace", "iptables"} {
+		g.write(settings(mode, "auto"), 0, 1)
+		g.start()
+		wait.For(t, 20*time.Second, "the rules of the former mode to be removed", func() bool {
+			rules := g.rules()
+			return strings.Contains(rules, "VIPD-SERVICES") == (mode == "iptables") && strings.Contains(rules, "vipd-redirect") == (mode == "userspace")
+		})
+		if got, want := g.servers(g.client), []string{"s1", "s2"}; !slices.Equal(got, want) {
+			t.Errorf("servers that answer in %s mode = %v, want %v", mode, got, want)
+		}
+		g.stop()
+	}
+	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
+	if left := g.rules(); strings.Contains(left, "VIPD") || strings.Contains(left, "vipd") {
+		t.Errorf("rules after cleanup:\n%s", left)
+	}
+}
