@@ -25,7 +25,8 @@ type model struct {
 // moment is one state. Ages are in ticks, and stop growing when they no longer matter.
 type moment struct {
 	jurors [2]witness
-	// asked is the age of a renewal that is on its way to etcd, renewed that of the newest one that was carried out.
+	// asked is the age of a pending renewal, and renewed is the age of the newest renewal that etcd
+	// made.
 	asked, renewed int8
 	// gate is for how long it stays open. What was checked and is yet to be done: refreshing, opening, binding.
 	gate, bound, refreshing, opening, binding int8

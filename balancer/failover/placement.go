@@ -56,7 +56,8 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	return m.To, "move", ""
 }
 
-// preempt is a node that the policy prefers, once it has been well for long enough.
+// preempt returns a node that the policy prefers, after it has been healthy for the policy's time.
+// "" means that the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
 	if v.policy.Preempt <= 0 || len(prefer) == 0 {
