@@ -31,7 +31,7 @@ func applyVerb() *cli.Verb {
 			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
-		Run: runApply, Traced: true,
+		Run: cli.Traced(runApply),
 	}
 }
 

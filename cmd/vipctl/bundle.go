@@ -20,6 +20,7 @@ import (
 
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/lists"
 	"vipd/store/tomlfile"
 )
 
@@ -151,7 +152,7 @@ func answer(c *cli.Call, name string, args ...string) exhibit {
 		if socket := c.Flags.String("socket"); socket != "" {
 			args = append(args, "--socket", socket)
 		}
-		run(ctx, w, args) // how it fails is in the text
+		cli.Run(ctx, w, verbs(), args) // an error is in the text
 		return text.Bytes(), ctx.Err()
 	}}
 }
@@ -256,7 +257,7 @@ func redact(v any) any {
 		}
 		return out
 	case []map[string]any, []any:
-		return cli.Mapped(elements(v), redact)
+		return lists.Mapped(elements(v), redact)
 	case string:
 		if text, _, query := strings.Cut(v, "?"); query {
 			v = text + "?" + hidden

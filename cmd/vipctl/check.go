@@ -28,7 +28,7 @@ func checkVerb() *cli.Verb {
 		Values:  modeValues(),
 		Flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
 		Formats: []string{cli.FormTable, cli.FormJSON},
-		MinArgs: 1, MaxArgs: -1,
+		MinArgs: 1, MaxArgs: cli.AnyArgs,
 		Run: runCheck,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane"
@@ -201,7 +202,7 @@ func (l *connectionList) addJSON(n api.Connection) error {
 func (l *connectionList) end(empty string) error {
 	switch {
 	case l.Remake != nil || l.Format == cli.FormJSON && l.listed == 0:
-		return l.PrintJSON(cli.List(l.collected))
+		return l.PrintJSON(lists.NonNil(l.collected))
 	case l.Format == cli.FormJSON:
 		return l.Print(string(l.text) + "\n]\n")
 	case l.listed == 0 && len(l.omitted) == 0:
@@ -221,7 +222,7 @@ func omittedText(omitted map[string]int) string {
 		return ""
 	}
 	states := slices.Sorted(maps.Keys(omitted))
-	counts := cli.Mapped(states, func(state string) string { return fmt.Sprintf("%d %s", omitted[state], state) })
+	counts := lists.Mapped(states, func(state string) string { return fmt.Sprintf("%d %s", omitted[state], state) })
 	return fmt.Sprintf("not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 

@@ -20,14 +20,14 @@ func deleteVerb() *cli.Verb {
 		Example: "vipctl delete service web",
 		Flags:   []cli.Flag{dryRunFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
-		MinArgs: 2, MaxArgs: -1, SpellOut: withKind,
+		MinArgs: 2, MaxArgs: cli.AnyArgs, SpellOut: withKind,
 		Complete: func(c *cli.Call, before []string) []string {
 			if len(before) == 0 {
 				return []string{"service"}
 			}
 			return fleetNames(c, before)
 		},
-		Run: runDelete, Traced: true,
+		Run: cli.Traced(runDelete),
 	}
 }
 

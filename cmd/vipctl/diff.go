@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd/definitions"
@@ -71,7 +72,7 @@ func runDiff(c *cli.Call) error {
 		}
 		t.Row(key, string(d.Service), d.What, cli.OneLine(d.Why))
 	}
-	err = c.PrintRows(cli.List(differences), t, "no differences: everything runs as wanted")
+	err = c.PrintRows(lists.NonNil(differences), t, "no differences: everything runs as wanted")
 	switch {
 	case err == nil && len(differences) > 0:
 		return cli.ErrDifferences

@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
@@ -83,7 +84,7 @@ func examined(c *cli.Call) doctor.Host {
 		return h // what is wrong with the file is said already
 	}
 	mode, _ := planned(h.Config.Mode)
-	h.Frontends = cli.Mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
+	h.Frontends = lists.Mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
 	h.Problems = d.problems
 	return h
 }
@@ -100,8 +101,8 @@ func askVipd(c *cli.Call, h *doctor.Host) bool {
 		return false
 	}
 	h.Status, h.Problems = &status, status.Problems
-	h.Frontends = cli.Mapped(frontends, func(f api.Frontend) doctor.Frontend {
-		states := cli.Mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
+	h.Frontends = lists.Mapped(frontends, func(f api.Frontend) doctor.Frontend {
+		states := lists.Mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
 		of := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
 		for _, b := range f.Backends {
 			if at, err := netip.ParseAddrPort(b.Address); err == nil {

@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/lookup"
 )
 
@@ -299,7 +300,7 @@ func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
 
 // targetLines are the lines on targets of a change.
 func targetLines(targets []api.OverrideTarget, said func(api.OverrideTarget) string) string {
-	return strings.Join(cli.Mapped(targets, func(t api.OverrideTarget) string {
+	return strings.Join(lists.Mapped(targets, func(t api.OverrideTarget) string {
 		return fmt.Sprintf("%s/%s: %s\n", t.Service, t.Address, said(t))
 	}), "")
 }
@@ -333,7 +334,7 @@ func (d *daemonOverride) schedulers() map[balancer.Name]balancer.Scheduler {
 
 func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	at := slices.DeleteFunc(slices.Clone(d.before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
-	said := cli.Mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
+	said := lists.Mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
 	draining := func(e api.Endpoint) bool { return e.State == balancer.Draining || e.Override.Drains() }
 	return undrainedText(t, len(at) == 0 || slices.ContainsFunc(at, draining), said)
 }

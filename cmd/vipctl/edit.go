@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tracing"
@@ -207,7 +208,7 @@ func (e *edit) report(dry bool) error {
 		revision = max(revision, d.Revision)
 	}
 	if e.Format == cli.FormJSON {
-		return e.PrintJSON(editResult{Revision: revision, Services: cli.List(services), VIPs: e.vips, DryRun: dry})
+		return e.PrintJSON(editResult{Revision: revision, Services: lists.NonNil(services), VIPs: e.vips, DryRun: dry})
 	}
 	var b strings.Builder
 	for _, d := range all {

@@ -11,6 +11,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
@@ -80,7 +81,7 @@ func runEvents(c *cli.Call) error {
 	}
 	follow := c.Flags.Bool("follow")
 	if !follow && c.Format == cli.FormJSON {
-		return c.PrintJSON(cli.List(before))
+		return c.PrintJSON(lists.NonNil(before))
 	}
 	if len(before) == 0 && !follow {
 		c.Say("there are no such events %s", l.span)

@@ -10,6 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/explain"
 )
@@ -107,5 +108,5 @@ func liveText(e *api.Explanation) string {
 // frontendKeys are those of the daemon.
 func frontendKeys(c *cli.Call, _ []string) []string {
 	frontends, _ := cli.AskDaemon(c, (*api.Client).Frontends)
-	return cli.Mapped(frontends, func(f api.Frontend) string { return f.Key.String() })
+	return lists.Mapped(frontends, func(f api.Frontend) string { return f.Key.String() })
 }

@@ -9,6 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
 	"vipd/store/etcd/client"
@@ -26,7 +27,7 @@ func exportVerb() *cli.Verb {
 			"out with a message, and the exit code is 1; -o json can say everything.",
 		Example: "vipctl export > services.toml",
 		Formats: []string{cli.FormTOML, cli.FormJSON}, Fleet: true,
-		MaxArgs:  -1,
+		MaxArgs:  cli.AnyArgs,
 		Complete: fleetNames,
 		Run:      runExport,
 	}
@@ -98,11 +99,11 @@ func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error
 	if len(c.Args) == 0 {
 		return all, nil
 	}
-	names := cli.Mapped(c.Args, plainService)
+	names := lists.Mapped(c.Args, plainService)
 	some := slices.DeleteFunc(slices.Clone(all), func(s *definitions.Stored) bool { return !slices.Contains(names, string(s.Name)) })
 	for _, name := range names {
 		if !slices.ContainsFunc(some, func(s *definitions.Stored) bool { return string(s.Name) == name }) {
-			return nil, absent("service", name, " in etcd", cli.Mapped(all, func(s *definitions.Stored) string { return string(s.Name) }))
+			return nil, absent("service", name, " in etcd", lists.Mapped(all, func(s *definitions.Stored) string { return string(s.Name) }))
 		}
 	}
 	return some, nil

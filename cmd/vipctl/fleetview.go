@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/etcd/watch"
@@ -30,8 +31,8 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	all := []api.Service{}
 	for name, service := range s.Services.All() {
 		out := api.Service{
-			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: cli.Mapped(service.Addresses(), netip.Addr.String),
-			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: cli.List(problems[name]), Check: api.RulesOf(service.Health),
+			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: lists.Mapped(service.Addresses(), netip.Addr.String),
+			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: lists.NonNil(problems[name]), Check: api.RulesOf(service.Health),
 		}
 		for _, p := range service.Ports {
 			out.Ports = append(out.Ports, api.Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort})

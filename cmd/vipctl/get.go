@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
@@ -89,7 +90,7 @@ type kind[T any] struct {
 
 // absentIn is the error that none of all has the name.
 func (k *kind[T]) absentIn(all []T, name string) error {
-	return absent(k.name, name, k.where, cli.Mapped(all, func(t T) string { return k.id(&t) }))
+	return absent(k.name, name, k.where, lists.Mapped(all, func(t T) string { return k.id(&t) }))
 }
 
 func runGet(c *cli.Call) error {
@@ -122,7 +123,7 @@ func readServices(c *cli.Call, show func([]api.Service) error) error {
 func readEndpoints(c *cli.Call, show func([]api.Endpoint) error) error {
 	if c.FleetWide {
 		return readFleetServices(c, func(services []api.Service) error {
-			return show(slices.Concat(cli.Mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
+			return show(slices.Concat(lists.Mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
 		})
 	}
 	return showDaemon(c, "endpoints", (*api.Client).Endpoints, show)
@@ -170,7 +171,7 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 		}
 		switch c.Format {
 		case cli.FormJSON:
-			return c.PrintJSON(cli.List(some))
+			return c.PrintJSON(lists.NonNil(some))
 		case cli.FormName:
 			return c.Print(idLines(some, k.id))
 		case cli.FormTOML:
@@ -265,7 +266,7 @@ func absent(what, name, where string, known []string) error {
 }
 
 func namesOf(services []api.Service) []string {
-	return cli.Mapped(services, func(s api.Service) string { return string(s.Name) })
+	return lists.Mapped(services, func(s api.Service) string { return string(s.Name) })
 }
 
 func serviceID(s *api.Service) string { return string(s.Name) }
@@ -405,7 +406,7 @@ func frontendsTable(_ *cli.Printer, frontends []api.Frontend) *table.Table {
 	)
 	for i := range frontends {
 		f := &frontends[i]
-		backends := cli.Mapped(f.Backends, func(b api.Backend) string { return fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)) })
+		backends := lists.Mapped(f.Backends, func(b api.Backend) string { return fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)) })
 		t.Row(f.Key.String(), string(f.Service), f.Port, string(f.Scheduler), upBackends(f.Backends),
 			f.State, yesIf(f.NodePort), strings.Join(backends, ","), f.Error)
 	}

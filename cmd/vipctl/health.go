@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
 	"vipd/dataplane/probe"
@@ -209,10 +210,10 @@ func (out *sheet) health(h *api.HealthCount) {
 		text += fmt.Sprintf("; %d can't be checked from here", h.Unable)
 	}
 	out.painted("health", text, style)
-	out.services("up: ", "; ", style, cli.Mapped(h.Services, func(s api.ServiceHealth) string { return string(s.Service) + " " + s.Ports.Text("/") }))
-	out.services("no endpoint is left for clients of ", ", ", table.Bad, cli.Mapped(slices.Sorted(slices.Values(h.Out)), func(n balancer.Name) string { return outText(h, n) }))
+	out.services("up: ", "; ", style, lists.Mapped(h.Services, func(s api.ServiceHealth) string { return string(s.Service) + " " + s.Ports.Text("/") }))
+	out.services("no endpoint is left for clients of ", ", ", table.Bad, lists.Mapped(slices.Sorted(slices.Values(h.Out)), func(n balancer.Name) string { return outText(h, n) }))
 	out.services("in panic mode, all endpoints are used, healthy or not: ", ", ", table.Bad,
-		cli.Mapped(slices.Sorted(slices.Values(h.Panic)), func(n balancer.Name) string { return string(n) }))
+		lists.Mapped(slices.Sorted(slices.Values(h.Panic)), func(n balancer.Name) string { return string(n) }))
 }
 
 // servicesNamed is how many services a line of status names, unless it is asked for all.

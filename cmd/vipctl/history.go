@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
@@ -41,7 +42,7 @@ func rollbackVerb() *cli.Verb {
 		Flags:   []cli.Flag{dryRunFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		MinArgs: 2, MaxArgs: 2,
-		Complete: cli.InTurn(fleetNames, textNumbers), Run: runRollback, Traced: true,
+		Complete: cli.InTurn(fleetNames, textNumbers), Run: cli.Traced(runRollback),
 	}
 }
 
@@ -50,7 +51,7 @@ func textNumbers(c *cli.Call, before []string) []string {
 	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.HistoryEntry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
 	})
-	return cli.Mapped(entries, func(e definitions.HistoryEntry) string { return strconv.Itoa(e.N) })
+	return lists.Mapped(entries, func(e definitions.HistoryEntry) string { return strconv.Itoa(e.N) })
 }
 
 // edition is an entry of the history in JSON.
@@ -96,7 +97,7 @@ func runHistory(c *cli.Call) error {
 		}
 		t.Row(strconv.Itoa(e.N), at, e.By, changeText(c.Printer, e), number(e.Revision))
 	}
-	return c.PrintRows(cli.List(editions), t, "")
+	return c.PrintRows(lists.NonNil(editions), t, "")
 }
 
 // history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
@@ -176,7 +177,7 @@ func changeText(p *cli.Printer, e edition) string {
 	if e.What != definitions.Updated {
 		return string(e.What)
 	}
-	fields := cli.Mapped(e.Changed, fieldChange)
+	fields := lists.Mapped(e.Changed, fieldChange)
 	if p.Format == cli.FormWide {
 		return strings.Join(fields, ", ")
 	}
@@ -185,7 +186,7 @@ func changeText(p *cli.Printer, e edition) string {
 	if table.Width(text) <= width {
 		return text
 	}
-	fields = cli.Mapped(e.Changed, func(d fieldDiff) string { return d.Field })
+	fields = lists.Mapped(e.Changed, func(d fieldDiff) string { return d.Field })
 	if text = strings.Join(fields, ", "); table.Width(text) <= width {
 		return text
 	}
@@ -209,7 +210,7 @@ func fieldChange(d fieldDiff) string {
 		return d.Field + " " + was + " -> " + is
 	}
 	gone, come := listChange(d.Runs, d.Wants), listChange(d.Wants, d.Runs)
-	parts := cli.Mapped(come, func(entry string) string { return "+" + entry })
+	parts := lists.Mapped(come, func(entry string) string { return "+" + entry })
 	for _, entry := range gone {
 		if !slices.Contains(come, entry) {
 			parts = append(parts, "-"+entry)

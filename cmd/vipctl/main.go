@@ -13,12 +13,10 @@ import (
 func main() {
 	execpath.AddFolders()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, cli.ThisProcess(), os.Args[1:])
+	code := cli.Run(ctx, cli.ThisProcess(), verbs(), os.Args[1:])
 	stop()
 	os.Exit(code)
 }
-
-func run(ctx context.Context, w cli.World, args []string) int { return cli.Run(ctx, w, verbs(), args) }
 
 // verbs are all commands, in the order of help.
 func verbs() []cli.Group {

@@ -146,11 +146,11 @@ func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder
 	for _, v := range allVerbs() {
-		if v.Hidden || v.Name == "version" || v.Name == "cleanup" || v.Name == "doctor" {
+		if v.Hidden() || v.Name == "version" || v.Name == "cleanup" || v.Name == "doctor" {
 			continue // nothing can be wrong with the first; the others look at the host
 		}
 		say(t, &b, v.Name, "--nonsense")
-		if !v.Wraps {
+		if v.MaxArgs != cli.WithCommand {
 			say(t, &b, v.Name)
 			say(t, &b, v.Name, "a", "b", "c", "d", "e")
 		}

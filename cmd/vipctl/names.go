@@ -8,6 +8,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/store/etcd"
 )
 
@@ -19,7 +20,7 @@ func serviceNames(c *cli.Call, _ []string) []string {
 
 func fleetNames(c *cli.Call, _ []string) []string {
 	names, _ := cli.AskEtcd(c, (*etcd.Store).Names)
-	return cli.Mapped(names, func(n balancer.Name) string { return string(n) })
+	return lists.Mapped(names, func(n balancer.Name) string { return string(n) })
 }
 
 // namesToList are those of the kind that the first argument of get or describe names.

@@ -9,6 +9,7 @@ import (
 
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd"
@@ -152,7 +153,7 @@ func zone(c *cli.Call) (string, error) {
 func noteUnknownNode(c *cli.Call, name string) {
 	nodes, err := cli.AskEtcd(c, (*etcd.Store).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n fleet.Node) bool { return n.Live == nil })
-	here := cli.Mapped(nodes, func(n fleet.Node) string { return n.Name })
+	here := lists.Mapped(nodes, func(n fleet.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {
 		c.Hint("no vipd with the name %q is there now%s", name, lookup.Meant(name, here))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 	"vipd/store/etcd/fleet"
@@ -43,7 +44,7 @@ func nodes() *kind[nodeView] {
 // nodeViews returns all nodes, and how far each is behind.
 func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	nodes, newest, err := w.Nodes(ctx)
-	return cli.Mapped(nodes, func(n fleet.Node) nodeView {
+	return lists.Mapped(nodes, func(n fleet.Node) nodeView {
 		v := nodeView{Node: n.Name, Here: n.Live != nil, Live: n.Live, Config: n.Config, Status: n.Status, Problems: n.Problems}
 		if v.Here && v.Status != nil && newest > 0 {
 			behind := max(0, newest-v.Status.Revision)
@@ -178,5 +179,5 @@ func configText(conf *schema.NodeConfig) string {
 
 func nodeNames(c *cli.Call, _ []string) []string {
 	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // no answer, no names
-	return cli.Mapped(all, func(n fleet.Node) string { return n.Name })
+	return lists.Mapped(all, func(n fleet.Node) string { return n.Name })
 }

@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer/decode"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 	"vipd/store/etcd/definitions"
@@ -22,14 +23,14 @@ func poolVerb() *cli.Verb {
 			"in its own vips are not.",
 		Example: "vipctl pool set default 10.96.0.0/24 fd00:96::/112",
 		Formats: []string{cli.FormTable, cli.FormJSON, cli.FormName}, Fleet: true,
-		MinArgs: 1, MaxArgs: -1,
+		MinArgs: 1, MaxArgs: cli.AnyArgs,
 		Complete: cli.InTurn(cli.OneOf("set", "get", "delete"), poolNames), Run: runPool,
 	}
 }
 
 func poolNames(c *cli.Call, _ []string) []string {
 	all, _ := cli.AskEtcd(c, (*etcd.Store).Pools) // no answer, no names
-	return cli.Mapped(all, func(p definitions.Pool) string { return p.Name })
+	return lists.Mapped(all, func(p definitions.Pool) string { return p.Name })
 }
 
 func runPool(c *cli.Call) error {
@@ -97,7 +98,7 @@ func poolsTable(p *cli.Printer, pools []definitions.Pool) *table.Table {
 		table.Column{Title: "HELD", Right: true}, table.Column{Title: "FREE", Right: true}, table.Column{Title: "PROBLEM", Style: problemStyle})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	for _, o := range pools {
-		t.Row(o.Name, few(p, cli.Mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
+		t.Row(o.Name, few(p, lists.Mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
 	}
 	return t
 }

@@ -51,7 +51,7 @@ func registerVerb() *cli.Verb {
 			&cli.DurationFlag{Name: "timeout", Usage: "the drain takes this `TIME` at most; default: drain_timeout of the service"},
 			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "how long COMMAND may take to end, a `TIME`"},
 		},
-		Fleet: true, Wraps: true, MaxArgs: -1,
+		Fleet: true, MaxArgs: cli.WithCommand,
 		Complete: cli.InTurn(fleetNames),
 		Run:      runRegister,
 	}

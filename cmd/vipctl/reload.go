@@ -9,6 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/wording"
 )
 
@@ -28,7 +29,7 @@ func reloadVerb() *cli.Verb {
 			&cli.BoolFlag{Name: "prune", Usage: "remove and list the services that are no longer defined, in spite of errors"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
-		Run:     runReload, Traced: true,
+		Run:     cli.Traced(runReload),
 	}
 }
 
@@ -83,7 +84,7 @@ func pruned(c *cli.Call, r *api.ReloadChanges) string {
 }
 
 func nameList(names []balancer.Name) string {
-	return strings.Join(cli.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
+	return strings.Join(lists.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
 }
 
 // late says that vipd stopped waiting before what was read is applied.
@@ -95,7 +96,7 @@ func late(r *api.Reload) string {
 }
 
 func problemLines(p *cli.Printer, problems []balancer.Problem) string {
-	return strings.Join(cli.Mapped(problems, func(problem balancer.Problem) string {
+	return strings.Join(lists.Mapped(problems, func(problem balancer.Problem) string {
 		return p.Paint(problemLine(&problem), severityStyle(problem.Severity)) + "\n"
 	}), "")
 }

@@ -81,6 +81,9 @@ func newSession(t *testing.T) *session {
 	return s
 }
 
+// run executes a command line of all verbs.
+func run(ctx context.Context, w cli.World, args []string) int { return cli.Run(ctx, w, verbs(), args) }
+
 // allVerbs returns the verbs of all groups.
 func allVerbs() (all []*cli.Verb) {
 	for _, g := range verbs() {
@@ -312,7 +315,7 @@ func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
 func TestHelpOfEachVerb(t *testing.T) {
 	s := newSession(t)
 	for _, v := range append(allVerbs(), nil) {
-		if v != nil && v.Hidden {
+		if v != nil && v.Hidden() {
 			continue
 		}
 		line, usage := []string{"--help"}, "vipctl - "

@@ -14,6 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
 )
@@ -106,7 +107,7 @@ func topOnce(c *cli.Call, service balancer.Name) error {
 	if service != "" {
 		rows = w.Endpoints(service)
 	}
-	lines := cli.Mapped(rows, topJSON)
+	lines := lists.Mapped(rows, topJSON)
 	return c.PrintRows(lines, topTable(withTotal(rows), service != "", order{}, 0), "there is nothing to show")
 }
 

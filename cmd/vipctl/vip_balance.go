@@ -12,6 +12,7 @@ import (
 	"vipd/balancer/failover"
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd/schema"
 )
@@ -103,7 +104,7 @@ func balanceVIPs(c *cli.Call) error {
 			}
 		}
 	}
-	return c.Show(cli.List(moves), func() string {
+	return c.Show(lists.NonNil(moves), func() string {
 		if len(weights) == 0 {
 			return noHost + "\n"
 		}

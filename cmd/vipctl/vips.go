@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/failover"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 )
 
@@ -38,7 +39,7 @@ func vipVerb() *cli.Verb {
 
 func vipNames(c *cli.Call, _ []string) []string {
 	all, _, _ := ownedVIPs(c) // no answer, no names
-	return cli.Mapped(all, func(v ownedVIP) string { return v.name() })
+	return lists.Mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
 // ownedVIP is a VIP with one owner.
@@ -51,19 +52,28 @@ type ownedVIP struct {
 	// Ready are the nodes that could have it, best first, Not the others with the reason of each.
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
-	// Group, Prefer and Require are of its settings in etcd, Services those of etcd that are on it.
+	vipSettings
+	// Session is the owner's session, which the nodes of Jury confirm.
+	Session string   `json:"session,omitempty"`
+	Jury    []string `json:"jury,omitempty"`
+	// Move is requested and not done yet.
+	Move *failover.Move `json:"move,omitempty"`
+	vipHistory
+}
+
+// vipSettings is a VIP's settings in etcd, and the services of etcd that use it.
+type vipSettings struct {
 	Group    string           `json:"group,omitempty"`
 	Prefer   []string         `json:"prefer,omitempty"`
 	Require  balancer.Require `json:"require"`
 	Services []string         `json:"services"`
-	// Session is that of the owner, which the nodes of Jury confirm.
-	Session string   `json:"session,omitempty"`
-	Jury    []string `json:"jury,omitempty"`
-	// Move is what is asked for and not done yet.
-	Move *failover.Move `json:"move,omitempty"`
-	// Confirmed has the age of each juror's newest confirmation in seconds, where this host is the owner; -1 means there is none.
+}
+
+// vipHistory is the part of a VIP that only describe shows.
+type vipHistory struct {
+	// Confirmed has the age of each juror's newest confirmation in seconds, if this host is the owner; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Last are the last owners, the newest first, as far as etcd remembers. Only describe fills this and Confirmed in.
+	// Last are the last owners that etcd remembers, the newest first.
 	Last []failover.Owner `json:"last,omitempty"`
 }
 
@@ -103,8 +113,8 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	for _, v := range owned {
 		policy := in.PolicyOf(v.Addr)
 		out := ownedVIP{
-			VIP: v.Addr, Hold: "one", Ready: cli.List(v.Ready), Not: v.Not, Group: policy.Group, Prefer: policy.Prefer, Require: policy.Require,
-			Services: cli.List(services[v.Addr]), Move: v.Move,
+			VIP: v.Addr, Hold: "one", Ready: lists.NonNil(v.Ready), Not: v.Not, Move: v.Move,
+			vipSettings: vipSettings{Group: policy.Group, Prefer: policy.Prefer, Require: policy.Require, Services: lists.NonNil(services[v.Addr])},
 		}
 		if v.Live {
 			out.Owner, out.Since, out.Why, out.Session, out.Jury = v.Owner.Node, &v.Owner.Since, v.Owner.Why, v.Owner.Session.String(), v.Jury

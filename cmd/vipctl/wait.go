@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/wording"
 	"vipd/store/etcd/fleet"
 	"vipd/store/etcd/schema"
@@ -66,7 +67,7 @@ func runWait(c *cli.Call) error {
 	lag, err := v.keep(&bounded, watcher.show)
 	watcher.end()
 	if c.Format == cli.FormJSON && (err == nil || len(lag) > 0) {
-		if err := c.PrintJSON(waited{v.revision, cli.List(v.done), cli.List(lag), cli.List(v.gone), v.problems}); err != nil {
+		if err := c.PrintJSON(waited{v.revision, lists.NonNil(v.done), lists.NonNil(lag), lists.NonNil(v.gone), v.problems}); err != nil {
 			return err
 		}
 	}
@@ -146,7 +147,7 @@ func (w *watcher) show(lag []laggard) {
 		w.text(text)
 		return
 	}
-	key := strings.Join(cli.Mapped(lag, func(l laggard) string { return l.Node }), ",")
+	key := strings.Join(lists.Mapped(lag, func(l laggard) string { return l.Node }), ",")
 	if w.looks++; w.looks > silentLooks && key != w.last && w.Now().Sub(w.said) >= sayAgain {
 		w.last, w.said = key, w.Now()
 		w.Note("%s", text)
@@ -279,7 +280,7 @@ func left(lag []laggard) (n uint64) {
 // names lists nodes for a sentence; of many, the first.
 func names(lag []laggard) string {
 	const most = 5
-	text := strings.Join(cli.Mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
+	text := strings.Join(lists.Mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
 	if more := len(lag) - most; more > 0 {
 		text += fmt.Sprintf(" and %s more", wording.Count(more, "node"))
 	}

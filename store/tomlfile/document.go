@@ -245,15 +245,15 @@ func Decode(file string, text []byte, into any) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// DecodeLines reads the lines of a TOML text into a struct, each on its own below the heading before it, for a text that is not valid as a
-// whole. It leaves out what can't be read so.
-func DecodeLines(text []byte, into any) {
+// DecodeLines reads the lines of a TOML text that contain a key into a struct, each on its own below the heading before it. The text need
+// not be valid as a whole. Lines that can't be read are left out.
+func DecodeLines(text []byte, key string, into any) {
 	heading := ""
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(strings.TrimSpace(line), "[") {
 			heading = line
-			continue
+		} else if strings.Contains(line, key) {
+			_ = Decode("", []byte(heading+line), into) // such a line says nothing
 		}
-		_ = Decode("", []byte(heading+line), into) // such a line says nothing
 	}
 }

@@ -89,9 +89,7 @@ func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer
 
 // Diff has the daemon compare what is wanted with what the kernel has, and asks what differs.
 func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
-	ctx, s := c.bound(ctx, c.work)
-	defer s.end()
-	return d, c.ask(ctx, s, http.MethodGet, "/v1/diff", nil, &d)
+	return d, c.within(ctx, c.work, http.MethodGet, "/v1/diff", nil, &d)
 }
 
 // Reload makes the daemon read its configuration again, for the operator with the name by; "" if that is not known.
@@ -115,7 +113,7 @@ func (c *Client) Override(ctx context.Context, q OverrideRequest) (r OverrideRes
 
 // Check runs the health check of one endpoint once.
 func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err error) {
-	return r, c.ask(ctx, nil, http.MethodPost, "/v1/check", q, &r)
+	return r, c.within(ctx, 0, http.MethodPost, "/v1/check", q, &r)
 }
 
 // EventsQuery says which events are asked for.
@@ -175,18 +173,21 @@ func follow[T any](ctx context.Context, c *Client, s *silence, doing, path strin
 	}
 }
 
+// call sends a request that the daemon answers from what it has, or with a change.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	patience := c.work
 	if method == http.MethodGet {
-		patience = c.patience
+		return c.within(ctx, c.patience, method, path, in, out)
 	}
-	ctx, s := c.bound(ctx, patience)
-	defer s.end()
-	return c.ask(ctx, s, method, path, in, out)
+	return c.within(ctx, c.work, method, path, in, out)
 }
 
-// ask puts a question, whose context ends when s does; nil means whenever the answer comes is soon enough.
-func (c *Client) ask(ctx context.Context, s *silence, method, path string, in, out any) error {
+// within sends a request, and decodes its answer. It fails if no part of the answer comes for the time of patience; 0 means no limit.
+func (c *Client) within(ctx context.Context, patience time.Duration, method, path string, in, out any) error {
+	var s *silence
+	if patience > 0 {
+		ctx, s = c.bound(ctx, patience)
+		defer s.end()
+	}
 	response, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err

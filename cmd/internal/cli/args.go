@@ -12,6 +12,7 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/lookup"
 )
 
@@ -48,10 +49,10 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 		return nil, noVerb(verbs, args, used)
 	}
 	line.Verb, line.Args = v, args[1:]
-	if at := marked - 1; v.Wraps && at >= 0 {
+	if at := marked - 1; v.MaxArgs == WithCommand && at >= 0 {
 		line.Args = slices.Insert(slices.Clone(line.Args), at, "--") // the command that the verb runs follows it
 	}
-	if line.Help || v.Hidden {
+	if line.Help || v.Hidden() {
 		used = nil
 	}
 	if v.Name == "version" { // "vipctl --version" is the verb, and no verb has a flag of this name
@@ -153,23 +154,23 @@ func verbIn(verbs []*Verb, typed []string) *Verb {
 
 // noVerb says what is wrong with a command line that has no verb.
 func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
-	const lists = "; \"vipctl --help\" lists them"
+	const seeHelp = "; \"vipctl --help\" lists them"
 	flags := valueFlags(verbs)
 	if len(used) > 0 {
 		f := used[0]
 		if _, known := flags[f.name]; !known {
 			// No other flag resembles a single letter.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
-			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, Mapped(long, dashed)), lists))
+			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, lists.Mapped(long, dashed)), seeHelp))
 		}
 		if f := used[len(used)-1]; f.lacks {
 			return WrongUse("flag %s needs a value", f.text)
 		}
 	}
 	if len(args) == 0 {
-		return WrongUse("no command is given" + lists)
+		return WrongUse("no command is given" + seeHelp)
 	}
-	return WrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), lists))
+	return WrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), seeHelp))
 }
 
 // setFlags sets the values of the verb's flags.
@@ -206,7 +207,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	case f == nil && (u.name == "o" || u.name == "output"):
 		return WrongUse("\"vipctl %s\" has one form of output and takes no -o", v.Name)
 	case f == nil:
-		names := Mapped(v.allFlags(), func(f urfave.Flag) string { return "--" + f.Names()[0] })
+		names := lists.Mapped(v.allFlags(), func(f urfave.Flag) string { return "--" + f.Names()[0] })
 		return WrongUse("\"vipctl %s\" has no flag %s%s", v.Name, u.text, lookup.Meant("--"+u.name, names))
 	}
 	value := u.value
@@ -251,7 +252,7 @@ func verbNamed(verbs []*Verb, name string) *Verb {
 // verbNames are those that help shows.
 func verbNames(verbs []*Verb) (names []string) {
 	for _, v := range verbs {
-		if !v.Hidden {
+		if !v.Hidden() {
 			names = append(names, v.Name)
 		}
 	}

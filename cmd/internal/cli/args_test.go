@@ -26,7 +26,7 @@ func testVerbs() []*Verb {
 			&BoolFlag{Name: "follow", Aliases: []string{"f"}}, &IntFlag{Name: "lines", Aliases: []string{"n"}}, &StringFlag{Name: "kind"},
 		}},
 		{Name: "apply", Fleet: true, Flags: []Flag{&StringSliceFlag{Name: "file", Aliases: []string{"f"}}}},
-		{Name: "register", Fleet: true, Wraps: true, MaxArgs: -1, Flags: []Flag{&DurationFlag{Name: "ttl"}}},
+		{Name: "register", Fleet: true, MaxArgs: WithCommand, Flags: []Flag{&DurationFlag{Name: "ttl"}}},
 		{Name: "version"}, CompleteVerb(),
 	}
 }

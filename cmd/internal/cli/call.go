@@ -116,27 +116,20 @@ func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, err
 	return answer, err
 }
 
-// Mapped returns the result of a function for each element of a list.
-func Mapped[T, R any](all []T, to func(T) R) []R {
-	out := make([]R, len(all))
-	for i, t := range all {
-		out[i] = to(t)
+// Traced returns a function that runs a verb inside a span if the config names a receiver of traces. The span continues TRACEPARENT,
+// which pipelines set. Without a receiver, TRACEPARENT is passed on.
+func Traced(run func(*Call) error) func(*Call) error {
+	return func(c *Call) error {
+		var part struct {
+			Tracing config.Tracing `toml:"tracing"`
+		}
+		_ = readPart(c.Flags.String("config"), &part) // the daemon reports mistakes in it
+		o := tracing.Options{Endpoint: part.Tracing.OTLPEndpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
+		o.Node, _ = os.Hostname() // a span without a name is still useful
+		ctx, end := tracing.Command(c.Context, o, c.verbText(), c.Getenv("TRACEPARENT"))
+		c.Context = ctx
+		err := run(c)
+		end(err)
+		return err
 	}
-	return out
-}
-
-// traced runs the verb inside a span if the config names a receiver. The span continues TRACEPARENT, as pipelines set it; without a
-// receiver TRACEPARENT is passed on as it is.
-func (c *Call) traced() error {
-	var said struct {
-		Tracing config.Tracing `toml:"tracing"`
-	}
-	_ = readPart(c.Flags.String("config"), &said) // what is wrong with it, others say
-	o := tracing.Options{Endpoint: said.Tracing.OTLPEndpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
-	o.Node, _ = os.Hostname() // without a name the span is still worth having
-	ctx, end := tracing.Command(c.Context, o, c.verbText(), c.Getenv("TRACEPARENT"))
-	c.Context = ctx
-	err := c.Verb.Run(c)
-	end(err)
-	return err
 }

@@ -67,7 +67,7 @@ complete -c vipctl -a '(__vipctl_offered)'
 // CompleteVerb returns the verb that the scripts of completion call.
 func CompleteVerb() *Verb {
 	return &Verb{
-		Name: completeName, Brief: "list what may stand at the end of a command line", Hidden: true, MaxArgs: -1, Fleet: true,
+		Name: completeName, Brief: "list what may stand at the end of a command line", MaxArgs: AnyArgs, Fleet: true,
 		About: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", Example: "vipctl __complete get \"\"",
 		Run: runComplete,
 	}

@@ -16,26 +16,24 @@ import (
 )
 
 // Client returns the client of the daemon that the flags name. A config that can't be read does not hide a running daemon: if the
-// file exists, Client uses the socket that its readable lines name, or else the default.
+// file exists, Client uses the default socket.
 func (c *Call) Client() (*api.Client, error) {
-	if c.Daemon == nil {
-		socket, err := c.Socket()
-		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("there is no configuration at %s, which would name the daemon's socket: name one with --config, or the socket with --socket",
-					c.Flags.String("config"))
-			}
-			socket = c.socketDespiteMistakes()
-			switch path := (*fs.PathError)(nil); {
-			case errors.As(err, &path) && !errors.Is(err, fs.ErrPermission):
-				c.Note("%s can't be read (%v); asking the daemon at %s", c.Flags.String("config"), path.Err, socket)
-			case path == nil:
-				c.Note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", c.Flags.String("config"), socket)
-			}
-		}
-		c.Daemon = api.NewClient(socket)
-		c.Daemon.Absent = func() string { return c.whyAbsent(socket, err) }
+	if c.Daemon != nil {
+		return c.Daemon, nil
 	}
+	file := c.Flags.String("config")
+	socket, err := c.Socket()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no configuration at %s, which would name the daemon's socket: name one with --config, or the socket with --socket", file)
+	}
+	if err != nil {
+		socket = config.Default().API.Socket
+		if path, ok := errors.AsType[*fs.PathError](err); ok && !errors.Is(err, fs.ErrPermission) {
+			c.Note("%s can't be read (%v); asking the daemon at %s", file, path.Err, socket)
+		}
+	}
+	c.Daemon = api.NewClient(socket)
+	c.Daemon.Absent = func() string { return c.whyAbsent(socket, err) }
 	return c.Daemon, nil
 }
 
@@ -81,33 +79,27 @@ func readPart(file string, into any) error {
 	return err
 }
 
-// socketConfig is what is read of the config to find the socket.
+// socketConfig is the part of the config that names the socket.
 type socketConfig struct {
 	API struct {
 		Socket string `toml:"socket"`
 	} `toml:"api"`
 }
 
-// Socket returns the path of the daemon's socket, from the flag, the environment, the config, or the default.
+// Socket returns the path of the daemon's socket, from the flag, the environment, the config, or the default. It reads only the lines of
+// the config that name a socket: a mistake elsewhere in it does not hide the daemon.
 func (c *Call) Socket() (string, error) {
 	if s := c.Flags.String("socket"); s != "" {
 		return s, nil
 	}
 	file := c.Flags.String("config")
-	var conf socketConfig
-	err := readPart(file, &conf)
-	if errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile {
-		return config.Default().API.Socket, nil
-	}
-	if err != nil {
+	text, err := tomlfile.ReadFile(file)
+	if err != nil && (!errors.Is(err, fs.ErrNotExist) || file != config.DefaultFile) {
 		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
 	}
-	return c.socketFrom(&conf), nil
-}
-
-// socketFrom is the place that api.socket of the config means.
-func (c *Call) socketFrom(conf *socketConfig) string {
-	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket)
+	var conf socketConfig
+	tomlfile.DecodeLines(text, "socket", &conf)
+	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket), nil
 }
 
 // besideConfig is the place that a path in the config means, as the daemon reads it; "" where there is none.
@@ -116,14 +108,6 @@ func (c *Call) besideConfig(path string) string {
 		return path
 	}
 	return filepath.Join(filepath.Dir(c.Flags.String("config")), path)
-}
-
-// socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
-func (c *Call) socketDespiteMistakes() string {
-	text, _ := tomlfile.ReadFile(c.Flags.String("config")) // one that can't be read says nothing
-	var conf socketConfig
-	tomlfile.DecodeLines(text, &conf)
-	return c.socketFrom(&conf)
 }
 
 // SamePlace reports whether two paths lead to the same file, or, if one is missing, whether they are equal.

@@ -8,6 +8,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 )
 
@@ -22,7 +23,7 @@ Usage:
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n%s:\n", g.Title)
 		for _, v := range g.Verbs {
-			if !v.Hidden {
+			if !v.Hidden() {
 				fmt.Fprintf(&b, "  %-12s%s\n", v.Name, v.Brief)
 			}
 		}
@@ -75,7 +76,7 @@ func writeFlag(b *strings.Builder, f urfave.Flag) {
 	if !ok {
 		return
 	}
-	names := Mapped(f.Names(), dashed)
+	names := lists.Mapped(f.Names(), dashed)
 	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
 	left, usage := strings.Join(names, ", "), doc.GetUsage()
 	if before, rest, ok := strings.Cut(usage, "`"); ok {

@@ -144,14 +144,6 @@ func (p *Printer) Hint(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "note: %s\n", table.Line(fmt.Sprintf(format, args...)))
 }
 
-// List returns s, or an empty list if s is nil, because JSON shows a nil list as null.
-func List[T any](s []T) []T {
-	if s == nil {
-		return []T{}
-	}
-	return s
-}
-
 // Forms that are made of a verb's JSON: each verb that has -o json has them.
 const (
 	formYAML = "yaml"

@@ -23,19 +23,13 @@ type Verb struct {
 	Flags []Flag
 	// Formats are the values of -o, the default first. A verb without formats has no -o.
 	Formats []string
-	// MinArgs and MaxArgs limit the number of arguments; a MaxArgs of -1 means no limit. Verbs whose arguments depend on flags check
-	// them in Run.
+	// MinArgs and MaxArgs limit the number of arguments; MaxArgs may be AnyArgs or WithCommand. Verbs whose arguments depend on flags
+	// check them in Run.
 	MinArgs, MaxArgs int
 	// Complete completes an argument; nil means that nothing is offered.
 	Complete Completer
 	// Fleet reports whether the verb may use etcd, and has the flags for it.
 	Fleet bool
-	// Traced reports whether the verb starts the trace of the change that it makes.
-	Traced bool
-	// Hidden reports whether the verb is for scripts: help leaves it out, and its words are not parsed as flags.
-	Hidden bool
-	// Wraps reports whether the arguments may end in "--" and a command. Args keeps the "--".
-	Wraps bool
 	// SpellOut rewrites the arguments of a verb whose first argument is a kind of object: svc/web becomes services and web. If nil,
 	// they stay.
 	SpellOut func(args []string) []string
@@ -44,6 +38,17 @@ type Verb struct {
 	// Run carries out the verb.
 	Run func(c *Call) error
 }
+
+// The numbers of arguments without a limit.
+const (
+	// AnyArgs is for any number of arguments.
+	AnyArgs = -1
+	// WithCommand is for arguments that may end in "--" and a command. Args keeps the "--".
+	WithCommand = -2
+)
+
+// Hidden reports whether the verb is for scripts: help leaves it out, and its words are not parsed as flags.
+func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
 // Group is a part of the list of commands in help.
 type Group struct {
@@ -100,20 +105,12 @@ func execute(ctx context.Context, w World, groups []Group, typed []string) error
 	case line.Help:
 		return (&Printer{World: w}).Print(line.Verb.help())
 	}
-	return line.Run(ctx, w, all)
-}
-
-// Run runs the verb of a command line.
-func (l *commandLine) Run(ctx context.Context, w World, all []*Verb) error {
-	c := newCall(ctx, w, all, l)
+	c := newCall(ctx, w, all, line)
 	if err := c.prepare(); err != nil {
 		return err
 	}
 	defer c.close()
-	if l.Verb.Traced {
-		return c.traced()
-	}
-	return l.Verb.Run(c)
+	return line.Verb.Run(c)
 }
 
 func (v *Verb) counted(args []string) error {

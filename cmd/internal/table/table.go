@@ -111,7 +111,7 @@ func (t *Table) fit(widths []int, form Form) []int {
 	for most := slices.Max(append(slices.Clone(widths), shortest)); most >= shortest; most-- {
 		fitted, total := slices.Clone(widths), -len(gap)
 		for i, c := range t.columns {
-			if c.Wide && !form.Wide {
+			if !c.shown(form) {
 				continue
 			}
 			if !c.Right {

@@ -51,7 +51,7 @@ func stateDir(file string, c *config.Config) string {
 		StateDir string `toml:"state_dir"`
 	}
 	text, _ := tomlfile.ReadFile(file) // one that can't be read names nothing
-	tomlfile.DecodeLines(text, &line)
+	tomlfile.DecodeLines(text, "state_dir", &line)
 	switch {
 	case line.StateDir == "":
 		return c.StateDir

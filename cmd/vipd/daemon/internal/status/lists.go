@@ -49,9 +49,12 @@ func (v *View) Services() []api.Service {
 	return all
 }
 
-// refused reports whether a service with these problems was never accepted.
+// refused reports whether a service with these problems was never accepted: its definition has an error. Other problems may be left of
+// a removed service.
 func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
-	return name != "" && !v.State.Snapshot.Services.Has(name) && slices.ContainsFunc(problems, isError)
+	return name != "" && !v.State.Snapshot.Services.Has(name) && slices.ContainsFunc(problems, func(p balancer.Problem) bool {
+		return isError(p) && (p.Kind == "" || p.Kind == balancer.Refused || p.Kind == balancer.PortReserved)
+	})
 }
 
 func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }

@@ -1,0 +1,2 @@
+// Package lists has functions for lists that package slices lacks.
+package lists

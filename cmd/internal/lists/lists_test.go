@@ -1,0 +1,25 @@
+package lists
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// TestMapped converts numbers to text. It expects a text for each number, in order.
+func TestMapped(t *testing.T) {
+	if got, want := Mapped([]int{3, 1}, strconv.Itoa), []string{"3", "1"}; !slices.Equal(got, want) {
+		t.Errorf("Mapped = %q, want %q", got, want)
+	}
+}
+
+// TestNonNil encodes a nil list. It expects an empty list in JSON, and another list unchanged.
+func TestNonNil(t *testing.T) {
+	if text, err := json.Marshal(NonNil[int](nil)); err != nil || string(text) != "[]" {
+		t.Errorf("JSON = %s, %v, want []", text, err)
+	}
+	if got := NonNil([]int{1}); len(got) != 1 {
+		t.Errorf("NonNil = %v, want [1]", got)
+	}
+}
