@@ -137,7 +137,7 @@ func claimsIn(doc *tomlfile.Document, name balancer.Name, at balancer.Origin) *b
 	return claimed
 }
 
-// elements are those of an array, which a parser gives a type of its own where all are tables.
+// elements returns the elements of an array. A parser has a type of its own for arrays of tables.
 func elements(array any) (all []any) {
 	switch array := array.(type) {
 	case []any:

@@ -70,8 +70,7 @@ func runCleanup(c *cli.Call) error {
 		return fmt.Errorf("state_dir: %w", err)
 	}
 	lock, err := netlock.Take(netlock.Holder{})
-	var foreign *netlock.ForeignError
-	if errors.As(err, &foreign) {
+	if _, foreign := errors.AsType[*netlock.ForeignError](err); foreign {
 		c.Note("%v", err)
 		err = nil
 	}

@@ -194,12 +194,12 @@ func runUndrain(c *cli.Call) error {
 	return o.override(o.undrained)
 }
 
-// nodeOverrider is overrider, but where a node that may own VIPs is meant: that goes on standby before its endpoints are drained, or
-// resumes. It is nil where the node has no endpoint, and all is done.
+// nodeOverrider is newOverrider for a node that may own VIPs: the node goes on standby before its endpoints are drained, or resumes. It
+// returns nil if the node has no endpoint, so nothing is left to do.
 func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	o, err := newOverrider(c, q)
-	var none *lookup.NoEndpointsError
-	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.OverridesInEtcd() {
+	_, hasNone := errors.AsType[*lookup.NoEndpointsError](err)
+	if err != nil && !hasNone || q.Node == "" || !c.OverridesInEtcd() {
 		return o, err
 	}
 	owns, failed := takesPart(c, q.Node)

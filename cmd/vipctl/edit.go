@@ -258,7 +258,7 @@ func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, e
 	}
 	some := slices.DeleteFunc(slices.Clone(all), func(d fieldDiff) bool {
 		swapped := maps.Clone(s.Fields)
-		if value, there := fields[d.Field]; there {
+		if value, found := fields[d.Field]; found {
 			swapped[d.Field] = value
 		} else {
 			delete(swapped, d.Field)

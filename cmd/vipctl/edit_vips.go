@@ -18,14 +18,14 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	if err != nil {
 		return fmt.Errorf("reading the settings of addresses: %w", err)
 	}
-	there := map[netip.Addr]*definitions.StoredPolicy{}
+	current := map[netip.Addr]*definitions.StoredPolicy{}
 	for _, p := range stored {
-		there[p.Addr] = p
+		current[p.Addr] = p
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare) {
 		w := g.vips[addr]
 		i := &edited{VIP: addr, What: definitions.Created, settings: w.fields}
-		if p := there[addr]; p != nil && p.Says(w.fields) {
+		if p := current[addr]; p != nil && p.Says(w.fields) {
 			i.What, i.Revision = definitions.Unchanged, p.Revision
 		} else if p != nil {
 			i.What = definitions.Updated

@@ -66,11 +66,11 @@ func runEvents(c *cli.Call) error {
 	if err := l.checkKinds(); err != nil {
 		return err
 	}
-	most, err := l.window()
+	lines, err := l.window()
 	if err != nil {
 		return err
 	}
-	before, any, err := l.past(most)
+	before, any, err := l.past(lines)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func runEvents(c *cli.Call) error {
 	return l.follow()
 }
 
-// checkKinds refuses kinds that there are none of.
+// checkKinds returns an error for an unknown kind.
 func (l *eventList) checkKinds() error {
 	if l.query.Kind == "" {
 		return nil
@@ -107,10 +107,11 @@ func (l *eventList) checkKinds() error {
 	return nil
 }
 
-// window reads from when on, and how many of the latest events are shown; below zero: all.
-func (l *eventList) window() (most int, err error) {
-	most, follow, set := l.Flags.Int("lines"), l.Flags.Bool("follow"), l.Flags.IsSet("lines")
-	if set && most < 0 {
+// window reads the start of the events, and returns the number of the latest events to show; below zero means all.
+func (l *eventList) window() (lines int, err error) {
+	lines = l.Flags.Int("lines")
+	follow, set := l.Flags.Bool("follow"), l.Flags.IsSet("lines")
+	if set && lines < 0 {
 		return 0, cli.WrongUse("-n can't be below zero")
 	}
 	l.span = "since vipd started"
@@ -120,17 +121,17 @@ func (l *eventList) window() (most int, err error) {
 		}
 	}
 	switch {
-	case set && most == 0 && !follow, !set && l.Flags.String("since") != "":
+	case set && lines == 0 && !follow, !set && l.Flags.String("since") != "":
 		return -1, nil
 	case set:
-		return most, nil
+		return lines, nil
 	case follow:
 		return eventsBeforeThose, nil
 	}
 	return eventsShown, nil
 }
 
-// known refuses a service that is not there, and of which no event tells that it was.
+// known returns an error for a service that does not exist, and has no event of its removal.
 func (l *eventList) known() error {
 	any := false
 	err := l.Daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
@@ -143,9 +144,9 @@ func (l *eventList) known() error {
 	return isService(l.Call, l.query.Service)
 }
 
-// past asks for what there is, and returns the latest of it; below zero: all. Any: there is some. The query is then for
-// what comes after.
-func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
+// past returns the latest events, or, if lines is below zero, all of them. It reports whether there were any, and moves the query behind
+// them.
+func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	client, err := l.Client()
 	if err != nil {
 		return nil, false, err
@@ -156,13 +157,13 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 		return nil
 	})
 	any = len(events) > 0
-	if most >= 0 {
-		events = events[max(0, len(events)-most):]
+	if lines >= 0 {
+		events = events[max(0, len(events)-lines):]
 	}
 	return events, any, err
 }
 
-// follow shows what comes, also after restarts of the daemon. The end of ctx is the normal end.
+// follow shows new events, also after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
 	return follow(l.Call, true, func(heard func()) error {

@@ -139,23 +139,23 @@ func waitText(revision int64) string {
 	return fmt.Sprintf("revision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
 }
 
-// set changes what is said of one target, and returns what that comes to, and the revision of the last write.
+// set changes the override of one target. It returns the new override and the revision of the last write.
 func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *balancer.Override, revision int64, err error) {
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
-		var is *balancer.Override
+		var result *balancer.Override
 		r, err := f.Writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
 			if still := old.Unexpired(f.Now()); still != nil { // nodes only read: what has lapsed stays in etcd
-				is = e.Next(*still)
+				result = e.Next(*still)
 			} else {
-				is = e.Next(balancer.Override{})
+				result = e.Next(balancer.Override{})
 			}
-			return cmp.Or(is, change.Note(old))
+			return cmp.Or(result, change.Note(old))
 		})
 		if err != nil {
 			return next, revision, err
 		}
 		if revision = max(revision, r.Revision); e.Target == t {
-			next = is
+			next = result
 		}
 	}
 	return next, revision, nil
@@ -186,8 +186,8 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 		return true
 	}
 	_, here := o.Signatures()
-	_, there := shared.Signatures()
-	return here != there
+	_, inEtcd := shared.Signatures()
+	return here != inEtcd
 }
 
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {
@@ -214,7 +214,7 @@ func (f *fleetOverride) schedulers() map[balancer.Name]balancer.Scheduler {
 }
 
 func (f *fleetOverride) await() error {
-	v := &vigil{revision: f.result.Revision, drains: func(d schema.NodeDrain) bool {
+	v := &revisionWait{revision: f.result.Revision, drains: func(d schema.NodeDrain) bool {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
 	watcher, last := &watcher{progress: progress{Printer: f.Printer}}, uint64(0)

@@ -47,15 +47,15 @@ func fleetEndpoints(s *balancer.Service, in *balancer.Inputs) []api.Endpoint {
 	all := []api.Endpoint{}
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		of := map[netip.AddrPort]api.Endpoint{}
+		byAddress := map[netip.AddrPort]api.Endpoint{}
 		for _, e := range balancer.EndpointsOf(s, in) {
 			at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
-			if _, twice := of[at]; !twice {
-				of[at] = fleetEndpoint(s, p, e, in, at)
+			if _, twice := byAddress[at]; !twice {
+				byAddress[at] = fleetEndpoint(s, p, e, in, at)
 			}
 		}
-		for _, at := range slices.SortedFunc(maps.Keys(of), netip.AddrPort.Compare) {
-			all = append(all, of[at])
+		for _, at := range slices.SortedFunc(maps.Keys(byAddress), netip.AddrPort.Compare) {
+			all = append(all, byAddress[at])
 		}
 	}
 	return all

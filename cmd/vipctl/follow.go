@@ -17,17 +17,17 @@ func watchFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
 }
 
-// comeback is the pause between two attempts to reach a daemon that has gone.
+// comeback is the pause between two attempts to reach a daemon that has stopped.
 const comeback = time.Second
 
-// showError is that what came can't be shown, whereas another daemon may answer.
+// showError is an error of the output. Unlike the end of a daemon, it ends the verb.
 type showError struct{ error }
 
-// Unwrap returns what the output said.
+// Unwrap returns the error of the output.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow keeps a stream of a daemon's answers going over restarts of the daemon, once it has answered. The stream calls
-// heard with each answer. The end of ctx is the normal end.
+// follow reads a stream of a daemon's answers, and starts it again after a restart of the daemon, once the daemon has answered. The stream
+// calls heard with each answer. The end of ctx is the normal end.
 func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	away := false
 	heard := func() {
@@ -38,11 +38,11 @@ func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	}
 	for {
 		err := stream(heard)
-		var broken *showError
+		broken, isBroken := errors.AsType[*showError](err)
 		switch {
 		case c.Err() != nil:
 			return nil
-		case errors.As(err, &broken):
+		case isBroken:
 			return broken.error
 		case !answered:
 			return err
@@ -58,8 +58,7 @@ func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	}
 }
 
-// showDaemon shows what the daemon answers to a question: once, or with -w again with each change of it. What is its name
-// in the API's path.
+// showDaemon shows the daemon's answer to a question, and with -w each change of it. The question's name in the API's path is what.
 func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
 	client, err := c.Client()
 	if err != nil {
@@ -91,17 +90,18 @@ func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, cont
 	})
 }
 
-// pace is how often something is asked, and how long it may be away once it has answered.
+// pace is the interval of questions, and the maximum time without an answer after the first one.
 type pace struct{ interval, patience time.Duration }
 
-// firstPatience is how long something may be away that has not answered yet: the command line may be wrong.
+// firstPatience is the maximum time without a first answer: the command line may be wrong.
 const firstPatience = 15 * time.Second
 
-// poll asks again and again until ask is done, ctx ends, or what is asked has been away for too long.
+// poll calls ask at intervals until it is done, ctx ends, or ask has failed for too long.
 func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
-	answered, patience, told := c.Now(), firstPatience, ""
+	answered, patience := c.Now(), firstPatience
+	reported := ""
 	for {
 		asked := c.Now()
 		done, err := ask()
@@ -110,11 +110,12 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 			return err
 		case c.Err() != nil:
 		case err == nil:
-			answered, patience, told = asked, p.patience, ""
+			answered, patience = asked, p.patience
+			reported = ""
 		case c.Now().Sub(answered) > patience:
 			return err
-		case told != err.Error():
-			told = err.Error()
+		case reported != err.Error():
+			reported = err.Error()
 			c.Note("%v; trying again", err)
 		}
 		select {
@@ -125,21 +126,21 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	}
 }
 
-// frame is one state as it was shown; the zero value: none was.
+// frame is the last state that was shown. Its zero value means that none was.
 type frame struct {
 	shown    bool
 	out, err string
 }
 
-// showFrame shows the next state, unless it looks like the last. On a terminal, tables are drawn over the one before;
-// elsewhere they follow one another with an empty line between.
+// showFrame shows the next state, unless it looks like the last. On a terminal, a table is drawn over the last one; elsewhere an empty line
+// separates them.
 func showFrame(p *cli.Printer, last *frame, show func() error) error {
-	var out, told bytes.Buffer
+	var out, notes bytes.Buffer
 	stdout, stderr := p.Stdout, p.Stderr
-	p.Stdout, p.Stderr = &out, &told
+	p.Stdout, p.Stderr = &out, &notes
 	err := show()
 	p.Stdout, p.Stderr = stdout, stderr
-	next := frame{true, out.String(), told.String()}
+	next := frame{true, out.String(), notes.String()}
 	if err != nil || next == *last {
 		return err
 	}

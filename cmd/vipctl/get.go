@@ -44,10 +44,10 @@ func getVerb() *cli.Verb {
 	}
 }
 
-// abbreviations are those of kinds, as kubectl has them.
+// abbreviations are the short names of kinds, as in kubectl.
 var abbreviations = map[string]string{"svc": "services", "ep": "endpoints", "fe": "frontends", "no": "nodes"}
 
-// withKind takes KIND/NAME apart and spells the kind out.
+// withKind splits KIND/NAME, and replaces the short name of a kind.
 func withKind(args []string) []string {
 	if len(args) == 1 {
 		if kind, name, _ := strings.Cut(args[0], "/"); name != "" {
@@ -63,7 +63,7 @@ func withKind(args []string) []string {
 	return args
 }
 
-// plainService takes service/NAME for NAME. Other text it returns as it is, such as service/10.0.0.1, an endpoint of "service".
+// plainService returns NAME for service/NAME. It returns other text unchanged, such as service/10.0.0.1, an endpoint of "service".
 func plainService(text string) string {
 	kind, name, _ := strings.Cut(text, "/")
 	if balancer.Name(name).Valid() && slices.Contains([]string{"service", "services", "svc"}, kind) {
@@ -74,21 +74,21 @@ func plainService(text string) string {
 
 // kind is something that get lists.
 type kind[T any] struct {
-	// name is its name in the singular; where follows it in sentences, as " in etcd", or is "".
+	// name is its name in the singular. In sentences where follows it, such as " in etcd".
 	name, where string
-	// read hands all there are to show: once, or with -w again with each change.
+	// read calls show with all of the kind: once, or with -w again with each change.
 	read func(c *cli.Call, show func([]T) error) error
-	// id is what -o name prints; named reports whether NAME means this one, nil: where it is the id.
+	// id returns the name for -o name. The function named reports whether NAME means an element; if nil, NAME is compared with id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
-	// absent is the error where none is named so, if that is one; nil means the usual one.
+	// absent returns the error for a name that is not found. If nil, absentIn does.
 	absent func(c *cli.Call, name string) error
-	// none is the sentence where there are none at all; "" is the usual one.
+	// none is the sentence for an empty list; "" means the usual sentence.
 	none string
 }
 
-// absentIn is the error that none of all has the name.
+// absentIn returns the error for a name that none of all has.
 func (k *kind[T]) absentIn(all []T, name string) error {
 	return absent(k.name, name, k.where, lists.Mapped(all, func(t T) string { return k.id(&t) }))
 }
@@ -150,7 +150,7 @@ func kindName(c *cli.Call) (string, error) {
 	return what, nil
 }
 
-// get lists one kind, or those of them that the second argument names.
+// get lists one kind, or the elements that the second argument names.
 func get[T any](c *cli.Call, k *kind[T]) error {
 	name := c.Argument(1)
 	return k.read(c, func(all []T) error {
@@ -192,21 +192,20 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 	})
 }
 
-// idLines has each name once: an endpoint that serves two ports at one address is listed twice.
+// idLines returns a line for each name. It removes duplicates because an endpoint with two ports at one address is listed twice.
 func idLines[T any](all []T, id func(*T) string) string {
 	var text strings.Builder
-	told := map[string]bool{}
+	listed := map[string]bool{}
 	for i := range all {
-		if name := id(&all[i]); !told[name] {
-			told[name] = true
+		if name := id(&all[i]); !listed[name] {
+			listed[name] = true
 			text.WriteString(name + "\n")
 		}
 	}
 	return text.String()
 }
 
-// served reports whether t is an endpoint that --down leaves out: one that gets new connections, or would if no others came
-// first.
+// served reports whether --down leaves t out: it is an endpoint that gets new connections, or a backup.
 func served[T any](t T) bool {
 	e, _ := any(t).(api.Endpoint)
 	switch e.State {
@@ -216,7 +215,7 @@ func served[T any](t T) bool {
 	return false
 }
 
-// isKnown is isService where the daemon was asked; in etcd readFleetServices has looked.
+// isKnown is isService for the daemon. For etcd, readFleetServices has already checked the name.
 func isKnown(c *cli.Call, name string) error {
 	if c.FleetWide {
 		return nil
@@ -224,7 +223,7 @@ func isKnown(c *cli.Call, name string) error {
 	return isService(c, name)
 }
 
-// isService returns an error that names what is near, unless the daemon has the service.
+// isService returns an error with a suggestion, unless the daemon has the service.
 func isService(c *cli.Call, name string) error {
 	services, err := cli.AskDaemon(c, accepted)
 	if err != nil || slices.ContainsFunc(services, func(s api.Service) bool { return string(s.Name) == name }) {
@@ -233,13 +232,13 @@ func isService(c *cli.Call, name string) error {
 	return notServed(c, name, services)
 }
 
-// accepted asks for the services without those that were never accepted.
+// accepted asks for the services that were accepted at least once.
 func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
 	services, err := d.Services(ctx)
 	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err
 }
 
-// isFrontend is isService for what names frontends: it may be a key.
+// isFrontend is isService for the names of frontends, which may be keys.
 func isFrontend(c *cli.Call, name string) error {
 	if _, err := balancer.ParseKey(name); err == nil {
 		return absent("frontend", name, "", frontendKeys(c, nil))
@@ -247,7 +246,7 @@ func isFrontend(c *cli.Call, name string) error {
 	return isService(c, name)
 }
 
-// notServed says why none of the daemon's services has this name: it has a mistake and was never served, or there is none.
+// notServed returns the error for a service that the daemon lacks: its definition has an error, or there is none.
 func notServed(c *cli.Call, name string, services []api.Service) error {
 	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil {
 		for _, p := range s.Problems {
@@ -259,8 +258,7 @@ func notServed(c *cli.Call, name string, services []api.Service) error {
 	return absent("service", name, "", namesOf(services))
 }
 
-// absent says that there is nothing of a kind with this name, and what is near, or else what there is. Where is "" or says where it
-// was looked for.
+// absent returns the error for a missing name of a kind, with a suggestion or else the known names. It names the searched place in where.
 func absent(what, name, where string, known []string) error {
 	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Other(name, known))
 }
@@ -315,7 +313,7 @@ func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
 	return t
 }
 
-// few lists the first n of list, and how many more there are; in the wide form all.
+// few lists the first n elements, and the number of others. The wide form has all.
 func few(p *cli.Printer, list []string, n int) string {
 	if p.Format == cli.FormWide || len(list) <= n+1 && n > 1 || len(list) <= n {
 		return strings.Join(list, ",")
@@ -323,7 +321,7 @@ func few(p *cli.Printer, list []string, n int) string {
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
 }
 
-// upStyle is the style of counts as api.Use writes them: bad only if no port has an endpoint.
+// upStyle returns the style of the counts of api.Use: bad only if no port has an endpoint.
 func upStyle(text string) table.Style {
 	none, full := true, true
 	for part := range strings.SplitSeq(text, ", ") {
@@ -339,7 +337,7 @@ func upStyle(text string) table.Style {
 	return table.Notice
 }
 
-// number writes n, or nothing for 0.
+// number writes n, or "" for 0.
 func number[N int | int64 | uint64](n N) string {
 	if n == 0 {
 		return ""
@@ -347,7 +345,7 @@ func number[N int | int64 | uint64](n N) string {
 	return strconv.FormatInt(int64(n), 10)
 }
 
-// badCount is the style of a number that should be 0.
+// badCount returns the style of a number that should be 0.
 func badCount(text string) table.Style {
 	if text == "0" {
 		return table.Plain
@@ -426,7 +424,7 @@ func upBackends(backends []api.Backend) string {
 	return fmt.Sprintf("%d/%d", active, all)
 }
 
-// backendNote is a backend's weight, or why it has none.
+// backendNote returns a backend's weight, or the reason why it has none.
 func backendNote(b *api.Backend) string {
 	if b.State == balancer.Active {
 		return strconv.Itoa(b.Weight)

@@ -117,8 +117,8 @@ func filesAt(place string, recursive bool) ([]string, error) {
 	return files, nil
 }
 
-// mostInput bounds what is read from standard input or a pipe, in bytes.
-const mostInput = 256 << 20
+// maxInput is the maximum number of bytes that are read from standard input or a pipe.
+const maxInput = 256 << 20
 
 // readInput reads one file, or standard input, and returns its name for messages. Pipes that a shell makes of commands are read to their end.
 func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
@@ -139,7 +139,7 @@ func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	return name, text, err
 }
 
-// unreadable says why what a user has named can't be read.
+// unreadable returns an error about a file or folder that can't be read.
 func unreadable(place string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no file or folder %s", place)
@@ -147,12 +147,12 @@ func unreadable(place string, err error) error {
 	return fmt.Errorf("reading %s: %w", place, reason(err))
 }
 
-// reason is what is wrong with a file or a program, where the text around it names the file already.
+// reason returns the cause of an error about a file or a program, without its name.
 func reason(err error) error {
-	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
-	if program := (*exec.Error)(nil); errors.As(err, &program) {
+	if program, ok := errors.AsType[*exec.Error](err); ok {
 		return program.Err
 	}
 	return err
@@ -165,7 +165,7 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	go func() {
 		from, err := open()
 		if err == nil {
-			text, err = io.ReadAll(io.LimitReader(from, mostInput+1))
+			text, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 			_ = from.Close() // it was only read
 		}
 		done <- err
@@ -174,8 +174,8 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case err := <-done:
-		if err == nil && len(text) > mostInput {
-			err = fmt.Errorf("there are more than %d bytes", mostInput)
+		if err == nil && len(text) > maxInput {
+			err = fmt.Errorf("there are more than %d bytes", maxInput)
 		}
 		return text, err
 	}
@@ -221,7 +221,7 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 			g.problem(doc.Where(p.Path), "", p.Path, p.Text+"; only [services.NAME] and [vips.\"ADDRESS\"] tables, and the sections of a daemon's config, belong in this file")
 		}
 	}
-	if _, there := doc.Tree()["defaults"]; there {
+	if _, found := doc.Tree()["defaults"]; found {
 		g.problems = append(g.problems, balancer.Problem{
 			Severity: balancer.SeverityWarning, Origin: doc.Where("defaults"), Field: "defaults",
 			Text: "is not written to etcd: each host has its own [defaults]",
@@ -237,8 +237,7 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 func (g *given) readJSON(file string, text []byte) (services, vips map[string]any) {
 	origin := balancer.Origin{File: file}
 	var raw json.RawMessage
-	var syntax *json.SyntaxError
-	if err := json.Unmarshal(text, &raw); errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(text, &raw)); ok {
 		at := min(max(int(syntax.Offset)-1, 0), len(text))
 		origin.Line = 1 + bytes.Count(text[:at], []byte("\n"))
 		g.problem(origin, "", "", "not valid JSON: "+syntax.Error())

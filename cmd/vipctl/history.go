@@ -193,7 +193,7 @@ func changeText(p *cli.Printer, e edition) string {
 	return few(p, fields, 1)
 }
 
-// fieldChange writes how a field changed, as far as that takes a few words.
+// fieldChange writes the change of a field in a few words.
 func fieldChange(d fieldDiff) string {
 	simple := func(v any) (string, bool) {
 		switch v.(type) {
@@ -204,10 +204,10 @@ func fieldChange(d fieldDiff) string {
 		}
 		return fmt.Sprint(v), true
 	}
-	was, ok := simple(d.Runs)
-	is, okay := simple(d.Wants)
-	if ok && okay {
-		return d.Field + " " + was + " -> " + is
+	before, isSimple := simple(d.Runs)
+	after, isAlsoSimple := simple(d.Wants)
+	if isSimple && isAlsoSimple {
+		return d.Field + " " + before + " -> " + after
 	}
 	gone, come := listChange(d.Runs, d.Wants), listChange(d.Wants, d.Runs)
 	parts := lists.Mapped(come, func(entry string) string { return "+" + entry })
@@ -242,7 +242,7 @@ func entryName(entry any) string {
 		return fmt.Sprint(entry)
 	}
 	for _, field := range []string{"address", "name", "port"} {
-		if v, there := t[field]; there {
+		if v, found := t[field]; found {
 			return fmt.Sprint(v)
 		}
 	}

@@ -96,10 +96,10 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 // checkEndpoints looks for endpoints on other hosts whose address is a VIP, of the service that whose has for it.
 func (d *localDefinitions) checkEndpoints(s *balancer.Service, whose map[netip.Addr]balancer.Name, local []netip.Addr) {
 	for i, e := range s.Endpoints {
-		if of, is := whose[e.Address]; is && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
+		if name, isVIP := whose[e.Address]; isVIP && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
 			the := "the service"
 			if !slices.Contains(s.VIPs, e.Address) {
-				the = "service " + string(of)
+				the = "service " + string(name)
 			}
 			field := fmt.Sprintf("endpoints[%d].address", i)
 			d.warn(s.Origin.At(field), s.Name, field, fmt.Sprintf("%s is a VIP of %s as well: a host that holds the VIP reaches itself there instead of the endpoint. Choose another VIP", e.Address, the))
@@ -107,7 +107,7 @@ func (d *localDefinitions) checkEndpoints(s *balancer.Service, whose map[netip.A
 	}
 }
 
-// need is what a field asks of the host; lacks says what is not there, "" if all is.
+// need is a requirement of a field on the host; lacks names the missing part, or is "".
 type need struct{ field, lacks string }
 
 // needsOfConfig are those of the daemon's configuration.
@@ -189,11 +189,11 @@ func lacksProgram(name string) string {
 }
 
 func lacksUser(name string) string {
-	var unknown user.UnknownUserError
 	if name == "" {
 		return ""
 	}
-	if _, err := user.Lookup(name); errors.As(err, &unknown) {
+	_, err := user.Lookup(name)
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
 		return "there is no user " + name + " on this host"
 	}
 	return ""

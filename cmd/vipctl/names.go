@@ -48,8 +48,8 @@ func addressesToOverride(c *cli.Call, before []string) (out []string) {
 	service := balancer.Name(before[0])
 	if c.OverridesInEtcd() {
 		s, _ := cli.AskEtcd(c, readEtcd)
-		if of := s.Services.At(service); of != nil {
-			for _, e := range balancer.EndpointsOf(of, &balancer.Inputs{Endpoints: s.Endpoints}) {
+		if found := s.Services.At(service); found != nil {
+			for _, e := range balancer.EndpointsOf(found, &balancer.Inputs{Endpoints: s.Endpoints}) {
 				out = append(out, e.Address.String())
 			}
 		}

@@ -254,7 +254,7 @@ func (r *registration) drain(ctx context.Context) {
 	}
 	r.run() // it keeps the lease, and says that it drains where that has failed
 	defer r.stop()
-	most, known := r.drainTimeout(ctx)
+	timeout, known := r.drainTimeout(ctx)
 	why := ""
 	switch {
 	case err != nil:
@@ -262,8 +262,8 @@ func (r *registration) drain(ctx context.Context) {
 	case !known:
 		why = " (drain_timeout of the service can't be read)"
 	}
-	r.Note("%s drains: waiting until no node has a connection to it, %s at most%s", r.name(), most, why)
-	ctx, cancel := context.WithTimeout(ctx, most)
+	r.Note("%s drains: waiting until no node has a connection to it, %s at most%s", r.name(), timeout, why)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	r.await(ctx)
 }
@@ -281,8 +281,8 @@ func (r *registration) sayDraining(ctx context.Context) error {
 	return err
 }
 
-// drainTimeout is how long the drain takes at most; known is false where the service can't be read.
-func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, known bool) {
+// drainTimeout returns the maximum duration of the drain, and reports whether the service could be read.
+func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration, known bool) {
 	if r.Flags.IsSet("timeout") {
 		return r.Flags.Duration("timeout"), true
 	}
@@ -301,7 +301,7 @@ func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, kn
 // await looks at the nodes until none has a connection to the endpoint, or ctx ends. Where they can't be read, or no
 // vipd is there to count, it is ctx that ends it.
 func (r *registration) await(ctx context.Context) {
-	v := &vigil{drains: func(d schema.NodeDrain) bool {
+	v := &revisionWait{drains: func(d schema.NodeDrain) bool {
 		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()
 	}}
 	tick := time.NewTicker(fleetInterval)

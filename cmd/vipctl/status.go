@@ -115,15 +115,15 @@ func statusText(p *cli.Printer, s *api.Status) string {
 	return out.b.String()
 }
 
-// byHand writes what was said of endpoints by hand, which may be forgotten.
+// byHand writes the overrides of operators, because operators may forget them.
 func (out *sheet) byHand(s *api.Status) {
-	const most = 3
+	const maxLines = 3
 	label := "by hand"
-	for _, t := range s.ByHand[:min(most, len(s.ByHand))] {
+	for _, t := range s.ByHand[:min(maxLines, len(s.ByHand))] {
 		out.painted(label, fmt.Sprintf("%s/%s: %s", t.Service, t.Address, override(out.Printer, t.Override)), table.Notice)
 		label = ""
 	}
-	if more := s.Overrides - most; more > 0 {
+	if more := s.Overrides - maxLines; more > 0 {
 		out.text("", fmt.Sprintf("and %d more: vipctl get endpoints -o wide", more))
 	}
 }

@@ -37,7 +37,7 @@ func topVerb() *cli.Verb {
 	}
 }
 
-// leastInterval bounds what top asks of the daemon.
+// leastInterval is the minimum interval, which limits the load of the daemon.
 const leastInterval = 100 * time.Millisecond
 
 func runTop(c *cli.Call) error {
@@ -59,10 +59,10 @@ func runTop(c *cli.Call) error {
 	}
 	s := &screen{Printer: c.Printer, interval: c.Flags.Duration("interval"), service: service, given: service != ""}
 	keys, out := c.Stdin, c.Stdout
-	if f, is := keys.(*os.File); is && !cli.Terminal(f) {
+	if f, ok := keys.(*os.File); ok && !cli.Terminal(f) {
 		keys, s.keyless = nil, true
 	}
-	if f, is := out.(*os.File); is {
+	if f, ok := out.(*os.File); ok {
 		out = unasked{f}
 	}
 	s.ask = func() tea.Msg {
@@ -76,10 +76,10 @@ func runTop(c *cli.Call) error {
 	return err
 }
 
-// unasked is a terminal that is asked for nothing: an answer that comes after the end would be taken for what is typed into the shell.
+// unasked is a terminal that gets no queries: the shell would read a late answer as typed text.
 type unasked struct{ *os.File }
 
-// Write leaves out what asks for the kitty keyboard, for synchronized output and for the width of characters.
+// Write removes the queries for the kitty keyboard, for synchronized output and for the width of characters.
 func (u unasked) Write(b []byte) (int, error) {
 	_, err := strings.NewReplacer("\x1b[?u", "", "\x1b[?2026$p", "", "\x1b[?2027$p", "").WriteString(u.File, string(b))
 	return len(b), err
@@ -131,18 +131,20 @@ type topLine struct {
 func topJSON(r rates.Row) topLine {
 	l := topLine{Service: r.Service, Up: r.Up, Of: r.Of, Ports: r.Use, Active: r.Active, New: r.New, Unanswered: r.Unanswered, In: r.In, Out: r.Out}
 	if e := r.Endpoint; e != nil {
-		l.Endpoint, l.Port, l.State = e.Address, e.Port, e.State
+		l.Endpoint = e.Address
+		l.Port = e.Port
+		l.State = e.State
 	}
 	return l
 }
 
-// order is how rows are sorted: by the n-th of orders, the other way round where reverse.
+// order is the order of rows: by the n-th of orders, reversed if reverse is set.
 type order struct {
 	by      int
 	reverse bool
 }
 
-// orders are the ways to sort; without a title, as they come.
+// orders are the ways to sort. The one without a title keeps the order of names.
 var orders = []struct {
 	title string
 	less  func(a, b *rates.Row) int
@@ -177,7 +179,9 @@ func withTotal(rows []rates.Row) []rates.Row {
 		total.Endpoint = &api.EndpointTraffic{Address: totalName}
 	}
 	for _, r := range rows {
-		total.New, total.In, total.Out = total.New+r.New, total.In+r.In, total.Out+r.Out
+		total.New += r.New
+		total.In += r.In
+		total.Out += r.Out
 		total.Active += r.Active
 		total.Unanswered += r.Unanswered
 		total.Up += r.Up
@@ -195,7 +199,7 @@ func withTotal(rows []rates.Row) []rates.Row {
 	return append(slices.Clone(rows), total)
 }
 
-// topTable lists services or the endpoints of one, with sparklines of so many characters.
+// topTable lists services, or the endpoints of a service, with sparklines of spark characters.
 func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table {
 	title := func(text string) string {
 		if o.by > 0 && orders[o.by].title == text {
@@ -228,7 +232,7 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 	return t
 }
 
-// rateText writes a rate in as many digits as one reads.
+// rateText writes a rate with one decimal below 100.
 func rateText(v float64) string {
 	if v > 0 && v < 100 {
 		return strconv.FormatFloat(v, 'f', 1, 64)

@@ -150,7 +150,9 @@ func (s *screen) enter() {
 		return
 	}
 	if chosen := rows[min(s.at, len(rows)-1)]; s.service == "" {
-		s.service, s.at, s.filter = chosen.Service, 0, ""
+		s.service = chosen.Service
+		s.at = 0
+		s.filter = ""
 	} else {
 		s.endpoint = chosen.Endpoint
 	}
@@ -282,9 +284,9 @@ func (s *screen) detail() []string {
 		if e.Address != s.endpoint.Address || e.Port != s.endpoint.Port {
 			continue
 		}
-		var most float32
+		var highest float32
 		for _, v := range r.Past {
-			most = max(most, v)
+			highest = max(highest, v)
 		}
 		return []string{
 			"endpoint     " + strings.TrimSpace(e.Address+" "+e.Port),
@@ -293,7 +295,7 @@ func (s *screen) detail() []string {
 			"active       " + fmt.Sprint(e.Active),
 			"connections  " + fmt.Sprint(e.Connections) + " since vipd started",
 			"unanswered   " + fmt.Sprint(e.Unanswered) + " of them",
-			fmt.Sprintf("new/s        %s, at most %s", rateText(r.New), rateText(float64(most))),
+			fmt.Sprintf("new/s        %s, at most %s", rateText(r.New), rateText(float64(highest))),
 			"             " + rates.Spark(r.Past, min(rates.Kept, s.width-13)),
 		}
 	}

@@ -17,33 +17,33 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// vipMove is a VIP that goes from one node to another.
+// vipMove is the move of a VIP from one node to another.
 type vipMove struct {
 	VIP  netip.Addr `json:"vip"`
 	From string     `json:"from"`
 	To   string     `json:"to"`
 }
 
-// together are VIPs that move at once: one, or those of a group.
+// together is a list of VIPs that move at once: a single VIP, or all of a group.
 type together []ownedVIP
 
-// inGroups returns what each node has, without groups that are parted or wait for an owner.
+// inGroups returns the VIPs of each node, without groups that have several owners or none.
 func inGroups(vips []ownedVIP) map[string][]together {
-	of, groups := map[string][]together{}, map[string]together{}
+	byOwner, groups := map[string][]together{}, map[string]together{}
 	for _, v := range byName(vips) {
 		if g := v.Group; g != "" {
 			groups[g] = append(groups[g], v)
 		} else if v.Owner != "" {
-			of[v.Owner] = append(of[v.Owner], together{v})
+			byOwner[v.Owner] = append(byOwner[v.Owner], together{v})
 		}
 	}
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
 		all := groups[g]
 		if at := all[0].Owner; at != "" && !slices.ContainsFunc(all, func(v ownedVIP) bool { return v.Owner != at }) {
-			of[at] = append(of[at], all)
+			byOwner[at] = append(byOwner[at], all)
 		}
 	}
-	return of
+	return byOwner
 }
 
 // mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what its first VIP does.
@@ -62,32 +62,34 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 			has[v.Owner]++
 		}
 	}
-	of := inGroups(vips)
+	byOwner := inGroups(vips)
 	for {
-		from, to, at, most := "", "", 0, 0.0
-		for _, node := range slices.Sorted(maps.Keys(of)) {
-			for i, all := range of[node] {
+		var from, to string
+		at, best := 0, 0.0
+		for _, node := range slices.Sorted(maps.Keys(byOwner)) {
+			for i, all := range byOwner[node] {
 				for _, other := range all[0].Ready {
 					if weights[other] == 0 {
 						continue
 					}
-					// What the one has too many of, once the other has these.
+					// The surplus of node, after the other node has these VIPs.
 					gain := float64(has[node])/max(float64(weights[node]), 0.001) - float64(has[other]+len(all))/float64(weights[other])
-					if gain > most && all.mayGo(other) {
-						from, to, at, most = node, other, i, gain
+					if gain > best && all.mayGo(other) {
+						from, to = node, other
+						at, best = i, gain
 					}
 				}
 			}
 		}
-		if most == 0 {
+		if best == 0 {
 			return moves
 		}
-		for _, v := range of[from][at] {
+		for _, v := range byOwner[from][at] {
 			moves = append(moves, vipMove{v.VIP, from, to})
 			has[from]--
 			has[to]++
 		}
-		of[from] = slices.Delete(of[from], at, at+1)
+		byOwner[from] = slices.Delete(byOwner[from], at, at+1)
 	}
 }
 
@@ -125,8 +127,8 @@ func takesPart(c *cli.Call, node string) (bool, error) {
 		return false, err
 	}
 	_, weights, err := w.OwnedVIPs(c)
-	_, there := weights[node]
-	return there, err
+	_, found := weights[node]
+	return found, err
 }
 
 // drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back. It says what came of it.

@@ -117,7 +117,11 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 			vipSettings: vipSettings{Group: policy.Group, Prefer: policy.Prefer, Require: policy.Require, Services: lists.NonNil(services[v.Addr])},
 		}
 		if v.Live {
-			out.Owner, out.Since, out.Why, out.Session, out.Jury = v.Owner.Node, &v.Owner.Since, v.Owner.Why, v.Owner.Session.String(), v.Jury
+			out.Owner = v.Owner.Node
+			out.Since = &v.Owner.Since
+			out.Why = v.Owner.Why
+			out.Session = v.Owner.Session.String()
+			out.Jury = v.Jury
 		}
 		all = append(all, out)
 	}

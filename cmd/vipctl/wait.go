@@ -37,15 +37,15 @@ func waitVerb() *cli.Verb {
 	}
 }
 
-// waited is what came of a wait.
+// waited is the result of a wait.
 type waited struct {
 	Revision int64 `json:"revision"`
-	// Applied are the nodes that have it; Behind those that were waited for in vain; Gone those that went before they
-	// had it, and are not waited for.
+	// Applied are the nodes that have it, Behind are the nodes that do not have it yet, and Gone are the nodes that left before they had
+	// it.
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
-	// Problems are those of the nodes among Applied: what a node refuses, it has applied without that.
+	// Problems are the problems of the nodes in Applied: a node applies a revision without the services that it refuses.
 	Problems map[string][]string `json:"problems,omitempty"`
 }
 
@@ -85,8 +85,8 @@ func runWait(c *cli.Call) error {
 	return err
 }
 
-func waitedFor(c *cli.Call) (*vigil, time.Duration, error) {
-	v := &vigil{revision: c.Flags.Int64("revision")}
+func waitedFor(c *cli.Call) (*revisionWait, time.Duration, error) {
+	v := &revisionWait{revision: c.Flags.Int64("revision")}
 	timeout := c.Flags.Duration("timeout")
 	switch {
 	case v.revision <= 0:
@@ -102,8 +102,8 @@ func waitedFor(c *cli.Call) (*vigil, time.Duration, error) {
 	return v, timeout, nil
 }
 
-// applied says that it is everywhere, and where it is not and was not waited for.
-func applied(c *cli.Call, v *vigil) error {
+// applied prints that the revision is applied, and the nodes that were not awaited.
+func applied(c *cli.Call, v *revisionWait) error {
 	if len(v.gone) > 0 {
 		c.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
@@ -125,8 +125,7 @@ func applied(c *cli.Call, v *vigil) error {
 	return c.Print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
 }
 
-// watcher shows which nodes a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
-// others.
+// watcher shows the awaited nodes: on a terminal in one line that changes, elsewhere in a line now and then, if they have changed.
 type watcher struct {
 	progress
 	looks int
@@ -134,8 +133,7 @@ type watcher struct {
 	said  time.Time
 }
 
-// sayAgain is the time between two lines, and silentLooks how many looks pass in silence: nodes tell once a second how
-// far they are.
+// sayAgain is the time between two lines, and silentLooks is the number of first looks without a line: nodes report once a second.
 const (
 	sayAgain    = 10 * time.Second
 	silentLooks = 2
@@ -154,57 +152,58 @@ func (w *watcher) show(lag []laggard) {
 	}
 }
 
-// vigil keeps an eye on the nodes of the fleet until each has come to a revision, and has no connection left that is
-// waited for. Nodes may come and go meanwhile.
-type vigil struct {
+// revisionWait waits until each node of the fleet has applied a revision, and has none of the awaited connections left. Nodes may join and
+// leave during the wait.
+type revisionWait struct {
 	revision int64
-	// named are the only nodes that count, whether they are there or not. Empty: all that are there count.
+	// named are the only nodes that count, present or not. If empty, all present nodes count.
 	named []string
-	// drains picks the connections that are waited for; nil means none are.
+	// drains selects the drains whose connections are awaited. If nil, none are.
 	drains func(schema.NodeDrain) bool
 
-	seen map[string]sight
-	// done and gone are the nodes that have come to the end, and those that went before and are given up.
+	seen map[string]lastSeen
+	// done are the nodes that have finished, and gone are the nodes that left before that and are no longer awaited.
 	done, gone []string
-	// problems are those that nodes among done have told, a sentence each.
+	// problems are the reported problems of the nodes in done, a sentence each.
 	problems map[string][]string
 }
 
-// sight is how a node was when it was last there.
-type sight struct {
+// lastSeen is the last known state of a node.
+type lastSeen struct {
 	at   time.Time
 	done bool
 }
 
-// absence is how long a node that has vanished is waited for: one that is restarted is back by then, and so is one whose
-// lease has ended because it did not reach etcd.
+// absence is the time for which a missing node is awaited. A node that restarts, or whose lease has expired during an outage, is back by
+// then.
 const absence = 15 * time.Second
 
-// laggard is a node that is waited for, and why.
+// laggard is an awaited node, with the reason.
 type laggard struct {
 	Node string `json:"node"`
-	// Revision is what it has applied; 0 means nothing is known of it.
+	// Revision is the revision that it has applied; 0 means unknown.
 	Revision int64 `json:"revision"`
-	// Connections are those that are left there.
+	// Connections is the number of connections that are left there.
 	Connections uint64 `json:"connections"`
 	Why         string `json:"why"`
 }
 
-// look takes in the nodes as they are now, and returns those that are waited for, by name.
-func (v *vigil) look(nodes []fleet.Node, now time.Time) []laggard {
+// look reads the current nodes, and returns the awaited ones, by name.
+func (v *revisionWait) look(nodes []fleet.Node, now time.Time) []laggard {
 	if v.seen == nil {
-		v.seen = map[string]sight{}
+		v.seen = map[string]lastSeen{}
 	}
 	var lag []laggard
-	there := map[string]bool{}
-	v.done, v.gone, v.problems = nil, nil, map[string][]string{}
+	present := map[string]bool{}
+	v.done, v.gone = nil, nil
+	v.problems = map[string][]string{}
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Live == nil || len(v.named) > 0 && !slices.Contains(v.named, n.Name) {
 			continue
 		}
 		l := v.judge(n)
-		there[n.Name], v.seen[n.Name] = true, sight{now, l.Why == ""}
+		present[n.Name], v.seen[n.Name] = true, lastSeen{now, l.Why == ""}
 		if l.Why == "" {
 			v.done = append(v.done, n.Name)
 			if len(n.Status.Problems) > 0 {
@@ -215,7 +214,7 @@ func (v *vigil) look(nodes []fleet.Node, now time.Time) []laggard {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.seen)) {
-		if there[name] {
+		if present[name] {
 			continue
 		}
 		switch s := v.seen[name]; {
@@ -226,10 +225,10 @@ func (v *vigil) look(nodes []fleet.Node, now time.Time) []laggard {
 		default:
 			v.gone = append(v.gone, name)
 		}
-		there[name] = true
+		present[name] = true
 	}
 	for _, name := range v.named {
-		if !there[name] {
+		if !present[name] {
 			lag = append(lag, laggard{Node: name, Why: "is not there"})
 		}
 	}
@@ -238,8 +237,8 @@ func (v *vigil) look(nodes []fleet.Node, now time.Time) []laggard {
 	return lag
 }
 
-// judge says why a node that is there is waited for; Why is "" where it is not.
-func (v *vigil) judge(n *fleet.Node) laggard {
+// judge returns the reason why a present node is awaited; Why is "" if it is not.
+func (v *revisionWait) judge(n *fleet.Node) laggard {
 	l := laggard{Node: n.Name}
 	if n.Status == nil {
 		l.Why = "has no status yet"
@@ -263,8 +262,8 @@ func (v *vigil) judge(n *fleet.Node) laggard {
 	return l
 }
 
-// mayOmitConnections reports whether drains that a status omits may have connections: at most as many as the last one that it
-// has, and any number where it has none.
+// mayOmitConnections reports whether the drains that a status omits may have connections: at most as many as its last drain, or any number
+// if it has no drain.
 func mayOmitConnections(s *schema.NodeStatus) bool {
 	n := len(s.Drains)
 	return s.DrainsOmitted > 0 && (n == 0 || s.Drains[n-1].Active > 0)
@@ -277,7 +276,7 @@ func left(lag []laggard) (n uint64) {
 	return n
 }
 
-// names lists nodes for a sentence; of many, the first.
+// names lists the first nodes for a sentence.
 func names(lag []laggard) string {
 	const most = 5
 	text := strings.Join(lists.Mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
@@ -287,19 +286,18 @@ func names(lag []laggard) string {
 	return text
 }
 
-// The pace of looking at the nodes, which tell once a second how far they are, and how long etcd may be away: at the start,
-// and later.
+// The interval of looks at the nodes, which report once a second, and the maximum outage of etcd.
 const (
 	fleetInterval = time.Second
 	fleetPatience = 5 * time.Minute
 )
 
-// errNoNode ends a vigil over no node.
+// errNoNode ends a wait for no node.
 var errNoNode = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
-// keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
-// which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
-func (v *vigil) keep(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
+// keep looks at the nodes until none is awaited, and calls show with the awaited ones. If it ends for another reason, it returns the awaited
+// nodes. Short outages of etcd do not end it.
+func (v *revisionWait) keep(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := c.Writer.Statuses(c)
 		if err != nil {

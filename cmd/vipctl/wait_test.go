@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// who writes whom a vigil waits for, and what came of the others.
-func who(v *vigil, lag []laggard) string {
+// who writes whom a revisionWait waits for, and what came of the others.
+func who(v *revisionWait, lag []laggard) string {
 	var all []string
 	for _, l := range lag {
 		all = append(all, l.Node+" "+l.Why)
@@ -78,7 +78,7 @@ func TestVigil(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := &vigil{revision: 5, named: test.named}
+			v := &revisionWait{revision: 5, named: test.named}
 			for _, l := range test.looks {
 				if got := who(v, v.look(l.nodes, start.Add(l.after))); got != l.want {
 					t.Errorf("after %s got %q, want %q", l.after, got, l.want)
@@ -90,7 +90,7 @@ func TestVigil(t *testing.T) {
 
 // TestVigilOfManyDrains: a node that does not tell of all drains is waited for as long as those may have connections.
 func TestVigilOfManyDrains(t *testing.T) {
-	v := &vigil{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
+	v := &revisionWait{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 	waits, done := "a has 7 more endpoints that drain than it tells of | done  | gone ", " | done a | gone "
 	for name, c := range map[string]struct {
 		drains []schema.NodeDrain
@@ -108,12 +108,12 @@ func TestVigilOfManyDrains(t *testing.T) {
 	}
 }
 
-// Whatever nodes do: a vigil is over exactly when each node that is there has come to the end, and each that has vanished
+// Whatever nodes do: a revisionWait is over exactly when each node that is there has come to the end, and each that has vanished
 // before it had is away for long enough.
 func TestVigilLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		v := &vigil{revision: 10, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
+		v := &revisionWait{revision: 10, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 		now := time.Now()
 		type state struct {
 			there, done bool

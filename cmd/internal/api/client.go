@@ -23,24 +23,23 @@ import (
 )
 
 const (
-	// patience is how long a daemon may be silent that is asked for what it has at hand.
+	// patience is the maximum silence of a daemon that has the answer at hand.
 	patience = 10 * time.Second
-	// workPatience is how long one may be that is asked for a change, for which it reads files, and waits 5 s for what comes
-	// of them; or to compare what is wanted with what the kernel has.
+	// workPatience is the maximum silence of a daemon that changes its state, for which it reads files and waits 5 s for the result, or
+	// that compares its state with the kernel's.
 	workPatience = 60 * time.Second
 )
 
-// Client talks to a daemon over its Unix socket. What it only reads ends with an error when nothing of the answer comes for
-// 10 seconds, a change when none comes for 60. A health check, which takes as long as its service says, and what is followed end with
-// their contexts alone.
+// Client is a client of a daemon at its Unix socket. A read fails when no part of the answer comes for 10 seconds, a change after 60
+// seconds. Health checks, whose services set their timeout, and followed answers have no limit but their contexts.
 type Client struct {
-	// Absent returns what is known of a socket that is not there, and what to do; nil or "": nothing is known.
+	// Absent returns the reason why the socket is missing, and the remedy, or "" if they are unknown. It may be nil.
 	Absent func() string
 
 	socket   string
 	http     *http.Client
 	patience time.Duration
-	work     time.Duration // the patience with changes
+	work     time.Duration // the patience for changes
 }
 
 // NewClient returns a client of the daemon at socket. Nothing is connected yet.
@@ -48,14 +47,14 @@ func NewClient(socket string) *Client {
 	return &Client{socket: socket, http: &http.Client{Transport: over(socket)}, patience: patience, work: workPatience}
 }
 
-// over carries requests over a Unix socket.
+// over returns a transport over a Unix socket.
 func over(socket string) *http.Transport {
 	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Status asks for the node's status.
@@ -87,7 +86,7 @@ func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer
 	return e, c.call(ctx, http.MethodGet, "/v1/explain?"+q.Encode(), nil, &e)
 }
 
-// Diff has the daemon compare what is wanted with what the kernel has, and asks what differs.
+// Diff makes the daemon compare its state with the kernel's, and returns the differences.
 func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
 	return d, c.within(ctx, c.work, http.MethodGet, "/v1/diff", nil, &d)
 }
@@ -101,7 +100,7 @@ func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r 
 	return r, c.call(ctx, http.MethodPost, "/v1/reload?"+q.Encode(), nil, &r)
 }
 
-// Overrides asks for what operators said by hand.
+// Overrides asks for the overrides of operators.
 func (c *Client) Overrides(ctx context.Context) (r OverrideResult, err error) {
 	return r, c.call(ctx, http.MethodGet, "/v1/overrides", nil, &r)
 }
@@ -116,17 +115,17 @@ func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err 
 	return r, c.within(ctx, 0, http.MethodPost, "/v1/check", q, &r)
 }
 
-// EventsQuery says which events are asked for.
+// EventsQuery selects events.
 type EventsQuery struct {
-	// Since is the number of the last event that is known; 0 means none is.
+	// Since is the number of the last known event; 0 means that none is known.
 	Since uint64
-	// Service and Kind narrow them; "" means all.
+	// Service and Kind select events by service and kind; "" means all.
 	Service, Kind string
-	// Follow asks for those to come too.
+	// Follow also asks for future events.
 	Follow bool
 }
 
-// Events asks for events, and hands each page to each until there are no more, it returns an error or ctx ends.
+// Events asks for events, and calls each with every page until there are no more, each returns an error, or ctx ends.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
 	if q.Follow {
@@ -141,14 +140,14 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	return follow(ctx, c, s, "reading events", path, each)
 }
 
-// Watch asks for one of services, endpoints and frontends (or status), again with each change, and hands each whole
-// answer to each until it returns an error or ctx ends.
+// Watch asks for services, endpoints, frontends or the status, again with each change. It calls each with every whole answer until each
+// returns an error or ctx ends.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
 	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
 }
 
-// follow hands each part of an answer to each, until there are no more, it returns an error or ctx ends. An answer that nothing bounds
-// goes on: its end is an error, for vipd has ended, or is restarted.
+// follow calls each with every part of an answer until there are no more, each returns an error, or ctx ends. If s is nil, the answer has
+// no end: its end is an error because vipd has stopped, or restarts.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -213,7 +212,7 @@ func (c *Client) Profile(ctx context.Context, what string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// send returns an answer with status 200, whose body the caller closes, or an error.
+// send sends a request. It returns an answer with status 200, whose body the caller must close, or an error.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -245,7 +244,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	return nil, errors.New(refusal.Message)
 }
 
-// explain says what to do about a daemon that can't be reached.
+// explain returns an error with the remedy for a daemon that can't be reached.
 func (c *Client) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -267,16 +266,16 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("you may not use vipd's socket %s: %s", c.socket, permit(c.socket))
 	}
-	if asked := (*url.Error)(nil); errors.As(err, &asked) {
-		err = asked.Err // without the URL, which is none to users
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		err = request.Err // users don't know the URL
 	}
-	if op := (*net.OpError)(nil); errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err
 	}
 	return fmt.Errorf("asking vipd at %s: %v; it may be restarting: try again, or name its socket with --socket", c.socket, err)
 }
 
-// permit says what a user without permission can do. The group root is not for users.
+// permit returns the remedy for a user without permission. Users should not join the group root.
 func permit(socket string) string {
 	if group := groupOf(socket); group != "" {
 		return "use sudo, or join its group " + group + " and log in again"
@@ -284,10 +283,10 @@ func permit(socket string) string {
 	return "use sudo, or create the group vipd, join it, and restart vipd"
 }
 
-// errSilent is what a daemon that takes a question and does not answer comes to.
+// errSilent means that a daemon accepted a request and did not answer in time.
 var errSilent = errors.New("no answer in time")
 
-// silence ends a question when nothing of its answer comes for a while. A nil one never does.
+// silence cancels a request when no part of its answer comes for the time of patience. If nil, it never does.
 type silence struct {
 	patience time.Duration
 	timer    *time.Timer
@@ -295,7 +294,7 @@ type silence struct {
 	body     io.Reader
 }
 
-// bound returns a context that ends when the daemon is silent for as long as patience says. Its silence is to be ended.
+// bound returns a context that ends when the daemon is silent for the time of patience. The caller must end the silence.
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
@@ -304,7 +303,7 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// heard returns the answer; only waiting for a part of it is silence from then on.
+// heard returns a reader of the answer. From then on, the time of patience limits the wait for each part of it.
 func (s *silence) heard(body io.Reader) io.Reader {
 	if s == nil {
 		return body
@@ -313,14 +312,14 @@ func (s *silence) heard(body io.Reader) io.Reader {
 	return s
 }
 
-// Read reads the answer. The caller may take its time between one part and the next.
+// Read reads the next part of the answer. The time between two calls does not count.
 func (s *silence) Read(p []byte) (int, error) {
 	s.timer.Reset(s.patience)
 	defer s.timer.Stop()
 	return s.body.Read(p)
 }
 
-// end lets go.
+// end stops the timer and cancels the context.
 func (s *silence) end() {
 	s.timer.Stop()
 	s.cancel(nil)

@@ -75,23 +75,23 @@ func (h *History) Record(e Event) {
 	}
 }
 
-// dropLocked drops the oldest event of the kind that has the most; among equals, the oldest of all.
+// dropLocked drops the oldest event of the kind with the most events. Among equal kinds, it drops the oldest event.
 func (h *History) dropLocked() {
-	var most *queue
+	var longest *queue
 	for _, q := range h.queues {
 		switch n := q.len(); {
-		case most == nil || n > most.len(), n == most.len() && n > 0 && q.oldest() < most.oldest():
-			most = q
+		case longest == nil || n > longest.len(), n == longest.len() && n > 0 && q.oldest() < longest.oldest():
+			longest = q
 		}
 	}
-	most.drop()
+	longest.drop()
 	h.kept--
 }
 
 func (q *queue) len() int       { return len(q.events) - q.from }
 func (q *queue) oldest() uint64 { return q.events[q.from].Seq }
 
-// drop drops the oldest event. What is dropped is cut off when it is half of all, so that a drop costs nothing much.
+// drop drops the oldest event. The list is copied only when half of it is dropped, so a drop is cheap.
 func (q *queue) drop() {
 	q.events[q.from] = Event{}
 	q.from++
@@ -123,10 +123,9 @@ func (h *History) Changed() <-chan struct{} {
 	return h.more
 }
 
-// Read returns the events after the one numbered since, in order, at most so many (0: all), and how many others came
-// between those that are returned, or before them, and are not kept any more. A number from an earlier process means all
-// of this one; so does a number that this process has not given out yet, which is from an earlier one with a clock ahead.
-func (h *History) Read(since uint64, most int) (events []Event, missed uint64) {
+// Read returns the events after number since, in order, and the number of missed events, which are no longer kept. It returns at most
+// limit events; 0 means no limit. A number that this process has not given out is from an earlier process, and means all events.
+func (h *History) Read(since uint64, limit int) (events []Event, missed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if since < h.first || since >= h.next {
@@ -140,11 +139,11 @@ func (h *History) Read(since uint64, most int) (events []Event, missed uint64) {
 			total += len(later)
 		}
 	}
-	if most == 0 || most > total {
-		most = total
+	if limit == 0 || limit > total {
+		limit = total
 	}
-	events = make([]Event, 0, most)
-	for len(events) < most {
+	events = make([]Event, 0, limit)
+	for len(events) < limit {
 		least := 0
 		for i := range queues {
 			if len(queues[least]) == 0 || len(queues[i]) > 0 && queues[i][0].Seq < queues[least][0].Seq {
@@ -155,8 +154,8 @@ func (h *History) Read(since uint64, most int) (events []Event, missed uint64) {
 		queues[least] = queues[least][1:]
 	}
 	last := h.next - 1
-	if most < total {
-		last = events[most-1].Seq
+	if limit < total {
+		last = events[limit-1].Seq
 	}
 	return events, last - since - uint64(len(events))
 }

@@ -40,13 +40,12 @@ func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
 // Lost reports whether a lock's file was removed or replaced, so that another process could take a lock of the same name.
 func Lost(f *os.File) bool {
-	have, err := f.Stat()
-	there, err2 := os.Stat(f.Name())
-	return err != nil || err2 != nil || !os.SameFile(have, there)
+	held, err := f.Stat()
+	current, err2 := os.Stat(f.Name())
+	return err != nil || err2 != nil || !os.SameFile(held, current)
 }
 
-// Note writes into a lock file what its holder has to say to those who wonder what it does; "" is nothing. It stays when the holder ends,
-// until the next one's Note.
+// Note writes a text about the lock's holder into the lock file. The text stays when the holder ends, until the next holder's Note.
 func Note(f *os.File, text string) error {
 	err := f.Truncate(0)
 	if err == nil {
@@ -58,14 +57,14 @@ func Note(f *os.File, text string) error {
 	return nil
 }
 
-// Noted is what the holder of the lock at path has noted; "" is nothing, or that it can't be read.
+// Noted returns the text of the last Note at path, or "" if the file has no text or can't be read.
 func Noted(path string) string {
-	const most = 1 << 10
+	const maxNote = 1 << 10
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	text, _ := io.ReadAll(io.LimitReader(f, most))
+	text, _ := io.ReadAll(io.LimitReader(f, maxNote))
 	return strings.TrimSpace(string(text))
 }

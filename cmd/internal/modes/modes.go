@@ -18,33 +18,32 @@ import (
 
 // Mode is one way to carry services out.
 type Mode struct {
-	// Name is what mode, --mode and status say.
+	// Name is the mode's name in the config, in --mode and in status.
 	Name config.ModeName
-	// New proves by a trial that the mode works here, and makes its dataplane. The error says why it does not, and what
-	// helps.
+	// New proves by a trial that the mode works here, and returns its dataplane. The error has the reason and the remedy.
 	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
-	// Keeps: traffic goes on without this process, so that a stop leaves everything in place.
+	// Keeps reports whether traffic continues without this process. If so, a stop leaves everything in place.
 	Keeps bool
-	// Needs of the host, of a mode at its best; those of a dataplane in use are in its traits.
+	// Needs are the mode's requirements of the host. A dataplane in use may need less; see its traits.
 	dataplane.Needs
-	// Capabilities is what the mode can honour where all that it can use is there; a dataplane in use may say less.
+	// Capabilities returns the settings that the mode can honour on a host that has everything. A dataplane in use may have fewer.
 	Capabilities func() balancer.Capabilities
-	// Render writes what the mode would program, in its native syntax.
+	// Render returns the mode's rules in their native syntax.
 	Render func(c config.Config, frontends []*balancer.Frontend) string
-	// Cleanup removes what a process that is gone left of this mode, and returns what it did in words, or, with dry, what
-	// it would do. What all modes share is not its business.
+	// Cleanup removes the objects of this mode that a former process left, and returns its actions in words. A dry run only returns
+	// the actions. Objects that all modes share stay.
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
 
-// TrialTime bounds what New takes, a fraction of a second on a machine that is not overloaded.
+// TrialTime is the maximum duration of New, which needs less than a second on a machine that is not overloaded.
 const TrialTime = 45 * time.Second
 
-// All returns the modes, the best first: auto takes the first that works.
+// All returns the modes, the best first: auto uses the first that works.
 func All() []Mode {
 	return []Mode{guarded(ipvsMode()), guarded(nftablesMode()), guarded(iptablesMode()), userspaceMode()}
 }
 
-// guarded is a mode that works only with the guard, which has to pass its own trial first.
+// guarded returns a mode that needs the guard, which must pass its own trial first.
 func guarded(m Mode) Mode {
 	trial := m.New
 	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
@@ -56,7 +55,7 @@ func guarded(m Mode) Mode {
 	return m
 }
 
-// Find returns the mode of a name; false: this version does not have it.
+// Find returns the mode with a name, and reports whether this version has it.
 func Find(name config.ModeName) (Mode, bool) {
 	all := All()
 	if i := slices.IndexFunc(all, func(m Mode) bool { return m.Name == name }); i >= 0 {
@@ -136,7 +135,7 @@ func userspaceMode() Mode {
 	}
 }
 
-// inputOf says of text, which may stand beside others, what program takes it.
+// inputOf adds a comment to a text that names the program that reads it.
 func inputOf(program, text string) string {
 	if text == "" {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// Kept is how many rates of a row are kept.
+// Kept is the maximum number of past rates of a row.
 const Kept = 60
 
 // Window has the rates of the last moments. Its zero value is ready. It belongs to one goroutine.
@@ -18,13 +18,13 @@ type Window struct {
 	series map[place]*series
 }
 
-// place is an endpoint at one port of a service; without an address it is the service.
+// place is an endpoint at one port of a service, or, without an address, the service.
 type place struct {
 	service       balancer.Name
 	address, port string
 }
 
-// series is what is known of one place.
+// series is the history of one place.
 type series struct {
 	counted [3]uint64 // connections, bytes in, bytes out
 	rate    Rate
@@ -32,7 +32,7 @@ type series struct {
 	at      time.Time // when it was last there
 }
 
-// Rate is what happens in a second.
+// Rate is a rate per second.
 type Rate struct {
 	// New are connections that begin; In and Out are bytes from and to clients.
 	New, In, Out float64
@@ -68,7 +68,7 @@ func (r Row) bytes(n float64) string {
 	return Bytes(uint64(n))
 }
 
-// Add takes what was counted next. What is not newer than the last is ignored.
+// Add adds the next counts. It ignores counts that are not newer than the last ones.
 func (w *Window) Add(t api.Traffic) {
 	if !t.At.After(w.last.At) {
 		return
@@ -120,7 +120,12 @@ func (w *Window) Services() []Row {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
 		row := w.row(place{service: s.Name})
-		row.Active, row.Unanswered, row.Up, row.Of, row.Use, row.NoBytes = s.Active, s.Unanswered, s.Up, s.Of, s.Ports, s.Connections > 0 && s.In+s.Out == 0
+		row.Active = s.Active
+		row.Unanswered = s.Unanswered
+		row.Up = s.Up
+		row.Of = s.Of
+		row.Use = s.Ports
+		row.NoBytes = s.Connections > 0 && s.In+s.Out == 0
 		rows = append(rows, row)
 	}
 	return rows
@@ -136,7 +141,10 @@ func (w *Window) Endpoints(service balancer.Name) (rows []Row) {
 		for j := range s.Endpoints {
 			e := &s.Endpoints[j]
 			row := w.row(place{s.Name, e.Address, e.Port})
-			row.Endpoint, row.Active, row.Unanswered, row.Of = e, e.Active, e.Unanswered, 1
+			row.Endpoint = e
+			row.Active = e.Active
+			row.Unanswered = e.Unanswered
+			row.Of = 1
 			if e.State == balancer.Active {
 				row.Up = 1
 			}
@@ -154,16 +162,15 @@ func (w *Window) row(p place) Row {
 // bars are the heights of a sparkline.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// Spark draws the last values in at most so many characters, as high as the highest of them all; where there are more, each is the
-// highest of several.
+// Spark draws the last values as bars, in at most width characters. If there are more values, each bar is the highest of several values.
 func Spark(past []float32, width int) string {
 	if len(past) == 0 || width <= 0 {
 		return ""
 	}
 	each := (len(past) + width - 1) / width
-	var most float32
+	var highest float32
 	for _, v := range past {
-		most = max(most, v)
+		highest = max(highest, v)
 	}
 	var b strings.Builder
 	for end := len(past) - (len(past)-1)/each*each; end <= len(past); end += each {
@@ -172,8 +179,8 @@ func Spark(past []float32, width int) string {
 			high = max(high, v)
 		}
 		bar := 0
-		if most > 0 {
-			bar = int(high / most * float32(len(bars)-1))
+		if highest > 0 {
+			bar = int(high / highest * float32(len(bars)-1))
 		}
 		b.WriteRune(bars[bar])
 	}

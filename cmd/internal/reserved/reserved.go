@@ -139,12 +139,12 @@ func (f *Follower) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// lookup asks for the addresses of names. While a name can't be resolved, it keeps those that it had.
+// lookup resolves the names. A name that can't be resolved keeps its former addresses.
 func (f *Follower) lookup(ctx context.Context) {
 	for name := range f.names {
 		limited, cancel := context.WithTimeout(ctx, lookupTime)
-		if of, err := f.o.Lookup(limited, name); err == nil && len(of) > 0 {
-			f.names[name] = of
+		if addresses, err := f.o.Lookup(limited, name); err == nil && len(addresses) > 0 {
+			f.names[name] = addresses
 		}
 		cancel()
 	}
@@ -159,17 +159,17 @@ const ofEtcd = "an address of etcd"
 // look takes in what is reserved now, and reports whether that has changed.
 func (f *Follower) look() bool {
 	what := map[netip.Addr]string{}
-	note := func(all []netip.Addr, is string) {
+	note := func(all []netip.Addr, purpose string) {
 		for _, a := range all {
 			a = a.Unmap().WithZone("")
 			if _, known := what[a]; !known && a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() {
-				what[a] = is
+				what[a] = purpose
 			}
 		}
 	}
 	note(f.members, ofEtcd)
-	for _, of := range f.names {
-		note(of, ofEtcd)
+	for _, addresses := range f.names {
+		note(addresses, ofEtcd)
 	}
 	if len(f.names) > 0 {
 		note(f.nameServers(), "a name server, which this node needs to find etcd")

@@ -96,7 +96,7 @@ func Own() map[string]bool {
 	own := map[string]bool{}
 	descriptors, _ := os.ReadDir("/proc/self/fd") // on systems without it there are no sockets to tell apart
 	for _, d := range descriptors {
-		if inode, is := strings.CutPrefix(target("/proc/self/fd/"+d.Name()), "socket:["); is {
+		if inode, ok := strings.CutPrefix(target("/proc/self/fd/"+d.Name()), "socket:["); ok {
 			own[strings.TrimSuffix(inode, "]")] = true
 		}
 	}
@@ -108,8 +108,8 @@ func Owners() map[string]string {
 	owners := map[string]string{}
 	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // it fails for bad patterns only
 	for _, d := range descriptors {
-		inode, is := strings.CutPrefix(target(d), "socket:[")
-		if !is {
+		inode, ok := strings.CutPrefix(target(d), "socket:[")
+		if !ok {
 			continue
 		}
 		name, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(d)), "comm"))
@@ -120,7 +120,7 @@ func Owners() map[string]string {
 	return owners
 }
 
-// target is where a link leads; "" where that can't be read.
+// target returns the target of a link, or "" if it can't be read.
 func target(link string) string {
 	to, _ := os.Readlink(link) // of a descriptor that is closed meanwhile
 	return to

@@ -23,13 +23,13 @@ func (c *Column) shown(form Form) bool { return !c.Skip && (form.Wide || !c.Wide
 
 // Form is how a table is printed.
 type Form struct {
-	// Wide shows the wide columns too.
+	// Wide also shows the wide columns.
 	Wide bool
 	// Color writes styles as terminal colours.
 	Color bool
-	// Width is how many columns a line may have; 0 means any. Where it is exceeded, the widest cells are cut, but numbers: the last
-	// of a line at its end, others in their middle, since names that are long often differ only at their ends. Where
-	// that would leave too little of them, nothing is cut.
+	// Width is the maximum number of columns of a line; 0 means no limit. In longer lines, the widest cells are cut, except numbers: the
+	// last cell at its end, others in the middle, because long names often differ only at their ends. If too little of the cells
+	// would be left, nothing is cut.
 	Width int
 }
 
@@ -62,11 +62,11 @@ func (t *Table) Row(cells ...string) {
 // Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// gap is what stands between columns.
+// gap separates columns.
 const gap = "  "
 
-// Part returns what Text does of the rows so far, and forgets these: a long table is printed in parts. The first has the titles. Columns
-// are as wide as in the part before, or wider where a cell needs it.
+// Part returns the text of the rows so far, and drops these rows: a long table is printed in parts. Only the first part has titles. Columns
+// are at least as wide as in the part before.
 func (t *Table) Part(form Form) string {
 	text := t.Text(form)
 	t.printed, t.rows = t.widths(), nil
@@ -103,19 +103,19 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit returns the widths that columns of these may have for the form: of the widest as much as there is room for.
+// fit returns the widths of the columns in this form. If a line would be too long, it limits the width of the widest columns.
 func (t *Table) fit(widths []int, form Form) []int {
 	if form.Width == 0 {
 		return widths
 	}
-	for most := slices.Max(append(slices.Clone(widths), shortest)); most >= shortest; most-- {
+	for limit := slices.Max(append(slices.Clone(widths), shortest)); limit >= shortest; limit-- {
 		fitted, total := slices.Clone(widths), -len(gap)
 		for i, c := range t.columns {
 			if !c.shown(form) {
 				continue
 			}
 			if !c.Right {
-				fitted[i] = min(fitted[i], max(most, Width(c.Title)))
+				fitted[i] = min(fitted[i], max(limit, Width(c.Title)))
 			}
 			total += fitted[i] + len(gap)
 		}
@@ -158,10 +158,10 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 	b.WriteByte('\n')
 }
 
-// shortest is how much of a cell is left at least.
+// shortest is the minimum width of a cell that was cut.
 const shortest = 10
 
-// last is the index of the last column that is shown.
+// last returns the index of the last column that is shown.
 func (t *Table) last(form Form) int {
 	for i := len(t.columns) - 1; i > 0; i-- {
 		if t.columns[i].shown(form) {
@@ -171,7 +171,7 @@ func (t *Table) last(form Form) int {
 	return 0
 }
 
-// Line makes text fit for one line: control characters, which others may have put into it, become spaces.
+// Line replaces control characters with spaces: text of others must not control the terminal.
 func Line(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

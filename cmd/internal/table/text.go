@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Style is how a text stands out on a terminal.
+// Style is the colour or weight of a text on a terminal.
 type Style string
 
 // The styles. The zero value is plain text.
@@ -27,13 +27,13 @@ func Paint(text string, s Style) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Width is the number of columns that text takes on a terminal: none for combining marks, two for the wide letters of
-// East Asia and pictures, one for all else.
+// Width returns the number of columns of text on a terminal: combining marks have none, wide letters of East Asia and pictures have two,
+// and all others have one.
 func Width(text string) int {
 	n := 0
 	for _, r := range text {
 		switch {
-		case r < utf8.RuneSelf: // most text, and quicker than a look at tables
+		case r < utf8.RuneSelf: // faster than a search of the tables
 			n++
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 		case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),
@@ -46,7 +46,7 @@ func Width(text string) int {
 	return n
 }
 
-// Cut returns text if it has at most so many columns, else its beginning with an ellipsis.
+// Cut returns text if it has at most width columns, or else its start with an ellipsis.
 func Cut(text string, width int) string {
 	if Width(text) <= width {
 		return text
@@ -60,7 +60,7 @@ func Cut(text string, width int) string {
 	return text
 }
 
-// cutMiddle returns text if it has at most so many columns, else its beginning and its end, with an ellipsis between.
+// cutMiddle returns text if it has at most width columns, or else its start and its end, with an ellipsis between.
 func cutMiddle(text string, width int) string {
 	if Width(text) <= width {
 		return text

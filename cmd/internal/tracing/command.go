@@ -84,12 +84,14 @@ func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (p
 		}
 		for _, text := range traces {
 			from := Within(context.Background(), text)
-			switch is := trace.SpanContextFromContext(from); {
-			case !is.IsValid():
-			case !trace.SpanContextFromContext(parent).IsValid():
+			span := trace.SpanContextFromContext(from)
+			if !span.IsValid() {
+				continue
+			}
+			if trace.SpanContextFromContext(parent).IsValid() {
+				others = append(others, trace.Link{SpanContext: span})
+			} else {
 				parent = from
-			default:
-				others = append(others, trace.Link{SpanContext: is})
 			}
 		}
 	}

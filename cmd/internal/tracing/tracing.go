@@ -69,8 +69,8 @@ const (
 	sendTime  = 5 * time.Second
 	// commandTime is how long etcd may take to say which command a change comes from, and the receiver to take a command's span.
 	commandTime = 2 * time.Second
-	// mostPending bounds the changes that wait for a round; the engine takes all of them at once.
-	mostPending = 100
+	// maxPending is the maximum number of changes that wait for a round of the engine.
+	maxPending = 100
 	// named is how many services a span names.
 	named = 10
 )
@@ -86,7 +86,7 @@ func newTracer(o Options, program string) (*Tracer, error) {
 		return nil, fmt.Errorf("sending traces to %s: %w", o.Endpoint, err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { o.Log.Debug("traces are dropped", "err", err) }))
-	t := &Tracer{o: o, carried: make(chan carried, mostPending), provider: sdk.NewTracerProvider(
+	t := &Tracer{o: o, carried: make(chan carried, maxPending), provider: sdk.NewTracerProvider(
 		sdk.WithBatcher(exporter, sdk.WithBatchTimeout(sendEvery), sdk.WithExportTimeout(sendTime)),
 		sdk.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", program), attribute.String("service.version", o.Version), attribute.String("host.name", o.Node))),
@@ -141,7 +141,7 @@ func (t *Tracer) Compiled(c *Compile) {
 	if !c.Seen.IsZero() {
 		c.reload = t.reload
 	}
-	if len(t.pending) == mostPending {
+	if len(t.pending) == maxPending {
 		t.pending = t.pending[1:]
 	}
 	t.pending = append(t.pending, c)

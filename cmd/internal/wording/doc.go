@@ -1,3 +1,2 @@
-// Package wording has the forms of words and lists in sentences for users. What a sentence is about is not its business: who says it
-// writes it.
+// Package wording writes counts, verbs and lists for sentences. The sentences themselves are written by its callers.
 package wording

@@ -14,7 +14,7 @@ func Count[N int | int64 | uint64](n N, what string) string {
 	return strconv.FormatInt(int64(n), 10) + " " + what + "s"
 }
 
-// Be is the verb for n things: "is" or "are".
+// Be returns the verb for n things: "is" or "are".
 func Be(n int) string {
 	if n == 1 {
 		return "is"
@@ -22,7 +22,7 @@ func Be(n int) string {
 	return "are"
 }
 
-// Do is that for what n things do: "does" or "do".
+// Do returns the auxiliary verb for n things: "does" or "do".
 func Do(n int) string {
 	if n == 1 {
 		return "does"
@@ -39,13 +39,13 @@ func List(all []string, word string) string {
 	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
 }
 
-// Some writes "a, b and 5 more" of more than most, and "none" of none.
-func Some(all []string, most int) string {
-	switch more := len(all) - most; {
+// Some writes "a, b and 5 more" if a list has more than limit elements, and "none" if it is empty.
+func Some(all []string, limit int) string {
+	switch more := len(all) - limit; {
 	case len(all) == 0:
 		return "none"
 	case more > 0:
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), more)
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:limit], ", "), more)
 	}
 	return strings.Join(all, ", ")
 }
