@@ -57,7 +57,7 @@ func readKubernetes(d *draft) error {
 	return nil
 }
 
-// key is the namespace and name of an object.
+// key returns the namespace and name of an object. An object without a namespace is in "default".
 func key(namespace, name string) string { return cmp.Or(namespace, "default") + "/" + name }
 
 // object sorts an object by its kind.
