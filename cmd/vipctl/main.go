@@ -18,7 +18,7 @@ func main() {
 	os.Exit(code)
 }
 
-// verbs are all commands, in the order of help.
+// verbs returns all commands, in the order of help.
 func verbs() []cli.Group {
 	return []cli.Group{
 		{Title: "Commands that show this host's services", Verbs: []*cli.Verb{
