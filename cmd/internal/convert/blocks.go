@@ -96,6 +96,9 @@ type blocks struct {
 
 // parseBlocks parses lines. Mistakes are notes, and doubts of the statements that they are in.
 func (d *draft) parseBlocks(lines []sourceLine, comments string, semicolons bool) []*statement {
+	if len(lines) == 0 {
+		return nil
+	}
 	texts := make([]string, len(lines))
 	for i, l := range lines {
 		texts[i] = l.text
