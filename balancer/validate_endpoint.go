@@ -39,6 +39,8 @@ func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
 	} else if why := notUnicast(e.Address); why != "" {
 		r.errorf(at("address"), "%s is %s: an endpoint has an address of one host", e.Address, why)
+	} else if e.Address.Is6() && e.Address.IsLinkLocalUnicast() {
+		r.warnf(at("address"), "%s is link-local, and its interface can't be named here: connections fail. Use a global address, or one in fd00::/8", e.Address)
 	}
 	if e.Weight < 0 || e.Weight > MaxWeight {
 		r.errorf(at("weight"), "%d is out of range; 0 (no new connections) to %d are possible", e.Weight, MaxWeight)

@@ -24,6 +24,7 @@ func (r *tableReader) checkService(d *serviceTable) {
 	r.checkLocality(&d.Service)
 	r.checkProbed(&d.Service)
 	r.checkSource(&d.Service)
+	r.checkSourceRanges(&d.Service)
 }
 
 func (r *tableReader) checkVIPs(vips []vipEntry) {
@@ -49,6 +50,35 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 		}
 		first[v.addr] = i
 	}
+}
+
+// checkSourceRanges reports source ranges that no client of a VIP can be in, and VIPs whose clients are all excluded.
+func (r *tableReader) checkSourceRanges(s *Service) {
+	if !r.sets("source_ranges") || len(s.SourceRanges) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken("source_ranges") || r.isBroken("vips") {
+		return
+	}
+	for _, family := range []struct {
+		name string
+		is4  bool
+	}{{"IPv4", true}, {"IPv6", false}} {
+		inFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 }
+		at := slices.IndexFunc(s.SourceRanges, inFamily)
+		served := slices.ContainsFunc(s.VIPs, func(vip netip.Addr) bool { return vip.Is4() == family.is4 })
+		switch {
+		case at >= 0 && !served:
+			r.warnf(element("source_ranges", at, ""), "%s has no effect: the service has no %s VIP", s.SourceRanges[at], family.name)
+		case at < 0 && served:
+			r.warnf("source_ranges", "no %s client can connect, because no range is %[1]s: add one, such as %s", family.name, everyAddress(family.is4))
+		}
+	}
+}
+
+// everyAddress returns the network of all addresses of a family.
+func everyAddress(is4 bool) string {
+	if is4 {
+		return "0.0.0.0/0"
+	}
+	return "::/0"
 }
 
 // notUnicast explains why addr is not an address of one host. It returns "" if it is.

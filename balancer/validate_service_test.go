@@ -38,6 +38,15 @@ func TestWrongService(t *testing.T) {
 			`vips[6]: 10.0.0.1 is a duplicate of vips[5]`,
 			`warning: vips[8]: fe80::10 is link-local: clients need an interface name (fe80::10%eth0), and not every mode supports it. Use an address in fd00::/8`,
 		}},
+		{fields: `"ports": [{"port": 80}], "vips": ["10.0.0.1"], "source_ranges": ["10.0.0.0/8", "fd00::/8"], "endpoints": [{"address": "10.0.0.2"}]`, want: []string{
+			`warning: source_ranges[1]: fd00::/8 has no effect: the service has no IPv6 VIP`,
+		}},
+		{fields: `"ports": [{"port": 80}], "vips": ["10.0.0.1", "fd00::1"], "source_ranges": ["10.0.0.0/8"], "endpoints": [{"address": "10.0.0.2"}]`, want: []string{
+			`warning: source_ranges: no IPv6 client can connect, because no range is IPv6: add one, such as ::/0`,
+		}},
+		{fields: `"ports": [{"port": 80}], "vips": ["fd00::1"], "endpoints": [{"address": "fe80::2"}]`, want: []string{
+			`warning: endpoints[0].address: fe80::2 is link-local, and its interface can't be named here: connections fail. Use a global address, or one in fd00::/8`,
+		}},
 		{fields: web + `, "scheduler": "least_conn"`, want: []string{
 			`scheduler: "least_conn" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "wlc"?`,
 		}},
