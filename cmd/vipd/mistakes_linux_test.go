@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -15,16 +14,11 @@ import (
 func TestMistakes(t *testing.T) {
 	lab.New(t)
 	t.Chdir(t.TempDir())
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = taken.Close() }()
 	const base = "mode = \"userspace\"\nstate_dir = \"state\"\n"
 	for name, text := range map[string]string{
 		"file": "", "bad.toml": "mode = \"userspac\"\n", "none.toml": "services = 1\n", "run.toml": base + "run_dir = \"file/run\"\n",
 		"socket.toml": base + "run_dir = \"run\"\n[api]\nhttp = \"\"\nsocket = \"file\"\n",
-		"http.toml":   base + "run_dir = \"run\"\n[api]\nsocket = \"run/d.sock\"\nhttp = \"" + taken.Addr().String() + "\"\n",
+		"http.toml":   base + "run_dir = \"run\"\n[api]\nsocket = \"run/d.sock\"\nhttp = \"192.0.2.1:9890\"\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -42,7 +36,7 @@ func TestMistakes(t *testing.T) {
 		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // else it took away what an earlier vipd serves
 		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is no socket; remove it or choose another path",
-		"--config http.toml":      "1 vipd: opening api.http, for metrics and health (set another address, or \"\" to turn it off): listen tcp " + taken.Addr().String() + ": bind: address already in use",
+		"--config http.toml":      "1 vipd: opening api.http, for metrics and health (set another address, or \"\" to turn it off): listen tcp 192.0.2.1:9890: bind: cannot assign requested address",
 		"owner now":               "2 vipd owner: it takes flags only; see vipd owner --help",
 		"owner --config run.toml": "78 vipd owner: run.toml: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner",
 	} {

@@ -12,9 +12,12 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/folder"
@@ -116,7 +119,8 @@ type Daemon struct {
 	events        *events.History // what begins or ends is recorded here, which logs it too
 	metrics       *metrics.Metrics
 	socket        net.Listener // nil means the system has no Unix sockets
-	web           net.Listener // nil means turned off
+	web           net.Listener // nil means that it is turned off, or could not be opened for the reason webError
+	webError      error
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
@@ -170,6 +174,35 @@ func New(o Options) (*Daemon, error) {
 	return d, nil
 }
 
+// listenWeb opens api.http. A port that another program has is a problem of the status, because services don't need it.
+func (d *Daemon) listenWeb() (err error) {
+	if d.config.API.HTTP == "" {
+		return nil
+	}
+	d.web, err = net.Listen("tcp", d.config.API.HTTP)
+	switch {
+	case sockerr.Is(err, syscall.EADDRINUSE):
+		d.webError = err
+		d.Log.Error("metrics and health are not served", "field", "api.http", "err", err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
+	}
+	d.opened = append(d.opened, d.web)
+	return nil
+}
+
+// webProblems reports that api.http could not be opened.
+func (d *Daemon) webProblems() []balancer.Problem {
+	if d.webError == nil {
+		return web.Exposure(d.Web(), d.ConfigFile)
+	}
+	return []balancer.Problem{{
+		Severity: balancer.SeverityError, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.http",
+		Text: fmt.Sprintf("metrics, health and the status page are not served: %v; end the other program or set another address, then restart vipd", d.webError),
+	}}
+}
+
 // openFiles takes the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
 	if err := folder.Make(d.config.RunDir, makeFolder); err != nil {
@@ -189,11 +222,8 @@ func (d *Daemon) openFiles() (err error) {
 	if d.replacing, err = listenHandover(d.handoverPath()); err != nil {
 		return err
 	}
-	if d.config.API.HTTP != "" {
-		if d.web, err = net.Listen("tcp", d.config.API.HTTP); err != nil {
-			return fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
-		}
-		d.opened = append(d.opened, d.web)
+	if err := d.listenWeb(); err != nil {
+		return err
 	}
 	d.socket, err = listenSocket(d.config.API.Socket, d.Log)
 	if err == nil {

@@ -487,22 +487,20 @@ func TestSocketInUse(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestWebInUse: where another program listens at api.http, the error has the setting and the way out.
+// TestWebInUse starts vipd while another program listens at api.http. The service must be served, and the status must report the port.
 func TestWebInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	file := filepath.Join(t.TempDir(), "vipd.toml")
-	text := strings.Replace(header, `http = "127.0.0.1:0"`, fmt.Sprintf("http = %q", other.Addr()), 1)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	_, err = daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
-	if err == nil || !strings.Contains(err.Error(), `api.http, for metrics and health (set another address, or "" to turn it off)`) ||
-		!strings.Contains(err.Error(), other.Addr().String()) {
-		t.Errorf("got %v", err)
+	n := &node{t: t, dir: t.TempDir()}
+	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, fmt.Sprintf("http = %q", other.Addr()), 1)+web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	want := "vipd.toml: api.http: metrics, health and the status page are not served: listen tcp " + other.Addr().String()
+	if got := n.problems(); !strings.Contains(got, want) {
+		t.Errorf("problems = %q, want %q", got, want)
 	}
 }
 
