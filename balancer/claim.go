@@ -71,12 +71,28 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	if len(c.joined.used) == 0 && len(u.claims) > 0 {
 		u.problem(SeverityWarning, "endpoints", "there are none: %s", s.NoEndpoints.clientOutcome()).Kind = Idle
 	}
+	u.reportFamiliesWithoutEndpoints(c.joined.used)
 	// If a node port equals a port on the service's own VIP, the VIP's frontend wins.
 	slices.SortStableFunc(u.claims, func(a, b *Frontend) int {
 		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(boolToInt(a.NodePort), boolToInt(b.NodePort)))
 	})
 	u.claims = slices.CompactFunc(u.claims, func(a, b *Frontend) bool { return a.Key == b.Key })
 	return u
+}
+
+// reportFamiliesWithoutEndpoints reports the VIPs of a family in which the service has no endpoint, if it has endpoints in the
+// other family.
+func (u *compiledService) reportFamiliesWithoutEndpoints(used []*Endpoint) {
+	reported := map[bool]bool{}
+	for _, f := range u.claims {
+		is4 := f.Key.Addr.Is4()
+		sameFamily := func(e *Endpoint) bool { return e.Address.Is4() == is4 }
+		if len(used) == 0 || f.NodePort || reported[is4] || slices.ContainsFunc(used, sameFamily) {
+			continue
+		}
+		reported[is4] = true
+		u.problem(SeverityWarning, "endpoints", "the VIP %s has no endpoint of its family: %s", f.Key.Addr, u.service.NoEndpoints.clientOutcome()).Kind = Idle
+	}
 }
 
 func boolToInt(b bool) int {

@@ -16,20 +16,20 @@ import (
 
 func checkVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "check", Args: "FILE...", Brief: "validate files before a daemon reads them",
+		Name: "check", Args: "[FILE...]", Brief: "validate files before a daemon reads them",
 		About: "Reads each FILE as the daemon would, and prints every problem, a line each, with file, line and field. FILE is " +
 			"a daemon's config (with the services in it and where its [store].path leads), a services file, a folder of " +
-			"those, or - (standard input); [defaults] hold for the files that they come with.\n\n" +
-			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
-			"mode. What depends on the host is a warning, for the file may be another host's: files, programs and users that this " +
+			"those, or - (standard input); without FILE it is the daemon's config, /etc/vipd/vipd.toml or --config. [defaults] hold for the files that they come with.\n\n" +
+			"It also reports settings that the mode can't honour: the mode of --mode or of the file. If that is auto, it is the mode of " +
+			"the running vipd, or without a vipd any mode. What depends on the host is a warning, for the file may be another host's: files, programs and users that this " +
 			"host lacks, and the interface of VIPs, VIPs that are an endpoint's address, and ports of this host's " +
 			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		Example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
 		Values:  modeValues(),
 		Flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
 		Formats: []string{cli.FormTable, cli.FormJSON},
-		MinArgs: 1, MaxArgs: cli.AnyArgs,
-		Run: runCheck,
+		MaxArgs: cli.AnyArgs,
+		Run:     runCheck,
 	}
 }
 
@@ -40,12 +40,16 @@ func runCheck(c *cli.Call) error {
 	}
 	all := []balancer.Problem{}
 	var b strings.Builder
-	for _, file := range c.Args {
+	files := c.Args
+	if len(files) == 0 {
+		files = []string{c.Flags.String("config")}
+	}
+	for _, file := range files {
 		d, err := readChecked(c, file)
 		if err != nil {
 			return err
 		}
-		d.checkFor(mode)
+		d.checkFor(cmp.Or(mode, d.runningMode(c)))
 		all = append(all, d.problems...)
 		b.WriteString(problemLines(c.Printer, d.problems))
 		if len(d.problems) == 0 {

@@ -77,8 +77,7 @@ func (d *localDefinitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends. That a service
-// has no endpoints is not wrong in a file: others may register.
+// compile compiles the definitions for a node as this one, adds the problems that the daemon would report, and returns the frontends.
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
@@ -90,9 +89,7 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips}, time.Now())
 	for _, problems := range desired.Problems.All() {
 		for _, p := range *problems {
-			if p.Kind != balancer.Idle {
-				d.problems = append(d.problems, p)
-			}
+			d.problems = append(d.problems, p)
 		}
 	}
 	d.sortProblems()

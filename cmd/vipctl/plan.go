@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
@@ -26,7 +27,7 @@ func planVerb() *cli.Verb {
 		Example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("plan for this `MODE`; default: what FILE says; auto is the one that vipd most likely takes on this host"),
+			modeFlag("plan for this `MODE`; default: FILE's mode; auto is the running vipd's mode, or the mode that vipd most likely uses on this host"),
 			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
 		},
 		MinArgs: 1, MaxArgs: 1,
@@ -43,7 +44,7 @@ func runPlan(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	mode, note := planned(cmp.Or(name, d.config.Mode))
+	mode, note := planned(cmp.Or(name, d.runningMode(c), d.config.Mode))
 	fmt.Fprint(c.Stderr, note)
 	frontends := d.compile(c.Flags.String("node"), mode.Capabilities())
 	incomplete := false
@@ -65,6 +66,18 @@ func runPlan(c *cli.Call) error {
 		return cli.ErrReported
 	}
 	return nil
+}
+
+// runningMode returns the mode in use of the vipd that runs here, if the definitions leave the choice to vipd; "" if no vipd answers.
+func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
+	if d.config.Mode != config.AutoMode {
+		return ""
+	}
+	status, err := cli.AskDaemon(c, (*api.Client).Status)
+	if err != nil {
+		return ""
+	}
+	return config.ModeName(status.Mode.InUse)
 }
 
 // planned returns the mode of a name; for auto the one that vipd most likely takes here, and a sentence that says so.
