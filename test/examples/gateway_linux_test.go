@@ -1,0 +1,166 @@
+package examples
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/examples/process"
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+// gatewayGuide is the set-up of docs/gateway.md: its service, and the commands of each host.
+type gatewayGuide struct {
+	service  string
+	commands map[string]string
+}
+
+// readGatewayGuide reads the first TOML block, and the shell blocks by the words behind "sh".
+func readGatewayGuide(t *testing.T) gatewayGuide {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/gateway.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := gatewayGuide{commands: map[string]string{}}
+	for i, part := range strings.Split(string(text), "\n```") {
+		if i%2 == 0 {
+			continue
+		}
+		language, block, _ := strings.Cut(part, "\n")
+		host, isShell := strings.CutPrefix(language, "sh ")
+		switch {
+		case isShell:
+			g.commands[host] = block
+		case language == "toml" && g.service == "":
+			g.service = block
+		}
+	}
+	for _, host := range []string{"gateway foreground", "gateway", "endpoint", "client"} {
+		if g.commands[host] == "" {
+			t.Fatalf("docs/gateway.md has no commands of %q", host)
+		}
+	}
+	return g
+}
+
+// TestGateway builds the picture of docs/gateway.md in namespaces, and runs every command on its host. Clients reach both servers, which
+// see the client's own address.
+func TestGateway(t *testing.T) {
+	lab.Need(t, "ip", "curl")
+	program.Bin(t) // builds the programs before the commands, which have a time limit
+	g := readGatewayGuide(t)
+	l := lab.New(t)
+	client := l.Add("client")
+	l.Link(l.Host(), client, "192.168.1.1/24", "192.168.1.50/24")
+	servers := l.Bridge("servers")
+	servers.Join(l.Host(), "10.1.0.1/24")
+	for i, name := range []string{"web1", "web2"} {
+		server := l.Add(name)
+		servers.Join(server, fmt.Sprintf("10.1.0.%d/24", 11+i))
+		serveWeb(t, server, name)
+		runShell(t, server, g.commands["endpoint"])
+	}
+	startGateway(t, g)
+
+	first, _, _ := strings.Cut(g.commands["client"], "curl")
+	runShell(t, client, first)
+	ask := strings.TrimPrefix(g.commands["client"], first)
+	seen := map[string]bool{}
+	wait.For(t, time.Minute, "answers of both servers", func() bool {
+		out, err := shell(t, client, ask)
+		if err != nil {
+			t.Logf("%s: %v", out, err)
+			return false
+		}
+		name, from, _ := strings.Cut(strings.TrimSpace(out), " ")
+		if from != "192.168.1.50" {
+			t.Fatalf("%s sees the client as %q, want 192.168.1.50", name, from)
+		}
+		seen[name] = true
+		return len(seen) == 2
+	})
+	if out := runShell(t, l.Host(), g.commands["gateway"]); !strings.Contains(out, "10.1.0.11") {
+		t.Errorf("the commands of the gateway print\n%s\nwant the endpoints", out)
+	}
+}
+
+// serveWeb answers on port 8080 of a server with its name and the client's address.
+func serveWeb(t *testing.T, on *lab.NS, name string) {
+	t.Helper()
+	var listener net.Listener
+	err := on.Do(func() (err error) {
+		listener, err = net.Listen("tcp", ":8080")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, _, _ := net.SplitHostPort(r.RemoteAddr) // the address of a TCP connection
+		fmt.Fprintln(w, name, from)
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close() // its connections end with the test
+		<-ended
+	})
+}
+
+// startGateway runs vipd with the service until the test ends.
+func startGateway(t *testing.T, g gatewayGuide) {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "vipd.toml"), []byte(g.service+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(strings.TrimPrefix(g.commands["gateway foreground"], "sudo "))
+	cmd := exec.Command(filepath.Join(program.Bin(t), words[0]), words[1:]...)
+	cmd.Dir = folder
+	p, err := process.Start(nil, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("vipd printed:\n%s", p.Output())
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
+	defer cancel()
+	if err := p.AwaitOutput(ctx, "ready: the first complete state"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shell runs a script on a host. The reader of the guide may do everything, so sudo runs its command.
+func shell(t *testing.T, on *lab.NS, script string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
+	defer cancel()
+	cmd := on.Command(ctx, "bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)
+	cmd.Env = append(os.Environ(), "PATH="+program.Bin(t)+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// runShell runs a script that must succeed.
+func runShell(t *testing.T, on *lab.NS, script string) string {
+	t.Helper()
+	out, err := shell(t, on, script)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
