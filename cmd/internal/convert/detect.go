@@ -12,7 +12,7 @@ func signs() []sign {
 		{"ldirectord", `(?m)^virtual6?[ \t]*=`},
 		{"gobetween", `(?m)^[ \t]*\[servers\b|"discovery"[ \t]*:`},
 		{"keepalived", `(?m)^[ \t]*(virtual_server|virtual_server_group|vrrp_instance|vrrp_sync_group|global_defs)\b`},
-		{"ipvsadm", `(?m)^IP Virtual Server version|^[ \t]*((sudo[ \t]+)?\S*ipvsadm[ \t]+)?(-A|-a|--add-service|--add-server)[ \t]+(-[tuf]|--(tcp|udp|fwmark|sctp)-service)\b`},
+		{"ipvsadm", `(?m)^IP Virtual Server version|^[ \t]*((sudo[ \t]+)?\S+[ \t]+)?(-A|-a|--add-service|--add-server)[ \t]+(-[tuf]|--(tcp|udp|fwmark|sctp)-service)\b`},
 		{"nginx", `(?m)^[ \t]*(stream|events|server|upstream[ \t]+\S+)[ \t\r\n]*\{`},
 		{"haproxy", `(?m)^[ \t]*(global|defaults|frontend|backend|listen|peers|resolvers)\b`},
 	}
