@@ -29,7 +29,9 @@ func (s *sampled) Write(p []byte) (int, error) {
 	if s.lines += strings.Count(string(p), "\n"); s.lines-s.looked >= 10_000 {
 		s.looked, s.most = s.lines, max(s.most, kept())
 	}
-	s.tail = string(p[max(0, len(p)-200):])
+	if len(p) > 0 {
+		s.tail = string(p[max(0, len(p)-200):])
+	}
 	return len(p), nil
 }
 
