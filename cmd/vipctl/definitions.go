@@ -88,9 +88,7 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	}
 	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips}, time.Now())
 	for _, problems := range desired.Problems.All() {
-		for _, p := range *problems {
-			d.problems = append(d.problems, p)
-		}
+		d.problems = append(d.problems, *problems...)
 	}
 	d.sortProblems()
 	var frontends []*balancer.Frontend

@@ -161,7 +161,7 @@ func (p *proxy) checkExpect(s *statement) {
 
 // statusOf writes the status codes that a list or a pattern matches, or does not match, as vipd does.
 func statusOf(kind, value string, negated bool) (string, bool) {
-	matches := func(code int) bool { return false }
+	var matches func(code int) bool
 	if kind == "rstatus" {
 		pattern, err := regexp.Compile(value)
 		if err != nil {

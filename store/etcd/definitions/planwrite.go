@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/lib/wake"
 )
 
 // Write makes the changes, one transaction each. A change that another writer has overtaken gets an
@@ -58,11 +61,23 @@ func (p *Plan) reread(ctx context.Context) error {
 // maxReadings is the maximum number of readings of all services for one change.
 const maxReadings = 1000
 
+// The mean pause of a writer before it reads again grows from firstPause to longestPause, so many writers don't overtake each
+// other all the time.
+const (
+	firstPause   = 20 * time.Millisecond
+	longestPause = time.Second
+)
+
+// overtakenPause returns a random pause after so many readings that were overtaken.
+func overtakenPause(readings int) time.Duration {
+	return rand.N(2 * min(firstPause<<min(readings, 8), longestPause))
+}
+
 // write makes one change. If others may have added claims since the services were read, it reads
 // them again, and checks its own claims.
 func (p *Plan) write(ctx context.Context, n int) error {
 	s := p.Steps[n]
-	for range maxReadings {
+	for readings := range maxReadings {
 		c := s.allowed()
 		c.Checked = p.revision
 		r, err := p.w.Apply(ctx, c)
@@ -73,6 +88,7 @@ func (p *Plan) write(ctx context.Context, n int) error {
 			}
 			return err
 		}
+		wake.Sleep(ctx, overtakenPause(readings))
 		if err := p.read(ctx); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/lib/wake"
 	"vipd/store/etcd/client"
 	"vipd/test/etcdkit"
 )
@@ -63,7 +64,7 @@ func BenchmarkConcurrentWriters(b *testing.B) {
 	}
 }
 
-// add plans and writes a service, and returns how often it was overtaken.
+// add plans and writes a service as vipctl does, and returns how often it was overtaken.
 func add(ctx context.Context, w *Writer, c Change) (retries int64, err error) {
 	p := NewPlan([]Change{c})
 	if err := p.Read(ctx, w); err != nil {
@@ -76,6 +77,7 @@ func add(ctx context.Context, w *Writer, c Change) (retries int64, err error) {
 		if !errors.As(err, &stale) {
 			return retries, err
 		}
+		wake.Sleep(ctx, overtakenPause(int(retries)))
 		if err := p.read(ctx); err != nil {
 			return retries, err
 		}
