@@ -91,7 +91,7 @@ func (u *compiledService) reportFamiliesWithoutEndpoints(used []*Endpoint) {
 			continue
 		}
 		reported[is4] = true
-		u.problem(SeverityWarning, "endpoints", "the VIP %s has no endpoint of its family: %s", f.Key.Addr, u.service.NoEndpoints.clientOutcome()).Kind = Idle
+		u.problem(SeverityWarning, "endpoints", "the VIP %s has no endpoint of its family: %s", f.Key.Addr, u.service.NoEndpoints.clientOutcome())
 	}
 }
 

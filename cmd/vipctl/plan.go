@@ -68,13 +68,14 @@ func runPlan(c *cli.Call) error {
 	return nil
 }
 
-// runningMode returns the mode in use of the vipd that runs here, if the definitions leave the choice to vipd; "" if no vipd answers.
+// runningMode returns the mode in use of the vipd that runs here, if the definitions and its configuration leave the choice to it;
+// "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	if d.config.Mode != config.AutoMode {
 		return ""
 	}
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
-	if err != nil {
+	if err != nil || status.Mode.Wanted != string(config.AutoMode) {
 		return ""
 	}
 	return config.ModeName(status.Mode.InUse)

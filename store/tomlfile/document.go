@@ -249,7 +249,7 @@ func Decode(file string, text []byte, into any) error {
 // not be valid as a whole. Lines that can't be read are left out.
 func DecodeLines(text []byte, key string, into any) {
 	heading := ""
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) {
 		if strings.HasPrefix(strings.TrimSpace(line), "[") {
 			heading = line
 		} else if strings.Contains(line, key) {

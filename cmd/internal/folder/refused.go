@@ -12,11 +12,14 @@ func Uses(name string) bool {
 
 // Refusal is the reason why vipd does not start with a folder, and the field of the configuration that names the folder.
 type Refusal struct {
+	// Field is run_dir, state_dir or api.socket.
 	Field string
-	Err   error
+	// Err is the reason, with the command that helps.
+	Err error
 }
 
-// Refused returns the folders that vipd does not start with, of run_dir, state_dir and api.socket.
+// Refused returns the folders that vipd does not start with, of run_dir, state_dir and api.socket. If stateDir is empty, it is not
+// checked.
 func Refused(runDir, stateDir, socket string) (all []Refusal) {
 	for _, f := range []struct {
 		field, path string
@@ -24,6 +27,9 @@ func Refused(runDir, stateDir, socket string) (all []Refusal) {
 	}{
 		{"run_dir", runDir, CheckFiles}, {"state_dir", stateDir, CheckFiles}, {"api.socket", filepath.Dir(socket), Check},
 	} {
+		if f.path == "" {
+			continue
+		}
 		if err := f.check(f.path); err != nil {
 			all = append(all, Refusal{f.field, err})
 		}

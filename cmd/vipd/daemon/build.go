@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -113,6 +114,9 @@ func (d *Daemon) build() (err error) {
 // openStateDir makes state_dir unless it exists, and refuses one that others may write.
 func (d *Daemon) openStateDir(published *model.Published) error {
 	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the model's next round reports a file that can't be kept
+	if err := d.stateDir.Check(folder.CheckFiles); err != nil {
+		return configError{fmt.Errorf("state_dir: %w", err)}
+	}
 	err := d.stateDir.Check(func(path string) error {
 		return folder.Make(path, func(path string) error { return os.MkdirAll(path, 0o755) })
 	})

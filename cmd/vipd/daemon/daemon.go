@@ -137,7 +137,8 @@ func New(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, refused := range folder.Refused(c.RunDir, c.StateDir, c.API.Socket) {
+	// state_dir may be on a disk that hangs: openStateDir checks it with a limit of time.
+	for _, refused := range folder.Refused(c.RunDir, "", c.API.Socket) {
 		return nil, configError{fmt.Errorf("%s: %w", refused.Field, refused.Err)}
 	}
 	c.Mode = cmp.Or(o.Mode, c.Mode)
@@ -198,7 +199,7 @@ func (d *Daemon) webProblems() []balancer.Problem {
 		return web.Exposure(d.Web(), d.ConfigFile)
 	}
 	return []balancer.Problem{{
-		Severity: balancer.SeverityError, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.http",
+		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.http",
 		Text: fmt.Sprintf("metrics, health and the status page are not served: %v; end the other program or set another address, then restart vipd", d.webError),
 	}}
 }

@@ -71,10 +71,26 @@ func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted 
 		return compacted, ErrAnother
 	case err != nil:
 		return compacted, err
-	case !h.continues(answer.Header.ClusterId, answer.Header.Revision), !h.holds(answer.Kvs, compacted):
+	case !h.continues(answer.Header.ClusterId, answer.Header.Revision):
+		return compacted, ErrAnother
+	case h.holds(answer.Kvs, compacted):
+		return compacted, nil
+	case compacted || h.changed:
 		return compacted, ErrAnother
 	}
-	return compacted, nil
+	return false, h.verifyMarker(ctx, request, ask)
+}
+
+// verifyMarker asks for the marker at its own revision. Its key may have changed since, in an event of a watch that has not
+// delivered yet what others have.
+func (h *History) verifyMarker(ctx context.Context, request *etcdserverpb.RangeRequest, ask Asker) error {
+	request.Revision = h.marker.ModRevision
+	answer, err := ask(ctx, request)
+	switch {
+	case Is(err, rpctypes.ErrCompacted), err == nil && !h.holds(answer.Kvs, false):
+		return ErrAnother
+	}
+	return err
 }
 
 // continues reports whether a cluster at a revision may have this history.

@@ -42,10 +42,12 @@ func TestHistory(t *testing.T) {
 		restored bool   // from a backup without the marker's last value
 		wiped    bool
 		then     []step
+		ahead    int64 // revisions of then that were seen without their events
 		want     error
 		unsure   bool // compacted
 	}{
 		"went on":                      {then: []step{put("other", "x"), put("marker", "y")}},
+		"marker changed, not seen":     {then: []step{put("marker", "y")}, ahead: 1},
 		"marker deleted":               {seen: []step{remove}, then: []step{put("other", "x")}},
 		"compacted":                    {then: []step{put("other", "x"), compact}, unsure: true},
 		"marker changed, compacted":    {then: []step{put("marker", "y"), compact}, unsure: true},
@@ -92,6 +94,7 @@ func TestHistory(t *testing.T) {
 			for _, s := range test.then {
 				s(t, cluster, client)
 			}
+			h.Revision += test.ahead
 			kv := etcdserverpb.NewKVClient(client.ActiveConnection())
 			ask := func(ctx context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 				return kv.Range(ctx, r)
