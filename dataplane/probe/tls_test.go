@@ -15,11 +15,13 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/test/wait"
 )
 
 // TestUnverifiedTLS checks servers that crypto/tls refuses by default. With verify = false they must pass, and otherwise fail.
 func TestUnverifiedTLS(t *testing.T) {
 	quiet(t)
+	ca := newAuthority(t)
 	elliptical, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -48,8 +50,8 @@ func TestUnverifiedTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := serve(t, overTLS(server, says(ok)))
-			check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Verify = false }), target, health.Passed, "answered 200 OK")
-			check(t, define(balancer.HTTPSHealth, nil), target, health.Failed, "")
+			check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Verify, h.Timeout = false, wait.Patience }), target, health.Passed, "answered 200 OK")
+			check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) { h.CAFile, h.Timeout = ca.file("ca.pem"), wait.Patience }), target, health.Failed, "")
 		})
 	}
 }
@@ -68,6 +70,8 @@ func TestCertificateWithoutNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
-	check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }),
+	check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) {
+		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Patience
+	}),
 		serve(t, overTLS(server, says(ok))), health.Failed, `certificate has only the common name "shop.example", which is not checked`)
 }
