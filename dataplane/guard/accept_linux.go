@@ -197,6 +197,8 @@ func (a *acceptor) leave(ctx context.Context) error {
 	}
 	if _, err = removeChains(ctx, a.tool, filterTable, slices.Collect(maps.Keys(a.jumps())), names(a.chains()), false); err == nil {
 		a.settled, a.prints, a.fault = false, nil, nil
+	} else if strings.Contains(err.Error(), "is incompatible, use 'nft' tool") {
+		return nil // nft -f has loaded the table: iptables can't change it, and trying again does not help
 	}
 	return err
 }
