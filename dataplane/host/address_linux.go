@@ -9,18 +9,20 @@ import (
 	"vipd/dataplane"
 )
 
-// address is the record of one address that is needed or that vipd holds. The ledger says on which devices vipd has put it.
+// address is the record of an address that is needed, or that vipd holds. The ledger names the
+// devices to which vipd has added it.
 type address struct {
 	addr netip.Addr
-	// wanted and standing are from the last Prepare. applied is the number of frontends on the address after the last Finish.
+	// wanted and standing come from the last Prepare, applied from the last Finish: the number of
+	// frontends on the address.
 	wanted   bool
 	standing balancer.VIPState
 	applied  int
 	// held says who holds the address. It is empty until that is decided.
 	held Held
-	// dirty reports whether the address has to be compared again with what is wanted.
+	// dirty reports whether the address must be compared with the request again.
 	dirty bool
-	// failed reports whether the last attempt to change the address failed. The engine says when to try again.
+	// failed reports whether the last change of the address failed. The engine schedules the retry.
 	failed bool
 	// silent reports whether the guard keeps the address silent until a frontend is applied on it.
 	silent bool
@@ -30,38 +32,38 @@ type address struct {
 	unrouted string
 	// arriving reports whether the kernel is still adding the IPv6 address.
 	arriving bool
-	// shadowed reports whether the kernel's own route to the address has to be removed.
+	// shadowed reports whether the kernel's own route to the address must be removed.
 	shadowed bool
-	// unannounced reports whether the neighbors have not been told of the address yet.
+	// unannounced reports whether the address must still be announced to the neighbors.
 	unannounced bool
 }
 
-// needed reports whether the address is wanted, or a frontend on it still exists.
+// needed reports whether the address is wanted, or a frontend still uses it.
 func (r *address) needed() bool { return r.wanted || r.applied > 0 }
 
-// lateFor reports whether the address waits for a frontend with an endpoint, and one of these is.
+// lateFor reports whether the address waits for a usable frontend, and such a frontend is applied.
 func (r *address) lateFor(applied snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	return r.wanted && r.held.Standing == balancer.Serving && balancer.Served(r.addr, applied)
 }
 
-// settled reports whether nothing is left to do about the address.
+// settled reports whether nothing is left to do for the address.
 func (r *address) settled() bool {
 	return !r.dirty && !r.failed && r.unrouted == "" && !r.arriving && !r.shadowed && !r.unannounced
 }
 
-// addresses are the records of all addresses that are needed or that vipd holds.
+// addresses holds the records of all addresses that are needed, or that vipd holds.
 type addresses struct {
 	all map[netip.Addr]*address
-	// open are the records about which something may be left to do.
+	// open holds the records for which something may be left to do.
 	open map[netip.Addr]*address
-	// shown is the part of the records that other goroutines may see.
+	// shown is the part of the records that other goroutines may read.
 	shown snap.Map[netip.Addr, shown]
 }
 
-// shown is the part of a record that other goroutines may see.
+// shown is the part of a record that other goroutines may read.
 type shown struct {
 	held Held
-	// ours reports whether vipd has added the address.
+	// ours reports whether vipd added the address.
 	ours bool
 }
 
@@ -69,7 +71,7 @@ func newAddresses() addresses {
 	return addresses{all: map[netip.Addr]*address{}, open: map[netip.Addr]*address{}}
 }
 
-// at returns the record of an address. It makes one if there is none.
+// at returns the record of an address, and creates it if necessary.
 func (s *addresses) at(a netip.Addr) *address {
 	r := s.all[a]
 	if r == nil {
@@ -79,36 +81,36 @@ func (s *addresses) at(a netip.Addr) *address {
 	return r
 }
 
-// forget drops the record of an address that is neither needed nor held.
+// forget deletes the record of an address that is neither needed nor held.
 func (s *addresses) forget(r *address) {
 	delete(s.all, r.addr)
 	delete(s.open, r.addr)
 	s.shown = s.shown.Delete(r.addr)
 }
 
-// mark notes that an address has to be compared again with what is wanted.
+// mark requests that an address is compared again.
 func (s *addresses) mark(r *address) {
 	r.dirty, r.failed = true, false
 	s.open[r.addr] = r
 }
 
-// markAll notes that all addresses have to be compared again with what is wanted.
+// markAll requests that all addresses are compared again.
 func (s *addresses) markAll() {
 	for _, r := range s.all {
 		s.mark(r)
 	}
 }
 
-// tryAgain notes that the last attempt to change an address failed.
+// tryAgain records that the last change of an address failed.
 func (s *addresses) tryAgain(r *address) {
 	r.failed = true
 	s.open[r.addr] = r
 }
 
-// reopen notes that something is left to do about an address.
+// reopen records that something is left to do for an address.
 func (s *addresses) reopen(r *address) { s.open[r.addr] = r }
 
-// show lets other goroutines see who holds an address, from the next publish on.
+// show publishes who holds an address. Other goroutines see it after the next publish.
 func (s *addresses) show(r *address, held Held) {
 	r.held = held
 	now := s.shown.At(r.addr)
@@ -116,7 +118,7 @@ func (s *addresses) show(r *address, held Held) {
 	s.set(r.addr, now)
 }
 
-// showOurs lets other goroutines see whether vipd has added an address.
+// showOurs publishes whether vipd added an address.
 func (s *addresses) showOurs(a netip.Addr, ours bool) {
 	now := s.shown.At(a)
 	now.ours = ours
@@ -131,8 +133,8 @@ func (s *addresses) set(a netip.Addr, now shown) {
 	}
 }
 
-// leftover returns the open records for which the condition is true, in the order of addresses. It drops the settled ones
-// from the open records.
+// leftover returns the open records that satisfy condition, sorted by address. It closes the
+// settled records.
 func (s *addresses) leftover(condition func(*address) bool) []*address {
 	if len(s.open) == 0 {
 		return nil

@@ -23,13 +23,13 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressLifecycle adds VIPs, removes them in steps, and ends. Only ours change, and an
-// address stays while a frontend on it is applied.
+// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. Only vipd's addresses
+// change, and an address stays while a frontend on it is applied.
 func TestAddressLifecycle(t *testing.T) {
 	l, _ := network(t)
-	l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
-	warm(t)
-	before := everything(t)
+	l.Host().AddAddr("lo", "10.96.0.99/32") // an address of the host
+	primeTools(t)
+	before := dumpHost(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
 	h := newHost(t, o)
@@ -39,43 +39,43 @@ func TestAddressLifecycle(t *testing.T) {
 		frontend("127.0.0.7:80"), frontend("10.1.0.1:30080", nodePort))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32", "fd00:96::10/128")
 	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host", "127.0.0.7": "host"}
-	if got := where(h); !maps.Equal(got, want) {
-		t.Fatalf("who holds what: got %v, want %v", got, want)
+	if got := holders(h); !maps.Equal(got, want) {
+		t.Fatalf("holders = %v, want %v", got, want)
 	}
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want none", p)
 	}
 	checkIntact(t, h)
 
-	// One frontend less on an address that has two, and an address less.
+	// Remove one of two frontends on an address, and another address.
 	apply(t, h, frontend("10.96.0.10:443"))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
 
-	// Not wanted any more, but still applied: it stays until it is not.
+	// The VIP is no longer wanted, but its frontend is still applied, so it stays.
 	must(t, h.Prepare(t.Context(), balancer.Desired{}))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
 	finishNothing(t, h)
-	checkLeft(t, before)
+	checkUnchanged(t, before)
 	if ledgerExists(o) {
-		t.Fatal("the ledger outlives what it is about")
+		t.Fatal("the ledger still exists")
 	}
 }
 
 func checkIntact(t *testing.T, h *Host) {
 	t.Helper()
 	if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-		t.Fatalf("not intact: %q, %v", reason, err)
+		t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 	}
 }
 
-// TestBridgeInsteadOfDummy holds VIPs on a bridge, because not every kernel has dummy devices.
-// They survive a lost ledger, and return when the device is removed.
+// TestBridgeInsteadOfDummy holds VIPs on a bridge, because some kernels lack dummy devices. They
+// survive the loss of the ledger, and return after the device is removed.
 func TestBridgeInsteadOfDummy(t *testing.T) {
 	network(t)
-	warm(t)
-	before := everything(t)
+	primeTools(t)
+	before := dumpHost(t)
 	o := options(t, xtables.NFT)
-	o.StrictARP = false // it needs the ledger, which is lost below
+	o.StrictARP = false // arp_ignore is recorded in the ledger, which is lost below
 	bridge := func(name string) netlink.Link {
 		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
 	}
@@ -85,7 +85,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32", "fd00:96::10/128")
 	checkIntact(t, h)
 
-	// The ledger is lost, as is the process: the device tells what is ours.
+	// The process and its ledger are lost: the device's alias shows what is ours.
 	must(t, h.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	h = newHost(t, o)
@@ -94,7 +94,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32")
 	checkIntact(t, h)
 
-	// Someone takes it down, or away.
+	// Another program takes the device down, or removes it.
 	for _, do := range [][]string{{"link", "set", "vipd0", "down"}, {"link", "del", "vipd0"}} {
 		if out, err := exec.Command("ip", do...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %q: %v: %s", do, err, out)
@@ -102,7 +102,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 		reason, err := h.Intact(t.Context())
 		must(t, err)
 		if !strings.Contains(reason, "device") && !strings.Contains(reason, "gone") {
-			t.Fatalf("after %q: reason %q", do, reason)
+			t.Fatalf("after %q: reason = %q, want the device", do, reason)
 		}
 		h.Resync(true)
 		apply(t, h, frontend("10.96.0.10:80"))
@@ -111,11 +111,11 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 		checkIntact(t, h)
 	}
 	finishNothing(t, h)
-	checkLeft(t, before)
+	checkUnchanged(t, before)
 }
 
-// TestDummyDevice adds a VIP to the real dummy device, or to lo if the kernel has none. It is
-// removed at the end.
+// TestDummyDevice adds a VIP to a real dummy device, or to lo if the kernel has none. Cleanup
+// removes it.
 func TestDummyDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -128,7 +128,7 @@ func TestDummyDevice(t *testing.T) {
 	case len(held) == 1 && held[0].Where == "lo" && strings.Contains(held[0].Note, "no dummy"):
 		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	default:
-		t.Fatalf("got %+v", held)
+		t.Fatalf("Addresses = %+v", held)
 	}
 	checkIntact(t, h)
 	must(t, h.Release(t.Context()))
@@ -136,8 +136,8 @@ func TestDummyDevice(t *testing.T) {
 	checkDevice(t, "vipd0")
 }
 
-// TestOwnAddressesComeAndGo gives the host VIPs as addresses of its own, and takes them away.
-// Ours yield to the host's, and return.
+// TestOwnAddressesComeAndGo adds VIPs to another device of the host, and removes them. vipd removes
+// its own address, and restores it later.
 func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -147,41 +147,42 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 
-	// The host gets it: ours goes, and the guard with it, for it would lock the owner out.
+	// The host gets the address. vipd removes its address and the guard, which would lock out the
+	// owner.
 	l.Host().AddAddr("client", "10.96.0.10/24")
 	reason, err := h.Intact(t.Context())
 	must(t, err)
 	if !strings.Contains(reason, "also on another device") {
-		t.Fatalf("reason %q", reason)
+		t.Fatalf("reason = %q, want another device", reason)
 	}
 	h.Resync(true)
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
-	checkAttempt(t, l.Host(), "10.96.0.10:22", refused) // by nobody listening
+	checkAttempt(t, l.Host(), "10.96.0.10:22", refused) // nothing listens
 	listen(t, 22)
 	checkAttempt(t, l.Host(), "10.96.0.10:22", open)
 	checkIntact(t, h)
 
-	// The host loses it: ours comes back.
+	// The host loses it, and vipd adds it again.
 	l.Host().DelAddr("client", "10.96.0.10/24")
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-		t.Fatalf("reason %q, %v", reason, err)
+		t.Fatalf("reason = %q, %v; want gone", reason, err)
 	}
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 	checkAttempt(t, l.Host(), "10.96.0.10:22", refused)
 
-	// Ours is taken away.
+	// Another program removes vipd's address.
 	l.Host().DelAddr("lo", "10.96.0.10/32")
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-		t.Fatalf("reason %q, %v", reason, err)
+		t.Fatalf("reason = %q, %v; want gone", reason, err)
 	}
 	apply(t, h, web)
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
 
-	// A service on an address that the host has from the beginning to the end.
+	// The host has this service's address all the time.
 	apply(t, h, frontend("10.1.0.1:80"))
 	finishNothing(t, h)
 	checkDevice(t, "client", "10.1.0.1/24", "fd01::1/64")
@@ -189,13 +190,13 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 
 func checkWhere(t *testing.T, h *Host, a, want string) {
 	t.Helper()
-	if got := where(h)[a]; got != want {
-		t.Fatalf("%s is held by %q, want %q", a, got, want)
+	if got := holders(h)[a]; got != want {
+		t.Fatalf("holder of %s = %q, want %q", a, got, want)
 	}
 }
 
-// checkSource demands the source of the host's connections to a VIP. A busy kernel ends its adding of IPv6 addresses late, which Intact
-// meets.
+// checkSource checks the source of the host's connections to a VIP. A busy kernel may complete IPv6
+// addresses late, which Intact handles.
 func checkSource(t *testing.T, h *Host, vip, want string) {
 	t.Helper()
 	lab.Eventually(t, 10*time.Second, "the source", func() error {
@@ -206,14 +207,14 @@ func checkSource(t *testing.T, h *Host, vip, want string) {
 		defer func() { _ = c.Close() }()
 		if got := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr(); got != addrOf(want) {
 			reason, err := h.Intact(t.Context())
-			return fmt.Errorf("connections to %s leave with %s, want %s; Intact says %q, %v", vip, got, want, reason, err)
+			return fmt.Errorf("source of connections to %s = %s, want %s; Intact = %q, %v", vip, got, want, reason, err)
 		}
 		return nil
 	})
 }
 
-// TestSourceOfConnections changes the node's addresses and routes. The host's connections to
-// VIPs leave with an address of the node.
+// TestSourceOfConnections changes the node's addresses and routes. The host's connections to VIPs
+// have an address of the node as their source.
 func TestSourceOfConnections(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -225,11 +226,11 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	for _, r := range h.ourRoutes(unix.RTPROT_KERNEL) {
 		if r.Dst.IP.Equal(net.IP(addrOf("10.96.0.10").AsSlice())) {
-			t.Fatalf("the kernel's own route to a VIP is there: %v", r)
+			t.Fatalf("the kernel's own route to a VIP exists: %v", r)
 		}
 	}
 
-	// A second link with the default route: the node speaks to the world from there.
+	// A second link gets the default route, so its address becomes the source.
 	other := l.Add("other")
 	l.Link(l.Host(), other, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
 	l.Host().Default("10.2.0.2", "fd02::2")
@@ -238,66 +239,67 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "10.96.0.10", "10.2.0.1")
 	checkSource(t, h, "fd00:96::10", "fd02::1")
 
-	// That address goes: the VIP stays local, and gets the other source.
+	// That address is removed. The VIP stays local, and gets the other source.
 	l.Host().DelAddr("other", "10.2.0.1/24")
 	l.Host().DelAddr("other", "fd02::1/64")
 	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
-		t.Fatalf("without the node's address the VIP leads to %+v, %v", to, err)
+		t.Fatalf("route to the VIP without the node's address = %+v, %v", to, err)
 	}
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
-		t.Fatalf("reason %q, %v", reason, err)
+		t.Fatalf("reason = %q, %v", reason, err)
 	}
 	apply(t, h, both...)
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	checkIntact(t, h)
 
-	// The node's only addresses are VIPs of a service too.
+	// The node's only addresses are also VIPs of a service.
 	finishNothing(t, h)
 	h.Resync(true)
 	apply(t, h, append(both, frontend("10.1.0.1:80"), frontend("[fd01::1]:80"))...)
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	must(t, h.Release(t.Context()))
-	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...); len(routes) != 0 {
-		t.Fatalf("routes are left: %v", routes)
+	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(plainProtocol)...); len(routes) != 0 {
+		t.Fatalf("routes = %v, want none", routes)
 	}
 }
 
-// TestRestartAfterKill starts a Host over the objects of a killed one, with other VIPs. Clients
-// are undisturbed, and obsolete objects are removed.
+// TestRestartAfterKill starts a Host after another was killed, with other VIPs. Clients are not
+// interrupted, and obsolete objects are removed.
 func TestRestartAfterKill(t *testing.T) {
 	l, client := network(t)
-	warm(t)
-	before := everything(t)
+	primeTools(t)
+	before := dumpHost(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
 	first := newHost(t, o)
 	apply(t, first, frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80"))
-	must(t, first.Close()) // all that is left of kill -9: nothing was removed
+	must(t, first.Close()) // like kill -9, it removes nothing
 
-	// An address of the host comes in between.
+	// The host gets an address before the second Host starts.
 	l.Host().AddAddr("lo", "10.96.0.50/32")
 	second := newHost(t, o)
 	own, _, err := second.LocalAddresses(nil)
 	must(t, err)
 	if got := fmt.Sprint(own); got != "[10.1.0.1 10.96.0.50 fd01::1]" {
-		t.Fatalf("the node's own addresses: %s", got)
+		t.Fatalf("own addresses = %s", got)
 	}
 	listen(t, 80)
 	want := desired(frontend("10.96.0.10:80"), frontend("10.96.0.50:80"), frontend("10.96.0.12:80"))
 	must(t, second.Prepare(t.Context(), want))
-	checkAttempt(t, client, "10.96.0.10:80", open) // undisturbed between Prepare and Finish
+	checkAttempt(t, client, "10.96.0.10:80", open) // uninterrupted between Prepare and Finish
 	must(t, second.Finish(t.Context(), want.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.12/32", "10.96.0.50/32")
 	checkWhere(t, second, "10.96.0.50", "host")
 	checkIntact(t, second)
 	finishNothing(t, second)
 	l.Host().DelAddr("lo", "10.96.0.50/32")
-	checkLeft(t, before)
+	checkUnchanged(t, before)
 }
 
-// TestLostLedger removes the ledger. It is written again, and VIPs are known by their routes.
+// TestLostLedger removes the ledger. It is written again, and vipd recognizes its VIPs by their
+// routes.
 func TestLostLedger(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32")
@@ -310,26 +312,26 @@ func TestLostLedger(t *testing.T) {
 	first.Resync(true)
 	apply(t, first, all...)
 	if !ledgerExists(o) {
-		t.Error("the ledger was not written anew")
+		t.Error("the ledger was not written again")
 	}
 	must(t, os.RemoveAll(o.RunDir))
 	must(t, first.Close())
 	second := newHost(t, o)
 	apply(t, second, all...)
 	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host"}
-	if got := where(second); !maps.Equal(got, want) {
-		t.Errorf("after a restart without the ledger: got %v, want %v", got, want)
+	if got := holders(second); !maps.Equal(got, want) {
+		t.Errorf("holders after a restart without the ledger = %v, want %v", got, want)
 	}
 	must(t, second.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	if done, err := Cleanup(t.Context(), o, false); err != nil {
-		t.Errorf("cleanup did %q, %v", done, err)
+		t.Errorf("Cleanup = %q, %v", done, err)
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.99/32")
 }
 
-// TestStaleLedger reads a ledger of an earlier boot that names an address of the host. The
-// address stays the host's.
+// TestStaleLedger reads a ledger of an earlier boot that names an address of the host. The host
+// keeps the address.
 func TestStaleLedger(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -344,7 +346,7 @@ func TestStaleLedger(t *testing.T) {
 	done, err := Cleanup(t.Context(), o, false)
 	must(t, err)
 	if len(done) != 0 {
-		t.Fatalf("cleanup did %q", done)
+		t.Fatalf("Cleanup = %q, want nothing", done)
 	}
 	stale.changed = true
 	must(t, stale.save())
@@ -355,8 +357,8 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestBindFalse lets another program add and remove a VIP with bind = false. Neither is damage
-// or a problem.
+// TestBindFalse lets another program add and remove a VIP with bind = false. Neither is drift or a
+// problem.
 func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -368,7 +370,7 @@ func TestBindFalse(t *testing.T) {
 		checkIntact(t, h)
 		checkWhere(t, h, "10.96.0.10", where)
 		if p := h.Problems(); len(p) != 0 {
-			t.Fatalf("problems: %v", p)
+			t.Fatalf("problems = %v, want none", p)
 		}
 	}
 	check("none")
@@ -379,12 +381,12 @@ func TestBindFalse(t *testing.T) {
 		check("none")
 	}
 	if note := h.Addresses()[0].Note; !strings.Contains(note, "bind = false") {
-		t.Fatalf("the note is %q", note)
+		t.Fatalf("note = %q, want bind = false", note)
 	}
 }
 
-// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. It is not added, and a
-// problem says why.
+// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. It is not added, and a problem
+// gives the reason.
 func TestGatewayIsNotAdded(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2", "fd01::2")
@@ -396,44 +398,45 @@ func TestGatewayIsNotAdded(t *testing.T) {
 		checkWhere(t, h, vip, "none")
 		checkWhere(t, h, "10.96.0.10", "lo")
 		if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, vip+" is not local: it is a gateway of this node") {
-			t.Fatalf("problems: %v", p)
+			t.Fatalf("problems = %v, want the gateway", p)
 		}
 		checkIntact(t, h)
 	}
 }
 
-// TestARPAnswers asks for a held VIP by ARP. The host answers only without strict_arp.
+// TestARPAnswers sends an ARP request for a held VIP. The host answers only without strict_arp.
 func TestARPAnswers(t *testing.T) {
 	for _, strict := range []bool{true, false} {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
 			l, client := network(t)
 			client.Exec("ip", "route", "add", "10.96.0.10/32", "dev", "host")
-			if strict { // nobody answers, and that is soon clear; an answer may be late
+			if strict { // without an answer ARP fails soon; an answer may be late
 				client.Sysctl("net.ipv4.neigh.host.retrans_time_ms", "50")
 			}
-			warm(t)
-			before := everything(t)
+			primeTools(t)
+			before := dumpHost(t)
 			o := options(t, xtables.NFT)
 			o.Interface, o.StrictARP = "lo", strict
 			h := newHost(t, o)
 			apply(t, h, frontend("10.96.0.10:80"))
 			if answered := pings(t, client, "10.96.0.10"); answered != !strict {
-				t.Errorf("the host answers ARP for the VIP: %t, want %t", answered, !strict)
+				t.Errorf("the host answers ARP for the VIP = %t, want %t", answered, !strict)
 			}
 			if known := strings.Contains(client.Exec("ip", "neigh", "show", "10.96.0.10"), "lladdr"); known != !strict {
-				t.Errorf("the client learnt where the VIP is: %t, want %t", known, !strict)
+				t.Errorf("the client knows the VIP's MAC address = %t, want %t", known, !strict)
 			}
 			if strict {
 				checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "1")
 				checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "2")
 			}
 			finishNothing(t, h)
-			checkLeft(t, before)
+			checkUnchanged(t, before)
 		})
 	}
 }
 
-// TestSilencedAddresses holds a VIP on lo next to an address of another program. A warning names the address while it is there.
+// TestSilencedAddresses holds a VIP on lo next to an address of another program. A warning names
+// the address until it is removed.
 func TestSilencedAddresses(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -467,7 +470,7 @@ func checkSysctl(t *testing.T, l *lab.Lab, name, want string) {
 	}
 }
 
-// TestSysctlsOfOthers changes sysctls that vipd has set. They are not set back.
+// TestSysctlsOfOthers changes sysctls that vipd has set. vipd keeps the new values.
 func TestSysctlsOfOthers(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -482,20 +485,20 @@ func TestSysctlsOfOthers(t *testing.T) {
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "1")
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2")
 
-	// Only reported.
+	// Without manage_sysctls, vipd only reports them.
 	o.ManageSysctls = false
 	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "0")
 	h = newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
 	p := h.Problems()
 	if len(p) != 2 || !strings.Contains(p[0].Text, "sysctl -w net.ipv4.conf.all.arp_ignore=1") {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want two of sysctls", p)
 	}
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
 }
 
-// TestCleanupSaysWhatItLeaves cleans up where another program may need forwarding. The sysctl
-// stays, and the reason is reported.
+// TestCleanupSaysWhatItLeaves runs Cleanup while another program may need forwarding. The sysctl
+// keeps its value, and the reason is reported.
 func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -526,30 +529,30 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 				done, err := Cleanup(t.Context(), o, dry)
 				must(t, err)
 				if !slices.Contains(done, c.says) || !slices.Contains(done, "remove file "+half) {
-					t.Errorf("dry %v: %q, want %q, and %s removed", dry, done, c.says, half)
+					t.Errorf("Cleanup with dry = %v: %q, want %q, and %s removed", dry, done, c.says, half)
 				}
 			}
 			checkSysctl(t, l, "net.ipv4.ip_forward", c.after)
 			if left, err := os.ReadDir(o.RunDir); err != nil || len(left) > 0 {
-				t.Errorf("%v, %v are left in the run folder", left, err)
+				t.Errorf("files in the run folder = %v, %v; want none", left, err)
 			}
 		})
 	}
 }
 
-// TestSysctlFiles reads files of sysctl.d(5). The file that sets a value is found.
+// TestSysctlFiles reads files of sysctl.d(5). setIn finds the file that sets a value.
 func TestSysctlFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "50-x.conf")
 	must(t, os.WriteFile(file, []byte("# net.ipv4.ip_forward=1\n-net/ipv4/ip_forward = 1\nnet.ipv4.x=2\n"), 0o600))
 	for name, want := range map[string]string{"net.ipv4.ip_forward": file, "net.ipv4.x": "", "net.ipv4.y": ""} {
 		if got := setIn([]string{filepath.Dir(file) + "/*.conf"}, name, "1"); got != want {
-			t.Errorf("%s=1 is set in %q, want %q", name, got, want)
+			t.Errorf("setIn(%s, 1) = %q, want %q", name, got, want)
 		}
 	}
 }
 
-// TestVIPsOnALink holds VIPs on the client's link. They are silent until a frontend is applied,
-// and are then announced and answer.
+// TestVIPsOnALink holds VIPs on the client's link. They are silent until a frontend is applied;
+// then they are announced and answer.
 func TestVIPsOnALink(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ip")
@@ -557,10 +560,10 @@ func TestVIPsOnALink(t *testing.T) {
 	o.Interface = "client"
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
 	client.Sysctl("net.ipv6.conf.host.accept_untracked_na", "1")
-	client.Sysctl("net.ipv6.conf.host.forwarding", "1") // routers alone learn from advertisements that they did not ask for
+	client.Sysctl("net.ipv6.conf.host.forwarding", "1") // only routers accept unsolicited advertisements
 	h := newHost(t, o)
 
-	// Before a frontend is applied the VIPs are silent, on all ports, and not announced.
+	// Before a frontend is applied, all ports of the VIPs are silent, and they are not announced.
 	both := desired(frontend("10.1.0.10:80"), frontend("[fd01::10]:80"))
 	must(t, h.Prepare(t.Context(), both))
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32", "fd01::1/64", "fd01::10/128")
@@ -575,11 +578,11 @@ func TestVIPsOnALink(t *testing.T) {
 	must(t, h.Finish(t.Context(), both.Frontends))
 	checkAttempt(t, client, "10.1.0.10:81", refused)
 	checkAttempt(t, client, "[fd01::10]:81", refused)
-	lab.Eventually(t, 2*time.Second, "the client to learn where the VIPs are", func() error {
+	lab.Eventually(t, 2*time.Second, "the announcement of the VIPs", func() error {
 		neighbours := client.Exec("ip", "neigh")
 		for _, a := range []string{"10.1.0.10", "fd01::10"} {
 			if !strings.Contains(neighbours, a+" dev host lladdr") {
-				return fmt.Errorf("%s is not among\n%s", a, neighbours)
+				return fmt.Errorf("neighbors lack %s:\n%s", a, neighbours)
 			}
 		}
 		return nil
@@ -598,11 +601,11 @@ func TestVIPsOnALink(t *testing.T) {
 	h = newHost(t, o)
 	apply(t, h, frontend("10.1.0.10:80"))
 	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "there is no device eth7") {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want the missing device", p)
 	}
 }
 
-// TestFollowAddresses changes addresses of the host. The change is reported.
+// TestFollowAddresses changes addresses of the host. Each change is reported.
 func TestFollowAddresses(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -616,28 +619,29 @@ func TestFollowAddresses(t *testing.T) {
 			}
 		})
 	}()
-	lab.Eventually(t, deadlineIn, "a change", func() error { // the first events may come before it listens
+	lab.Eventually(t, deadlineIn, "a change", func() error { // the first events may precede the subscription
 		l.Host().AddAddr("client", "10.1.0.100/24")
 		l.Host().DelAddr("client", "10.1.0.100/24")
 		select {
 		case <-changes:
 			return nil
 		case <-time.After(300 * time.Millisecond):
-			return errors.New("none was seen")
+			return errors.New("no change was reported")
 		}
 	})
 	own, _, err := h.LocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00::/8")})
 	must(t, err)
 	if got := fmt.Sprint(own); got != "[10.1.0.1 fd01::1]" {
-		t.Fatalf("local addresses within the networks: %s", got)
+		t.Fatalf("local addresses within the networks = %s", got)
 	}
 	cancel()
 	if err := <-ended; err != context.Canceled {
-		t.Fatalf("it ended with %v", err)
+		t.Fatalf("FollowAddresses = %v, want context.Canceled", err)
 	}
 }
 
-// TestGateways looks up gateways before and after there are any.
+// TestGateways adds routes through gateways. Gateways returns nothing before and the gateways
+// afterwards.
 func TestGateways(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -646,17 +650,17 @@ func TestGateways(t *testing.T) {
 		netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("127.0.0.1"),
 	}
 	if got := h.Gateways(to); len(got) > 0 {
-		t.Errorf("without routes there are gateways %v", got)
+		t.Errorf("gateways without routes = %v, want none", got)
 	}
 	l.Host().Default("10.1.0.2", "fd01::2")
 	l.Host().Route("203.0.113.0/24", "10.1.0.3")
 	if got, want := fmt.Sprint(h.Gateways(to)), "[10.1.0.2 fd01::2 10.1.0.3]"; got != want {
-		t.Errorf("gateways %s, want %s", got, want)
+		t.Errorf("gateways = %s, want %s", got, want)
 	}
 }
 
-// TestDeviceWithoutIPv6 disables IPv6 on the device. Only VIPs of IPv6 have a problem, until it
-// is enabled.
+// TestDeviceWithoutIPv6 disables IPv6 on the device. Only IPv6 VIPs have a problem, until IPv6 is
+// enabled.
 func TestDeviceWithoutIPv6(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -666,12 +670,12 @@ func TestDeviceWithoutIPv6(t *testing.T) {
 	both := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80")}
 	apply(t, h, both...)
 	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "none"}
-	if got := where(h); !maps.Equal(got, want) {
-		t.Fatalf("who holds what: got %v, want %v", got, want)
+	if got := holders(h); !maps.Equal(got, want) {
+		t.Fatalf("holders = %v, want %v", got, want)
 	}
 	p := h.Problems()
 	if len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0") {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want IPv6 disabled", p)
 	}
 	checkIntact(t, h)
 	l.Host().Sysctl("net.ipv6.conf.lo.disable_ipv6", "0")
@@ -679,6 +683,6 @@ func TestDeviceWithoutIPv6(t *testing.T) {
 	apply(t, h, both...)
 	checkWhere(t, h, "fd00:96::10", "lo")
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want none", p)
 	}
 }

@@ -16,15 +16,17 @@ import (
 // nftGroup is NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
 const nftGroup = 7
 
-// alertBuffer is how much the kernel keeps of what it tells: that there was something is enough.
+// alertBuffer is the size of a socket's receive buffer. It can be small because nobody reads the
+// messages: a full buffer is also an alert.
 const alertBuffer = 32 << 10
 
-// alerts are sockets on which the kernel tells of others' changes of nft's rules, of addresses, of links and of routes. What it tells is not
-// read: it is a reason to look. The legacy backend and ipsets tell nothing.
+// alerts are sockets that receive the kernel's events about nft rules, addresses, links and routes
+// that other programs change. An event only triggers a check, so its content is not read. The
+// legacy backend of iptables and ipsets send no events.
 type alerts []*nlsock.Socket
 
-// openAlerts opens a socket for each kind of alert. A kind that the kernel lacks, or that needs a privilege this process
-// does not have, is left out: the engine looks once a second anyway.
+// openAlerts opens a socket for each kind of alert. It skips a kind that the kernel lacks or that
+// needs a missing privilege, because the engine checks once a second anyway.
 func openAlerts() (all alerts, err error) {
 	rules := func() (*nlsock.Socket, error) {
 		s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, alertBuffer, nftGroup)
@@ -41,8 +43,8 @@ func openAlerts() (all alerts, err error) {
 		switch {
 		case err == nil:
 			all = append(all, s)
-		case errors.Is(err, unix.EPROTONOSUPPORT): // a kernel without nft
-		case errors.Is(err, fs.ErrPermission): // nft's changes are told to those with CAP_NET_ADMIN
+		case errors.Is(err, unix.EPROTONOSUPPORT): // the kernel has no nf_tables
+		case errors.Is(err, fs.ErrPermission): // events of nf_tables need CAP_NET_ADMIN
 		default:
 			return nil, errors.Join(err, all.close())
 		}
@@ -58,17 +60,17 @@ func (a alerts) close() (err error) {
 }
 
 // Alerts implements dataplane.Host.
-func (k *kernel) Alerts(ctx context.Context, tell func()) {
+func (k *handles) Alerts(ctx context.Context, tell func()) {
 	var readers sync.WaitGroup
 	for _, s := range k.alerts {
-		_ = s.SetReadDeadline(time.Time{}) // the engine before may have ended
+		_ = s.SetReadDeadline(time.Time{}) // the deadline of an earlier engine may have passed
 		stop := context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })
 		readers.Go(func() {
 			defer stop()
 			for {
 				_, err := s.Receive()
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
-					return // the end
+					return // the deadline passed: ctx has ended
 				}
 				tell()
 			}

@@ -9,12 +9,12 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAlerts changes rules and addresses. Each change is reported.
+// TestAlerts changes rules and addresses. Each change causes an alert.
 func TestAlerts(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft")
 	l := lab.New(t)
-	told := make(chan struct{}, 1000)
+	alerts := make(chan struct{}, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	all, err := openAlerts()
@@ -23,20 +23,20 @@ func TestAlerts(t *testing.T) {
 	}
 	go func() {
 		defer close(ended)
-		(&kernel{alerts: all}).Alerts(ctx, func() { told <- struct{}{} })
+		(&handles{alerts: all}).Alerts(ctx, func() { alerts <- struct{}{} })
 	}()
 	for _, change := range []func(){
 		func() { must(t, exec.Command("iptables-nft", "-N", "FOREIGN").Run()) },
 		func() { must(t, exec.Command("ip6tables-nft", "-t", "nat", "-N", "FOREIGN").Run()) },
 		func() { l.Host().AddAddr("lo", "192.0.2.7/32") },
 	} {
-		for len(told) > 0 {
-			<-told
+		for len(alerts) > 0 {
+			<-alerts
 		}
 		change()
 		lab.Eventually(t, deadlineIn, "an alert", func() error {
-			if len(told) == 0 {
-				return errors.New("nothing was told")
+			if len(alerts) == 0 {
+				return errors.New("there was no alert")
 			}
 			return nil
 		})

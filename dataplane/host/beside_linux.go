@@ -1,14 +1,15 @@
 package host
 
-// many addresses take the kernel long: on each device it compares a new one with all that are there, so that ten
-// thousand take more than a second. A mode that forwards does not need them before its frontends, and writes its rules
-// meanwhile.
-const many = 256
+// backgroundThreshold is the number of addresses from which a forwarding mode writes its rules
+// while addresses are added. The kernel compares a new address with all addresses of the device, so
+// 10,000 need more than a second. A forwarding mode does not need the addresses before its
+// frontends.
+const backgroundThreshold = 256
 
-// beside runs the rest of a Prepare: at once, or, where the mode forwards and there is much to do, in a goroutine that
-// has the host to itself until await.
-func (h *Host) beside(addresses int, rest func() error) error {
-	if !h.mode.Load().Forward || addresses < many {
+// runRest runs the rest of a Prepare. If the mode forwards and there are many addresses, rest runs
+// in a goroutine that owns the host until await.
+func (h *Host) runRest(addresses int, rest func() error) error {
+	if !h.mode.Load().Forward || addresses < backgroundThreshold {
 		return rest()
 	}
 	h.busy = make(chan error, 1)
@@ -16,7 +17,8 @@ func (h *Host) beside(addresses int, rest func() error) error {
 	return nil
 }
 
-// await waits for what goes on beside, and returns what came of it. Whatever touches the host's state comes after it.
+// await waits for the goroutine of runRest, and returns its error. It must precede every use of the
+// host's state.
 func (h *Host) await() error {
 	if h.busy == nil {
 		return nil

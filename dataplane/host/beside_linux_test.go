@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestManyVIPsInTheBackground adds and removes many VIPs while the mode writes its rules.
-// Finish, or the next Prepare, waits for all of them.
+// TestManyVIPsInTheBackground adds and removes many VIPs while the mode writes its rules. Finish,
+// or the next Prepare, waits for all of them.
 func TestManyVIPsInTheBackground(t *testing.T) {
 	lab.Require(t)
 	lab.New(t)
@@ -18,7 +18,7 @@ func TestManyVIPsInTheBackground(t *testing.T) {
 	o.Interface, o.Mode.Forward = "lo", true
 	h := newHost(t, o)
 	var frontends []*balancer.Frontend
-	for i := range 2 * many {
+	for i := range 2 * backgroundThreshold {
 		vip := fmt.Sprintf("10.96.%d.%d", i/100, i%100)
 		frontends = append(frontends, frontend(vip+":80"))
 	}
@@ -26,15 +26,15 @@ func TestManyVIPsInTheBackground(t *testing.T) {
 	holds := func(n int) {
 		t.Helper()
 		if got := len(onDevice(t, "lo")) - own; got != n {
-			t.Errorf("%d VIPs are held, want %d", got, n)
+			t.Errorf("held VIPs = %d, want %d", got, n)
 		}
 	}
 	must(t, h.Prepare(context.Background(), desired(frontends...)))
 	if h.busy == nil {
-		t.Error("Prepare has waited for all addresses")
+		t.Error("Prepare waited for all addresses")
 	}
 	must(t, h.Finish(context.Background(), desired(frontends...).Frontends))
-	holds(2 * many)
+	holds(2 * backgroundThreshold)
 	must(t, h.Release(context.Background()))
 	holds(0)
 	must(t, h.Prepare(context.Background(), desired(frontends...)))

@@ -16,20 +16,21 @@ import (
 	"vipd/dataplane/guard"
 )
 
-// Cleanup removes everything that a Host ever made here, also after a crash, and nothing else. It returns what it did
-// in words, or, in a dry run, what it would do. It goes on after errors, and returns them together.
+// Cleanup removes everything that a Host ever created here, also after a crash, and nothing else.
+// It returns a description of each step; a dry run only returns them. It continues after errors,
+// and returns all of them.
 func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	h, err := New(o)
 	if err != nil {
 		return nil, err
 	}
-	c := cleaner{host: h, dry: dryRun}
-	defer func() { _ = h.Close() }() // nothing depends on it any more
+	c := cleanup{host: h, dry: dryRun}
+	defer func() { _ = h.Close() }() // nothing depends on it
 	if h.view, err = readView(h.nl); err != nil {
 		return nil, err
 	}
 	h.adopt()
-	c.addresses() // before the guard: without it they would answer on every port
+	c.addresses() // before the guard, which protects their other ports
 	done, err := guard.Cleanup(ctx, dryRun)
 	c.done = append(c.done, done...)
 	c.note(err)
@@ -44,22 +45,22 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	return c.done, errors.Join(c.errs...)
 }
 
-// cleaner is one Cleanup under way.
-type cleaner struct {
+// cleanup is a run of Cleanup.
+type cleanup struct {
 	host *Host
 	dry  bool
 	done []string
 	errs []error
 }
 
-func (c *cleaner) note(err error) {
+func (c *cleanup) note(err error) {
 	if err != nil {
 		c.errs = append(c.errs, err)
 	}
 }
 
-// do says what is done, and does it unless this is a dry run.
-func (c *cleaner) do(what string, do func() error) {
+// do runs a step, unless this is a dry run, and records its description.
+func (c *cleanup) do(what string, do func() error) {
 	if !c.dry {
 		if err := do(); err != nil {
 			c.errs = append(c.errs, err)
@@ -69,8 +70,8 @@ func (c *cleaner) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
-// addresses removes the ledger's addresses that are there, and every route with our mark.
-func (c *cleaner) addresses() {
+// addresses removes the ledger's addresses that exist, and every route with our mark.
+func (c *cleanup) addresses() {
 	h := c.host
 	for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
 		devices := slices.DeleteFunc(h.ledger.devices(a), func(d string) bool { return !h.view.has(a, h.view.link(d)) })
@@ -80,20 +81,21 @@ func (c *cleaner) addresses() {
 		}
 		c.do(fmt.Sprintf("remove address %s from %s", a, strings.Join(devices, ", ")), func() error { return h.removeOurs(h.at(a)) })
 	}
-	for _, r := range append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...) {
+	for _, r := range append(h.ourRoutes(routeProtocol), h.ourRoutes(plainProtocol)...) {
 		c.do(fmt.Sprintf("remove the local route to %s", r.Dst.IP), func() error { return c.removeRoute(r) })
 	}
 }
 
-func (c *cleaner) removeRoute(r netlink.Route) error {
+func (c *cleanup) removeRoute(r netlink.Route) error {
 	if err := c.host.nl.RouteDel(&r); err != nil {
 		return fmt.Errorf("removing the local route to %s: %w", r.Dst, err)
 	}
 	return nil
 }
 
-// sysctls restores those that vipd set and that no other program has set or needs since.
-func (c *cleaner) sysctls() {
+// sysctls restores the sysctls that vipd set, except for values that another program has changed or
+// needs.
+func (c *cleanup) sysctls() {
 	h := c.host
 	for _, name := range slices.Sorted(maps.Keys(h.ledger.Sysctls)) {
 		r := h.ledger.Sysctls[name]
@@ -119,8 +121,8 @@ func (c *cleaner) sysctls() {
 	}
 }
 
-// devices removes those that vipd made.
-func (c *cleaner) devices() {
+// devices removes the devices that vipd made.
+func (c *cleanup) devices() {
 	h := c.host
 	for _, name := range slices.Sorted(maps.Keys(h.ledger.Links)) {
 		if h.view.link(name) != 0 {

@@ -12,8 +12,8 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkRound makes the engine's rounds over ten thousand held VIPs: one gets another endpoint, one frontend comes on
-// a VIP and goes, or one VIP does.
+// BenchmarkRound measures the engine's rounds with 10,000 held VIPs. In each round, an endpoint
+// changes, a frontend is added and removed, or a VIP is.
 func BenchmarkRound(b *testing.B) {
 	for _, marked := range []bool{true, false} {
 		for _, what := range []string{"endpoint", "port", "VIP", "VIP elsewhere"} {

@@ -8,44 +8,45 @@ import (
 	"vipd/balancer/snap"
 )
 
-// step is what has to be done about one address.
+// step is the next action for an address.
 type step string
 
 const (
-	keep    step = "keep"    // it is as it should be
-	add     step = "add"     // to the device
-	release step = "release" // take ours away
-	move    step = "move"    // from one device to another
+	keep    step = "keep"    // nothing to do
+	add     step = "add"     // add it to the device
+	release step = "release" // remove ours
+	move    step = "move"    // move it from one device to another
 	wait    step = "wait"    // nothing can be done
 )
 
-// needPrivilege is the way out for who may not add addresses.
+// needPrivilege is the advice for a process that may not add addresses.
 const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root, use VIPs in 127.0.0.0/8, or let someone else add them"
 
-// place says where an address is now.
+// place describes where an address is.
 type place struct {
-	// on is the device to which vipd has added the address according to the ledger, or "".
-	on string
-	// there reports whether the address is on that device, and leaving whether it may still be on an earlier one.
-	there, leaving bool
-	// elsewhere reports whether the address is on this host, but not because of vipd.
+	// device is the device to which vipd added the address according to the ledger, or "".
+	device string
+	// onDevice reports whether the address is on that device, and leaving whether it may still be
+	// on an earlier one.
+	onDevice, leaving bool
+	// elsewhere reports whether the host has the address independently of vipd.
 	elsewhere bool
 }
 
 // site is the part of a decision that is the same for all addresses.
 type site struct {
 	bind bool
-	// gateways are the addresses by which the host reaches the world.
+	// gateways are the host's next hops to the rest of the network.
 	gateways []netip.Addr
 	device   holder
 	applied  snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// decide returns who holds a needed address, or will hold it after the step that it returns.
+// decide returns who holds a needed address, or who will hold it after the returned step.
 func (r *address) decide(at place, s *site) (Held, step) {
 	a := r.addr
 	otherwise := func(where, note string, next step) (Held, step) {
-		if at.on != "" {
+		if at.device != "" {
 			next = release
 		}
 		return Held{Addr: a, Where: where, Note: note}, next
@@ -64,9 +65,9 @@ func (r *address) decide(at place, s *site) (Held, step) {
 			held.Standing = r.standing
 		}
 		return held, next
-	case !r.wanted: // a frontend is left on it: what is there stays for that, and nothing is added
-		if at.there {
-			return Held{Addr: a, Where: at.on}, keep
+	case !r.wanted: // a frontend still uses it: keep what exists, add nothing
+		if at.onDevice {
+			return Held{Addr: a, Where: at.device}, keep
 		}
 		return Held{}, wait
 	case r.standing == balancer.Owned:
@@ -81,13 +82,13 @@ func (r *address) decide(at place, s *site) (Held, step) {
 	to := s.device
 	held := Held{Addr: a, Where: to.name, Note: to.note}
 	switch {
-	case to.err != nil && at.there && to.passes: // it serves where it is until the device is looked for again
-		return Held{Addr: a, Where: at.on, Note: to.err.Error()}, wait
+	case to.err != nil && at.onDevice && to.passes: // it stays in use until the device is found again
+		return Held{Addr: a, Where: at.device, Note: to.err.Error()}, wait
 	case to.err != nil:
 		return Held{Addr: a, Where: nowhere, Note: to.err.Error()}, wait
-	case at.there && at.on == to.name && !at.leaving:
+	case at.onDevice && at.device == to.name && !at.leaving:
 		return held, keep
-	case at.there || at.leaving:
+	case at.onDevice || at.leaving:
 		return held, move
 	case r.standing == balancer.Serving && !balancer.Served(a, s.applied):
 		return rests("is added once its frontends are applied")
@@ -97,8 +98,8 @@ func (r *address) decide(at place, s *site) (Held, step) {
 
 // place returns where an address is.
 func (st *state) place(a netip.Addr) place {
-	p := place{on: st.ledger.Addresses[a], leaving: len(st.ledger.Leaving[a]) > 0}
-	p.there = p.on != "" && st.view.has(a, st.view.link(p.on))
+	p := place{device: st.ledger.Addresses[a], leaving: len(st.ledger.Leaving[a]) > 0}
+	p.onDevice = p.device != "" && st.view.has(a, st.view.link(p.device))
 	places := len(st.view.addrs[a])
 	for _, device := range st.ledger.devices(a) {
 		if st.view.has(a, st.view.link(device)) {
@@ -109,7 +110,7 @@ func (st *state) place(a netip.Addr) place {
 	return p
 }
 
-// site returns what the decisions about addresses depend on now.
+// site returns the state that decisions about addresses depend on.
 func (st *state) site() *site {
 	d, _ := st.holder() // the error is part of the device
 	return &site{bind: st.opts.Bind, gateways: st.gateways, device: d, applied: st.applied}

@@ -9,35 +9,38 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// deviceKind says what a device that holds VIPs is.
+// deviceKind is the kind of a device that holds VIPs.
 type deviceKind string
 
 const (
-	madeDevice     deviceKind = "made"     // a dummy of ours
+	madeDevice     deviceKind = "made"     // a dummy device that vipd made
 	loopbackDevice deviceKind = "loopback" // lo
-	realDevice     deviceKind = "real"     // a link with neighbours
-	otherDummy     deviceKind = "dummy"    // a dummy that vipd did not make
+	realDevice     deviceKind = "real"     // a link with neighbors
+	otherDummy     deviceKind = "dummy"    // a dummy device that vipd did not make
 )
 
-// deviceAlias marks the devices that vipd made, for those who look and for a vipd that has lost its ledger.
+// deviceAlias marks devices that vipd made, for administrators and for a vipd that has lost its
+// ledger.
 const deviceAlias = "made by vipd"
 
-// holder is the device that holds VIPs; the zero value stands for not looked up yet.
+// holder is the device that holds VIPs. The zero value means that it was not looked up yet.
 type holder struct {
 	name  string
 	index int
 	kind  deviceKind
 	note  string
 	err   error
-	// passes: the error may pass by itself, so that it is tried again.
+	// passes reports whether the error may be temporary, so the lookup is retried.
 	passes bool
-	// absent: it has to be made first; ready: it was made, and is up.
+	// absent reports whether the device must be made first, ready whether vipd made it and it is
+	// up.
 	absent, ready bool
-	// without6 reports whether an address could not be added because IPv6 is disabled on the device.
-	without6 bool
+	// ipv6Disabled reports whether an address could not be added because IPv6 is disabled on the
+	// device.
+	ipv6Disabled bool
 }
 
-// holder returns the device that holds VIPs, or will: it makes none.
+// holder returns the device that holds VIPs, or will hold them. It makes no device.
 func (st *state) holder() (holder, error) {
 	if st.device == (holder{}) {
 		st.device = st.findDevice(st.opts.Interface)
@@ -68,7 +71,7 @@ func (st *state) findDevice(name string) holder {
 	return d
 }
 
-// madeByUs reports whether vipd made the device, according to the ledger or the mark on it.
+// madeByUs reports whether vipd made the device, according to the ledger or to the device's alias.
 func (st *state) madeByUs(link netlink.Link) bool {
 	name := link.Attrs().Name
 	return link.Type() == st.newLink(name).Type() && (st.ledger.Links[name] || link.Attrs().Alias == deviceAlias)

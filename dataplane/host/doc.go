@@ -1,35 +1,42 @@
-// Package host keeps in order what all modes share on a host: the VIPs' addresses, the guard, and sysctls. It
-// implements dataplane.Host. The engine calls Prepare before it applies frontends and Finish after it:
+// Package host maintains the state of a host that all modes share: the VIPs' addresses, the guard,
+// and sysctls. It implements [dataplane.Host]. The engine calls Prepare before it applies
+// frontends, and Finish afterwards:
 //
-//	Prepare(want)     guard: restrictions of what is to come, end of what is not to be open -> addresses -> routes, sysctls
+//	Prepare(want)     guard: add restrictions, close ports -> addresses -> routes, sysctls
 //	  ... the dataplane applies frontends ...
-//	Finish(applied)   what was applied is opened, and addresses that serve now are announced; what no applied frontend
-//	                  needs any more is removed, in reverse
+//	Finish(applied)   open the applied ports, announce addresses that serve now,
+//	                  remove what no applied frontend needs, in reverse order
 //
-// Addresses. A VIP that the host has anyway is used as it is, and never touched. Every other one is added to the device
-// that the configuration names: a dummy device that vipd makes, lo where the kernel has no dummies, or a real link, on
-// which arrivals are announced. A local route beside the address names the node's own address as the source of the
-// host's connections to the VIP: an endpoint may hold the same VIP, and would answer to itself otherwise.
+// Addresses. If the host already has a VIP, vipd uses it and never changes it. It adds every other
+// VIP to the configured device: a dummy device that vipd makes, lo if the kernel has no dummy
+// devices, or a real link, on which new addresses are announced. A local route to each VIP selects
+// the node's own address as the source of the host's connections to the VIP. Otherwise an endpoint
+// that also holds the VIP would answer to itself.
 //
-// Guard. Package guard keeps in netfilter what all modes share. An address is added when the guard stands, and the guard goes
-// after the last address: no port of the host's own is ever open on a VIP. Where the guard is busy addresses wait; where it
-// is unavailable, that is a problem, and they do not.
+// Guard. Package guard maintains the netfilter rules that all modes share. An address is added
+// after the guard is complete, and the guard is removed after the last address, so the host's own
+// ports are never reachable on a VIP. While the guard is busy, addresses wait. If it is
+// unavailable, vipd reports a problem and adds them anyway.
 //
-// Ledger. Before each first change a file in the run folder says what is about to be ours, so that after kill -9 the
-// next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in
-// it until it is removed, with every device that it may be on. It holds for one boot.
+// Ledger. Before each first change, vipd records in a file of the run folder what it is about to
+// own. After kill -9 the next process, or Cleanup, knows what to remove, and that everything else
+// belongs to others. An address stays in the ledger until it is removed, with every device that it
+// may be on. The ledger is valid for one boot.
 //
-// A Host has these parts. All of them share a state: one record for each address, what is known of the kernel, and the ledger.
+// A Host consists of these parts, which share a state: a record for each address, the observed
+// kernel state, and the ledger.
 //
-//	observer    keeps what is known up to date by the kernel's events, and makes the device for VIPs
-//	mover       adds addresses and removes them
-//	routes      gives VIPs their local routes
+//	observer    follows the kernel's events, and makes the device for VIPs
+//	mover       adds and removes addresses
+//	routes      maintains the local routes to VIPs
 //	announcer   announces VIPs to the neighbors
-//	tuning      keeps sysctls
+//	tuning      maintains sysctls
 //
-// The decision about an address is a function of its record, its place, and the device: see address.decide.
+// The decision about an address depends on its record, its place and the device: see
+// address.decide.
 //
-// The package does not forward traffic, and knows of modes only what dataplane.Needs says: those whose traffic the kernel forwards
-// get ip_forward, masquerading and one-arm rules, and virtual servers their sysctls. Where the host lacks privilege or a kernel
-// feature it says so in Problems, and does the rest.
+// The package does not forward traffic, and knows only the [dataplane.Needs] of a mode. A mode
+// whose traffic the kernel forwards gets ip_forward, masquerading and one-arm rules; virtual
+// servers get their sysctls. If the host lacks a privilege or a kernel feature, Problems reports
+// it, and everything else works.
 package host

@@ -11,21 +11,21 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// events is a socket on which the kernel says what happens to addresses and links. It is never waited for by the host
-// itself, which empties it when it looks whether all is intact: so an idle look costs one system call.
+// events is a socket that receives the kernel's events about addresses, links and our routes.
+// Nothing blocks on it: Intact drains it, so an idle check costs one system call.
 type events struct{ *nlsock.Socket }
 
-// eventBuffer is how much the kernel keeps for us. Adding thousands of addresses makes as many events. Without privilege the usual
-// size has to do; what does not fit is noticed.
+// eventBuffer is the size of the receive buffer. Adding thousands of addresses causes as many
+// events. An unprivileged process gets the default size, and notices an overflow.
 const eventBuffer = 8 << 20
 
-// eventGroups are those of addresses and links.
+// eventGroups returns the multicast groups of links and addresses.
 func eventGroups() []int {
 	return []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 }
 
-// subscribe opens a socket on which the kernel also says which routes of ours are gone. Of others' routes a host may have a
-// million: the kernel itself drops what it says of these.
+// subscribe opens a socket that also receives the removal of our routes. A filter in the kernel
+// drops events about other routes, because a host may have a million of them.
 func subscribe(room int) (*nlsock.Socket, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, append(eventGroups(), unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)...)
 	if err != nil {
@@ -60,24 +60,24 @@ func openEvents() (*events, error) {
 	return &events{s}, nil
 }
 
-// change is one event.
-type change struct {
+// netEvent is an event about an address, a device or a route.
+type netEvent struct {
 	// link is the device's index.
 	link int
-	// gone: the address, device or route is no more.
+	// gone reports whether the address, device or route was removed.
 	gone bool
-	// addr is invalid where the event is about the device itself.
+	// addr is invalid if the event is about the device itself.
 	addr netip.Addr
 	at   local
-	// route: a route of ours to addr is gone.
+	// route reports whether the event is about our route to addr.
 	route bool
-	// device is what the event says of the device, where it is about it.
+	// device is the device's state, if the event is about the device.
 	device device
 }
 
-// drain hands over all events that have come. complete is false when the kernel had no room for some: then everything
-// has to be read anew.
-func (e *events) drain(take func(change)) (complete bool, err error) {
+// drain passes all pending events to handle. complete is false if the kernel dropped events: then
+// everything must be read again.
+func (e *events) drain(handle func(netEvent)) (complete bool, err error) {
 	complete = true
 	for {
 		m, err := e.Receive()
@@ -91,16 +91,16 @@ func (e *events) drain(take func(change)) (complete bool, err error) {
 			return false, fmt.Errorf("reading events: %w", err)
 		}
 		for m.Next() {
-			if c, ok := readChange(&m); ok {
-				take(c)
+			if c, ok := readEvent(&m); ok {
+				handle(c)
 			}
 		}
 		complete = complete && m.Err == nil
 	}
 }
 
-// readChange reads one message: an ifaddrmsg, an ifinfomsg or a rtmsg with attributes.
-func readChange(m *nlsock.Messages) (change, bool) {
+// readEvent decodes a message: an ifaddrmsg, an ifinfomsg or a rtmsg with attributes.
+func readEvent(m *nlsock.Messages) (netEvent, bool) {
 	switch {
 	case (m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK) && len(m.Body) >= unix.SizeofIfInfomsg:
 		return readDevice(m)
@@ -109,11 +109,11 @@ func readChange(m *nlsock.Messages) (change, bool) {
 	case m.Kind == unix.RTM_DELROUTE && len(m.Body) >= unix.SizeofRtMsg && m.Body[routeProtocolAt] == routeProtocol:
 		return readRoute(m)
 	}
-	return change{}, false
+	return netEvent{}, false
 }
 
-func readAddress(m *nlsock.Messages) (change, bool) {
-	c := change{
+func readAddress(m *nlsock.Messages) (netEvent, bool) {
+	c := netEvent{
 		link: int(int32(binary.NativeEndian.Uint32(m.Body[4:]))),
 		gone: m.Kind == unix.RTM_DELADDR,
 		at:   local{bits: int(m.Body[1]), flags: int(m.Body[2])},
@@ -122,7 +122,7 @@ func readAddress(m *nlsock.Messages) (change, bool) {
 	a := nlsock.In(m.Body[unix.SizeofIfAddrmsg:])
 	for a.Next() {
 		switch a.Kind {
-		case unix.IFA_LOCAL: // wins over IFA_ADDRESS, which is the peer's where they differ
+		case unix.IFA_LOCAL: // takes precedence: IFA_ADDRESS is the peer's address on point-to-point links
 			c.addr, _ = netip.AddrFromSlice(a.Value)
 		case unix.IFA_ADDRESS:
 			if !c.addr.IsValid() {
@@ -135,11 +135,11 @@ func readAddress(m *nlsock.Messages) (change, bool) {
 	return c, c.addr.IsValid() && a.Err == nil
 }
 
-// routeProtocolAt is where a rtmsg has the protocol.
+// routeProtocolAt is the offset of the protocol in a rtmsg.
 const routeProtocolAt = 5
 
-func readRoute(m *nlsock.Messages) (change, bool) {
-	c := change{gone: true, route: true}
+func readRoute(m *nlsock.Messages) (netEvent, bool) {
+	c := netEvent{gone: true, route: true}
 	a := nlsock.In(m.Body[unix.SizeofRtMsg:])
 	for a.Next() {
 		if a.Kind == unix.RTA_DST {
@@ -149,12 +149,12 @@ func readRoute(m *nlsock.Messages) (change, bool) {
 	return c, c.addr.IsValid() && a.Err == nil
 }
 
-func readDevice(m *nlsock.Messages) (change, bool) {
-	if m.Body[0] != unix.AF_UNSPEC { // bridges speak of their ports with a family
-		return change{}, false
+func readDevice(m *nlsock.Messages) (netEvent, bool) {
+	if m.Body[0] != unix.AF_UNSPEC { // a bridge's event about a port has another family
+		return netEvent{}, false
 	}
 	flags := binary.NativeEndian.Uint32(m.Body[8:])
-	c := change{
+	c := netEvent{
 		link:   int(int32(binary.NativeEndian.Uint32(m.Body[4:]))),
 		gone:   m.Kind == unix.RTM_DELLINK,
 		device: device{up: flags&unix.IFF_UP != 0, loopback: flags&unix.IFF_LOOPBACK != 0, running: flags&unix.IFF_RUNNING != 0},

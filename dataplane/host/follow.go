@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// pollInterval is how often addresses are compared where the kernel does not say when they change.
+// pollInterval is the interval of comparing addresses if the kernel sends no events.
 const pollInterval = 5 * time.Second
 
-// poll calls changed after each change of what list returns, until ctx ends. A list that fails counts as unchanged.
+// poll calls changed after each change in the result of list, until ctx ends. A failed list counts
+// as unchanged.
 func poll(ctx context.Context, interval time.Duration, list func() ([]netip.Addr, error), changed func()) error {
 	before, _ := list()
 	tick := time.NewTicker(interval)

@@ -13,60 +13,60 @@ import (
 	"vipd/dataplane/guard"
 )
 
-// tuning keeps the sysctls as vipd needs them.
+// tuning maintains the sysctls that vipd needs.
 type tuning struct {
 	*state
-	// arp, unforwarded and untuned are the problems with sysctls.
-	arp, unforwarded, untuned []balancer.Problem
-	// foreignDue is when virtual servers of others, which there were, are looked for again.
+	// These are the problems with sysctls for ARP, for forwarding, and for virtual servers.
+	arpProblems, forwardingProblems, serverProblems []balancer.Problem
+	// foreignDue is when foreign virtual servers are searched again, if the last search found some.
 	foreignDue time.Time
 	// release is the kernel's version.
 	release string
-	// mended are the changes of other programs that were corrected, for Mended.
-	mended []string
+	// repaired lists the corrected changes of other programs, for Mended.
+	repaired []string
 }
 
-// forwarding sets what lets the kernel forward IPv4 packets and translate all of a connection's, and says what keeps it
-// from forwarding IPv6 ones: setting that would have the host stop listening to router advertisements. The settings stay
-// until Cleanup, for connections outlive frontends.
+// forwarding enables the forwarding of IPv4 packets and liberal connection tracking. It only
+// reports if the kernel does not forward IPv6, because enabling that makes the host ignore router
+// advertisements. The settings stay until Cleanup, because connections outlive frontends.
 func (tn *tuning) forwarding() (err error) {
-	tn.unforwarded = nil
+	tn.forwardingProblems = nil
 	mode := tn.mode.Load()
 	if !mode.Forward && !mode.Translates {
 		return nil
 	}
-	four, six := tn.guard.Knows(world()[0]), tn.guard.Knows(world()[1])
+	four, six := tn.guard.Knows(probeDestinations()[0]), tn.guard.Knows(probeDestinations()[1])
 	var wanted []minimum
 	if four && mode.Forward {
 		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})
 	}
-	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // it comes with the module
+	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the module creates it
 		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
 	}
-	tn.unforwarded, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.mend)
+	tn.forwardingProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.noteRepair)
 	if six && mode.Forward && !tn.forwards6() {
-		tn.unforwarded = append(tn.unforwarded, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+		tn.forwardingProblems = append(tn.forwardingProblems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
 			"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+
 				"(it then ignores router advertisements, unless accept_ra of the interface that gets them is 2)", forward6)})
 	}
 	return err
 }
 
-// forwards6 reports whether the kernel forwards IPv6 packets, all or those that come in by some device.
+// forwards6 reports whether the kernel forwards IPv6 packets from all devices or from any of them.
 func (tn *tuning) forwards6() bool {
 	if text, err := tn.sys.Read(forward6); err != nil || text != "0" {
 		return true
 	}
-	if _, err := tn.sys.Read(forced6("all")); err != nil {
-		return false // a kernel before these
+	if _, err := tn.sys.Read(forceForwarding6("all")); err != nil {
+		return false // kernels before 6.17
 	}
 	return slices.ContainsFunc(tn.view.interfaces(), func(i guard.Interface) bool {
-		text, err := tn.sys.Read(forced6(i.Name))
+		text, err := tn.sys.Read(forceForwarding6(i.Name))
 		return err == nil && text == "1"
 	})
 }
 
-// unmanaged is why sysctls are left as they are; "" means they are not.
+// unmanaged returns the reason why sysctls are left unchanged, or "".
 func (tn *tuning) unmanaged() string {
 	if tn.opts.ManageSysctls {
 		return ""
@@ -74,10 +74,12 @@ func (tn *tuning) unmanaged() string {
 	return "manage_sysctls is false"
 }
 
-// virtualServers sets what the kernel's virtual servers need, where there are none of others. Roams: connections come from other
-// hosts. The settings stay until Cleanup, like forwarding. What a kernel does not have, or not before it loads its module, is left out.
+// virtualServers sets the sysctls of virtual servers, unless there are foreign virtual servers,
+// which they would also affect. roams reports whether connections arrive from other hosts. The
+// settings stay until Cleanup. Sysctls that the kernel does not have, or not before it loads its
+// module, are skipped.
 func (tn *tuning) virtualServers(roams bool) (err error) {
-	tn.untuned = nil
+	tn.serverProblems = nil
 	if !tn.mode.Load().LocalIn {
 		return nil
 	}
@@ -93,15 +95,16 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	if leave == "" && tn.foreignServers() {
 		leave = "it is left, for it would change virtual servers that are not vipd's"
 	}
-	tn.untuned, err = raise(tn.sys, tn.ledger, leave, wanted, tn.mend)
+	tn.serverProblems, err = raise(tn.sys, tn.ledger, leave, wanted, tn.noteRepair)
 	return err
 }
 
-// foreignShare is the part of the time that looking for virtual servers of others may take, while they keep sysctls from
-// being set. Among ten thousands it takes a tenth of a second.
+// foreignShare limits the time spent on searching foreign virtual servers, while they prevent vipd
+// from setting sysctls, to one part in foreignShare. Among tens of thousands a search needs a tenth
+// of a second.
 const foreignShare = 100
 
-// foreignServers reports whether there are virtual servers of others.
+// foreignServers reports whether there are virtual servers that are not vipd's.
 func (tn *tuning) foreignServers() bool {
 	if tn.opts.ForeignServers == nil {
 		return false
@@ -113,24 +116,24 @@ func (tn *tuning) foreignServers() bool {
 	foreign := tn.opts.ForeignServers()
 	tn.foreignDue = time.Time{}
 	if foreign {
-		tn.foreignDue = began.Add(foreignShare*time.Since(began) - time.Second) // what is quick is not put off
+		tn.foreignDue = began.Add(foreignShare*time.Since(began) - time.Second) // a quick search is repeated at once
 	}
 	return foreign
 }
 
-// strictARP sets what keeps the host silent about its VIPs.
+// strictARP keeps the host from answering ARP requests for its VIPs.
 func (tn *tuning) strictARP() (err error) {
-	tn.arp = nil
+	tn.arpProblems = nil
 	if tn.wantsStrictARP() {
-		tn.arp, err = raise(tn.sys, tn.ledger, tn.unmanaged(), strictARP(), tn.mend)
-		tn.arp = append(tn.arp, tn.silenced()...)
+		tn.arpProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), strictARP(), tn.noteRepair)
+		tn.arpProblems = append(tn.arpProblems, tn.arpSilenced()...)
 	}
 	return err
 }
 
-// silenced returns a warning about addresses of other programs on lo, for which the host answers no ARP requests since vipd
-// has set arp_ignore.
-func (tn *tuning) silenced() []balancer.Problem {
+// arpSilenced returns a warning about addresses of other programs on lo. The host has not answered
+// ARP requests for them since vipd set arp_ignore.
+func (tn *tuning) arpSilenced() []balancer.Problem {
 	if _, set := tn.ledger.Sysctls[arpIgnore]; !set {
 		return nil
 	}
@@ -152,19 +155,19 @@ func (tn *tuning) silenced() []balancer.Problem {
 		"sets %s = 1 for its VIPs: move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
 }
 
-// lookAtSysctls restores changed sysctls. It reports whether the problems with them have changed.
-func (tn *tuning) lookAtSysctls() (changed bool, err error) {
-	before := slices.Concat(tn.arp, tn.unforwarded, tn.untuned)
+// checkSysctls restores changed sysctls. It reports whether their problems have changed.
+func (tn *tuning) checkSysctls() (changed bool, err error) {
+	before := slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)
 	err = errors.Join(tn.strictARP(), tn.forwarding(), tn.virtualServers(tn.guard.Roams()), tn.ledger.save())
-	return !slices.Equal(before, slices.Concat(tn.arp, tn.unforwarded, tn.untuned)), err
+	return !slices.Equal(before, slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)), err
 }
 
-// mend records what was changed of ours and is repaired.
-func (tn *tuning) mend(what string) { tn.mended = append(tn.mended, what) }
+// noteRepair records the repair of a change that another program made.
+func (tn *tuning) noteRepair(what string) { tn.repaired = append(tn.repaired, what) }
 
 // Mended implements dataplane.Host.
 func (tn *tuning) Mended() []string {
-	all := tn.mended
-	tn.mended = nil
+	all := tn.repaired
+	tn.repaired = nil
 	return all
 }

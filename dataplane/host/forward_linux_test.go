@@ -19,8 +19,8 @@ func snat(s balancer.SNAT) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.SNAT = s }
 }
 
-// TestForwardingSysctls changes between modes that forward and do not. Sysctls and masquerading
-// follow, and are set back by Cleanup.
+// TestForwardingSysctls changes between modes that forward and modes that do not. Sysctls and
+// masquerading follow, and Cleanup restores the sysctls.
 func TestForwardingSysctls(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -31,45 +31,45 @@ func TestForwardingSysctls(t *testing.T) {
 	checkSysctl(t, l, forward4, "0")
 	rules := func() string { return l.Host().Exec("nft", "list", "table", "ip", "vipd-guard") }
 	if out := rules(); strings.Contains(out, "masquerade") {
-		t.Fatalf("it masquerades for a mode that does not forward:\n%s", out)
+		t.Fatalf("rules of a mode that does not forward masquerade:\n%s", out)
 	}
 	h.SetMode(dataplane.Needs{Forward: true})
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "1")
 	checkSysctl(t, l, forward6, "0")
 	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv6.conf.all.forwarding=1") || !strings.Contains(p, "router advertisements") {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want IPv6 forwarding", p)
 	}
 	if out := rules(); strings.Count(out, "masquerade fully-random") != 3 || !strings.Contains(out, `"client" . "client"`) {
-		t.Fatalf("it does not masquerade:\n%s", out)
+		t.Fatalf("rules do not masquerade:\n%s", out)
 	}
 	checkIntact(t, h)
-	if told := h.Mended(); len(told) > 0 {
-		t.Errorf("nothing was changed, and %v is mended", told)
+	if repairs := h.Mended(); len(repairs) > 0 {
+		t.Errorf("Mended without a change = %v, want nothing", repairs)
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err == nil {
-		l.Host().Sysctl(forced6("client"), "1")
+		l.Host().Sysctl(forceForwarding6("client"), "1")
 		checkIntact(t, h)
 		if p := h.Problems(); len(p) != 0 {
-			t.Errorf("a device forwards, and the problems are %v", p)
+			t.Errorf("problems with a forwarding device = %v, want none", p)
 		}
 	}
-	l.Host().Sysctl(forward6, "1") // as the problem says
+	l.Host().Sysctl(forward6, "1") // as the problem recommends
 	for range 2 {
-		l.Host().Sysctl(forward4, "0") // as somebody else may
+		l.Host().Sysctl(forward4, "0") // as another program might
 		checkIntact(t, h)
 		checkSysctl(t, l, forward4, "1")
-		if told := h.Mended(); !slices.Equal(told, []string{"sysctl net.ipv4.ip_forward was 0"}) {
-			t.Errorf("told of what was mended: %q", told)
+		if repairs := h.Mended(); !slices.Equal(repairs, []string{"sysctl net.ipv4.ip_forward was 0"}) {
+			t.Errorf("Mended = %q", repairs)
 		}
 	}
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want none", p)
 	}
 	h.SetMode(dataplane.Needs{})
 	apply(t, h, both...)
 	if out := rules(); strings.Contains(out, "masquerade") || strings.Contains(out, `"client"`) {
-		t.Fatalf("it still masquerades:\n%s", out)
+		t.Fatalf("rules still masquerade:\n%s", out)
 	}
 	checkIntact(t, h)
 	finishNothing(t, h)
@@ -84,11 +84,12 @@ func TestForwardingSysctls(t *testing.T) {
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "0")
 	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv4.ip_forward=1") {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want IPv4 forwarding", p)
 	}
 }
 
-// oneArm lists the interfaces by which a connection may come in and go out with the node's address for a source.
+// oneArm returns the interfaces on which a connection may arrive and leave with the node's address
+// as its source.
 func oneArm(t *testing.T, l *lab.Lab) []string {
 	t.Helper()
 	var names []string
@@ -102,7 +103,7 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 }
 
 // TestInterfaceChanges adds, renames and removes interfaces. The guard follows, and reports no
-// damage.
+// drift.
 func TestInterfaceChanges(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -111,7 +112,7 @@ func TestInterfaceChanges(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"))
 	before := oneArm(t, l)
 	if !slices.Contains(before, "client") || slices.Contains(before, "lo") {
-		t.Fatalf("rules for %q", before)
+		t.Fatalf("interfaces with rules = %q", before)
 	}
 	for _, c := range []struct {
 		do   string
@@ -131,7 +132,7 @@ func TestInterfaceChanges(t *testing.T) {
 		lab.Eventually(t, deadlineIn, "rules for "+fmt.Sprint(want)+" after "+c.do, func() error {
 			checkIntact(t, h)
 			if got := oneArm(t, l); !slices.Equal(got, want) {
-				return fmt.Errorf("got %q", got)
+				return fmt.Errorf("interfaces = %q", got)
 			}
 			return nil
 		})
@@ -140,8 +141,8 @@ func TestInterfaceChanges(t *testing.T) {
 
 var samePair = regexp.MustCompile(`"([^"]+)" \. "([^"]+)"`)
 
-// TestMarksOfOthers marks packets and connections of a service in other bits, as another program does. Its bits stay, beside
-// the guard's.
+// TestMarksOfOthers marks a service's packets and connections in other bits, like another program.
+// The guard preserves these bits.
 func TestMarksOfOthers(t *testing.T) {
 	l, client := network(t)
 	server := l.Add("server")

@@ -10,15 +10,16 @@ import (
 	"strings"
 )
 
-// sysctlFiles are where administrators and packages set sysctls for the next boot, as sysctl.d(5) has them.
+// sysctlFiles returns the files in which administrators and packages set sysctls for the next boot,
+// see sysctl.d(5).
 func sysctlFiles() []string {
 	return []string{"/etc/sysctl.conf", "/etc/sysctl.d/*.conf", "/run/sysctl.d/*.conf", "/usr/local/lib/sysctl.d/*.conf", "/usr/lib/sysctl.d/*.conf"}
 }
 
-// setIn returns the first of some files that sets a sysctl to a value, or "".
+// setIn returns the first file that sets a sysctl to a value, or "".
 func setIn(patterns []string, name, value string) string {
 	for _, pattern := range patterns {
-		files, _ := filepath.Glob(pattern) // the patterns are well-formed
+		files, _ := filepath.Glob(pattern) // the patterns are valid
 		for _, file := range files {
 			if sets(file, name, value) {
 				return file
@@ -33,7 +34,7 @@ func sets(file, name, value string) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = f.Close() }() // only read from
+	defer func() { _ = f.Close() }() // it was only read
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		key, text, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "-"), "=")
 		if found && strings.ReplaceAll(strings.TrimSpace(key), "/", ".") == name && strings.TrimSpace(text) == value {
@@ -43,16 +44,17 @@ func sets(file, name, value string) bool {
 	return false
 }
 
-// neededByOthers says why a sysctl that vipd has set should stay as it is, or "". A program that finds it set already,
-// such as Docker, does not set it again, and so leaves no trace but what it forwards for.
-func (k *kernel) neededByOthers(name, value string) string {
+// neededByOthers returns the reason why a sysctl that vipd has set should keep its value, or "". A
+// program such as Docker that finds the value already set leaves no trace, except for the
+// interfaces that it forwards between.
+func (k *handles) neededByOthers(name, value string) string {
 	if file := setIn(sysctlFiles(), name, value); file != "" {
 		return file + " sets it"
 	}
 	if name != forward4 {
 		return ""
 	}
-	links, err := again(k.nl.LinkList)
+	links, err := retryInterrupted(k.nl.LinkList)
 	if err != nil {
 		return fmt.Sprintf("whether others need it is unknown: listing links: %v", err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads an arbitrary file as the ledger of the host. What is read and written is read again the same way.
+// FuzzLedger reads an arbitrary file as the host's ledger. A saved ledger reads back equal.
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","namespace":"n","links":{"vipd0":true},"addresses":{"10.96.0.10":"vipd0","fd00:96::10":"lo"},` +
 		`"leaving":{"10.96.0.10":["lo"]},"sysctls":{"net.ipv4.ip_forward":{"old":"0","set":"1"}}}`))
@@ -19,7 +19,7 @@ func FuzzLedger(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, _ := loadLedger(dir, "b", "n") // an error says that it can't be read, and the ledger is empty
+		l, _ := loadLedger(dir, "b", "n") // an unreadable file results in an empty ledger
 		l.setLink("vipd0")
 		l.setSysctl("net.ipv4.ip_forward", sysctlRecord{Old: "0", Set: "1"})
 		if err := l.save(); err != nil {

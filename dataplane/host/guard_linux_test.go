@@ -17,7 +17,7 @@ import (
 )
 
 // TestGuardedPorts connects to ports of held and own addresses. On VIPs only ports of applied
-// frontends answer; own addresses are untouched.
+// frontends answer; own addresses are not restricted.
 func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
@@ -33,15 +33,15 @@ func TestGuardedPorts(t *testing.T) {
 			checkAttempt(t, from, net.JoinHostPort(vip, "22"), refused)
 			checkAttempt(t, from, net.JoinHostPort(vip, "81"), refused)
 			if !pings(t, from, vip) {
-				t.Errorf("%s does not answer %s's ping", vip, from.Name)
+				t.Errorf("%s does not answer a ping from %s", vip, from.Name)
 			}
 		}
-		checkAttempt(t, from, "10.1.0.1:22", open) // the host's own: never touched
+		checkAttempt(t, from, "10.1.0.1:22", open) // the host's own address is not restricted
 		checkUDPRefused(t, from, "10.96.0.10:22")
 		checkUDPRefused(t, from, "[fd00:96::10]:22")
 	}
 
-	// A port opens when its frontend is applied, not before, and closes when it goes.
+	// A port opens when its frontend is applied, and closes when it is removed.
 	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.10:22"))
 	must(t, h.Prepare(t.Context(), more))
 	checkAttempt(t, client, "10.96.0.10:22", refused)
@@ -50,14 +50,14 @@ func TestGuardedPorts(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"))
 	checkAttempt(t, client, "10.96.0.10:22", refused)
 
-	// What is established lives on.
+	// Established connections continue.
 	c, err := client.Dial(t.Context(), "tcp", "10.96.0.10:80")
 	must(t, err)
 	must(t, c.Close())
 	checkIntact(t, h)
 }
 
-// checkUDPRefused sends a datagram, and waits for the ICMP error.
+// checkUDPRefused sends a datagram, and expects the ICMP error.
 func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	t.Helper()
 	c, err := from.Dial(t.Context(), "udp", to)
@@ -67,12 +67,12 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	must(t, err)
 	must(t, c.SetReadDeadline(deadline()))
 	if _, err = c.Read(make([]byte, 10)); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Fatalf("a datagram from %s to %s: got %v, want it refused", from.Name, to, err)
+		t.Fatalf("a datagram from %s to %s: error = %v, want refused", from.Name, to, err)
 	}
 }
 
-// TestRestrictedBeforeApplied restricts a frontend. Clients are excluded between Prepare and
-// Finish, and also if applying failed.
+// TestRestrictedBeforeApplied restricts a frontend. Clients are excluded from Prepare on, even if
+// the frontend can't be applied.
 func TestRestrictedBeforeApplied(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -97,7 +97,8 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, open)
 }
 
-// TestGuardDamage damages the guard in each way. The damage is noticed and repaired.
+// TestGuardDamage damages the guard in every way. Intact reports the damage, and the next round
+// repairs it.
 func TestGuardDamage(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -130,9 +131,9 @@ func TestGuardDamage(t *testing.T) {
 		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%q: %v: %s", damage, err, out)
 		}
-		lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // nft frees rules a moment later
+		lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // nft frees rules with a delay
 			if reason, err := h.Intact(t.Context()); reason == "" || err != nil {
-				return fmt.Errorf("reason %q, %w", reason, err)
+				return fmt.Errorf("reason = %q, %w", reason, err)
 			}
 			return nil
 		})
@@ -144,13 +145,13 @@ func TestGuardDamage(t *testing.T) {
 	}
 }
 
-// TestUnprivileged runs as nobody. Loopback VIPs and own addresses are served, and all else is a
-// problem with a way out.
+// TestUnprivileged runs as nobody. Loopback VIPs and own addresses are served, and everything else
+// is a problem with advice.
 func TestUnprivileged(t *testing.T) {
 	const mark = "VIPD_TEST_NOBODY"
 	if os.Getenv(mark) == "" {
 		network(t)
-		binary := "/run/vipd-host.test" // a folder that everybody may enter, and of this lab alone
+		binary := "/run/vipd-host.test" // a folder that any user may enter, private to this lab
 		text, err := os.ReadFile(os.Args[0])
 		must(t, err)
 		must(t, os.WriteFile(binary, text, 0o755))
@@ -177,27 +178,27 @@ func checkUnprivileged(t *testing.T, o Options) {
 	must(t, err)
 	apply(t, h, frontend("127.0.0.1:8080"), frontend("[::1]:8080"), frontend("10.1.0.1:8080"))
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems with loopback VIPs and own addresses: %v", p)
+		t.Fatalf("problems with loopback VIPs and own addresses = %v, want none", p)
 	}
 	if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-		t.Fatalf("not intact: %q, %v", reason, err)
+		t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 	}
 	d := desired(frontend("10.96.0.10:80"), frontend("10.1.0.1:80", sources("10.0.0.0/8")))
 	must(t, h.Prepare(t.Context(), d))
 	must(t, h.Finish(t.Context(), d.Frontends))
 	if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-		t.Fatalf("not intact: %q, %v", reason, err)
+		t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 	}
 	text := fmt.Sprint(h.Problems())
 	for _, want := range []string{"10.96.0.10 is not local", "run as root", "source_ranges are not enforced"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing in\n%s", want, text)
+			t.Errorf("problems lack %q:\n%s", want, text)
 		}
 	}
 	own, _, err := h.LocalAddresses(nil)
 	must(t, err)
 	if !slices.Contains(own, netip.MustParseAddr("10.1.0.1")) {
-		t.Errorf("own addresses: %v", own)
+		t.Errorf("own addresses = %v", own)
 	}
 	must(t, h.Close())
 }

@@ -20,8 +20,9 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestHistoryLaw changes what is wanted, what other programs do to addresses, routes and links, and what fails, at random.
-// After each history the addresses are as the last request demands, and the kernel's state is the state that a new Host makes.
+// TestHistoryLaw changes the requests, the addresses, routes and links of other programs, and
+// injects failures, at random. After each history the VIPs are where the last request puts them,
+// and the kernel's state equals the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -36,7 +37,7 @@ func TestHistoryLaw(t *testing.T) {
 	}
 }
 
-// history is a host under random changes.
+// history is a Host under random changes.
 type history struct {
 	t       *testing.T
 	l       *lab.Lab
@@ -76,7 +77,7 @@ func (y *history) note(format string, args ...any) {
 	y.log = append(y.log, fmt.Sprintf(format, args...))
 }
 
-// vips are the addresses that services may be on.
+// vips returns the addresses that services may use.
 func (y *history) vips() []netip.Addr {
 	return []netip.Addr{
 		addrOf("10.96.0.1"), addrOf("10.96.0.2"), addrOf("10.96.0.3"), addrOf("10.96.0.4"),
@@ -86,13 +87,13 @@ func (y *history) vips() []netip.Addr {
 
 func (y *history) someVIP() netip.Addr { return y.vips()[y.random.IntN(len(y.vips()))] }
 
-// run runs ip, which may fail because a link is down or because the object is missing.
+// run runs ip, which may fail because a link is down or an object is missing.
 func (y *history) run(args string) {
 	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 	y.note("ip %s: %v %s", args, err, strings.TrimSpace(string(out)))
 }
 
-// demand changes what is wanted of some VIPs.
+// demand changes the request for some VIPs.
 func (y *history) demand() {
 	for range 1 + y.random.IntN(3) {
 		a := y.someVIP()
@@ -123,10 +124,10 @@ func (y *history) takeAddress() {
 }
 
 func (y *history) takeRoute() {
-	y.run(fmt.Sprintf("route del local %s table local proto %d", y.someVIP(), []int{routeProtocol, spareProtocol}[y.random.IntN(2)]))
+	y.run(fmt.Sprintf("route del local %s table local proto %d", y.someVIP(), []int{routeProtocol, plainProtocol}[y.random.IntN(2)]))
 }
 
-// bringAddress gives the host a VIP in another way.
+// bringAddress adds a VIP to another device of the host.
 func (y *history) bringAddress() {
 	a := y.someVIP()
 	y.run(fmt.Sprintf("addr add %s dev client nodad", single(a)))
@@ -153,14 +154,15 @@ func (y *history) renumber() {
 	y.run(fmt.Sprintf("addr %s %s dev client", []string{"add", "del"}[y.random.IntN(2)], a+nodad))
 }
 
-// loseEvents makes the Host read everything again, as after more events than the kernel has room for.
+// loseEvents makes the Host read everything again, as after an overflow of the kernel's event
+// buffer.
 func (y *history) loseEvents() {
 	y.note("lost events")
 	y.h.events.Drain()
-	y.h.stale, y.h.lost = true, true
+	y.h.stale, y.h.removed = true, true
 }
 
-// failView makes a round in which nothing can be read.
+// failView makes a round in which the kernel can't be read.
 func (y *history) failView() {
 	y.note("no view")
 	y.h.readView = func(*netlink.Handle) (view, error) { return view{}, errors.New("no memory") }
@@ -179,26 +181,27 @@ func (y *history) failLedger() {
 	y.h.ledger.path = path
 }
 
-// cancel makes a round that ends before it has begun, and none of which is finished.
+// cancel makes a round whose context has already ended, and does not finish it.
 func (y *history) cancel() {
 	y.note("canceled")
 	y.demand()
 	ctx, stop := context.WithCancel(y.t.Context())
 	stop()
-	_ = y.h.Prepare(ctx, y.want) // an error, mostly
+	_ = y.h.Prepare(ctx, y.want) // usually an error
 }
 
-// restart ends the Host, and starts another.
+// restart closes the Host, and starts another.
 func (y *history) restart() {
 	y.note("restart")
 	must(y.t, y.h.Close())
 	h, err := New(y.o)
 	must(y.t, err)
-	y.t.Cleanup(func() { _ = h.Close() }) // it may be closed
+	y.t.Cleanup(func() { _ = h.Close() }) // it may already be closed
 	y.h = h
 }
 
-// round is the engine's: it looks, prepares, applies some of what is wanted, and finishes. Each step may fail.
+// round makes a round of the engine: it checks, prepares, applies some frontends, and finishes.
+// Each step may fail.
 func (y *history) round() {
 	ctx := y.t.Context()
 	reason, err := y.h.Intact(ctx)
@@ -223,7 +226,8 @@ func (y *history) round() {
 	}
 }
 
-// settle makes rounds until nothing is left to do. The kernel reports IPv6 addresses a moment after they were added.
+// settle makes rounds until nothing is left to do. The kernel reports new IPv6 addresses with a
+// delay.
 func (y *history) settle(h *Host) {
 	y.t.Helper()
 	lab.Eventually(y.t, deadlineIn, "nothing left to do", func() error {
@@ -241,16 +245,16 @@ func (y *history) settle(h *Host) {
 			return err
 		}
 		if reason, err = h.Intact(y.t.Context()); reason != "" || err != nil {
-			return fmt.Errorf("reason %q, %w", reason, err)
+			return fmt.Errorf("reason = %q, %w", reason, err)
 		}
 		if some := h.leftover(func(*address) bool { return true }); len(some) > 0 {
-			return fmt.Errorf("left to do: %+v", *some[0])
+			return fmt.Errorf("unsettled address: %+v", *some[0])
 		}
 		return y.compare(h)
 	})
 }
 
-// heal brings back links and the node's addresses, and makes rounds until nothing is left to do.
+// heal restores links and the node's addresses, and makes rounds until nothing is left to do.
 func (y *history) heal() {
 	y.note("heal")
 	for _, args := range []string{
@@ -261,7 +265,7 @@ func (y *history) heal() {
 	y.settle(y.h)
 }
 
-// compare compares who holds the VIPs with what is wanted.
+// compare compares the holders of the VIPs with the request.
 func (y *history) compare(h *Host) error {
 	want, on := map[string]string{}, []string(nil)
 	for a := range y.want.Addresses.Keys() {
@@ -277,22 +281,23 @@ func (y *history) compare(h *Host) error {
 		}
 	}
 	slices.Sort(on)
-	if got := where(h); !maps.Equal(got, want) {
-		return fmt.Errorf("who holds the VIPs = %v, want %v", got, want)
+	if got := holders(h); !maps.Equal(got, want) {
+		return fmt.Errorf("holders = %v, want %v", got, want)
 	}
 	if got := onDevice(y.t, historyDevice); !slices.Equal(got, on) {
 		return fmt.Errorf("addresses of %s = %q, want %q", historyDevice, got, on)
 	}
 	if p := h.Problems(); len(p) != 0 {
-		return fmt.Errorf("problems: %v", p)
+		return fmt.Errorf("problems = %v, want none", p)
 	}
 	return nil
 }
 
-// checkFresh compares the kernel's state with the state that a new Host makes after everything was removed.
+// checkFresh compares the kernel's state with the state that a new Host creates after everything
+// was removed.
 func (y *history) checkFresh() {
 	y.t.Helper()
-	y.h.Resync(true) // as the engine does every minute: a source that was chosen earlier is chosen again
+	y.h.Resync(true) // as the engine does every minute: it chooses the source again
 	y.settle(y.h)
 	got := y.state()
 	must(y.t, y.h.Close())
@@ -303,12 +308,12 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("the history left: %s", line)
+			y.t.Errorf("additional after the history: %s", line)
 		}
 	}
 	for _, line := range want {
 		if !slices.Contains(got, line) {
-			y.t.Errorf("the history lacks: %s", line)
+			y.t.Errorf("missing after the history: %s", line)
 		}
 	}
 	if y.t.Failed() {
@@ -316,17 +321,18 @@ func (y *history) checkFresh() {
 	}
 	y.want = balancer.Desired{}
 	y.settle(h)
-	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(spareProtocol)...); len(routes) > 0 {
-		y.t.Errorf("routes are left: %v", routes)
+	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(plainProtocol)...); len(routes) > 0 {
+		y.t.Errorf("routes = %v, want none", routes)
 	}
 }
 
-// state is what the kernel has of addresses, local routes and rules. Routes to the same address are one line, in their order.
+// state returns the kernel's addresses, local routes and rules. Routes to the same address form one
+// line, in their order.
 func (y *history) state() []string {
 	var all []string
 	for line := range strings.Lines(y.l.Host().Exec("ip", "-o", "addr")) {
 		_, line, _ = strings.Cut(line, " ")                      // without the index
-		if own := strings.Contains(line, " inet6 fe80:"); !own { // the kernel's own flags change with time
+		if own := strings.Contains(line, " inet6 fe80:"); !own { // the flags of the kernel's own addresses change with time
 			all = append(all, strings.Join(strings.Fields(line), " "))
 		}
 	}
@@ -339,7 +345,7 @@ func (y *history) state() []string {
 		}
 	}
 	all = append(all, slices.Collect(maps.Values(routes))...)
-	// The elements of a set come in any order.
+	// The elements of a set have no order.
 	elements := strings.NewReplacer(",", "\n", "{", "{\n", "}", "\n}")
 	for line := range strings.Lines(elements.Replace(y.l.Host().Exec("nft", "-s", "list", "ruleset"))) {
 		if line = strings.TrimSpace(line); line != "" {

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// plan decides about every address that has to be compared again, or whose last attempt failed.
+// plan decides about every address that must be compared again, or whose last change failed.
 func (h *Host) plan() map[step][]*address {
 	due := h.leftover(func(r *address) bool { return r.needed() && (r.dirty || r.failed) })
 	if len(due) > 0 {
-		world := world()
+		world := probeDestinations()
 		h.gateways = h.Gateways(world[:])
 	}
 	todo := map[step][]*address{}
@@ -23,10 +23,10 @@ func (h *Host) plan() map[step][]*address {
 	return todo
 }
 
-// holdWanted brings every dirty address to where it should be, with the guard up before.
+// holdWanted moves every dirty address to its place, after it has set up the guard.
 func (h *Host) holdWanted(ctx context.Context) error {
 	todo := h.plan()
-	if unseen, err := h.unseen(todo[add]); unseen || err != nil {
+	if unseen, err := h.recheckOwn(todo[add]); unseen || err != nil {
 		h.markAll()
 		if err != nil {
 			return err
@@ -42,20 +42,21 @@ func (h *Host) holdWanted(ctx context.Context) error {
 	}
 	all := []error{h.deviceFailed(todo[wait])}
 	if err := h.ledger.save(); err != nil {
-		all = append(all, h.refuse(fresh, err))
+		all = append(all, h.postpone(fresh, err))
 		fresh = nil
 	}
 	h.publish()
 	for family, err := range h.guard.Prepare(ctx) {
 		if err != nil {
 			all = append(all, err)
-			fresh = h.putOff(fresh, family, err)
+			fresh = h.postponeUnguarded(fresh, family, err)
 		}
 	}
-	return errors.Join(append(all, h.beside(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
+	return errors.Join(append(all, h.runRest(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
 }
 
-// deviceFailed is why there is no device, if that may pass: it is looked for again then, with what waits for it.
+// deviceFailed returns the error of a device that may become available. The device and the
+// addresses that wait for it are retried.
 func (h *Host) deviceFailed(waiting []*address) error {
 	if !h.device.passes {
 		return nil
@@ -68,7 +69,7 @@ func (h *Host) deviceFailed(waiting []*address) error {
 	return err
 }
 
-// move adds addresses and takes others away, with all that follows from it.
+// move adds and removes addresses, and updates their routes and announcements.
 func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 	all := []error{h.addAll(ctx, fresh)}
 	for _, r := range gone {
@@ -78,14 +79,14 @@ func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 		}
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx, fresh, h.catchUp), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
-	h.announceAll() // what is back after it was removed
+	h.announceAll() // addresses that were removed and are back
 	h.publish()
 	return errors.Join(all...)
 }
 
-// removeUnneeded removes the addresses that neither are wanted nor have a frontend left.
+// removeUnneeded removes the addresses that are not wanted and have no frontend.
 func (h *Host) removeUnneeded(ctx context.Context) error {
-	if h.full || h.stale { // what can't be seen must not count as gone
+	if h.full || h.stale { // a missing view does not mean that addresses are gone
 		if err := h.updateView(); err != nil {
 			return err
 		}
@@ -104,11 +105,12 @@ func (h *Host) removeUnneeded(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// clear removes what is of no use any more: sysctls without IPv4 addresses, the device without any.
+// clear restores the ARP sysctls if no IPv4 address is held, and removes the device if no address
+// is held.
 func (h *Host) clear() error {
 	var all []error
 	if !h.wantsStrictARP() {
-		h.arp = nil
+		h.arpProblems = nil
 		var names []string
 		for _, m := range strictARP() {
 			names = append(names, m.name)

@@ -14,34 +14,39 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Options are the parts of the configuration that concern the host.
+// Options is the part of the configuration that concerns the host.
 type Options struct {
-	// Interface is the device that holds VIPs. One whose name begins with "vipd" is a dummy device that vipd makes; any
-	// other has to exist.
+	// Interface is the device that holds VIPs. If its name begins with "vipd", vipd makes it as a
+	// dummy device; any other device must exist.
 	Interface string
-	// Bind: add VIPs that are not local. Without it another program owns the addresses, and they are used as they come.
+	// Bind reports whether vipd adds VIPs that are not local. Otherwise another program adds the
+	// addresses.
 	Bind bool
-	// StrictARP: while VIPs are held on vipd0 or lo, answer no ARP request for them.
+	// StrictARP reports whether the host ignores ARP requests for VIPs that it holds on vipd0 or
+	// lo.
 	StrictARP bool
-	// ManageSysctls: set the sysctls that are needed; without it their values are only reported.
+	// ManageSysctls reports whether vipd sets the sysctls that it needs. Otherwise it only reports
+	// their values.
 	ManageSysctls bool
 	// RunDir is the folder of the ledger.
 	RunDir string
-	// ForeignServers reports whether the kernel has virtual servers that are not vipd's: then sysctls that change what
-	// they do are left alone. It is asked only while such a sysctl is not as it should be; nil means there are none.
+	// ForeignServers reports whether the kernel has virtual servers that are not vipd's. If so,
+	// vipd leaves the sysctls that affect them unchanged. It is called only while such a sysctl
+	// needs a change. Nil means that there are none.
 	ForeignServers func() bool
-	// Mode is what the guard and the sysctls depend on of the mode in use. SetMode changes it.
+	// Mode is the mode's requirements of the guard and the sysctls. SetMode changes it.
 	Mode dataplane.Needs
-	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
-	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
+	// MasqueradeBit is the bit of packet marks, 0 to 31, that requests masquerading. In connection
+	// marks, the next bit means that vipd knows the connection, and the bit after that one that it
+	// keeps its source. Bit 0 follows bit 31.
 	MasqueradeBit int
-	// Variant is the variant of iptables whose filters have to accept our connections.
+	// Variant is the variant of iptables whose filters must accept our connections.
 	Variant xtables.Variant
-	// Log gets each change at Debug level; nil means nothing is logged.
+	// Log receives each change at level Debug. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
-// Guard are the options of the guard among these.
+// Guard returns the options of the guard.
 func (o Options) Guard() guard.Options {
 	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Variant: o.Variant, Log: o.Log}
 }
@@ -53,7 +58,7 @@ func DefaultOptions() Options {
 	}
 }
 
-// withDefaults fills in what is empty.
+// withDefaults returns o with defaults for empty fields.
 func (o Options) withDefaults() Options {
 	d := DefaultOptions()
 	o.Interface, o.RunDir, o.Variant = cmp.Or(o.Interface, d.Interface), cmp.Or(o.RunDir, d.RunDir), cmp.Or(o.Variant, d.Variant)
@@ -61,24 +66,26 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Held says who holds one VIP.
+// Held says who holds a VIP.
 type Held struct {
 	Addr netip.Addr `json:"address"`
-	// Where is the device to which vipd added it, "host" where the host has it anyway, or "none".
+	// Where is the device to which vipd added the address, "host" if the host has it independently,
+	// or "none".
 	Where string `json:"where"`
-	// Note is what there is to add in words, such as why it is not held; often "".
+	// Note is an explanation, such as the reason why the address is not held. It may be empty.
 	Note string `json:"note,omitempty"`
-	// Standing says why a VIP with settings is nowhere, or that it is here as its owner; "" for all others.
+	// Standing is the state of a VIP with an owner: why it is not held here, or that this host owns
+	// it. It is "" for other VIPs.
 	Standing balancer.VIPState `json:"standing,omitempty"`
 }
 
-// The values of Held.Where that are no devices.
+// These are the values of Held.Where that are not devices.
 const (
 	onHost  = "host"
 	nowhere = "none"
 )
 
-// notLocal is the problem with a wanted VIP that this host does not hold.
+// notLocal returns the problem of a wanted VIP that this host does not hold.
 func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
 	for _, f := range balancer.FrontendsOn(wanted, held.Addr) {
@@ -88,22 +95,24 @@ func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bala
 	return p
 }
 
-// Route is how this host reaches an address.
+// Route is the host's route to an address.
 type Route struct {
-	// Local: it is the host's own. Index is the number of the interface that leads to it.
+	// Local reports whether the address is the host's own. Index is the number of the outgoing
+	// interface.
 	Local bool
 	Index int
 }
 
-// Variant is a variant of iptables: auto (what the host's other rules use), nft or legacy.
+// Variant is a variant of iptables: nft, legacy, or auto, which selects the variant of the host's
+// other rules.
 type Variant = xtables.Variant
 
-// usable reports whether a local address can be a node's own for node ports.
+// usable reports whether a local address can be a node address for node ports.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()
 }
 
-// within reports whether a is in one of the networks; no networks: all addresses are.
+// within reports whether a is in one of the networks, or networks is empty.
 func within(a netip.Addr, networks []netip.Prefix) bool {
 	return len(networks) == 0 || slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }

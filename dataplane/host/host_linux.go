@@ -15,8 +15,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses, FollowAddresses and Alerts may be
-// called by any goroutine at any time; the others by one at a time.
+// Host implements [dataplane.Host]. Any goroutine may call Problems, Addresses, LocalAddresses,
+// FollowAddresses and Alerts at any time. Calls of the other methods must not overlap.
 type Host struct {
 	*state
 	*routes
@@ -25,9 +25,11 @@ type Host struct {
 	*observer
 	*mover
 
-	// busy gets the errors of the addresses that are being added while the mode writes its rules; nil means that none are.
+	// busy receives the error of the addresses that are being added in the background. It is nil if
+	// there are none.
 	busy chan error
-	// inherited: the ledger of an earlier process had addresses when this one began.
+	// inherited reports whether the ledger of an earlier process had addresses when this one
+	// started.
 	inherited bool
 	public    atomic.Pointer[public]
 }
@@ -36,15 +38,15 @@ var (
 	_ dataplane.Host = (*Host)(nil)
 )
 
-// public is what other goroutines may see.
+// public is the part of the state that other goroutines may read.
 type public struct {
 	addresses snap.Map[netip.Addr, shown]
 	wanted    snap.Map[balancer.Key, *balancer.Frontend]
 	other     []balancer.Problem
 }
 
-// New opens what a Host needs of the kernel; it changes nothing. What an earlier process left according to the ledger
-// is taken over.
+// New opens the sockets that a Host needs. It changes nothing in the kernel, and adopts what the
+// ledger says an earlier process left.
 func New(o Options) (*Host, error) {
 	st, err := newState(o.withDefaults())
 	if err != nil {
@@ -65,7 +67,7 @@ func New(o Options) (*Host, error) {
 	return h, nil
 }
 
-// assemble makes a Host of parts that share a state.
+// assemble returns a Host whose parts share a state.
 func assemble(st *state) *Host {
 	rs, an := &routes{state: st}, &announcer{state: st}
 	ob := &observer{state: st, routes: rs, announcer: an}
@@ -75,47 +77,50 @@ func assemble(st *state) *Host {
 	}
 }
 
-// Inherited reports whether an earlier process has left addresses that were still held when this one began.
+// Inherited reports whether an earlier process left addresses that were still held when this one
+// started.
 func (h *Host) Inherited() bool { return h.inherited }
 
-// Close closes what New opened; what is held stays.
+// Close closes the sockets. Addresses and rules stay.
 func (h *Host) Close() error {
 	failed := h.await()
 	h.guard.Close()
 	return errors.Join(failed, h.closeSockets())
 }
 
-// Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
-// which a dataplane is closed, when no other program is to answer in its place. Release follows.
+// Refuse makes the addresses that vipd holds refuse new connections, while established connections
+// continue. It bridges the time in which a dataplane is closed, when no other program may answer
+// instead. Release follows.
 func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
 
-// Release removes all that this Host holds and made, as if nothing were wanted: the addresses first, which refuse new
-// connections by then, and the guard after them.
+// Release removes everything that this Host holds and made: first the addresses, which refuse new
+// connections by then, and then the guard.
 func (h *Host) Release(ctx context.Context) error {
 	h.Resync(true)
 	none := balancer.Desired{}
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
 
-// SetMode says what the mode in use does; the next Prepare obeys. It may be called by any goroutine.
+// SetMode sets the requirements of the running mode, for the next Prepare. Any goroutine may call
+// it.
 func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
 
-// obey gives the guards what they depend on besides frontends: whether packets are forwarded, and between which
-// interfaces.
-func (h *Host) obey() {
+// applyMode passes the guard the mode and, if they have changed, the interfaces between which
+// packets are forwarded.
+func (h *Host) applyMode() {
 	mode := *h.mode.Load()
 	if h.guard.SetMode(mode) {
-		h.relinked = true
+		h.linksChanged = true
 	}
-	if !h.relinked {
+	if !h.linksChanged {
 		return
 	}
 	h.guard.Connect(h.view.interfaces())
-	h.relinked = false
+	h.linksChanged = false
 }
 
-// Prepare makes restrictions and addresses of what is wanted. Where the mode forwards, many addresses may still be on
-// their way when it returns; Finish waits for them.
+// Prepare creates the restrictions and addresses of want. If the mode forwards, many addresses may
+// still be missing when it returns; Finish waits for them.
 func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	if err := h.await(); err != nil {
 		return err
@@ -123,9 +128,9 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	if err := h.updateView(); err != nil {
 		return err
 	}
-	h.downed = false
+	h.deviceWentDown = false
 	for _, c := range snap.Diff(h.want.Frontends, want.Frontends) {
-		h.weigh(c, false)
+		h.countGuardEntries(c, false)
 	}
 	for a, c := range snap.Diff(h.want.Addresses, want.Addresses) {
 		r := h.at(a)
@@ -136,16 +141,16 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 		r := h.at(a)
 		r.standing = c.New
 		h.mark(r)
-		h.closeOwned(a, c)
+		h.guardOwned(a, c)
 	}
 	h.want = want
-	h.obey()
+	h.applyMode()
 	return errors.Join(h.holdWanted(ctx), ctx.Err())
 }
 
-// closeOwned has the guard keep this host silent about an address that vipd owner brings, until it is here, and close the host's own
-// ports on it.
-func (h *Host) closeOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
+// guardOwned makes the guard drop packets to an address that vipd owner manages while another node
+// has it, and close the host's own ports on it.
+func (h *Host) guardOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
 	if c.Old == balancer.Owned {
 		h.guard.Own(a, -1)
 	}
@@ -154,8 +159,8 @@ func (h *Host) closeOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
 	}
 }
 
-// weigh counts what a frontend puts into the guard's sets.
-func (h *Host) weigh(c snap.Change[*balancer.Frontend], applied bool) {
+// countGuardEntries updates the reference counts of a frontend's entries in the guard's sets.
+func (h *Host) countGuardEntries(c snap.Change[*balancer.Frontend], applied bool) {
 	if c.HadOld {
 		h.guard.Want(c.Old, -1, applied)
 	}
@@ -164,17 +169,17 @@ func (h *Host) weigh(c snap.Change[*balancer.Frontend], applied bool) {
 	}
 }
 
-// Finish opens what was applied, and removes the addresses that nothing needs.
+// Finish opens the applied ports, and removes the addresses that nothing needs.
 func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	all := []error{h.await()}
 	late := false
 	for _, c := range snap.Diff(h.applied, applied) {
-		h.weigh(c, true)
-		if r := h.count(c.New, 1); r != nil && r.lateFor(applied) {
+		h.countGuardEntries(c, true)
+		if r := h.countApplied(c.New, 1); r != nil && r.lateFor(applied) {
 			h.mark(r)
 			late = true
 		}
-		h.count(c.Old, -1)
+		h.countApplied(c.Old, -1)
 	}
 	h.applied = applied
 	all = append(all, h.removeUnneeded(ctx))
@@ -188,8 +193,8 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 	return errors.Join(all...)
 }
 
-// count keeps the number of applied frontends on a VIP. It returns the VIP's record.
-func (h *Host) count(f *balancer.Frontend, by int) *address {
+// countApplied updates the number of applied frontends on a VIP. It returns the VIP's record.
+func (h *Host) countApplied(f *balancer.Frontend, by int) *address {
 	if f == nil || f.NodePort {
 		return nil
 	}
@@ -203,29 +208,31 @@ func (h *Host) count(f *balancer.Frontend, by int) *address {
 	return r
 }
 
-// Ready implements dataplane.Host: a frontend with source ranges is not applied before the guard of its family stands and
-// knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
-// are routed to it are there anyway. Where the guard is unavailable, only a dataplane that restricts by itself serves it; what
-// was served within the same source ranges before goes on.
+// Ready implements [dataplane.Host]. A frontend with source ranges must not be applied before the
+// guard of its family is complete and contains it. Addresses that vipd adds wait for the guard
+// anyway, but node addresses, addresses of the host and routed addresses already exist. If the
+// guard is unavailable, only a dataplane that enforces source ranges itself may serve the frontend.
+// A frontend that was served within the same source ranges continues.
 func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	return h.guard.Ready(c, enforced)
 }
 
-// Resync makes the next Prepare and Finish compare the guard with the kernel in full, and with addresses also these. Without, they
-// are as the kernel's events tell.
+// Resync makes the next Prepare and Finish compare the guard with the kernel in full, and if
+// addresses is set also the addresses. Otherwise the kernel's events are sufficient.
 func (h *Host) Resync(addresses bool) {
 	h.full = h.full || addresses
 	h.ledger.changed = true // its file may have been removed
 	h.guard.Resync()
 }
 
-// publish shows the state to other goroutines.
+// publish makes the state visible to other goroutines.
 func (h *Host) publish() {
-	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished(), h.guard.Problems())}
+	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.arpProblems, h.forwardingProblems, h.serverProblems, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)
 }
 
-// Problems says which VIPs are not local, and which parts of the guard and which sysctls are unavailable.
+// Problems returns the VIPs that are not local, and the parts of the guard and the sysctls that are
+// unavailable.
 func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]
@@ -237,7 +244,7 @@ func (h *Host) Problems() []balancer.Problem {
 	return out
 }
 
-// Addresses says of every VIP in use who holds it, in the order of addresses.
+// Addresses returns who holds each VIP in use, sorted by address.
 func (h *Host) Addresses() []Held {
 	p := h.public.Load()
 	out := make([]Held, 0, p.addresses.Len())

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Host implements dataplane.Host on systems where vipd must not change the host: it adds no address, writes no rule, and
-// reports which VIPs are not local. Its methods may be called by any goroutine.
+// Host implements [dataplane.Host] on systems where vipd must not change the host. It adds no
+// addresses and rules, and reports the VIPs that are not local. Any goroutine may call its methods.
 type Host struct {
 	seen atomic.Pointer[seen]
 }
@@ -34,7 +34,7 @@ func New(Options) (*Host, error) {
 
 var _ dataplane.Host = (*Host)(nil)
 
-// seen is what the last Prepare found.
+// seen is the result of the last Prepare.
 type seen struct {
 	held   []Held
 	wanted snap.Map[balancer.Key, *balancer.Frontend]
@@ -52,7 +52,7 @@ func (h *Host) Release(context.Context) error { return nil }
 // Refuse does nothing.
 func (h *Host) Refuse(context.Context) error { return nil }
 
-// Prepare looks which VIPs are local.
+// Prepare finds out which VIPs are local.
 func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	local, err := interfaceAddrs()
 	if err != nil {
@@ -70,7 +70,7 @@ func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// Finish does nothing: there is nothing to open and to remove.
+// Finish does nothing.
 func (h *Host) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
 
 // Intact reports that nothing is missing.
@@ -91,7 +91,7 @@ func (h *Host) Ready(dataplane.Change, bool) error { return nil }
 // SetMode does nothing.
 func (h *Host) SetMode(dataplane.Needs) {}
 
-// Problems says which VIPs are not local.
+// Problems returns the VIPs that are not local.
 func (h *Host) Problems() []balancer.Problem {
 	p := h.seen.Load()
 	var out []balancer.Problem
@@ -104,27 +104,29 @@ func (h *Host) Problems() []balancer.Problem {
 	return out
 }
 
-// Addresses says of every VIP in use who holds it.
+// Addresses returns who holds each VIP in use.
 func (h *Host) Addresses() []Held { return slices.Clone(h.seen.Load().held) }
 
-// LocalAddresses returns the node's own addresses that node ports can be on, sorted. Their networks are not known here.
+// LocalAddresses returns the node's own addresses that node ports can use, sorted. Their networks
+// are unknown on these systems.
 func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	own, err = interfaceAddrs()
 	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), nil, err
 }
 
-// Gateways finds none.
+// Gateways returns nothing.
 func (h *Host) Gateways([]netip.Addr) []netip.Addr { return nil }
 
-// Sources returns nothing: routes are not known here.
+// Sources returns nothing, because routes are unknown on these systems.
 func (h *Host) Sources([]netip.Addr) []netip.Addr { return nil }
 
-// Tracked returns nothing: this Host holds no VIPs.
+// Tracked returns nothing, because this Host holds no VIPs.
 func (h *Host) Tracked(context.Context, map[netip.Addr]bool) (map[netip.Addr]bool, error) {
 	return nil, nil
 }
 
-// FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error when that ends.
+// FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error
+// when ctx ends.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)
 }
@@ -147,14 +149,14 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	return slices.Compact(out), nil
 }
 
-// Cleanup has nothing to remove.
+// Cleanup does nothing.
 func Cleanup(context.Context, Options, bool) ([]string, error) { return nil, nil }
 
-// InLedger finds nothing.
+// InLedger returns nothing.
 func InLedger(string) (map[netip.Addr]string, error) { return nil, nil }
 
-// RouteTo knows loopback alone.
+// RouteTo knows only loopback addresses.
 func RouteTo(a netip.Addr) (Route, error) { return Route{Local: a.IsLoopback()}, nil }
 
-// Unforwarded names none: no mode forwards there.
+// Unforwarded returns "", because no mode forwards on these systems.
 func Unforwarded(netip.Addr, Route) string { return "" }

@@ -2,8 +2,9 @@ package host
 
 import "net/netip"
 
-// InLedger returns the addresses that the ledger in runDir names as added by vipd, with their devices. They need not be
-// there any more. Without a ledger there are none; one that can't be read, as without root, is an error.
+// InLedger returns the addresses that vipd added according to the ledger in runDir, with their
+// devices. They may have been removed since. A missing ledger is empty; a ledger that can't be
+// read, for example without root, is an error.
 func InLedger(runDir string) (map[netip.Addr]string, error) {
 	l, err := readLedger(runDir)
 	if err != nil {

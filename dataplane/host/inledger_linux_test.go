@@ -23,15 +23,15 @@ func TestInLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := InLedger(dir); err != nil || !maps.Equal(got, want) {
-		t.Errorf("got %v, %v; want %v", got, err, want)
+		t.Errorf("InLedger = %v, %v; want %v", got, err, want)
 	}
 	if got, err := InLedger(t.TempDir()); err != nil || len(got) > 0 {
-		t.Errorf("without a ledger: %v, %v", got, err)
+		t.Errorf("InLedger without a ledger = %v, %v", got, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := InLedger(dir); err == nil {
-		t.Errorf("of a broken ledger: %v", got)
+		t.Errorf("InLedger of a broken ledger = %v, want an error", got)
 	}
 }

@@ -9,16 +9,17 @@ import (
 	"vipd/balancer"
 )
 
-// Intact looks at what has happened to addresses since the last look, and at the guard. What could not be announced yet
-// it announces, what of the guard was refused it tries again, and the guard follows what has happened to interfaces.
+// Intact checks the addresses for changes since the last check, and the guard. It also announces
+// addresses whose announcement failed, retries failed updates of the guard, and updates the guard's
+// interfaces.
 func (h *Host) Intact(ctx context.Context) (string, error) {
 	if h.full {
-		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
+		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare follows anyway
 	}
 	if err := h.updateView(); err != nil {
 		return "", err
 	}
-	h.lookAtIPv6()
+	h.retryAfterIPv6Enabled()
 	if reason := h.addressesIntact(); reason != "" {
 		return reason, nil
 	}
@@ -27,7 +28,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		h.announceAll()
 		h.publish()
 	}
-	if reason := h.reconnect(ctx); reason != "" {
+	if reason := h.updateInterfaces(ctx); reason != "" {
 		return reason, ctx.Err()
 	}
 	reason, mended, err := h.guard.Intact(ctx)
@@ -37,18 +38,18 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if reason != "" {
 		return reason, err
 	}
-	changed, failed := h.lookAtSysctls()
+	changed, failed := h.checkSysctls()
 	if changed {
 		h.publish()
 	}
 	return "", errors.Join(arrived, err, failed)
 }
 
-// addressesIntact says what has happened to addresses, or to the device that holds them, since the last look. It costs
-// what has changed, however many addresses are held.
+// addressesIntact returns what changed about addresses, or about the device that holds them, since
+// the last check. Its cost depends on the changes, not on the number of addresses.
 func (h *Host) addressesIntact() (reason string) {
-	if h.downed {
-		h.full, h.downed = true, false
+	if h.deviceWentDown {
+		h.full, h.deviceWentDown = true, false
 		return "the device that holds the VIPs was taken down"
 	}
 	moved := false
@@ -58,10 +59,10 @@ func (h *Host) addressesIntact() (reason string) {
 		switch {
 		case (next == keep || next == wait) && held.Where == was.Where:
 		case (next == keep || next == wait) && (r.standing == balancer.Owned || !h.opts.Bind):
-			h.show(r, held) // vipd owner or another program brings and takes it: that is no drift
+			h.show(r, held) // vipd owner or another program moves this address: no drift
 			moved = true
 		default:
-			return h.difference(r.addr, was)
+			return h.describeChange(r.addr, was)
 		}
 		r.dirty = false
 	}
@@ -80,23 +81,23 @@ func (h *Host) addressesIntact() (reason string) {
 	return ""
 }
 
-// reconnect has the guards follow the host's interfaces, which come and go all the time on some hosts: that is no drift.
-// A reason says what could not be done.
-func (h *Host) reconnect(ctx context.Context) (reason string) {
-	if !h.relinked {
+// updateInterfaces updates the guard's interfaces. Some hosts create and remove interfaces all the
+// time, so this is not drift. It returns a reason only on failure.
+func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
+	if !h.linksChanged {
 		return ""
 	}
-	h.relinked = false
+	h.linksChanged = false
 	h.guard.Connect(h.view.interfaces())
 	if err := h.guard.Refresh(ctx); err != nil {
-		h.relinked = true
+		h.linksChanged = true
 		reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
 	}
 	return reason
 }
 
-// difference says what happened to an address.
-func (h *Host) difference(a netip.Addr, was Held) string {
+// describeChange returns what changed about an address.
+func (h *Host) describeChange(a netip.Addr, was Held) string {
 	switch {
 	case was.Where == nowhere:
 		return fmt.Sprintf("address %s can be had now", a)

@@ -33,21 +33,21 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newHost makes a Host that is closed with the test; its ledger is that of the test's folder.
+// newHost returns a Host that is closed with the test. Its ledger is in the test's folder.
 func newHost(t *testing.T, o Options) *Host {
 	t.Helper()
 	h, err := New(o)
 	must(t, err)
 	t.Cleanup(func() {
-		_ = h.Close() // a test may have closed it already
+		_ = h.Close() // the test may have closed it
 		if _, err := Cleanup(context.WithoutCancel(t.Context()), o, false); err != nil {
-			t.Errorf("cleaning up: %v", err)
+			t.Errorf("Cleanup: %v", err)
 		}
 	})
 	return h
 }
 
-// options are the defaults, with a folder of the test and one backend.
+// options returns the defaults with the test's folder and a backend of iptables.
 func options(t *testing.T, backend xtables.Variant) Options {
 	t.Helper()
 	o := DefaultOptions()
@@ -55,8 +55,8 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// withoutTables makes the trials of nf_tables fail until the test ends, as if the kernel could not do what the guard needs:
-// their tables belong to another program.
+// withoutTables makes the trials of nf_tables fail until the test ends, because their tables belong
+// to another program.
 func withoutTables(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -74,7 +74,7 @@ func withoutTables(t *testing.T) {
 	})
 }
 
-// apply is the engine's round with a dataplane that succeeds.
+// apply makes a round of the engine with a dataplane that succeeds.
 func apply(t *testing.T, h *Host, frontends ...*balancer.Frontend) {
 	t.Helper()
 	d := desired(frontends...)
@@ -88,8 +88,8 @@ func finishNothing(t *testing.T, h *Host) {
 	must(t, h.Finish(t.Context(), snap.Map[balancer.Key, *balancer.Frontend]{}))
 }
 
-// where maps every VIP in use to who holds it.
-func where(h *Host) map[string]string {
+// holders maps every VIP in use to its holder.
+func holders(h *Host) map[string]string {
 	m := map[string]string{}
 	for _, a := range h.Addresses() {
 		m[a.Addr.String()] = a.Where
@@ -97,7 +97,7 @@ func where(h *Host) map[string]string {
 	return m
 }
 
-// onDevice lists the addresses of a device, as the kernel has them, without link-local ones.
+// onDevice returns the kernel's addresses of a device, without link-local ones.
 func onDevice(t *testing.T, device string) []string {
 	t.Helper()
 	out, err := exec.Command("ip", "-j", "addr", "show", "dev", device).Output()
@@ -127,12 +127,12 @@ func checkDevice(t *testing.T, device string, want ...string) {
 	t.Helper()
 	slices.Sort(want)
 	if got := onDevice(t, device); !slices.Equal(got, want) {
-		t.Fatalf("addresses of %s: got %q, want %q", device, got, want)
+		t.Fatalf("addresses of %s = %q, want %q", device, got, want)
 	}
 }
 
-// everything is what the kernel has of addresses, links, routes, rules, sets and the sysctls in question.
-func everything(t *testing.T) string {
+// dumpHost returns the kernel's addresses, links, routes, rules, sets and the relevant sysctls.
+func dumpHost(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	run := func(name string, args ...string) {
@@ -142,7 +142,7 @@ func everything(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "== %s %s\n", name, strings.Join(args, " "))
 		for line := range strings.Lines(string(out)) {
-			// The kernel lets go of rules that are gone, and so of their sets, a moment later.
+			// The kernel frees removed rules, and their references to sets, with a delay.
 			if strings.HasPrefix(line, "#") || strings.HasPrefix(line, "Size in memory") || strings.HasPrefix(line, "References") {
 				continue
 			}
@@ -170,31 +170,32 @@ func everything(t *testing.T) string {
 	return b.String()
 }
 
-// checkLeft compares everything with what was there before.
-func checkLeft(t *testing.T, before string) {
+// checkUnchanged compares the host with an earlier dump.
+func checkUnchanged(t *testing.T, before string) {
 	t.Helper()
-	after := everything(t)
+	after := dumpHost(t)
 	if after == before {
 		return
 	}
-	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range was {
-		if !slices.Contains(is, line) {
-			t.Errorf("gone: %s", line)
+		if !slices.Contains(now, line) {
+			t.Errorf("missing: %s", line)
 		}
 	}
-	for _, line := range is {
+	for _, line := range now {
 		if !slices.Contains(was, line) {
 			t.Errorf("new: %s", line)
 		}
 	}
-	t.Fatalf("this is not what was there before")
+	t.Fatalf("the host's state changed")
 }
 
-// warm makes what tools make by being asked, so that two looks at everything can be compared.
-func warm(t *testing.T) {
+// primeTools creates the objects that listing tools create themselves, so two dumps can be
+// compared.
+func primeTools(t *testing.T) {
 	t.Helper()
-	everything(t)
+	dumpHost(t)
 	for _, tool := range []string{"iptables-nft", "ip6tables-nft"} {
 		for _, table := range []string{"filter", "mangle", "nat", "raw"} {
 			for _, do := range []string{"-N", "-X"} {
@@ -206,7 +207,7 @@ func warm(t *testing.T) {
 	}
 }
 
-// outcome is what a connection attempt came to.
+// outcome is the result of a connection attempt.
 type outcome string
 
 const (
@@ -215,8 +216,8 @@ const (
 	silence outcome = "silence"
 )
 
-// attempt connects over TCP from a namespace. It waits for long only where silence is not what is expected: a machine
-// with too much to do is no reason to fail.
+// attempt opens a TCP connection from a namespace. It waits long unless no answer is expected,
+// because a busy machine answers late.
 func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	t.Helper()
 	patience := testwait.Bound(0)
@@ -225,7 +226,8 @@ func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	}
 	var got outcome
 	must(t, from.Do(func() error {
-		// The name service and happy eyeballs would dial in goroutines elsewhere; an address is dialed here.
+		// Name resolution and Happy Eyeballs dial in goroutines, which may run in another
+		// namespace. For an address, net.Dialer dials in this goroutine.
 		c, err := (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", to)
 		switch {
 		case err == nil:
@@ -246,12 +248,12 @@ func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 func checkAttempt(t *testing.T, from *lab.NS, to string, want outcome) {
 	t.Helper()
 	if got := attempt(t, from, to, want); got != want {
-		t.Fatalf("connecting from %s to %s: got %s, want %s", from.Name, to, got, want)
+		t.Fatalf("connection from %s to %s = %s, want %s", from.Name, to, got, want)
 	}
 }
 
-// pings asks once. An answer is waited for with patience: ping takes none that it has had no time for within -W; that nobody has the
-// address it hears from the kernel.
+// pings reports whether an address answers a ping. It waits long, because ping -W ignores late
+// answers; if no host has the address, the kernel reports it early.
 func pings(t *testing.T, from *lab.NS, to string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Bound(0))
@@ -259,7 +261,7 @@ func pings(t *testing.T, from *lab.NS, to string) bool {
 	return from.Command(ctx, "ping", "-c", "1", "-W", "60", to).Run() == nil
 }
 
-// listen accepts connections on every address of the host at a port, until the test ends.
+// listen accepts connections to a port on every address of the host, until the test ends.
 func listen(t *testing.T, port int) {
 	t.Helper()
 	ln, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
@@ -284,17 +286,18 @@ func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Variant)
 	}
 }
 
-// network is a host with a client on a link of its own: 10.1.0.1 and .2, fd01::1 and ::2. VIPs are routed to the host.
+// network returns a host and a client on their own link: 10.1.0.1 and .2, fd01::1 and ::2. VIPs are
+// routed to the host.
 func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	t.Helper()
 	l := lab.New(t)
 	client := l.Add("client")
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	client.Default("10.1.0.1", "fd01::1")
-	// The kernel answers for a new IPv6 address a moment after it is added; whoever asks too early shall ask again soon.
+	// The kernel answers for a new IPv6 address with a delay, so neighbors ask again soon.
 	for on, device := range map[*lab.NS]string{client: "host", l.Host(): "client"} {
 		on.Sysctl("net.ipv6.neigh."+device+".retrans_time_ms", "50")
-		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // for long: a busy one answers late
+		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // for long: a busy host answers late
 	}
 	return l, client
 }
@@ -304,12 +307,12 @@ func ledgerExists(o Options) bool {
 	return err == nil
 }
 
-// deadlineIn bounds what takes a moment.
+// deadlineIn is the usual limit of a wait.
 const deadlineIn = 3 * time.Second
 
 func deadline() time.Time { return time.Now().Add(testwait.Bound(deadlineIn)) }
 
-// connectionMarks returns the marks of the connections to a port of a VIP.
+// connectionMarks returns the marks of connections to a port of a VIP.
 func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 	t.Helper()
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
@@ -321,7 +324,7 @@ func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 		}
 	}
 	if len(marks) == 0 {
-		t.Fatalf("there are no connections to port %d of %s", port, vip)
+		t.Fatalf("connections to port %d of %s = none", port, vip)
 	}
 	return marks
 }

@@ -7,7 +7,7 @@ import (
 	"vipd/test/fake"
 )
 
-// The kit of guard and host.
+// These are helpers of the tests of guard and host.
 var (
 	addrOf   = netip.MustParseAddr
 	frontend = fake.Frontend
@@ -18,7 +18,7 @@ var (
 	examples = fake.Examples
 )
 
-// desired is what Compile makes of frontends.
+// desired returns the result of compiling frontends.
 func desired(frontends ...*balancer.Frontend) balancer.Desired {
 	var d balancer.Desired
 	for _, f := range frontends {

@@ -13,8 +13,9 @@ import (
 	"vipd/test/lab"
 )
 
-// comes plays the engine, which compares as soon as Intact has a reason, and tries again what has failed, until the VIP is on the device.
-func comes(t *testing.T, h *Host, vip, device string) {
+// awaitOnDevice makes rounds, as the engine does whenever Intact returns a reason, until the VIP is
+// on the device.
+func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	t.Helper()
 	f := frontend(vip)
 	d := desired(f)
@@ -32,8 +33,8 @@ func comes(t *testing.T, h *Host, vip, device string) {
 		if err := h.Finish(t.Context(), d.Frontends); err != nil {
 			return err
 		}
-		if on := where(h)[f.Addr.String()]; on != device {
-			return fmt.Errorf("it is on %q, and Intact said %q; problems: %v", on, reason, h.Problems())
+		if on := holders(h)[f.Addr.String()]; on != device {
+			return fmt.Errorf("holder = %q, Intact = %q, problems = %v", on, reason, h.Problems())
 		}
 		return nil
 	})
@@ -46,20 +47,20 @@ func TestLateDevice(t *testing.T) {
 	o.Interface = "late0.5"
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.7.1:80"))
-	if on := where(h)["10.96.7.1"]; on != nowhere {
-		t.Fatalf("without a device the VIP is on %q", on)
+	if on := holders(h)["10.96.7.1"]; on != nowhere {
+		t.Fatalf("holder without a device = %q", on)
 	}
 	for range 2 {
 		ip(t, "link add late0.5 type veth peer name late1")
 		ip(t, "link set late0.5 up")
-		comes(t, h, "10.96.7.1:80", "late0.5")
+		awaitOnDevice(t, h, "10.96.7.1:80", "late0.5")
 		ip(t, "link del late0.5")
-		comes(t, h, "10.96.7.1:80", nowhere)
+		awaitOnDevice(t, h, "10.96.7.1:80", nowhere)
 	}
 }
 
-// TestLateOwnAddress adds an own address after a VIP. The host's connections leave with the own
-// address.
+// TestLateOwnAddress adds an own address after a VIP. The host's connections use it as their
+// source.
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -69,7 +70,7 @@ func TestLateOwnAddress(t *testing.T) {
 	o := options(t, xtables.Auto)
 	o.Interface = "late0.5"
 	h := newHost(t, o)
-	comes(t, h, "10.97.0.100:80", "late0.5")
+	awaitOnDevice(t, h, "10.97.0.100:80", "late0.5")
 	ip(t, "addr add 10.97.0.5/24 dev late0.5")
 	ip(t, "route add 198.51.100.0/24 dev late0.5")
 	ip(t, "route add 203.0.113.0/24 dev late0.5 scope global")
@@ -77,13 +78,13 @@ func TestLateOwnAddress(t *testing.T) {
 		routes, err := h.nl.RouteGet(net.ParseIP(to))
 		must(t, err)
 		if len(routes) != 1 || routes[0].Src.String() != "10.97.0.5" {
-			t.Errorf("connections to %s leave by %v, want the source 10.97.0.5", to, routes)
+			t.Errorf("route to %s = %v, want the source 10.97.0.5", to, routes)
 		}
 	}
 }
 
-// TestNoRoomForLedger makes the ledger unwritable. No device is made and no VIP is lost, until
-// it can be written.
+// TestNoRoomForLedger makes the ledger unwritable. No device is made until it can be written, and
+// no VIP is lost.
 func TestNoRoomForLedger(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -91,24 +92,24 @@ func TestNoRoomForLedger(t *testing.T) {
 	h.ledger.path = "/proc/nowhere/host.json"
 	d := desired(frontend("10.96.7.1:80"))
 	if err := h.Prepare(t.Context(), d); err == nil {
-		t.Error("there is no error")
+		t.Error("error = nil, want the ledger's")
 	}
 	h.ledger.path = path
 	must(t, h.Prepare(t.Context(), d))
 	must(t, h.Finish(t.Context(), d.Frontends))
-	if on := where(h)["10.96.7.1"]; on == nowhere || on == "" {
-		t.Errorf("with room the VIP is on %q; problems: %v", on, h.Problems())
+	if on := holders(h)["10.96.7.1"]; on == nowhere || on == "" {
+		t.Errorf("holder with a writable ledger = %q; problems = %v", on, h.Problems())
 	}
 
-	// A full disk takes nothing away from what is held.
-	on := where(h)["10.96.7.1"]
+	// A full disk does not remove held addresses.
+	on := holders(h)["10.96.7.1"]
 	h.ledger.path = "/proc/nowhere/host.json"
 	h.Resync(true)
 	if err := h.Prepare(t.Context(), d); err == nil {
-		t.Error("there is no error where the ledger can't be written again")
+		t.Error("error = nil, want the ledger's")
 	}
-	if now, p := where(h)["10.96.7.1"], h.Problems(); now != on || len(p) > 0 {
-		t.Errorf("the VIP is said to be on %q, not %q; problems: %v", now, on, p)
+	if now, p := holders(h)["10.96.7.1"], h.Problems(); now != on || len(p) > 0 {
+		t.Errorf("holder = %q, want %q; problems = %v", now, on, p)
 	}
 	h.ledger.path = path
 	must(t, h.Prepare(t.Context(), d))
@@ -116,7 +117,7 @@ func TestNoRoomForLedger(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestIPv6Enabled enables IPv6 on a device as the problem says. The VIP is added.
+// TestIPv6Enabled enables IPv6 on a device as the problem recommends. The VIP is added.
 func TestIPv6Enabled(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -129,13 +130,13 @@ func TestIPv6Enabled(t *testing.T) {
 	f := frontend("[fd01::77]:80")
 	apply(t, h, f)
 	if held := h.Addresses()[0]; held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
-		t.Errorf("it is %+v", held)
+		t.Errorf("held = %+v", held)
 	}
 	must(t, os.WriteFile(disable, []byte("0"), 0))
-	comes(t, h, "[fd01::77]:80", "late0.5")
+	awaitOnDevice(t, h, "[fd01::77]:80", "late0.5")
 }
 
-// TestLateRoute lets the kernel add its own route to a VIP late. The route is removed.
+// TestLateRoute makes the kernel add its own route to a VIP late. vipd removes the route.
 func TestLateRoute(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -149,26 +150,26 @@ func TestLateRoute(t *testing.T) {
 	look := func() {
 		t.Helper()
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-			t.Fatalf("Intact says %q, %v", reason, err)
+			t.Fatalf("Intact = %q, %v", reason, err)
 		}
 	}
 	gone := func(what string) {
 		t.Helper()
 		lab.Eventually(t, 10*time.Second, what, func() error {
 			if look(); kernels() || h.at(a).arriving {
-				return fmt.Errorf("the kernel's route is there: %v; arriving: %v", kernels(), h.at(a).arriving)
+				return fmt.Errorf("kernel's route exists = %v, arriving = %v", kernels(), h.at(a).arriving)
 			}
 			return nil
 		})
 	}
-	gone("the end of the adding")
-	h.at(a).shadowed, h.at(a).arriving = true, true // as after waiting in vain
+	gone("the arrival of the address")
+	h.at(a).shadowed, h.at(a).arriving = true, true // as after the time limit
 	h.reopen(h.at(a))
 	ip(t, "-6 route add local fd01::77 dev "+h.device.name+" table local proto kernel metric 1")
 	look()
 	if !kernels() {
-		t.Error("it went before the address came")
+		t.Error("the route was removed before the address arrived")
 	}
-	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // the kernel tells of it again
-	gone("the end of the kernel's route")
+	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // the kernel sends its event again
+	gone("the removal of the kernel's route")
 }

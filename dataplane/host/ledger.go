@@ -16,39 +16,40 @@ import (
 	"vipd/balancer/lib/atomicfile"
 )
 
-// ledgerFile is its name in the run folder.
+// ledgerFile is the ledger's name in the run folder.
 const ledgerFile = "host.json"
 
-// ledger is the record of what vipd made or changed on this host. It is written before each first change, so that it
-// may name more than is there, and never less.
+// ledger records what vipd made or changed on this host. It is written before each first change, so
+// it may name more than exists, but never less.
 type ledger struct {
-	// Boot and Namespace say for which run of the kernel and network namespace the rest holds.
+	// Boot and Namespace identify the boot and the network namespace for which the ledger is valid.
 	Boot      string `json:"boot"`
 	Namespace string `json:"namespace"`
 	// Links are the devices that vipd made.
 	Links map[string]bool `json:"links,omitempty"`
-	// Addresses are those that vipd added, with their devices.
+	// Addresses are the addresses that vipd added, with their devices.
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"`
-	// Leaving are the devices from which an address is being moved: it may still be there too.
+	// Leaving are the devices from which an address is being moved: it may still be there.
 	Leaving map[netip.Addr][]string `json:"leaving,omitempty"`
-	// Sysctls are those that vipd changed.
+	// Sysctls are the sysctls that vipd changed.
 	Sysctls map[string]sysctlRecord `json:"sysctls,omitempty"`
 
 	path string
-	// changed: what was written last, or read, is not what the rest says.
+	// changed reports whether the file differs from the ledger.
 	changed bool
-	// written is how Addresses were written last, with those that have come since; nil means that others have changed.
+	// written is the text of Addresses when they were last written, plus the addresses added since.
+	// It is nil if others have changed.
 	written []byte
 }
 
-// sysctlRecord is a sysctl's value before vipd, and the one that vipd gave it.
+// sysctlRecord is a sysctl's value before vipd, and the value that vipd set.
 type sysctlRecord struct {
 	Old string `json:"old"`
 	Set string `json:"set"`
 }
 
-// loadLedger reads the ledger of the folder. One of another boot or namespace says nothing of this one, and is taken
-// for empty; so is one that can't be read, which is returned with the error.
+// loadLedger reads the ledger of a folder. A ledger of another boot or namespace is treated as
+// empty. So is an unreadable ledger, which is returned with the error.
 func loadLedger(dir, boot, namespace string) (*ledger, error) {
 	fresh := func() *ledger {
 		return &ledger{
@@ -70,14 +71,14 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		return l, fmt.Errorf("reading the ledger %s: %w", l.path, err)
 	}
 	if l.Boot != boot || l.Namespace != namespace || l.Links == nil || l.Addresses == nil || l.Leaving == nil || l.Sysctls == nil {
-		l = fresh() // null in place of a map is as unreadable as anything else that vipd does not write
+		l = fresh() // null in place of a map is as invalid as any other text that vipd does not write
 		l.changed = true
 	}
 	return l, l.purge()
 }
 
-// purge removes what vipd never writes, such as a sysctl that it does not set, and returns an error that names it: what the ledger says is
-// carried out as root.
+// purge removes entries that vipd never writes, such as sysctls that it does not set, and returns
+// an error that names them. It is a safety measure, because vipd acts on the ledger as root.
 func (l *ledger) purge() error {
 	var names []string
 	for name, r := range l.Sysctls {
@@ -105,13 +106,14 @@ func (l *ledger) purge() error {
 	return fmt.Errorf("the ledger %s names what vipd never writes, which is left alone: %s", l.path, strings.Join(names, ", "))
 }
 
-// isDeviceName reports whether the kernel accepts a name for a device: at most 15 bytes, without slashes and white space.
+// isDeviceName reports whether the kernel accepts a name for a device: at most 15 bytes, without
+// slashes and white space.
 func isDeviceName(name string) bool {
-	const longest = 15
-	return name != "" && name != "." && name != ".." && len(name) <= longest && !strings.ContainsAny(name, "/: \t\n\v\f\r")
+	const maxBytes = 15
+	return name != "" && name != "." && name != ".." && len(name) <= maxBytes && !strings.ContainsAny(name, "/: \t\n\v\f\r")
 }
 
-// setLink notes that vipd is about to make a device, or that it did.
+// setLink records that vipd is about to make a device, or has made it.
 func (l *ledger) setLink(name string) {
 	l.changed = l.changed || !l.Links[name]
 	l.Links[name] = true
@@ -123,7 +125,7 @@ func (l *ledger) dropLink(name string) {
 	delete(l.Links, name)
 }
 
-// setSysctl notes that vipd is about to change a sysctl.
+// setSysctl records that vipd is about to change a sysctl.
 func (l *ledger) setSysctl(name string, r sysctlRecord) {
 	l.changed = l.changed || l.Sysctls[name] != r
 	l.Sysctls[name] = r
@@ -137,15 +139,15 @@ func (l *ledger) dropSysctl(name string) {
 	}
 }
 
-// setAddress notes that an address is on a device, or about to be. Where it was on another it is leaving that, until
-// left says that it is not there any more.
+// setAddress records that an address is on a device, or is about to be added to it. If it was on
+// another device, it is leaving that device until noteLeft.
 func (l *ledger) setAddress(a netip.Addr, device string) {
 	old := l.Addresses[a]
 	if old == device {
 		return
 	}
 	l.changed = true
-	l.left(a, device)
+	l.noteLeft(a, device)
 	if old != "" {
 		l.Leaving[a], l.written = append(l.Leaving[a], old), nil
 	} else if l.written != nil {
@@ -154,8 +156,8 @@ func (l *ledger) setAddress(a netip.Addr, device string) {
 	l.Addresses[a] = device
 }
 
-// left notes that an address is not on a device any more that it was leaving.
-func (l *ledger) left(a netip.Addr, device string) {
+// noteLeft records that an address has left a device.
+func (l *ledger) noteLeft(a netip.Addr, device string) {
 	i := slices.Index(l.Leaving[a], device)
 	if i < 0 {
 		return
@@ -175,7 +177,7 @@ func (l *ledger) dropAddress(a netip.Addr) {
 	}
 }
 
-// devices returns all that an address may be on because of vipd.
+// devices returns all devices to which vipd may have added an address.
 func (l *ledger) devices(a netip.Addr) []string {
 	device, ok := l.Addresses[a]
 	if !ok {
@@ -184,7 +186,7 @@ func (l *ledger) devices(a netip.Addr) []string {
 	return append(slices.Clone(l.Leaving[a]), device)
 }
 
-// save writes the ledger if it was changed. An empty one is no file.
+// save writes the ledger if it has changed. It removes the file of an empty ledger.
 func (l *ledger) save() error {
 	if !l.changed {
 		return nil
@@ -207,8 +209,9 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// text is the ledger as JSON. The addresses, which may be ten thousands, are written by hand and in no order, and only those that
-// have come since the last time: this is done for each that comes.
+// text returns the ledger as JSON. There may be tens of thousands of addresses, and the ledger is
+// written whenever one is added. So addresses are unsorted, and only the text of new addresses is
+// generated.
 func (l *ledger) text() ([]byte, error) {
 	few := *l
 	few.Addresses = nil
@@ -230,7 +233,7 @@ func (l *ledger) text() ([]byte, error) {
 }
 
 func quote(device string) []byte {
-	quoted, _ := json.Marshal(device) // a string is never refused
+	quoted, _ := json.Marshal(device) // a string can always be encoded
 	return quoted
 }
 

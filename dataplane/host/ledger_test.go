@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestLedgerText compares the ledger's text with the decoder. It reads back equal.
+// TestLedgerText decodes the ledger's text. It reads back equal.
 func TestLedgerText(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -30,7 +30,7 @@ func TestLedgerText(t *testing.T) {
 			}
 		}
 		save()
-		if n > 0 { // two come after it was written, and one goes
+		if n > 0 { // two are added after it was written, and one is removed
 			l.setAddress(netip.MustParseAddr("10.96.0.30"), "a\"b")
 			save()
 			l.dropAddress(netip.MustParseAddr("10.96.0.10"))
@@ -43,16 +43,18 @@ func TestLedgerText(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !maps.Equal(got.Addresses, l.Addresses) || len(got.Addresses) != n || !maps.Equal(got.Links, l.Links) || len(got.Leaving) != len(l.Leaving) {
-			t.Errorf("%d addresses: got %+v, want %+v", n, got, l)
+			t.Errorf("decoded ledger of %d addresses = %+v, want %+v", n, got, l)
 		}
 	}
 }
 
+// TestLedger saves a ledger and loads it in the same and in other boots and namespaces. Only the
+// same boot and namespace returns its content.
 func TestLedger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "vipd")
 	l, err := loadLedger(dir, "boot", "net")
 	if err != nil || !l.empty() {
-		t.Fatalf("without a file: %+v, %v", l, err)
+		t.Fatalf("ledger without a file = %+v, %v; want an empty ledger", l, err)
 	}
 	vip := netip.MustParseAddr("10.96.0.10")
 	l.setAddress(vip, "lo")
@@ -71,12 +73,12 @@ func TestLedger(t *testing.T) {
 	} {
 		got, err := loadLedger(dir, c.boot, c.namespace)
 		if err != nil || (got.Addresses[vip] == "lo" && got.Links["vipd0"] && got.Sysctls[forward4].Old == "0") != c.want || got.empty() == c.want {
-			t.Errorf("%s: got %+v, %v; want its content: %t", c.name, got, err, c.want)
+			t.Errorf("%s: ledger = %+v, %v; want its content = %t", c.name, got, err, c.want)
 		}
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 {
-		t.Errorf("files: %v, %v; want the ledger alone", files, err)
+		t.Errorf("files = %v, %v; want only the ledger", files, err)
 	}
 	l.dropAddress(vip)
 	l.dropLink("vipd0")
@@ -85,17 +87,18 @@ func TestLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(l.path); !os.IsNotExist(err) {
-		t.Errorf("an empty ledger is a file still: %v", err)
+		t.Errorf("the file of an empty ledger exists: %v", err)
 	}
 	if err := os.WriteFile(l.path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := loadLedger(dir, "boot", "net"); err == nil || !got.empty() {
-		t.Errorf("a broken file: got %+v, %v; want an empty ledger and an error", got, err)
+		t.Errorf("ledger of a broken file = %+v, %v; want an empty ledger and an error", got, err)
 	}
 }
 
-// memorySysctls are sysctls in memory; those that are not there can't be read, and locked ones not written.
+// memorySysctls are sysctls in memory. Missing sysctls can't be read, and locked sysctls can't be
+// written.
 type memorySysctls struct {
 	values map[string]string
 	locked bool
@@ -117,6 +120,7 @@ func (m memorySysctls) Write(name, value string) error {
 	return nil
 }
 
+// TestSysctls raises a sysctl and restores it. Values of other programs are kept.
 func TestSysctls(t *testing.T) {
 	least := []minimum{{name: "net.x", value: 1, loss: "x is too small"}}
 	for _, c := range []struct {
@@ -125,15 +129,16 @@ func TestSysctls(t *testing.T) {
 		locked       bool
 		during       string
 		problems     int
-		// meanwhile is what somebody else sets while ours holds; "" means nothing.
+		// meanwhile is the value that another program sets between raise and restore; "" means
+		// none.
 		meanwhile, after string
 	}{
 		{"too small", "0", true, false, "1", 0, "", "0"},
 		{"enough", "1", true, false, "1", 0, "", "1"},
-		{"more than enough", "2", true, false, "2", 0, "", "2"},
+		{"above the minimum", "2", true, false, "2", 0, "", "2"},
 		{"not ours to set", "0", false, false, "0", 1, "", "0"},
 		{"read-only", "0", true, true, "0", 1, "", "0"},
-		{"read-only, and set by hand", "0", true, true, "0", 1, "1", "1"},
+		{"read-only, then set by another program", "0", true, true, "0", 1, "1", "1"},
 		{"changed since", "0", true, false, "1", 0, "2", "2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -149,16 +154,16 @@ func TestSysctls(t *testing.T) {
 			var again []string
 			problems, err := raise(s, l, leave, least, func(what string) { again = append(again, what) })
 			if err != nil || len(problems) != c.problems || s.values["net.x"] != c.during {
-				t.Fatalf("raised to %q with %v, %v; want %q with %d problems", s.values["net.x"], problems, err, c.during, c.problems)
+				t.Fatalf("raised value = %q with problems %v, %v; want %q with %d problems", s.values["net.x"], problems, err, c.during, c.problems)
 			}
 			if len(again) > 0 {
-				t.Errorf("told that it was changed though it never was ours: %v", again)
+				t.Errorf("reported repairs = %v, want none because vipd never set it", again)
 			}
 			if !c.locked && len(l.Sysctls) > 0 {
 				s.values["net.x"] = c.before
 				_, err := raise(s, l, leave, least, func(what string) { again = append(again, what) })
 				if want := "[sysctl net.x was " + c.before + "]"; err != nil || fmt.Sprint(again) != want || s.values["net.x"] != c.during {
-					t.Errorf("set back behind its back, told %v, want %s; now it is %s, %v", again, want, s.values["net.x"], err)
+					t.Errorf("reported repairs = %v, want %s; value = %s, %v", again, want, s.values["net.x"], err)
 				}
 			}
 			if c.meanwhile != "" {
@@ -168,14 +173,14 @@ func TestSysctls(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.values["net.x"] != c.after || !l.empty() {
-				t.Fatalf("restored to %q, want %q; the ledger: %+v", s.values["net.x"], c.after, l)
+				t.Fatalf("restored value = %q, want %q; ledger = %+v", s.values["net.x"], c.after, l)
 			}
 		})
 	}
 }
 
 // TestLedgerNames reads a ledger that another user has written. Names that vipd never writes are
-// errors, and nothing is done with them.
+// errors, and are ignored.
 func TestLedgerNames(t *testing.T) {
 	dir := t.TempDir()
 	text := `{"boot":"b","namespace":"n","links":{"vipd0":true,"../x":true},"addresses":{"10.96.0.10":"vipd0","10.96.0.11":"a b","10.96.0.12":"lo"},` +
@@ -187,15 +192,15 @@ func TestLedgerNames(t *testing.T) {
 	}
 	l, err := loadLedger(dir, "b", "n")
 	if err == nil {
-		t.Fatal("no error")
+		t.Fatal("error = nil, want the names")
 	}
 	for _, name := range []string{`sysctl "net.ipv4.//../../../tmp/victim"`, `sysctl "kernel.core_pattern"`, `sysctl "net.ipv4.conf.all.arp_ignore"`, `device "../x"`, "address 10.96.0.11", "address 10.96.0.12"} {
 		if !strings.Contains(err.Error(), name) {
-			t.Errorf("the error does not name %s: %v", name, err)
+			t.Errorf("error lacks %s: %v", name, err)
 		}
 	}
 	if len(l.Sysctls) != 2 || len(l.Links) != 1 || len(l.Addresses) != 1 || !l.changed {
-		t.Errorf("the ledger has %+v", l)
+		t.Errorf("ledger = %+v, want it empty", l)
 	}
 }
 

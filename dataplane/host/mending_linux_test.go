@@ -27,7 +27,7 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// TestRouteRemoved removes routes to VIPs. They are restored, and routes of others stay.
+// TestRouteRemoved removes routes to VIPs. vipd restores them, and leaves routes of other programs.
 func TestRouteRemoved(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -42,7 +42,7 @@ func TestRouteRemoved(t *testing.T) {
 		checkIntact(t, h)
 		ip(t, "route del local "+vip+" dev lo table local proto 118")
 		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is gone from lo" {
-			t.Fatalf("reason %q, %v", reason, err)
+			t.Fatalf("reason = %q, %v", reason, err)
 		}
 		h.Resync(true) // as the engine does
 		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
@@ -53,8 +53,8 @@ func TestRouteRemoved(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestRouteRemovedWithoutEvent removes a route while the kernel can't report it. The removal is
-// noticed.
+// TestRouteRemovedWithoutEvent removes a route while the kernel's event buffer is full. The removal
+// is noticed.
 func TestRouteRemovedWithoutEvent(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -68,7 +68,7 @@ func TestRouteRemovedWithoutEvent(t *testing.T) {
 	}
 	ip(t, "route del local 10.96.0.10 dev lo table local proto 118")
 	if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to 10.96.0.10 is gone from lo" {
-		t.Errorf("reason %q, %v", reason, err)
+		t.Errorf("reason = %q, %v", reason, err)
 	}
 }
 
@@ -85,46 +85,46 @@ func TestLinkDown(t *testing.T) {
 	h := newHost(t, o)
 	web := frontend("10.1.0.10:80")
 	apply(t, h, web)
-	apply(t, h, web) // again, as the engine does
+	apply(t, h, web) // a retry, as by the engine
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32")
 	checkWhere(t, h, "10.1.0.10", "client")
 	if !strings.Contains(h.Addresses()[0].Note, "route is pending") {
-		t.Fatalf("it is held as %+v", h.Addresses())
+		t.Fatalf("held = %+v, want a pending route", h.Addresses())
 	}
 	text := fmt.Sprint(h.Problems())
 	if !strings.Contains(text, "held without their routes") || !strings.Contains(text, "not announced") {
-		t.Fatalf("problems: %s", text)
+		t.Fatalf("problems = %s, want routes and announcements", text)
 	}
 	checkIntact(t, h)
 
 	ip(t, "link set client up")
-	lab.Eventually(t, deadlineIn, "the link's coming up to be noticed", func() error {
+	lab.Eventually(t, deadlineIn, "the event of the link", func() error {
 		if reason, err := h.Intact(t.Context()); err != nil || reason == "" {
-			return fmt.Errorf("reason %q, %w", reason, err)
+			return fmt.Errorf("reason = %q, %w", reason, err)
 		}
 		return nil
 	})
 	h.Resync(true)
 	apply(t, h, web)
 	checkSource(t, h, "10.1.0.10", "10.1.0.1")
-	lab.Eventually(t, deadlineIn, "the VIP to be announced", func() error {
+	lab.Eventually(t, deadlineIn, "the announcement of the VIP", func() error {
 		if _, err := h.Intact(t.Context()); err != nil {
 			return err
 		}
 		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
-			return fmt.Errorf("the client knows\n%s", neighbours)
+			return fmt.Errorf("neighbors of the client:\n%s", neighbours)
 		}
 		return nil
 	})
 	checkIntact(t, h)
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want none", p)
 	}
 	finishNothing(t, h)
-	checkDevice(t, "client", "10.1.0.1/24") // the kernel takes IPv6 addresses from links that go down
+	checkDevice(t, "client", "10.1.0.1/24") // the kernel removes IPv6 addresses from links that go down
 }
 
-// TestAnnouncedAfterCarrierLoss unplugs and plugs the link. VIPs are announced again.
+// TestAnnouncedAfterCarrierLoss disconnects and connects the link. VIPs are announced again.
 func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
@@ -133,28 +133,28 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.1.0.10:80"))
 	client.Exec("ip", "link", "set", "host", "down")
-	lab.Eventually(t, deadlineIn, "the cable to be missed", func() error {
+	lab.Eventually(t, deadlineIn, "the loss of the carrier", func() error {
 		checkIntact(t, h)
 		if link := h.view.devices[h.device.index]; link.running || !link.up {
-			return fmt.Errorf("the link is seen as %+v", link)
+			return fmt.Errorf("link = %+v, want no carrier", link)
 		}
 		return nil
 	})
 	client.Exec("ip", "link", "set", "host", "up")
-	lab.Eventually(t, deadlineIn, "the VIP to be announced", func() error {
+	lab.Eventually(t, deadlineIn, "the announcement of the VIP", func() error {
 		checkIntact(t, h)
 		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
-			return fmt.Errorf("the client knows\n%s", neighbours)
+			return fmt.Errorf("neighbors of the client:\n%s", neighbours)
 		}
 		return nil
 	})
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v, want none", p)
 	}
 }
 
 // TestKilledWhileMoving ends a process at each step of moving a VIP to another device. The next
-// process, or Cleanup, knows all places.
+// process, or Cleanup, removes it from all devices.
 func TestKilledWhileMoving(t *testing.T) {
 	network(t)
 	ip(t, "link add second type bridge")
@@ -171,7 +171,7 @@ func TestKilledWhileMoving(t *testing.T) {
 				must(t, h.Close())
 				o.Interface = "second"
 				h = newHost(t, o)
-				die(t, h, after, web)
+				killAfter(t, h, after, web)
 				must(t, h.Close())
 
 				if then != "Cleanup" {
@@ -186,7 +186,7 @@ func TestKilledWhileMoving(t *testing.T) {
 					checkDevice(t, "second", want["second"]...)
 					checkIntact(t, h)
 					if len(h.ledger.Leaving) != 0 {
-						t.Errorf("it is still leaving %v", h.ledger.Leaving)
+						t.Errorf("leaving = %v, want none", h.ledger.Leaving)
 					}
 					finishNothing(t, h)
 				}
@@ -195,15 +195,15 @@ func TestKilledWhileMoving(t *testing.T) {
 				checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 				checkDevice(t, "second")
 				if ledgerExists(o) {
-					t.Error("the ledger outlives what it is about")
+					t.Error("the ledger still exists")
 				}
 			})
 		}
 	}
 }
 
-// die makes the beginning of a round, and ends after a step of it.
-func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
+// killAfter starts a round, and ends after the given step.
+func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	t.Helper()
 	d := desired(f)
 	if after == "everything" {
@@ -224,8 +224,8 @@ func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	}
 }
 
-// TestAddressesWaitForTheGuard closes the guard's connection. No address is added until the
-// guard is complete, and restricted frontends wait.
+// TestAddressesWaitForTheGuard closes the guard's connection. No address is added until the guard
+// is complete, and restricted frontends wait.
 func TestAddressesWaitForTheGuard(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -241,19 +241,19 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	}
 	for range 2 {
 		if h.Prepare(t.Context(), more) == nil || h.Finish(t.Context(), more.Frontends) == nil {
-			t.Fatal("got no error from a guard without a connection")
+			t.Fatal("error of a guard without a connection = nil")
 		}
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	checkWhere(t, h, "10.96.0.11", "none")
 	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "can't be enforced yet") {
-		t.Errorf("got %v, want that the restricted one waits", err)
+		t.Errorf("Ready = %v, want that the restricted frontend waits", err)
 	}
 	must(t, ready(plain, nil))
-	must(t, ready(tight, tight)) // its endpoints may change: it was served like this before
+	must(t, ready(tight, tight)) // its endpoints may change, because its source ranges are unchanged
 	idle := frontend("10.1.0.1:80", sources("10.9.0.0/16"), func(f *balancer.Frontend) { f.Backends = nil })
 	if ready(tight, idle) == nil || ready(tight, plain) == nil {
-		t.Error("one that was not served within its source ranges may be applied")
+		t.Error("Ready = nil, want that a frontend with new source ranges waits")
 	}
 	must(t, h.Close())
 	h = newHost(t, o)
@@ -280,28 +280,28 @@ func TestUnusableTables(t *testing.T) {
 		text := fmt.Sprint(h.Problems())
 		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd does it itself", "nf_tables can't hold vipd's rules of ipv4 here", "CAP_NET_ADMIN: run as root"} {
 			if !strings.Contains(text, want) {
-				t.Errorf("there is no %q in the problems: %s", want, text)
+				t.Errorf("problems lack %q: %s", want, text)
 			}
 		}
 		c := dataplane.Change{Key: tight.Key, New: tight}
 		must(t, h.Ready(c, true))
 		if err := h.Ready(c, false); err == nil || !strings.Contains(err.Error(), "nf_tables") || !strings.Contains(err.Error(), "userspace") {
-			t.Errorf("got %v, want an error with the reason, and what helps", err)
+			t.Errorf("Ready = %v, want the reason and advice", err)
 		}
-		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // what is served goes on
+		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // served frontends continue
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("it takes itself for damaged: %q, %v", reason, err)
+			t.Errorf("Intact = %q, %v; want no reason", reason, err)
 		}
 	})
 	h.Resync(true)
 	apply(t, h, plain, tight)
 	if p := h.Problems(); len(p) != 0 {
-		t.Errorf("with nf_tables there are the problems %v", p)
+		t.Errorf("problems with nf_tables = %v, want none", p)
 	}
 	checkIntact(t, h)
 }
 
-// TestUnreadableView loses events while the kernel can't be read. The last view counts, and
+// TestUnreadableView loses events while the kernel can't be read. The last view remains valid, and
 // nothing is added or removed by mistake.
 func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
@@ -314,13 +314,13 @@ func TestUnreadableView(t *testing.T) {
 	known := len(h.view.addrs)
 	both := desired(frontend("10.96.0.10:80"), frontend("10.1.0.1:80"))
 	if err := h.Prepare(t.Context(), both); err == nil {
-		t.Fatal("it went on without a view")
+		t.Fatal("Prepare without a view = nil, want an error")
 	}
 	if err := h.Finish(t.Context(), balancer.Desired{}.Frontends); err == nil {
-		t.Fatal("it removed addresses without a view")
+		t.Fatal("Finish without a view = nil, want an error")
 	}
 	if !h.stale || len(h.view.addrs) != known || h.ledger.Addresses[addrOf("10.96.0.10")] == "" {
-		t.Fatalf("stale %t, %d addresses known, want %d; added: %v", h.stale, len(h.view.addrs), known, h.ledger.Addresses)
+		t.Fatalf("stale = %t, addresses = %d, want %d; added = %v", h.stale, len(h.view.addrs), known, h.ledger.Addresses)
 	}
 	h.readView = readView
 	must(t, h.Prepare(t.Context(), both))
@@ -329,7 +329,7 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.1.0.1", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 
-	// A view that lacks the host's own addresses, for whatever reason: the kernel is asked before one is added.
+	// The view lacks an address of the host. vipd asks the kernel before it adds the address.
 	l.Host().AddAddr("client", "10.1.0.8/24")
 	must(t, h.updateView())
 	clear(h.open)
@@ -337,18 +337,18 @@ func TestUnreadableView(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"), frontend("10.1.0.8:80"))
 	checkWhere(t, h, "10.1.0.8", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
-	checkAttempt(t, l.Host(), "10.1.0.8:22", refused) // by nobody listening
+	checkAttempt(t, l.Host(), "10.1.0.8:22", refused) // nothing listens
 	listen(t, 22)
 	checkAttempt(t, l.Host(), "10.1.0.8:22", open)
 
-	// A local route to the VIPs' network, as some prefer to addresses, does not make them the host's own.
+	// A local route to the VIPs' network does not make the VIPs the host's own addresses.
 	ip(t, "route add local 10.97.0.0/16 dev lo")
 	apply(t, h, frontend("10.97.0.10:80"))
 	checkWhere(t, h, "10.97.0.10", "lo")
 }
 
-// TestRoundCost makes rounds over thousands of VIPs. Each allocates no more than its change
-// needs.
+// TestRoundCost makes rounds with thousands of VIPs. The allocations of a round depend only on its
+// change.
 func TestRoundCost(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -364,7 +364,7 @@ func TestRoundCost(t *testing.T) {
 		frontends = append(frontends, f)
 	}
 	all := desired(frontends...)
-	// No address of IPv6 to speak from: that must not be looked for each time.
+	// Without an IPv6 address, a source must not be searched in every round.
 	ip(t, "addr del fd01::1/64 dev client")
 	round := func(d balancer.Desired) {
 		must(t, h.Prepare(t.Context(), d))
@@ -399,7 +399,7 @@ func TestRoundCost(t *testing.T) {
 		})
 		t.Logf("%s: %.0f allocations, %v", c.name, got, time.Since(began)/11)
 		if got > c.allocs {
-			t.Errorf("%s: %.0f allocations a round, want at most %.0f", c.name, got, c.allocs)
+			t.Errorf("%s: allocations = %.0f, want at most %.0f", c.name, got, c.allocs)
 		}
 	}
 	checkIntact(t, h)
@@ -409,17 +409,17 @@ func TestRoundCost(t *testing.T) {
 		allocs float64
 	}{
 		{"addresses", func() (string, error) { return h.addressesIntact(), nil }, 10},
-		{"everything", func() (string, error) { return h.Intact(t.Context()) }, 200}, // however many VIPs there are
+		{"everything", func() (string, error) { return h.Intact(t.Context()) }, 200}, // independent of the number of VIPs
 	} {
 		began := time.Now()
 		got := testing.AllocsPerRun(10, func() {
 			if reason, err := c.look(); reason != "" || err != nil {
-				t.Fatalf("not intact: %q, %v", reason, err)
+				t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 			}
 		})
-		t.Logf("a look at %s: %.0f allocations, %v", c.what, got, time.Since(began)/11)
+		t.Logf("a check of %s: %.0f allocations, %v", c.what, got, time.Since(began)/11)
 		if got > c.allocs {
-			t.Errorf("a look at %s takes %.0f allocations, want at most %.0f", c.what, got, c.allocs)
+			t.Errorf("a check of %s: allocations = %.0f, want at most %.0f", c.what, got, c.allocs)
 		}
 	}
 	finishNothing(t, h)

@@ -22,13 +22,13 @@ type mover struct {
 	*observer
 }
 
-// refuse puts off what was to be added, because that can't be recorded.
-func (mv *mover) refuse(some []*address, err error) error {
+// postpone leaves addresses for a retry, because they could not be recorded in the ledger.
+func (mv *mover) postpone(some []*address, err error) error {
 	for _, r := range some {
 		if errors.Is(err, fs.ErrPermission) {
-			mv.deny(r, fmt.Sprintf("%s (%v)", needPrivilege, err))
+			mv.noteNotAdded(r, fmt.Sprintf("%s (%v)", needPrivilege, err))
 		} else {
-			mv.fail(r, err)
+			mv.noteFailed(r, err)
 		}
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -37,41 +37,41 @@ func (mv *mover) refuse(some []*address, err error) error {
 	return err
 }
 
-// putOff leaves out the addresses of a family whose guard does not stand for the reason err: they would be open on every
-// port. It returns the others.
-func (mv *mover) putOff(some []*address, family int, err error) []*address {
+// postponeUnguarded leaves out the addresses of a family whose guard is incomplete because of err:
+// all ports would be reachable. It returns the other addresses.
+func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*address {
 	return slices.DeleteFunc(some, func(r *address) bool {
 		if familyOf(r.addr) == family {
-			mv.fail(r, err)
+			mv.noteFailed(r, err)
 		}
 		return familyOf(r.addr) == family
 	})
 }
 
-// addAll adds addresses to the device, after it has taken away those that are on another.
+// addAll adds addresses to the device, after it has removed them from other devices.
 func (mv *mover) addAll(ctx context.Context, some []*address) error {
 	var all []error
-	const between = 1000 / rtnl.BatchSize // the events that some batches make have room in the kernel
+	const between = 1000 / rtnl.BatchSize // the kernel's buffer has room for the events of so many batches
 	for i := 0; len(some) > 0; i++ {
 		if ctx.Err() != nil {
 			for _, rest := range some {
-				mv.fail(rest, ctx.Err())
+				mv.noteFailed(rest, ctx.Err())
 			}
 			break
 		}
 		if i%between == between-1 {
 			mv.catchUp()
-			all = append(all, mv.rerouteAll()) // the fewer routes of the kernel's own there are, the less an address takes
+			all = append(all, mv.rerouteAll()) // the kernel walks through its own routes for each new address, so it is faster with fewer
 		}
 		part := some[:min(rtnl.BatchSize, len(some))]
-		all = append(all, mv.addSome(part))
+		all = append(all, mv.addBatch(part))
 		some = some[len(part):]
 	}
 	return errors.Join(all...)
 }
 
-// addSome is addAll for what is done at once.
-func (mv *mover) addSome(some []*address) error {
+// addBatch adds a batch of addresses.
+func (mv *mover) addBatch(some []*address) error {
 	var all []error
 	messages := make([]rtnl.Message, len(some))
 	for i, r := range some {
@@ -81,7 +81,7 @@ func (mv *mover) addSome(some []*address) error {
 				mv.tryAgain(r)
 				continue
 			}
-			mv.ledger.left(r.addr, device)
+			mv.ledger.noteLeft(r.addr, device)
 		}
 		messages[i] = rtnl.NewAddress(r.addr, mv.device.index)
 	}
@@ -89,29 +89,30 @@ func (mv *mover) addSome(some []*address) error {
 		r := some[i]
 		switch {
 		case err == nil, errors.Is(err, syscall.EEXIST):
-			mv.arrive(r, err == nil)
+			mv.noteAdded(r, err == nil)
 		case errors.Is(err, syscall.EPERM):
-			mv.deny(r, needPrivilege)
+			mv.noteNotAdded(r, needPrivilege)
 		case errors.Is(err, syscall.EACCES) && r.addr.Is6():
-			mv.deny(r, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w %s=0", mv.device.name, disableIPv6(mv.device.name)))
-			mv.device.without6 = true
+			mv.noteNotAdded(r, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w %s=0", mv.device.name, disableIPv6(mv.device.name)))
+			mv.device.ipv6Disabled = true
 		default:
 			err = fmt.Errorf("adding address %s to %s: %w", r.addr, mv.device.name, err)
-			mv.fail(r, err)
+			mv.noteFailed(r, err)
 			all = append(all, err)
 		}
 	}
 	return errors.Join(all...)
 }
 
-// fail notes why an address could not be added, and has it tried again.
-func (mv *mover) fail(r *address, err error) {
-	mv.deny(r, err.Error())
+// noteFailed records why an address could not be added, and schedules a retry.
+func (mv *mover) noteFailed(r *address, err error) {
+	mv.noteNotAdded(r, err.Error())
 	mv.tryAgain(r)
 }
 
-// deny notes that an address was not added. Only a resync tries again. One that was to be moved is where it was.
-func (mv *mover) deny(r *address, note string) {
+// noteNotAdded records that an address was not added. Only a resync retries it. If it was to be
+// moved, it stays in its old place.
+func (mv *mover) noteNotAdded(r *address, note string) {
 	where := nowhere
 	for _, device := range mv.ledger.Leaving[r.addr] {
 		if mv.view.has(r.addr, mv.view.link(device)) {
@@ -124,8 +125,9 @@ func (mv *mover) deny(r *address, note string) {
 	mv.show(r, Held{Addr: r.addr, Where: where, Note: note})
 }
 
-// arrive notes that an address is on the device, for the first time where it is new. Its route is to follow.
-func (mv *mover) arrive(r *address, isNew bool) {
+// noteAdded records that an address is on the device, and needs a route. isNew reports whether vipd
+// has just added it.
+func (mv *mover) noteAdded(r *address, isNew bool) {
 	mv.view.set(r.addr, local{link: mv.device.index, bits: r.addr.BitLen()})
 	r.arriving = r.arriving || r.addr.Is6() && isNew
 	mv.log.Debug("added an address", "address", r.addr, "device", mv.device.name)
@@ -134,7 +136,7 @@ func (mv *mover) arrive(r *address, isNew bool) {
 	mv.reopen(r)
 }
 
-// removeOurs takes away an address that we added, from wherever it may be, and forgets it.
+// removeOurs removes an address that vipd added from all devices, and forgets it.
 func (mv *mover) removeOurs(r *address) error {
 	for _, device := range mv.ledger.devices(r.addr) {
 		if err := mv.remove(r, device); err != nil {
@@ -145,7 +147,7 @@ func (mv *mover) removeOurs(r *address) error {
 	return nil
 }
 
-// remove takes an address and its route from a device. Where it is gone already there is nothing to do.
+// remove removes an address and its route from a device. A missing address is not an error.
 func (mv *mover) remove(r *address, device string) error {
 	r.unrouted, r.arriving, r.shadowed, r.unannounced = "", false, false, false
 	if err := mv.unroute(r); err != nil {

@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// observer keeps what is known of devices and addresses up to date, and makes the device for VIPs.
+// observer follows devices and addresses, and makes the device for VIPs.
 type observer struct {
 	*state
 	*routes
 	*announcer
 }
 
-// updateView brings the view up to date: by what has happened since the last look, or in full where that is not enough.
+// updateView updates the view by the events since the last check, or reads everything again if
+// events were lost.
 func (ob *observer) updateView() error {
 	complete, err := ob.events.drain(ob.noteEvent)
 	if err != nil {
@@ -27,22 +28,22 @@ func (ob *observer) updateView() error {
 	if complete && !ob.full && !ob.stale {
 		return nil
 	}
-	ob.stale, ob.lost = true, ob.lost || !complete // until all of this has succeeded
+	ob.stale, ob.removed = true, ob.removed || !complete // until all of this has succeeded
 	v, err := ob.readView(ob.nl)
 	if err != nil {
 		return err
 	}
-	ob.view, ob.device, ob.renumbered, ob.relinked = v, holder{}, [2]bool{true, true}, true
+	ob.view, ob.device, ob.renumbered, ob.linksChanged = v, holder{}, [2]bool{true, true}, true
 	if ob.full {
 		ob.adopt()
 		if err := ob.readRoutes(); err != nil {
 			return err
 		}
-		ob.lost = false
+		ob.removed = false
 		clear(ob.source[:])
 	}
 	for _, r := range ob.open {
-		r.arriving = false // an event may have been lost
+		r.arriving = false // its event may have been lost
 	}
 	ob.full, ob.stale = false, false
 	for a := range ob.ledger.Addresses {
@@ -52,18 +53,18 @@ func (ob *observer) updateView() error {
 	return nil
 }
 
-// catchUp takes in events in the middle of work.
+// catchUp processes pending events in the middle of other work.
 func (ob *observer) catchUp() {
 	if complete, err := ob.events.drain(ob.noteEvent); err != nil || !complete {
-		ob.stale, ob.lost = true, true
+		ob.stale, ob.removed = true, true
 	}
 }
 
-// noteEvent takes in one event.
-func (ob *observer) noteEvent(c change) {
+// noteEvent processes an event.
+func (ob *observer) noteEvent(c netEvent) {
 	if c.route {
 		r := ob.all[c.addr]
-		ob.lost = ob.lost || r != nil && r.source.IsValid() // else vipd itself has removed it
+		ob.removed = ob.removed || r != nil && r.source.IsValid() // otherwise vipd itself removed it
 		return
 	}
 	if c.addr.IsValid() {
@@ -84,25 +85,25 @@ func (ob *observer) noteEvent(c change) {
 	was := ob.view.devices[c.link]
 	if c.link == ob.device.index && ob.device.index != 0 {
 		if c.gone || was.up && !c.device.up {
-			ob.full, ob.downed = true, true // its routes are gone with it
+			ob.full, ob.deviceWentDown = true, true // the kernel removed its routes
 		}
 		if !was.running && c.device.running && ob.device.kind == realDevice {
 			ob.announceAgain()
 		}
 	}
-	ob.relinked = true
+	ob.linksChanged = true
 	if c.gone {
 		delete(ob.view.devices, c.link)
 		return
 	}
 	if ob.device.err != nil && c.device.name == ob.opts.Interface {
-		ob.stale = true // the device for VIPs is there now
+		ob.stale = true // the device for VIPs exists now
 	}
 	ob.view.devices[c.link] = c.device
 }
 
-// adopt takes the addresses on a device that vipd made for its own and, where the ledger was lost, those on other devices to
-// which vipd's routes lead.
+// adopt records the addresses on a device that vipd made as vipd's own. If the ledger was lost, it
+// also adopts addresses on other devices that have a route with vipd's mark.
 func (ob *observer) adopt() {
 	if link, err := ob.nl.LinkByName(ob.opts.Interface); err == nil && ob.madeByUs(link) {
 		ob.ledger.setLink(ob.opts.Interface)
@@ -122,13 +123,14 @@ func (ob *observer) adopt() {
 	}
 }
 
-// lookAtIPv6 has the addresses looked at again that the device could not take for want of IPv6, once it has that.
-func (ob *observer) lookAtIPv6() {
-	if !ob.device.without6 {
+// retryAfterIPv6Enabled marks the addresses that were refused because the device had IPv6 disabled,
+// once IPv6 is enabled.
+func (ob *observer) retryAfterIPv6Enabled() {
+	if !ob.device.ipv6Disabled {
 		return
 	}
 	if value, err := ob.sys.Read(disableIPv6(ob.device.name)); err == nil && value == "0" {
-		ob.device.without6 = false
+		ob.device.ipv6Disabled = false
 		for _, r := range ob.all {
 			if r.wanted && r.addr.Is6() && r.held.Where == nowhere {
 				ob.mark(r)
@@ -137,28 +139,31 @@ func (ob *observer) lookAtIPv6() {
 	}
 }
 
-// unseen asks the kernel once more before addresses are added that the view does not have: what the host has for its own
-// must not come behind the guard. true: there was one, and the view is a new one.
-func (ob *observer) unseen(some []*address) (bool, error) {
+// recheckOwn asks the kernel again before addresses are added that are missing in the view, because
+// the host's own addresses must not be guarded. It returns true if it found one and replaced the
+// view.
+func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	for _, r := range some {
-		if len(some) < many { // else to read all takes less than to ask for each
+		if len(some) < backgroundThreshold { // otherwise reading everything is faster than asking for each
 			routes, err := ob.nl.RouteGet(r.addr.AsSlice())
 			if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
 				continue
 			}
 		}
-		// It is the host's own, or others have a local route to its network. Only the addresses themselves tell.
+		// Either the host has the address, or a local route to its network exists. The list of
+		// addresses shows which.
 		v, err := ob.readView(ob.nl)
 		if err != nil {
 			return false, err
 		}
-		ob.view, ob.relinked = v, true
+		ob.view, ob.linksChanged = v, true
 		return true, nil
 	}
 	return false, nil
 }
 
-// decideOnDevice decides with the device made and up, if the address is to be on it.
+// decideOnDevice decides about an address. If the address needs the device, it makes the device
+// first.
 func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	held, next := r.decide(ob.place(r.addr), ob.site())
 	if next != release && next != wait && held.Where != onHost && ob.device.kind == madeDevice && !ob.device.ready {
@@ -168,7 +173,8 @@ func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	return held, next
 }
 
-// makeDevice makes the device of ours where it is absent, and brings it up. Where the kernel has no dummies lo takes its place.
+// makeDevice makes our device if it is absent, and brings it up. If the kernel has no dummy
+// devices, it uses lo.
 func (ob *observer) makeDevice() {
 	d := &ob.device
 	if d.absent {
@@ -192,7 +198,7 @@ func (ob *observer) makeDevice() {
 	*d = ob.upDevice(d.name)
 }
 
-// withoutDevice finds the next best after the device could not be made for the reason err.
+// withoutDevice selects an alternative after the device could not be made because of err.
 func (ob *observer) withoutDevice(err error) {
 	name := ob.device.name
 	ob.ledger.dropLink(name)
@@ -207,7 +213,7 @@ func (ob *observer) withoutDevice(err error) {
 	}
 }
 
-// upDevice marks the made device and brings it up.
+// upDevice marks the made device with an alias, and brings it up.
 func (ob *observer) upDevice(name string) holder {
 	link, err := ob.nl.LinkByName(name)
 	if err == nil && link.Attrs().Alias != deviceAlias {
@@ -222,11 +228,11 @@ func (ob *observer) upDevice(name string) holder {
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
 	}
-	// What we did ourselves is no news.
+	// Our own changes are not drift.
 	full := ob.full
 	ob.catchUp()
-	ob.full, ob.downed = full, false
+	ob.full, ob.deviceWentDown = full, false
 	index := link.Attrs().Index
-	ob.view.devices[index], ob.relinked = device{name: name, up: true}, true
+	ob.view.devices[index], ob.linksChanged = device{name: name, up: true}, true
 	return holder{name: name, index: index, kind: madeDevice, ready: true}
 }

@@ -16,12 +16,14 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// settleTime is how long address events are collected before one call says that something has changed.
+// settleTime is how long address events are collected before they are reported with one call.
 const settleTime = 100 * time.Millisecond
 
-// LocalAddresses returns the node's own addresses that node ports can be on, sorted: no loopback, link-local or
-// multicast ones, none that vipd or vipd owner added, and only those in one of the networks where any are given. Networked
-// are those with a network on their device, which vipd owner adds none with: no claim makes them its VIPs.
+// LocalAddresses returns the node's own addresses that node ports can use, sorted. It omits
+// loopback, link-local and multicast addresses, and addresses that vipd or vipd owner added. If
+// networks is not empty, it returns only addresses in these networks. networked are the addresses
+// with a network on their device. They can't be VIPs of vipd owner, which adds addresses without a
+// network.
 func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	v, err := readView(h.nl)
 	if err != nil {
@@ -39,9 +41,9 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.A
 	return own, slices.DeleteFunc(slices.Clone(own), alone), nil
 }
 
-// Gateways returns the gateways by which the host reaches these addresses now. One that it reaches in another way, or not at
-// all, has none.
-func (k *kernel) Gateways(to []netip.Addr) []netip.Addr {
+// Gateways returns the gateways by which the host reaches these addresses now. It skips addresses
+// that it reaches directly or not at all.
+func (k *handles) Gateways(to []netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range to {
 		routes, err := k.nl.RouteGet(a.AsSlice())
@@ -61,8 +63,9 @@ func (k *kernel) Gateways(to []netip.Addr) []netip.Addr {
 	return all
 }
 
-// Sources returns the addresses from which the host sends to these addresses now. It leaves out what it can't reach.
-func (k *kernel) Sources(to []netip.Addr) []netip.Addr {
+// Sources returns the addresses from which the host sends to these addresses now. It skips
+// unreachable addresses.
+func (k *handles) Sources(to []netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range to {
 		routes, err := k.nl.RouteGet(a.AsSlice())
@@ -76,15 +79,16 @@ func (k *kernel) Sources(to []netip.Addr) []netip.Addr {
 	return all
 }
 
-// FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's error when that ends.
-// The kernel's losing events is a change like another. Where it can't be subscribed to, addresses are polled.
+// FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's
+// error when ctx ends. Lost events count as a change. If the kernel refuses the subscription, it
+// polls.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {
 		h.log.Info("polling the host's addresses", "every", pollInterval, "err", err)
 		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { own, _, err := h.LocalAddresses(nil); return own, err }, changed)
 	}
-	defer func() { _ = s.Close() }() // only read from
+	defer func() { _ = s.Close() }() // it was only read
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
 		m, err := s.Receive()
@@ -96,7 +100,7 @@ func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 			return fmt.Errorf("reading events: %w", err)
 		}
 		for m.Next() {
-			c, ok := readChange(&m)
+			c, ok := readEvent(&m)
 			seen = seen || ok && c.addr.IsValid()
 		}
 		if seen || m.Err != nil {

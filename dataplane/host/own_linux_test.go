@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestOwnAddressesWithOwner gives an own address and a VIP the settings of VIPs with an owner.
-// Only the address without a network is a VIP.
+// TestOwnAddressesWithOwner makes an own address and a VIP available to vipd owner. Only the
+// address without a network is a VIP.
 func TestOwnAddressesWithOwner(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("client", "10.1.0.100/32")
@@ -23,7 +23,7 @@ func TestOwnAddressesWithOwner(t *testing.T) {
 	own, networked, err := h.LocalAddresses(nil)
 	must(t, err)
 	if got, want := fmt.Sprint(own, networked), "[10.1.0.1 fd01::1] [10.1.0.1 fd01::1]"; got != want {
-		t.Errorf("own addresses %s, want %s", got, want)
+		t.Errorf("own addresses = %s, want %s", got, want)
 	}
 	finishNothing(t, h)
 	must(t, h.Release(t.Context()))

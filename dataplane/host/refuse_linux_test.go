@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNoEndpoints removes endpoints with reject and with drop, while programs of the host
-// listen. Clients are refused or get no answer, and never reach these programs.
+// TestNoEndpoints removes endpoints with reject and with drop, while programs of the host listen.
+// Clients are refused or get no answer, and never reach these programs.
 func TestNoEndpoints(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -29,7 +29,7 @@ func TestNoEndpoints(t *testing.T) {
 	all := func(edit func(*balancer.Frontend)) (out []*balancer.Frontend) {
 		for _, p := range places {
 			f := frontend(p, edit)
-			f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // nobody adds that
+			f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // an address of the host
 			out = append(out, f)
 		}
 		return out
@@ -50,7 +50,7 @@ func TestNoEndpoints(t *testing.T) {
 		for _, from := range []*lab.NS{client, l.Host()} {
 			for _, p := range places {
 				if got := attempt(t, from, p, c.want); got != c.want {
-					t.Errorf("%s: %s to %s: got %s, want %s", c.name, from.Name, p, got, c.want)
+					t.Errorf("%s: %s to %s = %s, want %s", c.name, from.Name, p, got, c.want)
 				}
 			}
 		}
@@ -62,7 +62,7 @@ func TestNoEndpoints(t *testing.T) {
 }
 
 // TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will serve is no
-// longer rejected, and one that will not is closed.
+// longer rejected, and a frontend that will not is closed.
 func TestRejectedUntilWanted(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -79,7 +79,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkAttempt(t, client, "10.1.0.1:80", open)
 	checkAttempt(t, client, "10.96.0.10:80", refused)
 
-	// Applying both failed: there are marks, whose address stays, and which nothing is known of.
+	// Applying both failed. Marks remain: their addresses stay, although nothing else is known
+	// about them.
 	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
 	must(t, h.Finish(t.Context(), marks.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -93,8 +94,7 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarksAddNoAddress removes an address of the node for which only marks are left. It is not
-// added.
+// TestMarksAddNoAddress removes an address of the node that only marks use. It is not added.
 func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -111,12 +111,12 @@ func TestMarksAddNoAddress(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 	checkIntact(t, h)
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
+		t.Fatalf("problems = %v", p)
 	}
 }
 
-// TestReleaseOpensNothing connects to a closed port of a VIP during refusal, release and
-// cleanup. It is never open.
+// TestReleaseOpensNothing connects to a closed port of a VIP during Refuse, Release and Cleanup. It
+// is never open.
 func TestReleaseOpensNothing(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")

@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routesTo are the routes to one local address.
+// routesTo holds the routes to a local address.
 type routesTo struct {
-	ours, spare []netlink.Route
-	// kernels reports whether the kernel's own route to the address exists.
-	kernels bool
+	ours, plain []netlink.Route
+	// hasKernelRoute reports whether the kernel's own route to the address exists.
+	hasKernelRoute bool
 }
 
-// readRoutes reads the local routes. It removes ours to addresses that vipd does not hold, and completes those of the others.
+// readRoutes reads the local routes. It removes our routes to addresses that vipd does not hold,
+// and adds missing routes.
 func (rs *routes) readRoutes() error {
 	for _, r := range rs.all {
 		r.source = netip.Addr{}
@@ -35,16 +36,16 @@ func (rs *routes) readRoutes() error {
 		switch r.Protocol {
 		case routeProtocol:
 			at.ours = append(at.ours, r)
-		case spareProtocol:
-			at.spare = append(at.spare, r)
+		case plainProtocol:
+			at.plain = append(at.plain, r)
 		case unix.RTPROT_KERNEL:
-			at.kernels = true
+			at.hasKernelRoute = true
 		}
 	}
 	var useless []netlink.Route
 	var incomplete []*address
 	for dst, at := range to {
-		source, rest := rs.judge(dst, at)
+		source, rest := rs.classifyRoutes(dst, at)
 		useless = append(useless, rest...)
 		if !source.IsValid() {
 			continue
@@ -52,9 +53,9 @@ func (rs *routes) readRoutes() error {
 		r := rs.at(dst)
 		r.source = source
 		switch {
-		case dst.Is4() && (at.kernels || len(at.spare) == 0):
+		case dst.Is4() && (at.hasKernelRoute || len(at.plain) == 0):
 			incomplete = append(incomplete, r)
-		case dst.Is6() && at.kernels:
+		case dst.Is6() && at.hasKernelRoute:
 			r.shadowed = true
 			rs.reopen(r)
 		}
@@ -65,23 +66,24 @@ func (rs *routes) readRoutes() error {
 		}
 	}
 	if _, err := rs.holder(); err == nil {
-		rs.spare(incomplete)
+		rs.replaceKernelRoutes(incomplete)
 	}
 	return nil
 }
 
-// judge returns the source that our route to an address carries, and which of our routes are of no use.
-func (rs *routes) judge(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
+// classifyRoutes returns the source of our route to an address, and our routes to the address that
+// are useless.
+func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
 	link := rs.view.link(rs.ledger.Addresses[dst]) // 0 if it is not ours
 	for _, r := range at.ours {
-		src, ok := netip.AddrFromSlice(r.Src) // none if the kernel has dropped the address
+		src, ok := netip.AddrFromSlice(r.Src) // there is none if the kernel has removed the address
 		if link != 0 && r.LinkIndex == link && ok && !source.IsValid() {
 			source = src.Unmap()
 		} else {
 			useless = append(useless, r)
 		}
 	}
-	for _, r := range at.spare {
+	for _, r := range at.plain {
 		if link == 0 || r.LinkIndex != link {
 			useless = append(useless, r)
 		}
@@ -89,12 +91,13 @@ func (rs *routes) judge(dst netip.Addr, at *routesTo) (source netip.Addr, useles
 	return source, useless
 }
 
-// routesIntact looks whether our routes are there, if one was removed: vipd itself may have put it back since.
+// routesIntact checks that our routes exist, if one was removed. vipd itself may have restored it
+// since.
 func (rs *routes) routesIntact() string {
-	if !rs.lost {
+	if !rs.removed {
 		return ""
 	}
-	rs.lost = false
+	rs.removed = false
 	there := map[netip.Addr]bool{}
 	for _, r := range rs.ourRoutes(routeProtocol) {
 		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
@@ -109,7 +112,8 @@ func (rs *routes) routesIntact() string {
 	return ""
 }
 
-// sourceChanged reports whether connections to held VIPs should leave with another address of the node.
+// sourceChanged reports whether connections to held VIPs should use another address of the node as
+// their source.
 func (rs *routes) sourceChanged() string {
 	if len(rs.ledger.Addresses) == 0 {
 		return ""
@@ -129,29 +133,30 @@ func (rs *routes) sourceChanged() string {
 	return ""
 }
 
-// dropRoute removes a route that is of no use, where it is there.
-func (k *kernel) dropRoute(r netlink.Route) error {
+// dropRoute removes a useless route if it exists.
+func (k *handles) dropRoute(r netlink.Route) error {
 	if err := k.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("removing the route to %s: %w", r.Dst.IP, err)
 	}
 	return nil
 }
 
-// ourRoutes lists the local routes that bear one of our marks.
-func (k *kernel) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
+// ourRoutes returns the local routes with the given mark.
+func (k *handles) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
 	return slices.DeleteFunc(k.localRoutes(), func(r netlink.Route) bool { return r.Protocol != mark })
 }
 
-// localRoutes lists the host's routes to its own addresses, those to the same address in their order.
-func (k *kernel) localRoutes() []netlink.Route {
+// localRoutes returns the host's routes to its own addresses. Routes to the same address are in the
+// kernel's order.
+func (k *handles) localRoutes() []netlink.Route {
 	var out []netlink.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-		routes, err := again(func() ([]netlink.Route, error) {
+		routes, err := retryInterrupted(func() ([]netlink.Route, error) {
 			return k.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 		})
 		if err != nil {
-			continue // a kernel without the family
+			continue // the kernel lacks the family
 		}
 		for _, r := range routes {
 			if r.Dst != nil {

@@ -15,9 +15,10 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
-// in its own work queue, where it puts its route back if that is gone: so this waits for the event from there. If the event of a
-// fresh address is late, as on a busy host, its route is left for when it comes, see Intact.
+// unshadow removes the kernel's own routes to IPv6 addresses that have a route of ours. The kernel
+// completes a new address in a work queue, and adds its route there if the route is missing, so
+// unshadow waits for the event. If the event is late, as on a busy host, the route stays until the
+// event arrives, see Intact.
 func (rs *routes) unshadow(ctx context.Context, fresh []*address, catchUp func()) error {
 	shadowed := func(r *address) bool { return r.shadowed }
 	if len(rs.leftover(shadowed)) == 0 {
@@ -31,7 +32,8 @@ func (rs *routes) unshadow(ctx context.Context, fresh []*address, catchUp func()
 	return rs.dropShadows(rs.leftover(shadowed))
 }
 
-// dropArrived removes the kernel's routes of those addresses that have come after unshadow. Where their device is gone, so are they.
+// dropArrived removes the kernel's routes of addresses whose event arrived after unshadow. A
+// removed device has no routes.
 func (rs *routes) dropArrived() error {
 	come := rs.leftover(func(r *address) bool { return r.shadowed && !r.arriving })
 	if len(come) == 0 {
@@ -41,17 +43,19 @@ func (rs *routes) dropArrived() error {
 		for _, r := range come {
 			r.shadowed = false
 		}
-		return nil //nolint:nilerr // status has it, and what comes to the device is shadowed anew
+		return nil //nolint:nilerr // status shows it, and addresses that return to the device are shadowed again
 	}
 	return rs.dropShadows(come)
 }
 
-// dropShadows removes the kernel's routes to shadowed addresses. Those that are still arriving remain shadowed.
+// dropShadows removes the kernel's routes to shadowed addresses. Addresses that are still arriving
+// remain shadowed.
 func (rs *routes) dropShadows(shadowed []*address) error {
 	if len(shadowed) == 0 {
 		return nil
 	}
-	// The event comes first, then the route, both under the lock that this request has to take.
+	// The kernel sends the event before it adds the route. It holds a lock for both, and this
+	// request needs the same lock.
 	if _, err := rs.nl.LinkByIndex(rs.device.index); err != nil {
 		return fmt.Errorf("looking at device %s: %w", rs.device.name, err)
 	}

@@ -15,35 +15,38 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// routes are the local routes by which connections from this host to held VIPs leave.
+// routes maintains the local routes that select the source of the host's connections to held VIPs.
 type routes struct {
 	*state
-	// source are the node's own addresses, IPv4 and IPv6, that they leave with.
+	// source are the node's own addresses, IPv4 and IPv6, that the routes select.
 	source [2]netip.Addr
-	// lost: a route of ours was, or may have been, removed since they were looked at, perhaps by others.
-	lost bool
-	// renumbered: others' addresses of the family have changed since a source was looked for.
+	// removed reports whether one of our routes may have been removed since the last check, perhaps
+	// by others.
+	removed bool
+	// renumbered reports, for each family, whether the host's other addresses have changed since a
+	// source was chosen.
 	renumbered [2]bool
 	// asleep reports whether routes wait for the device to come up.
 	asleep bool
 }
 
-// routeProtocol marks our routes, so that they are recognised without any memory. The number is unused in
-// iproute2's list.
+// routeProtocol marks our routes, so vipd recognises them without a ledger. iproute2's list does
+// not use the number.
 const routeProtocol = 118
 
-// spareProtocol marks the routes that stand in for the kernel's own to IPv4 addresses, see route. It is unused, too.
-const spareProtocol = 119
+// plainProtocol marks the routes that replace the kernel's own routes to IPv4 addresses, see route.
+// iproute2's list does not use it either.
+const plainProtocol = 119
 
-// Addresses for documentation (RFC 5737, RFC 3849): asking the kernel for the way there gives the address with which the
-// node speaks to the world.
-func world() [2]netip.Addr {
+// probeDestinations returns an address of each family that is reserved for documentation (RFC 5737,
+// RFC 3849). The kernel's route to it shows which source the node uses by default.
+func probeDestinations() [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 }
 
-// anySource finds the node's own address that connections to VIPs of a family should leave with: the one that it speaks
-// to the world with, else, without a default route, the first that it has. One that is a service's VIP as well is the
-// last choice. It is invalid where the node has none.
+// anySource returns the node's own address that connections to VIPs of a family should use as their
+// source. It prefers the source of the default route, then the first address of the host. An
+// address that is also a service's VIP is the last choice. The result is invalid if there is none.
 func (rs *routes) anySource(family int) netip.Addr {
 	own := rs.view.own(func(a netip.Addr) bool {
 		r := rs.all[a]
@@ -56,7 +59,7 @@ func (rs *routes) anySource(family int) netip.Addr {
 	if len(own) == 0 {
 		return netip.Addr{}
 	}
-	routes, err := rs.nl.RouteGet(net.IP(world()[family].AsSlice()))
+	routes, err := rs.nl.RouteGet(net.IP(probeDestinations()[family].AsSlice()))
 	if err == nil && len(routes) > 0 {
 		if a, ok := netip.AddrFromSlice(routes[0].Src); ok && slices.Contains(own, a.Unmap()) {
 			return a.Unmap()
@@ -65,7 +68,8 @@ func (rs *routes) anySource(family int) netip.Addr {
 	return slices.MinFunc(own, func(a, b netip.Addr) int { return rs.rank(a) - rs.rank(b) })
 }
 
-// rank orders addresses as sources: those that the kernel avoids come last, then by device, oldest first.
+// rank orders addresses as sources. Addresses that the kernel avoids come last; the others are
+// sorted by the age of their device.
 func (rs *routes) rank(a netip.Addr) int {
 	const last = 1 << 30
 	best := 2 * last
@@ -79,26 +83,29 @@ func (rs *routes) rank(a netip.Addr) int {
 	return best
 }
 
-// route makes connections from this host to held addresses of a family leave with the node's own address. It returns an
-// error or nil for each.
+// route makes connections from this host to held addresses of a family use the node's own address
+// as their source. It returns an error or nil for each address.
 //
-// For IPv4 the route comes before one without a source: when the node's address goes, the VIP is still local. That one takes the
-// place of the kernel's own, which has the VIP for its source, and all of which the kernel walks through for each address that
-// comes: this was half of the time that ten thousand addresses take.
-// For IPv6 the kernel's own has a metric that others can't have, so it goes once ours is there, see unshadow; should
-// the node's address go, the kernel keeps our route without it.
+// For IPv4, the route precedes a route without a source, so the VIP stays local when the node's
+// address is removed. The route without a source replaces the kernel's own route, which selects the
+// VIP as the source. The kernel walks through all its own routes for each new address: with 10,000
+// addresses this was half of the time.
+//
+// For IPv6, the kernel's own route has a metric that no other route can have, so it is removed once
+// our route exists, see unshadow. If the node's address is removed, the kernel keeps our route
+// without the source.
 func (rs *routes) route(family int, some []*address) []error {
 	src := rs.source[family]
 	errs := make([]error, len(some))
 	if !src.IsValid() {
 		return errs
 	}
-	flags := uint16(unix.NLM_F_CREATE) // before those with the same destination, whatever their number
+	flags := uint16(unix.NLM_F_CREATE) // before all routes with the same destination
 	if family == 1 {
-		flags |= unix.NLM_F_REPLACE // IPv6 takes routes that differ in the source alone for the same
+		flags |= unix.NLM_F_REPLACE // IPv6 treats routes that differ only in the source as equal
 	}
 	var put, drop []rtnl.Message
-	var routed, replaced []int // by their places among some
+	var routed, replaced []int // indexes into some
 	var fresh []*address
 	for i, r := range some {
 		if r.source != src {
@@ -123,7 +130,7 @@ func (rs *routes) route(family int, some []*address) []error {
 		}
 	}
 	if family == 0 {
-		rs.spare(fresh)
+		rs.replaceKernelRoutes(fresh)
 	}
 	for j, err := range rs.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -133,18 +140,19 @@ func (rs *routes) route(family int, some []*address) []error {
 	return errs
 }
 
-// spare puts a route without a source in the place of the kernel's own to these addresses.
-func (rs *routes) spare(some []*address) {
+// replaceKernelRoutes replaces the kernel's own routes to these addresses by routes without a
+// source.
+func (rs *routes) replaceKernelRoutes(some []*address) {
 	var put, drop []rtnl.Message
 	for _, r := range some {
-		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r.addr, netip.Addr{}, rs.device.index, spareProtocol))
+		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r.addr, netip.Addr{}, rs.device.index, plainProtocol))
 	}
 	for i, err := range rs.batches.Do(put) {
-		if a := some[i].addr; err == nil || errors.Is(err, syscall.EEXIST) { // or else the kernel's stays, which does as well
+		if a := some[i].addr; err == nil || errors.Is(err, syscall.EEXIST) { // otherwise the kernel's route stays, which also works
 			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, rs.device.index, unix.RTPROT_KERNEL))
 		}
 	}
-	rs.batches.Do(drop) // one that is gone already, or stays, does no harm
+	rs.batches.Do(drop) // errors are harmless
 }
 
 // unroute removes our route to an address.
@@ -157,7 +165,7 @@ func (rs *routes) unroute(record *address) error {
 	if a.Is4() {
 		r.Scope = unix.RT_SCOPE_HOST
 	}
-	for _, r.Protocol = range []netlink.RouteProtocol{routeProtocol, spareProtocol} {
+	for _, r.Protocol = range []netlink.RouteProtocol{routeProtocol, plainProtocol} {
 		if err := rs.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("removing the route to %s: %w", a, err)
 		}
@@ -166,13 +174,14 @@ func (rs *routes) unroute(record *address) error {
 	return nil
 }
 
-// notYet is why a route is missing that was not tried yet.
+// notYet is the reason for a missing route that was not added yet.
 const notYet = "it was not tried yet"
 
-// rerouteAll gives held addresses their routes: those that have none yet, and all where the source has changed.
+// rerouteAll adds missing routes of held addresses, and replaces all routes of a family whose
+// source has changed.
 func (rs *routes) rerouteAll() error {
 	if _, err := rs.holder(); err != nil {
-		return nil // there is nothing that routes could lead to, which is a problem of every VIP already
+		return nil // routes need a device; every VIP already has a problem
 	}
 	var all []error
 	rs.asleep = false
@@ -196,15 +205,15 @@ func (rs *routes) rerouteAll() error {
 	return errors.Join(all...)
 }
 
-// sourceLost reports whether a family's source is none of the node's addresses any more, or none was found before those
-// changed.
+// sourceLost reports whether the node no longer has a family's source, or has new addresses after
+// no source was found.
 func (rs *routes) sourceLost(family int) bool {
 	s := rs.source[family]
 	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]
 }
 
-// reroute gives addresses of a family their routes, or notes why they have none. That the device is down is no error: it
-// will come up.
+// reroute adds the routes of addresses of a family, or records why it can't. A device that is down
+// is not an error, because it will come up.
 func (rs *routes) reroute(family int, some []*address) error {
 	if !rs.view.devices[rs.device.index].up {
 		for _, r := range some {
@@ -227,7 +236,7 @@ func (rs *routes) reroute(family int, some []*address) error {
 	return errors.Join(all...)
 }
 
-// unroutable notes why an address has no route.
+// unroutable records why an address has no route.
 func (rs *routes) unroutable(r *address, reason string) {
 	r.unrouted = reason
 	rs.show(r, Held{Addr: r.addr, Where: rs.device.name, Note: "its route is pending: " + reason})

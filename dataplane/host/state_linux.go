@@ -18,61 +18,62 @@ import (
 	"vipd/dataplane/internal/runfile"
 )
 
-// state is what all parts of a Host share.
+// state is shared by all parts of a Host.
 type state struct {
 	opts Options
 	log  *slog.Logger
-	kernel
+	handles
 	guard  *guard.Guard
 	ledger *ledger
-	known
+	observed
 	demand
 	device holder
 	addresses
-	// mode is what SetMode said last.
+	// mode is the argument of the last SetMode.
 	mode atomic.Pointer[dataplane.Needs]
 }
 
-// kernel is by what a Host reads and changes the kernel.
-type kernel struct {
+// handles are the sockets and functions by which a Host reads and changes the kernel.
+type handles struct {
 	nl     *netlink.Handle
 	sys    sysctls
 	events *events
 	alerts alerts
-	// batches is for addresses and routes, which are many.
+	// batches sends many addresses or routes at once.
 	batches *rtnl.Batches
-	// newLink describes the device to make.
+	// newLink returns the device to make.
 	newLink func(name string) netlink.Link
-	// readView reads everything that the view is made of.
+	// readView reads the complete view.
 	readView func(*netlink.Handle) (view, error)
 }
 
-// known is what is known of the host's devices and addresses.
-type known struct {
+// observed is the observed state of the host's devices and addresses.
+type observed struct {
 	view view
-	// full: nothing is known of the kernel; the next look reads everything.
+	// full reports whether nothing is known, so the next check reads everything.
 	full bool
-	// stale: events were lost, so the view has to be read again.
+	// stale reports whether events were lost, so the view must be read again.
 	stale bool
-	// downed: the device that holds the VIPs went down since the last look.
-	downed bool
-	// relinked: devices may have changed since the guards heard of them.
-	relinked bool
-	// gateways are by which the host reached the world when addresses were added last: none of these is.
+	// deviceWentDown reports whether the device that holds the VIPs went down since the last check.
+	deviceWentDown bool
+	// linksChanged reports whether devices may have changed since the guard received them.
+	linksChanged bool
+	// gateways are the host's next hops when addresses were last added. A gateway is never added as
+	// a VIP.
 	gateways []netip.Addr
 }
 
-// demand is what the engine asked for: want with the last Prepare, applied with the last Finish.
+// demand is the engine's request: want of the last Prepare, applied of the last Finish.
 type demand struct {
 	want    balancer.Desired
 	applied snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// newState opens what is needed of the kernel, and reads the ledger.
+// newState opens the sockets, and reads the ledger.
 func newState(o Options) (*state, error) {
 	st := &state{
 		opts: o, log: o.Log, guard: guard.New(o.Guard()), addresses: newAddresses(),
-		known: known{full: true, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}},
+		observed: observed{full: true, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}},
 	}
 	st.mode.Store(&o.Mode)
 	var err error
@@ -89,7 +90,7 @@ func readLedger(dir string) (*ledger, error) {
 }
 
 // openSockets opens the sockets.
-func (k *kernel) openSockets() (err error) {
+func (k *handles) openSockets() (err error) {
 	k.sys, k.readView = procSysctls{}, readView
 	k.newLink = func(name string) netlink.Link {
 		return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
@@ -112,7 +113,7 @@ func (k *kernel) openSockets() (err error) {
 	return nil
 }
 
-func (k *kernel) closeSockets() error {
+func (k *handles) closeSockets() error {
 	k.nl.Close()
 	return errors.Join(k.events.Close(), k.batches.Close(), k.alerts.close())
 }
@@ -126,15 +127,16 @@ func familyOf(a netip.Addr) int {
 }
 
 // holds reports whether any address of the family is held.
-func (st *state) holds(family int) bool { return st.guard.Holds(world()[family]) }
+func (st *state) holds(family int) bool { return st.guard.Holds(probeDestinations()[family]) }
 
-// wantsStrictARP reports whether VIPs are held on a device that leads nowhere, about which neighbours may ask.
+// wantsStrictARP reports whether VIPs are held on a device without neighbors, so neighbors on other
+// links may ask for them.
 func (st *state) wantsStrictARP() bool {
 	d, err := st.holder()
 	return st.opts.StrictARP && err == nil && d.kind != realDevice && st.holds(0)
 }
 
-// record notes that an address is ours.
+// record records that an address is ours.
 func (st *state) record(a netip.Addr, device string) {
 	if _, ok := st.ledger.Addresses[a]; !ok {
 		st.guard.Hold(a, 1)
@@ -143,7 +145,7 @@ func (st *state) record(a netip.Addr, device string) {
 	st.showOurs(a, true)
 }
 
-// unrecord notes that an address is not ours any more.
+// unrecord records that an address is no longer ours.
 func (st *state) unrecord(r *address) {
 	if _, ok := st.ledger.Addresses[r.addr]; ok {
 		st.guard.Hold(r.addr, -1)
@@ -154,7 +156,7 @@ func (st *state) unrecord(r *address) {
 	st.showOurs(r.addr, false)
 }
 
-// setSilent makes an address silent that is about to be added, or ends that.
+// setSilent starts or ends the silence of an address.
 func (st *state) setSilent(r *address, silent bool) {
 	if r.silent == silent {
 		return

@@ -9,14 +9,14 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestModeChanges changes between modes under frontends of each kind. Each mode has what it
-// needs, and nothing that only another needs.
+// TestModeChanges changes between modes with frontends of each kind. The rules and sysctls are
+// those that the mode needs.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")
 	l.Host().Sysctl(forward6, "1")
-	warm(t)
-	before := everything(t)
+	primeTools(t)
+	before := dumpHost(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
 	h := newHost(t, o)
@@ -29,23 +29,23 @@ func TestModeChanges(t *testing.T) {
 			frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
 			frontend("10.96.0.12:80", dropping),
 		}
-		if m.LocalIn { // the others take it for nat
+		if m.LocalIn { // other modes treat them as nat
 			frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
 		}
 		h.SetMode(m)
 		apply(t, h, frontends...)
-		apply(t, h, frontends...) // direct frontends that are gone take a second round
+		apply(t, h, frontends...) // removing direct frontends needs a second round
 		checkIntact(t, h)
 		checkAttempt(t, client, "10.96.0.11:80", open)
 		checkAttempt(t, client, "10.96.0.12:80", silence)
 		checkAttempt(t, client, "10.96.0.10:81", refused)
 		if p := h.Problems(); len(p) != 0 {
-			t.Errorf("%+v: problems: %v", m, p)
+			t.Errorf("%+v: problems = %v, want none", m, p)
 		}
 		if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
-			t.Errorf("%+v: rules that keep from tracking: %t", m, got)
+			t.Errorf("%+v: rules against tracking = %t", m, got)
 		}
 	}
 	finishNothing(t, h)
-	checkLeft(t, before)
+	checkUnchanged(t, before)
 }

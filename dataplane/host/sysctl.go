@@ -17,11 +17,11 @@ type sysctls interface {
 	Write(name, value string) error
 }
 
-// procSysctls are those of the calling thread's network namespace.
+// procSysctls accesses the sysctls of the calling thread's network namespace.
 type procSysctls struct{}
 
-// path is the file of a sysctl. As in sysctl(8) a dot within a part, such as in the name of a VLAN, is written as a slash. A name that leads
-// elsewhere is an error.
+// path returns the file of a sysctl. As in sysctl(8), a dot within a component, such as the name of
+// a VLAN device, is written as a slash. A name that leads out of /proc/sys is an error.
 func (procSysctls) path(name string) (string, error) {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	if path != filepath.Clean(path) || !filepath.IsLocal(path) {
@@ -30,17 +30,18 @@ func (procSysctls) path(name string) (string, error) {
 	return filepath.Join("/proc/sys", path), nil
 }
 
-// disableIPv6 is the sysctl that disables IPv6 on a device.
+// disableIPv6 returns the sysctl that disables IPv6 on a device.
 func disableIPv6(device string) string {
 	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".disable_ipv6"
 }
 
-// forced6 is the sysctl by which a device forwards IPv6 packets though forward6 is 0, since Linux 6.17.
-func forced6(device string) string {
+// forceForwarding6 returns the sysctl that makes a device forward IPv6 packets although forward6 is
+// 0. It exists since Linux 6.17.
+func forceForwarding6(device string) string {
 	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".force_forwarding"
 }
 
-// Read returns the value without the white space around it.
+// Read returns the value without surrounding white space.
 func (p procSysctls) Read(name string) (string, error) {
 	path, err := p.path(name)
 	if err != nil {
@@ -62,20 +63,21 @@ func (p procSysctls) Write(name, value string) error {
 	return os.WriteFile(path, []byte(value), 0)
 }
 
-// minimum is the least value of a sysctl, and what is the matter below it.
+// minimum is the least required value of a sysctl. loss describes the effect of a lower value.
 type minimum struct {
 	name  string
 	value int
 	loss  string
-	// exactly: above it the same is the matter.
+	// exactly reports whether higher values have the same effect as lower ones.
 	exactly bool
 }
 
 // met reports whether a value is as it should be.
 func (m minimum) met(value int) bool { return value == m.value || value > m.value && !m.exactly }
 
-// strictARP are the sysctls that keep a host from answering for, and speaking as, addresses on lo or a dummy device.
-// The kernel takes the larger of the device's value and that of "all".
+// strictARP returns the sysctls that keep a host from answering ARP requests for addresses on lo or
+// a dummy device, and from using them as a source in its own. The kernel uses the larger value of
+// the device and of "all".
 func strictARP() []minimum {
 	return []minimum{
 		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
@@ -83,22 +85,23 @@ func strictARP() []minimum {
 	}
 }
 
-// arpIgnore is the sysctl that keeps addresses on lo out of ARP.
+// arpIgnore is the sysctl that excludes addresses on lo from ARP.
 const arpIgnore = "net.ipv4.conf.all.arp_ignore"
 
-// The sysctls that forwarding depends on.
+// These are the sysctls that forwarding depends on.
 const (
 	forward4 = "net.ipv4.ip_forward"
 	forward6 = "net.ipv6.conf.all.forwarding"
-	// liberal has conntrack take TCP segments outside the window for parts of their connections, of both families. They
-	// are invalid otherwise, and NAT leaves invalid packets as they are. To drop them instead would need a rule for every
-	// forwarded packet and a set of all endpoints, and would stop for good each connection of which conntrack has missed
-	// more than a window, as after the way back to a host that still has an entry. The ends look at the window themselves.
+	// liberal makes conntrack accept TCP segments outside the window, for both families. Otherwise
+	// they are invalid, and NAT does not translate invalid packets. Dropping them instead would
+	// need a rule for every forwarded packet and a set of all endpoints. It would also stop each
+	// connection of which conntrack has missed more than a window, for example after it returned to
+	// a host that still has an entry. The endpoints check the window anyway.
 	liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
 )
 
-// virtualServers are the sysctls of the kernel's virtual servers. All of them change what those of others do, too.
-// Roams: connections come from other hosts.
+// virtualServers returns the sysctls of the kernel's virtual servers. All of them also affect
+// foreign virtual servers. roams reports whether connections arrive from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
 		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies miss this node where it has to be their source, and a policy DROP stops them"},
@@ -107,7 +110,8 @@ func virtualServers(release string, roams bool) []minimum {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {
-		// With tracking, these kernels drop the first packet of a client that uses a port again.
+		// With connection tracking, these kernels drop the first packet of a client that reuses a
+		// port.
 		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that uses a port again waits a second for its connection"})
 	}
 	if roams {
@@ -116,9 +120,10 @@ func virtualServers(release string, roams bool) []minimum {
 	return wanted
 }
 
-// isOurs reports whether vipd may have written a record: it sets only these sysctls, and only to numbers.
+// isOurs reports whether vipd may have written a record: it sets only these sysctls, and only to
+// numbers.
 func (r sysctlRecord) isOurs(name string) bool {
-	const reusing = "5.0" // a kernel on which vipd sets all that it sets on any
+	const reusing = "5.0" // on this version vipd sets all its sysctls
 	for _, m := range append(append(strictARP(), virtualServers(reusing, true)...), minimum{name: forward4}, minimum{name: liberal}) {
 		if m.name == name {
 			_, notOld := strconv.Atoi(r.Old)
@@ -129,8 +134,9 @@ func (r sysctlRecord) isOurs(name string) bool {
 	return false
 }
 
-// raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem; so is,
-// where there is a reason to leave them, that they are below. Again is told of each that was raised before.
+// raise raises the sysctls to their minima, and records their old values first. Failures are
+// problems. If leave is a reason not to change sysctls, lower values are problems. again is called
+// for each sysctl that vipd had raised before.
 func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what string)) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
@@ -148,8 +154,8 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			continue
 		}
 		_, before := l.Sysctls[m.name]
-		if err = s.Write(m.name, text); err == nil { // else the ledger would be written at each look
-			// A value that another program set since is what cleanup restores.
+		if err = s.Write(m.name, text); err == nil { // a read-only sysctl would change the ledger at each check
+			// Cleanup restores the value that another program has set since.
 			l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 			if err := l.save(); err != nil {
 				l.dropSysctl(m.name)
@@ -158,7 +164,7 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			err = s.Write(m.name, strconv.Itoa(m.value))
 		}
 		if err != nil {
-			l.dropSysctl(m.name) // what it becomes is not vipd's work
+			l.dropSysctl(m.name) // vipd has not changed it
 			problems = append(problems, sysctlProblem(m, err.Error()))
 		} else if before {
 			again(fmt.Sprintf("sysctl %s was %s", m.name, text))
@@ -171,7 +177,7 @@ func sysctlProblem(m minimum, reason string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("%s: %s: sysctl -w %s=%d", m.loss, reason, m.name, m.value)}
 }
 
-// restoreSysctls gives sysctls their old values back, but for those that another program has changed since.
+// restoreSysctls restores the old values of sysctls, unless another program has changed them since.
 func restoreSysctls(s sysctls, l *ledger, which []string) error {
 	var all []error
 	for _, name := range which {

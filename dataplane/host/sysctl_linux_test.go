@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestVirtualServerSysctls sets the sysctls of virtual servers on several kernels, with and
-// without virtual servers of others. They are set back.
+// TestVirtualServerSysctls sets the sysctls of virtual servers for several kernels, with and
+// without foreign virtual servers. They are restored.
 func TestVirtualServerSysctls(t *testing.T) {
 	const conntrack, reuse, nodest, template = "net.ipv4.vs.conntrack", "net.ipv4.vs.conn_reuse_mode", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"
 	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
@@ -28,7 +28,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 		name, release  string
 		before, during map[string]string
 		mode           dataplane.Needs
-		// roams: connections come from other hosts.
+		// roams reports whether connections arrive from other hosts.
 		left, foreign, roams bool
 		problems             int
 	}{
@@ -37,11 +37,11 @@ func TestVirtualServerSysctls(t *testing.T) {
 		{"the last with the delay", "5.8.18-300.fc33", fresh, reused, ipvs, false, false, false, 0},
 		{"the first with the delay", "4.1.0", fresh, reused, ipvs, false, false, false, 0},
 		{"before all that", "3.18.1", fresh, tuned, ipvs, false, false, false, 0},
-		{"somebody did all of it", "5.4.0", reused, reused, ipvs, false, true, false, 0},
+		{"all set already", "5.4.0", reused, reused, ipvs, false, true, false, 0},
 		{"no module yet", "6.1.0", map[string]string{}, map[string]string{}, ipvs, false, true, false, 0},
-		{"some are not there", "6.1.0", map[string]string{conntrack: "0"}, map[string]string{conntrack: "1"}, ipvs, false, false, false, 0},
-		{"virtual servers of others", "5.4.0", fresh, fresh, ipvs, false, true, false, 4},
-		{"left to others", "5.4.0", fresh, fresh, ipvs, true, false, false, 4},
+		{"some are missing", "6.1.0", map[string]string{conntrack: "0"}, map[string]string{conntrack: "1"}, ipvs, false, false, false, 0},
+		{"foreign virtual servers", "5.4.0", fresh, fresh, ipvs, false, true, false, 4},
+		{"not managed", "5.4.0", fresh, fresh, ipvs, true, false, false, 4},
 		{"another mode", "5.4.0", fresh, fresh, dataplane.Needs{Forward: true}, false, false, false, 0},
 		{"connections that stay", "6.1.0", sloppy(fresh, "0"), sloppy(tuned, "0"), ipvs, false, false, false, 0},
 		{"connections from other hosts", "6.1.0", sloppy(fresh, "0"), sloppy(tuned, "1"), ipvs, false, false, true, 0},
@@ -51,43 +51,43 @@ func TestVirtualServerSysctls(t *testing.T) {
 			must(t, err)
 			s := memorySysctls{maps.Clone(c.before), false}
 			asked := 0
-			st := &state{kernel: kernel{sys: s}, ledger: l, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
+			st := &state{handles: handles{sys: s}, ledger: l, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
 			st.mode.Store(&c.mode)
 			h := &tuning{state: st, release: c.release}
 			must(t, h.virtualServers(c.roams))
 			if !maps.Equal(s.values, c.during) {
-				t.Errorf("got %v, want %v", s.values, c.during)
+				t.Errorf("sysctls = %v, want %v", s.values, c.during)
 			}
-			if len(h.untuned) != c.problems {
-				t.Errorf("problems: %v; want %d", h.untuned, c.problems)
+			if len(h.serverProblems) != c.problems {
+				t.Errorf("problems = %v, want %d", h.serverProblems, c.problems)
 			}
-			for _, p := range h.untuned {
+			for _, p := range h.serverProblems {
 				if !strings.Contains(p.Text, ": sysctl -w net.ipv4.vs.") {
-					t.Errorf("the problem does not say how to mend it: %s", p.Text)
+					t.Errorf("the problem lacks a command: %s", p.Text)
 				}
 			}
 			once := asked
 			must(t, h.virtualServers(c.roams))
 			if c.problems == 0 && asked != once {
-				t.Error("it asks for virtual servers of others though nothing is to be set")
+				t.Error("foreign servers were searched although no sysctl needs a change")
 			}
-			if c.foreign { // they go
+			if c.foreign { // they are removed
 				c.foreign = false
 				must(t, h.virtualServers(c.roams))
-				if len(h.untuned) != 0 {
-					t.Errorf("problems without others: %v", h.untuned)
+				if len(h.serverProblems) != 0 {
+					t.Errorf("problems without foreign servers = %v", h.serverProblems)
 				}
 			}
 			must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))
 			if !maps.Equal(s.values, c.before) || !l.empty() {
-				t.Errorf("restored to %v, want %v; the ledger: %+v", s.values, c.before, l)
+				t.Errorf("restored sysctls = %v, want %v; ledger = %+v", s.values, c.before, l)
 			}
 		})
 	}
 }
 
-// TestForeignServersAreLookedForRarely looks for virtual servers of others while there are some.
-// This takes little time, and their end is noticed soon.
+// TestForeignServersAreLookedForRarely searches foreign virtual servers while there are some. This
+// takes little time, and their removal is noticed soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()
@@ -96,7 +96,7 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			must(t, err)
 			s := memorySysctls{map[string]string{"net.ipv4.vs.conntrack": "0"}, false}
 			foreign, spent := true, time.Duration(0)
-			st := &state{kernel: kernel{sys: s}, ledger: l, opts: Options{ManageSysctls: true, ForeignServers: func() bool {
+			st := &state{handles: handles{sys: s}, ledger: l, opts: Options{ManageSysctls: true, ForeignServers: func() bool {
 				time.Sleep(took)
 				spent += took
 				return foreign
@@ -109,20 +109,20 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			}
 			const long = 2 * time.Hour
 			for began := time.Now(); time.Since(began) < long; look() {
-				if len(h.untuned) == 0 && spent > 0 {
-					t.Fatal("the problem is gone, and they are not")
+				if len(h.serverProblems) == 0 && spent > 0 {
+					t.Fatal("the problem ended before the servers were removed")
 				}
 			}
 			if spent > long/foreignShare*11/10 {
-				t.Errorf("of %v, %v are spent on looking, at %v each time", long, spent, took)
+				t.Errorf("time spent on searches in %v = %v, at %v each", long, spent, took)
 			}
 			foreign = false
 			began := time.Now()
-			for len(h.untuned) > 0 {
+			for len(h.serverProblems) > 0 {
 				look()
 			}
 			if lasted := time.Since(began); lasted > max(3*time.Second, (foreignShare+2)*took) {
-				t.Errorf("it takes %v to see that they are gone, at %v a look", lasted, took)
+				t.Errorf("removal noticed after %v, at %v a search", lasted, took)
 			}
 		})
 	}

@@ -9,14 +9,14 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Tracked returns those of the VIPs to which conntrack knows a connection of TCP or SCTP that was answered and has not ended. It reads
-// the whole table.
-func (k *kernel) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
+// Tracked returns the VIPs with an open TCP or SCTP connection in conntrack: it was answered and
+// has not ended. It reads the whole table.
+func (k *handles) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
 	conn, err := conntrack.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
+	defer func() { _ = conn.Close() }() // it was only read
 	ended := []string{"time-wait", "close", "closed", "syn-sent", "none"}
 	found := map[netip.Addr]bool{}
 	err = conn.Each(ctx, conntrack.Filter{}, func(f *conntrack.Flow) error {

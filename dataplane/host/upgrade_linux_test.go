@@ -16,7 +16,7 @@ import (
 	"vipd/test/lab"
 )
 
-// What a vipd before this one left: fewer sets, other rules in a chain, and a trial that was cut short.
+// This is what an earlier vipd left: fewer sets, other rules in a chain, and an interrupted trial.
 const (
 	earlierSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port
@@ -62,7 +62,8 @@ func putEarlier(t *testing.T, backend xtables.Variant) {
 	}
 }
 
-// knock connects again and again, and has done so at least once. stop fails the test if an attempt succeeded.
+// knock connects repeatedly, at least once before it returns. stop fails the test if an attempt
+// succeeded.
 func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	t.Helper()
 	begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
@@ -71,7 +72,7 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 		for i := 0; ; i++ {
 			select {
 			case <-done:
-				if i >= 3 { // a busy machine may have made none yet
+				if i >= 3 { // a busy machine may have made no attempt yet
 					return
 				}
 			default:
@@ -101,8 +102,8 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	}
 }
 
-// TestUpgradeFromIptables starts over the rules and sets of an earlier version. They are
-// removed, and clients that were excluded stay so.
+// TestUpgradeFromIptables starts with the rules and sets of an earlier version. They are removed,
+// and excluded clients stay excluded.
 func TestUpgradeFromIptables(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
@@ -112,8 +113,8 @@ func TestUpgradeFromIptables(t *testing.T) {
 		listen(t, 22)
 		ip(t, "addr add 10.96.0.10/32 dev lo")
 		t.Cleanup(func() { _ = exec.Command("ip", "addr", "del", "10.96.0.10/32", "dev", "lo").Run() })
-		warm(t)
-		before := everything(t)
+		primeTools(t)
+		before := dumpHost(t)
 		putEarlier(t, backend)
 		web := []*balancer.Frontend{frontend("10.96.0.10:80", sources("192.0.2.0/24"))}
 
@@ -127,28 +128,28 @@ func TestUpgradeFromIptables(t *testing.T) {
 			}
 		}
 		stop()
-		saved := everything(t)
+		saved := dumpHost(t)
 		if strings.Contains(saved, "VIPD-TRIAL") {
-			t.Error("VIPD-TRIAL is still there")
+			t.Error("VIPD-TRIAL still exists")
 		}
 		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // iptables only accepts
-			t.Errorf("the jumps are\n%s", saved)
+			t.Errorf("jumps:\n%s", saved)
 		}
 		checkIntact(t, h)
 		must(t, h.Close())
 		_, err := Cleanup(t.Context(), o, false)
 		must(t, err)
-		checkLeft(t, before)
+		checkUnchanged(t, before)
 
 		putEarlier(t, backend)
 		_, err = Cleanup(t.Context(), o, false)
 		must(t, err)
-		checkLeft(t, before)
+		checkUnchanged(t, before)
 	})
 }
 
-// TestBitChanges restarts with another masquerade_bit. Old marks are gone, and restrictions hold
-// throughout.
+// TestBitChanges restarts with another masquerade_bit. Old marks are removed, and restrictions
+// apply throughout.
 func TestBitChanges(t *testing.T) {
 	l, client := network(t)
 	o := options(t, xtables.NFT)
@@ -165,15 +166,15 @@ func TestBitChanges(t *testing.T) {
 		apply(t, h, web, frontend("10.96.0.11:80"), kept)
 		saved := l.Host().Exec("nft", "list", "table", "ip", "vipd-guard")
 		ours := guard.MarkBits(bit)
-		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // ours, and that the source stays
+		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // masquerade, and keep the source
 			want := fmt.Sprintf("0x%08x", mark)
 			if !strings.Contains(saved, want) {
-				t.Errorf("bit %d: there is no %s in\n%s", bit, want, saved)
+				t.Errorf("bit %d: rules lack %s:\n%s", bit, want, saved)
 			}
 		}
 		for _, old := range []string{"0x00004000", "0x00008000"} { // of bit 14
 			if strings.Contains(saved, old) {
-				t.Errorf("bit %d: %s is left in\n%s", bit, old, saved)
+				t.Errorf("bit %d: rules still contain %s:\n%s", bit, old, saved)
 			}
 		}
 		checkAttempt(t, client, "10.96.0.11:80", open)
@@ -182,7 +183,7 @@ func TestBitChanges(t *testing.T) {
 	stop()
 }
 
-// TestRenderEqualsKernel compares rendered rules with the kernel's. They are the same.
+// TestRenderEqualsKernel compares rendered rules with the kernel's rules. They are equal.
 func TestRenderEqualsKernel(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -206,6 +207,6 @@ func TestRenderEqualsKernel(t *testing.T) {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
 	if rendered := listed(); !slices.Equal(rendered, there) {
-		t.Errorf("rendered:\n%s\nthere:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
+		t.Errorf("rendered:\n%s\nkernel:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
 	}
 }

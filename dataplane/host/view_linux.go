@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/guard"
 )
 
-// local is one place of a local address.
+// local is an occurrence of a local address on a device.
 type local struct {
 	link  int
 	bits  int
@@ -26,19 +26,19 @@ type device struct {
 	name     string
 	up       bool
 	loopback bool
-	// running: up, and connected to something.
+	// running reports whether the device is up and has a carrier.
 	running bool
 	// master is the index of the bridge, bond or VRF that it belongs to, or 0.
 	master int
 }
 
-// view is what the kernel has: read in full once, and kept by events.
+// view is the observed state of the kernel. It is read completely once, and then updated by events.
 type view struct {
 	addrs   map[netip.Addr][]local
 	devices map[int]device
 }
 
-// set notes a place of an address.
+// set records an address on a device.
 func (v *view) set(a netip.Addr, at local) {
 	places := v.addrs[a]
 	for i := range places {
@@ -50,7 +50,7 @@ func (v *view) set(a netip.Addr, at local) {
 	v.addrs[a] = append(places, at)
 }
 
-// unset forgets a place of an address.
+// unset removes an address from a device.
 func (v *view) unset(a netip.Addr, link, bits int) {
 	places := slices.DeleteFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == bits })
 	if len(places) == 0 {
@@ -60,7 +60,7 @@ func (v *view) unset(a netip.Addr, link, bits int) {
 	v.addrs[a] = places
 }
 
-// has reports whether the address is on the device as vipd adds it. There is no device 0.
+// has reports whether the device has the address as vipd adds it. There is no device 0.
 func (v *view) has(a netip.Addr, link int) bool {
 	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == a.BitLen() })
 }
@@ -75,10 +75,10 @@ func (v *view) link(name string) int {
 	return 0
 }
 
-// readView reads everything.
+// readView reads the complete view.
 func readView(nl *netlink.Handle) (view, error) {
 	v := view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}
-	links, err := again(nl.LinkList)
+	links, err := retryInterrupted(nl.LinkList)
 	if err != nil {
 		return v, fmt.Errorf("listing links: %w", err)
 	}
@@ -86,7 +86,7 @@ func readView(nl *netlink.Handle) (view, error) {
 		a := l.Attrs()
 		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0, a.RawFlags&unix.IFF_RUNNING != 0, a.MasterIndex}
 	}
-	addrs, err := again(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := retryInterrupted(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return v, fmt.Errorf("listing addresses: %w", err)
 	}
@@ -99,8 +99,8 @@ func readView(nl *netlink.Handle) (view, error) {
 	return v, nil
 }
 
-// again repeats a listing that the kernel interrupted because of a change in the middle of it.
-func again[T any](list func() ([]T, error)) (out []T, err error) {
+// retryInterrupted repeats a listing that the kernel interrupted because the data changed.
+func retryInterrupted[T any](list func() ([]T, error)) (out []T, err error) {
 	for range 10 {
 		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return out, err
@@ -109,7 +109,7 @@ func again[T any](list func() ([]T, error)) (out []T, err error) {
 	return out, err
 }
 
-// own returns the addresses that are the node's own, sorted: usable ones, without those that are not its own.
+// own returns the node's own usable addresses, sorted, except for foreign ones.
 func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	var out []netip.Addr
 	for a, places := range v.addrs {
@@ -131,8 +131,8 @@ func (p local) deprecated() bool {
 	return p.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
 }
 
-// interfaces returns the devices that packets are forwarded between, sorted by name: all but loopback ones, and those that
-// belong to a bridge, a bond or a VRF, which forwards in their stead.
+// interfaces returns the devices that packets are forwarded between, sorted by name. It omits
+// loopback devices, and members of a bridge, a bond or a VRF, because the master forwards.
 func (v *view) interfaces() []guard.Interface {
 	var all []guard.Interface
 	for i, d := range v.devices {

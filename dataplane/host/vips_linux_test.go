@@ -15,7 +15,7 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkVIPs adds 2,000 VIPs, and compares with what ip needs for the same addresses in one batch.
+// BenchmarkVIPs adds 2,000 VIPs, and compares the time with an ip batch of the same addresses.
 func BenchmarkVIPs(b *testing.B) {
 	lab.Require(b)
 	lab.Need(b, "ip", "ipset", "iptables-nft")
@@ -44,7 +44,7 @@ func BenchmarkVIPs(b *testing.B) {
 				o.RunDir, o.Variant, o.StrictARP, o.Mode = b.TempDir(), xtables.NFT, false, dataplane.Needs{Forward: true, LocalIn: true}
 				h, err := New(o)
 				check(b, err)
-				first := desired(frontends[0]) // the device and the guard are there
+				first := desired(frontends[0]) // creates the device and the guard
 				check(b, errors.Join(h.Prepare(b.Context(), first), h.Finish(b.Context(), first.Frontends)))
 				all := desired(frontends...)
 				started := time.Now()
@@ -66,13 +66,13 @@ func check(b *testing.B, err error) {
 	}
 }
 
-// timeBatch adds addresses to a device by ip, and takes it away again.
+// timeBatch adds addresses to a device with ip, and removes it.
 func timeBatch(b *testing.B, l *lab.Lab, lines string) time.Duration {
 	b.Helper()
 	device := "batched0"
 	if exec.Command("ip", "link", "add", device, "type", "dummy").Run() == nil {
 		l.Host().Exec("ip", "link", "set", device, "up")
-	} else { // a kernel without dummies: lo, which Host takes then
+	} else { // without dummy devices, Host uses lo
 		device = "lo"
 	}
 	lines = strings.ReplaceAll(lines, "DEVICE", device)
