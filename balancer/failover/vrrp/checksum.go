@@ -1,0 +1,70 @@
+package vrrp
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Checksum is how a router computes the checksum of version 3 over IPv4, where implementations differ. All compute it alike in version 2
+// (without a pseudo-header) and over IPv6 (with it).
+type Checksum string
+
+// The kinds of checksums.
+const (
+	// Plain covers the message only (RFC 9568).
+	Plain Checksum = "plain"
+	// Pseudo also covers the pseudo-header of IPv4. This is keepalived's default, and what it demands from its peers.
+	Pseudo Checksum = "pseudo"
+	// OldUnicast is Pseudo with the multicast group as the destination of unicast packets: keepalived up to 1.3.6.
+	OldUnicast Checksum = "old unicast"
+)
+
+// initial returns the sum of the pseudo-header of a packet, or 0 if the checksum does not cover it.
+func (c Checksum) initial(version int, from, to netip.Addr, size int) uint32 {
+	if version == 2 || from.Is4() && c == Plain {
+		return 0
+	}
+	if from.Is4() && c == OldUnicast {
+		to = MulticastGroup(true)
+	}
+	return add(from.AsSlice()) + add(to.AsSlice()) + uint32(size) + Protocol
+}
+
+// verify returns the kind of the checksum of a message. It reports whether the checksum is right.
+func verify(version int, message []byte, from, to netip.Addr) (Checksum, bool) {
+	kinds := []Checksum{Plain, Pseudo, OldUnicast}
+	switch {
+	case version == 2:
+		kinds = kinds[:1]
+	case !from.Is4():
+		kinds = kinds[1:2]
+	case to.IsMulticast():
+		kinds = kinds[:2]
+	}
+	sum := add(message)
+	for _, c := range kinds {
+		if fold(c.initial(version, from, to, len(message))+sum) == 0xffff {
+			return c, true
+		}
+	}
+	return "", false
+}
+
+// add returns the sum of the 16-bit words.
+func add(b []byte) (sum uint32) {
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
+
+// fold returns a sum in 16 bits, with its carries added.
+func fold(sum uint32) uint16 {
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}
