@@ -1,6 +1,10 @@
 package failover
 
-import "time"
+import (
+	"time"
+
+	"vipd/balancer/failover/local"
+)
 
 // Options are the fixed properties of a node.
 type Options struct {
@@ -9,7 +13,7 @@ type Options struct {
 	Member Member
 	Timing Timing
 	// Started is when this run began. An earlier run may have confirmed heartbeats until then.
-	Started Time
+	Started local.Time
 	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to others, because etcd was restored from a
 	// backup. Until it is over, hosts are probed before a VIP is claimed. Zero means no doubt.
 	Doubt time.Duration
@@ -21,17 +25,17 @@ type Options struct {
 // env is shared by the parts of a node: its options, the present moment and the actions to return.
 type env struct {
 	o       Options
-	now     Time
-	actions []Action
+	now     local.Time
+	actions []local.Action
 	// review reports whether a VIP that is bound here may belong elsewhere, and stale whether owners must be counted again.
 	review, stale bool
 }
 
 // do adds an action.
-func (e *env) do(a Action) { e.actions = append(e.actions, a) }
+func (e *env) do(a local.Action) { e.actions = append(e.actions, a) }
 
 // flush returns the actions since the last flush.
-func (e *env) flush() []Action {
+func (e *env) flush() []local.Action {
 	actions := e.actions
 	e.actions = nil
 	return actions
@@ -41,7 +45,7 @@ func (e *env) flush() []Action {
 const recent = 6
 
 // recently reports whether a time is so short ago that a peer counts as heard.
-func (e *env) recently(t Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
+func (e *env) recently(t local.Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
 
 // doubts reports whether a host may hold a VIP that etcd's records give to another host, or to none.
 func (e *env) doubts() bool { return e.now.Since(e.o.Started) < e.o.Doubt }

@@ -1,5 +1,7 @@
 package failover
 
+import "vipd/balancer/failover/local"
+
 // gateState is what this node knows of the kernel's gate.
 type gateState int
 
@@ -32,21 +34,9 @@ func (g *gate) passes() bool { return g.state == open && g.session.passes() }
 func (g *gate) openIfConfirmed() {
 	if g.state == closed && !g.stopping && g.session.passes() {
 		g.state = opening
-		g.do(OpenGate{})
+		g.do(local.OpenGate{})
 	}
 }
-
-// Lapse is a reason why the gate is closed, or may have closed by itself.
-type Lapse string
-
-// The lapses.
-const (
-	// NotRefreshed becomes NotConfirmed if that is its reason.
-	NotRefreshed Lapse = "not refreshed"
-	NotConfirmed Lapse = "not confirmed"
-	Changed      Lapse = "changed by another program"
-	StillBound   Lapse = "a VIP can't be removed"
-)
 
 // leave ends the session of a node whose gate is closed for good, so that no node waits for it to fall silent.
 func (g *gate) leave() {

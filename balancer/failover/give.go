@@ -3,6 +3,8 @@ package failover
 import (
 	"fmt"
 	"net/netip"
+
+	"vipd/balancer/failover/local"
 )
 
 // handover is a VIP that is on its way to another node.
@@ -99,7 +101,7 @@ func (h *holding) refuse(v *vip, why string) {
 		h.writer.claiming = false
 		if o == Done {
 			h.writer.apply(&w, revision)
-			h.do(Note{Kind: NoteRefused, Text: fmt.Sprintf("did not move %s: %s", v.name, why)})
+			h.do(local.Note{Kind: local.NoteRefused, Text: fmt.Sprintf("did not move %s: %s", v.name, why)})
 		}
 	})
 }
@@ -119,7 +121,7 @@ func (h *holding) unbindFor(all []handover, then func()) {
 			then()
 		}
 	}
-	h.do(Unbind{id, addrs})
+	h.do(local.Unbind{ID: id, Addrs: addrs})
 }
 
 // unbound continues after an Unbind.
@@ -205,7 +207,7 @@ func (h *holding) writeOwner(all []handover, r route) {
 		default:
 			if o == Done {
 				h.writer.apply(&w, revision)
-				h.do(Note{Kind: NoteGave, Text: note, VIPs: len(names), Why: r.why})
+				h.do(local.Note{Kind: local.NoteGave, Text: note, VIPs: len(names), Why: r.why})
 			}
 			h.keep(all)
 		}

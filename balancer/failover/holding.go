@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // holding binds the VIPs that this node owns, and gives them to other nodes.
@@ -16,10 +18,10 @@ type holding struct {
 	// Etcd refused the last handover with an error: no other begins until then. Each handover silences its VIPs for a moment, and is in vain
 	// if etcd does not write.
 	pause time.Duration
-	until Time
+	until local.Time
 	// unsure are handovers that etcd may have written; retry is when they are reclaimed.
 	unsure []handover
-	retry  Time
+	retry  local.Time
 }
 
 // adopt binds the VIPs that this session owns, as soon as the gate is open and may pass them, and releases those that are gone.
@@ -40,7 +42,7 @@ func (h *holding) adopt() {
 	}
 	if len(addrs) > 0 {
 		h.vips.bound += len(addrs)
-		h.do(Bind{addrs})
+		h.do(local.Bind{Addrs: addrs})
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.vips.gone)) {
 		h.release(h.vips.gone[name])
@@ -51,7 +53,7 @@ func (h *holding) adopt() {
 func (h *holding) unbind(v *vip) {
 	if v.bound {
 		h.vips.unbind(v)
-		h.do(Unbind{Addrs: []netip.Addr{v.addr}})
+		h.do(local.Unbind{Addrs: []netip.Addr{v.addr}})
 	}
 }
 
@@ -79,13 +81,13 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if !h.session.owns(v) {
 		h.unbind(v)
 	} else if moved && v.flapping(h.now) {
-		h.do(Note{Kind: NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so it stays here for a while", v.name, maxMoves)})
+		h.do(local.Note{Kind: local.NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so it stays here for a while", v.name, maxMoves)})
 	}
 }
 
 // lose ends the session and all that it held; another session follows.
 func (h *holding) lose(why string) {
-	h.do(Note{Kind: NoteLost, Text: why, VIPs: h.vips.bound})
+	h.do(local.Note{Kind: local.NoteLost, Text: why, VIPs: h.vips.bound})
 	h.session.reset(h.etcd.revision)
 	h.writer.claiming = false
 	h.closeGate()
@@ -95,7 +97,7 @@ func (h *holding) lose(why string) {
 // that is known, even if the gate opens again.
 func (h *holding) closeGate() {
 	h.gate.state = closing
-	h.do(CloseGate{})
+	h.do(local.CloseGate{})
 	for _, all := range []map[string]*vip{h.vips.byName, h.vips.gone} {
 		for _, v := range all {
 			if _, unwritten := h.unbinds[v.giving]; unwritten || !h.session.live {
@@ -109,10 +111,10 @@ func (h *holding) closeGate() {
 }
 
 // lapse closes an open gate that may have closed by itself, and reports why.
-func (h *holding) lapse(why Lapse, lasts time.Duration) {
+func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	by := ""
-	if why == NotRefreshed && !h.session.passes() {
-		why = NotConfirmed
+	if why == local.NotRefreshed && !h.session.passes() {
+		why = local.NotConfirmed
 		lasts = 0
 		by = " (" + h.session.silentJurors() + " silent)"
 		if d := h.session.deadline; d > 0 {
@@ -123,7 +125,7 @@ func (h *holding) lapse(why Lapse, lasts time.Duration) {
 	if lasts > 0 {
 		text += " for " + formatSeconds(lasts)
 	}
-	h.do(Note{Kind: NoteGate, Text: text + by + "; " + restText(h.vips.boundNames()), VIPs: h.vips.bound, Why: string(why)})
+	h.do(local.Note{Kind: local.NoteGate, Text: text + by + "; " + restText(h.vips.boundNames()), VIPs: h.vips.bound, Why: string(why)})
 	h.closeGate()
 }
 

@@ -3,6 +3,8 @@ package failover
 import (
 	"slices"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // jurors is this node as a juror of other nodes' sessions, and the votes that it has collected.
@@ -12,7 +14,7 @@ type jurors struct {
 	byNode map[string]*Juror
 	// votes are the boots of the nodes that voted a session dead, and asked is when votes were last requested.
 	votes map[ID]map[string]ID
-	asked Time
+	asked local.Time
 	// nextBoot is the run as which etcd is to have this node; 0 means the present one.
 	nextBoot ID
 }
@@ -142,7 +144,7 @@ func (j *jurors) voterConditions(node string, s *record[Session], votes map[stri
 }
 
 // lastSign is when a node with a session was last known to be alive: it was confirmed, or etcd confirmed it.
-func (j *jurors) lastSign(node string) Time {
+func (j *jurors) lastSign(node string) local.Time {
 	known := j.etcd.sessions[node].known
 	if own := j.byNode[node]; own != nil {
 		return max(known, own.Answered)

@@ -1,6 +1,10 @@
 package failover
 
-import "slices"
+import (
+	"slices"
+
+	"vipd/balancer/failover/local"
+)
 
 // MaxJurors is the maximum size of a jury: the holder and four others.
 const MaxJurors = 5
@@ -19,7 +23,7 @@ func Revoking(n int) int {
 
 // Deadline returns until when a session is confirmed by its jury of n members. Sent are the sending times of the newest heartbeats that the
 // others have confirmed (0 means none), and asked is the sending time of the newest renewal in etcd.
-func (t Timing) Deadline(n int, sent []Time, asked Time) Time {
+func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time {
 	newest := asked
 	if need := Confirming(n) - 1; need > 0 && need <= len(sent) {
 		sorted := slices.Sorted(slices.Values(sent))
@@ -36,7 +40,7 @@ type Juror struct {
 	// Session is the session that it knows.
 	Session ID
 	// Answered is when it last confirmed a heartbeat of it, and Newest is the sending time of that heartbeat; 0 means never.
-	Answered, Newest Time
+	Answered, Newest local.Time
 	// Dead reports whether it has voted the session dead. Then it never confirms it again.
 	Dead bool
 }
@@ -50,7 +54,7 @@ func (j *Juror) Watch(session ID) {
 
 // Confirm reports whether the juror confirms a heartbeat of the session, and remembers that it did. A copy of the newest heartbeat is
 // confirmed again, because the first answer may be lost, but it is not a sign of life.
-func (j *Juror) Confirm(now Time, session ID, sent Time) bool {
+func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 	if j.Session != session || j.Dead || sent < j.Newest {
 		return false
 	}
@@ -62,18 +66,18 @@ func (j *Juror) Confirm(now Time, session ID, sent Time) bool {
 
 // Silent reports whether the juror has confirmed no heartbeat of its session for the time of silence, and has run as long: a juror that has
 // just started may have forgotten its earlier confirmations.
-func (j *Juror) Silent(now, started Time, silence Timing) bool {
+func (j *Juror) Silent(now, started local.Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
 }
 
 // Vote reports whether the juror finds its session dead. From then on it does not confirm it.
-func (j *Juror) Vote(now, started Time, silence Timing) bool {
+func (j *Juror) Vote(now, started local.Time, silence Timing) bool {
 	j.Dead = j.Silent(now, started, silence)
 	return j.Dead
 }
 
 // MayRevoke reports whether a session may be revoked with the votes of so many other members of a jury of n, by a node that has known the
 // session's present revision since known: a renewal in etcd would have changed the revision.
-func MayRevoke(now, known Time, n, votes int, silence Timing) bool {
+func MayRevoke(now, known local.Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -1,5 +1,7 @@
 package failover
 
+import "vipd/balancer/failover/local"
+
 // Message is a heartbeat or an answer between two nodes.
 type Message struct {
 	Kind MessageKind
@@ -9,7 +11,7 @@ type Message struct {
 	Session ID
 	Subject string
 	// Sent is the sender's time of a Beat, and returns in its Answer.
-	Sent Time
+	Sent local.Time
 	// Echo is the receiver's newest Beat that the sender of a Beat has received: it proves that this Beat is younger. Echoless reports
 	// whether the sender's version has no echoes.
 	Echo     Stamp
@@ -23,7 +25,7 @@ type Message struct {
 // Stamp is the time at which a run of a node sent a Beat. The zero value is no Beat.
 type Stamp struct {
 	Boot ID
-	Sent Time
+	Sent local.Time
 }
 
 // MessageKind is the purpose of a message.

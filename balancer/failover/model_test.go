@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/balancer/failover/local"
 	"vipd/test/wait"
 )
 
@@ -96,17 +97,17 @@ func (m *model) unpack(x uint64) (s moment) {
 }
 
 // present is the time of all states: a moment of age a was at present - a.
-const present = Time(1000)
+const present = local.Time(1000)
 
 // passes reports whether the holder may open and refresh the gate, and bind.
 func (m *model) passes(s *moment) bool {
-	at := func(age int8) Time {
+	at := func(age int8) local.Time {
 		if age > m.l() {
 			return 0
 		}
-		return present - Time(age)
+		return present - local.Time(age)
 	}
-	var sent []Time
+	var sent []local.Time
 	for j := range m.n - 1 {
 		sent = append(sent, at(s.jurors[j].confirmed))
 	}
@@ -115,7 +116,7 @@ func (m *model) passes(s *moment) bool {
 
 // juror returns the witness as a Juror.
 func (w *witness) juror() Juror {
-	return Juror{Session: 1, Answered: present - Time(w.silent), Dead: w.dead == 1}
+	return Juror{Session: 1, Answered: present - local.Time(w.silent), Dead: w.dead == 1}
 }
 
 // next calls emit with each state that may follow, and the step to it.
@@ -163,7 +164,7 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 		if m.bug == "confirms after its vote" {
 			juror.Dead = false
 		}
-		if !juror.Confirm(present, 1, present-Time(age)) {
+		if !juror.Confirm(present, 1, present-local.Time(age)) {
 			continue
 		}
 		w.confirmed = min(w.confirmed, age)
@@ -279,7 +280,7 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 		t.changed, t.known = 0, 0
 		emit(t, "saw the renewal")
 	}
-	votes, n, known := 0, m.n, present-Time(s.known)
+	votes, n, known := 0, m.n, present-local.Time(s.known)
 	for j := range m.n - 1 {
 		votes += int(min(s.jurors[j].vote, 1))
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer/failover/local"
 	"vipd/test/wait"
 )
 
@@ -70,7 +71,7 @@ var disturbances = []disturbance{
 	}},
 	{"giver's gate lapses", func(_ *world, _ netip.Addr, from, _ *host) {
 		if from.opened = false; from.node != nil {
-			from.input(func(now Time) []Action { return from.node.Lapsed(now, NotRefreshed, 0) })
+			from.input(func(now local.Time) []local.Action { return from.node.Lapsed(now, local.NotRefreshed, 0) })
 		}
 	}},
 }

@@ -3,6 +3,8 @@ package failover
 import (
 	"net/netip"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // Node is one host. Its methods are called by one goroutine, and return the actions to carry out.
@@ -23,7 +25,7 @@ func New(o Options) *Node {
 
 // Deadline returns until when the session is confirmed; 0 means it is not, or the gate is closed. The gate is refreshed while
 // Timing.Passes allows it.
-func (n *Node) Deadline() Time {
+func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
 	}
@@ -31,13 +33,13 @@ func (n *Node) Deadline() Time {
 }
 
 // Tick is called several times a heartbeat.
-func (n *Node) Tick(now Time) []Action {
+func (n *Node) Tick(now local.Time) []local.Action {
 	n.now = now
 	return n.step()
 }
 
 // step does all that is due, and returns the actions.
-func (n *Node) step() []Action {
+func (n *Node) step() []local.Action {
 	session := ID(0)
 	if n.session.live {
 		session = n.session.id
@@ -70,7 +72,7 @@ func (n *Node) step() []Action {
 
 // Stored processes changes of etcd, in the order of their revisions. All reports whether they are all records at the revision, read
 // after nodes/NODE of this run was written.
-func (n *Node) Stored(now Time, changes []RecordChange, revision int64, all bool) []Action {
+func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, all bool) []local.Action {
 	n.now = now
 	if all {
 		n.etcd.loaded, n.etcd.away = true, false
@@ -124,20 +126,20 @@ func (n *Node) learn(c RecordChange) {
 }
 
 // Away processes that etcd is unreachable, until Stored receives all records again.
-func (n *Node) Away(now Time) []Action {
+func (n *Node) Away(now local.Time) []local.Action {
 	n.now, n.etcd.away = now, true
 	return nil
 }
 
 // Wrote processes the outcome of a Write. The revision counts if the outcome is Done.
-func (n *Node) Wrote(now Time, id int, outcome Outcome, revision int64) []Action {
+func (n *Node) Wrote(now local.Time, id int, outcome Outcome, revision int64) []local.Action {
 	n.now = now
 	n.writer.answered(id, outcome, revision)
 	return n.step()
 }
 
 // SetPolicies sets the VIPs that have hold = "one", and their policies.
-func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
+func (n *Node) SetPolicies(now local.Time, policies map[netip.Addr]Policy) []local.Action {
 	n.now, n.stale = now, true
 	for _, v := range n.vips.set(policies) {
 		n.holding.release(v) // at once: the gate no longer covers it
@@ -148,7 +150,7 @@ func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
 }
 
 // SetMember sets this node's record; the caller has written it to etcd, or is about to.
-func (n *Node) SetMember(now Time, m Member) []Action {
+func (n *Node) SetMember(now local.Time, m Member) []local.Action {
 	n.now = now
 	m.Boot = n.o.Member.Boot // until etcd has another
 	n.o.Member, n.review = m, true
@@ -156,7 +158,7 @@ func (n *Node) SetMember(now Time, m Member) []Action {
 }
 
 // Stop gives away all VIPs that another node can hold, and then ends the session; Left reports when that is done.
-func (n *Node) Stop(now Time) []Action {
+func (n *Node) Stop(now local.Time) []local.Action {
 	n.now = now
 	n.gate.stopping, n.review = true, true
 	return n.step()
@@ -167,12 +169,12 @@ func (n *Node) Left() bool { return n.gate.left }
 
 // Opened processes that the gate was opened, or could not be. Addresses are bound after a check of the deadline that follows the
 // opening, because that may have taken long.
-func (n *Node) Opened(now Time, err error) []Action {
+func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.now = now
 	if n.gate.state == opening {
 		n.gate.state = open
 		if err != nil {
-			n.do(Note{Kind: NoteGate, Text: "the gate can't be opened: " + err.Error()})
+			n.do(local.Note{Kind: local.NoteGate, Text: "the gate can't be opened: " + err.Error()})
 			n.holding.closeGate()
 		}
 		n.holding.adopt()
@@ -181,7 +183,7 @@ func (n *Node) Opened(now Time, err error) []Action {
 }
 
 // Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known.
-func (n *Node) Lapsed(now Time, why Lapse, lasts time.Duration) []Action {
+func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.now = now
 	if n.gate.state == open {
 		n.holding.lapse(why, lasts)
@@ -190,7 +192,7 @@ func (n *Node) Lapsed(now Time, why Lapse, lasts time.Duration) []Action {
 }
 
 // Closed processes that a CloseGate is carried out.
-func (n *Node) Closed(now Time) []Action {
+func (n *Node) Closed(now local.Time) []local.Action {
 	n.now = now
 	if n.gate.state == closing {
 		n.gate.state = closed
@@ -200,14 +202,14 @@ func (n *Node) Closed(now Time) []Action {
 }
 
 // Unbound processes that addresses are removed from their devices.
-func (n *Node) Unbound(now Time, id int) []Action {
+func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	n.now = now
 	n.holding.unbound(id)
 	return n.step()
 }
 
 // Probed processes the answers to a Probe: the MACs of the hosts that have addresses.
-func (n *Node) Probed(now Time, addrs []netip.Addr, found map[netip.Addr]string) []Action {
+func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action {
 	n.now = now
 	n.takeover.probed(addrs, found)
 	return n.step()
@@ -215,7 +217,7 @@ func (n *Node) Probed(now Time, addrs []netip.Addr, found map[netip.Addr]string)
 
 // Heard processes a message that arrived at one of this node's addresses (an index of Member.At). Anybody on the network may have
 // recorded it earlier: an Answer and a Vote stay true, and an Ask is only a question, but a Beat must be new.
-func (n *Node) Heard(now Time, on int, m Message) []Action {
+func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 	n.now = now
 	if m.From == n.o.Name || n.etcd.members[m.From] == nil && n.etcd.sessions[m.From] == nil || on < 0 {
 		return nil
@@ -241,14 +243,14 @@ func (n *Node) Heard(now Time, on int, m Message) []Action {
 
 // Reached processes an answer of a host that must be within reach of one of this node's addresses (an index of Member.At). From then on
 // the address is only well while such hosts answer; then no peer need be heard there.
-func (n *Node) Reached(now Time, on int) []Action {
+func (n *Node) Reached(now local.Time, on int) []local.Action {
 	n.peers.reach(on, now)
 	return nil
 }
 
 // Reaching processes that other hosts must be within reach of one of this node's addresses. Until one of them has answered, it suffices
 // that a peer is heard there.
-func (n *Node) Reaching(now Time, on int) []Action {
+func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	n.now = now
 	n.peers.reach(on, 0)
 	return nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer/failover/local"
 	"vipd/test/wait"
 )
 
@@ -187,7 +188,7 @@ func TestGoneAndBack(t *testing.T) {
 	if w.owner(vip) != h {
 		t.Fatal("the only host has not taken the VIP")
 	}
-	find := func(actions []Action, got func(Action) bool) Action {
+	find := func(actions []local.Action, got func(local.Action) bool) local.Action {
 		t.Helper()
 		i := slices.IndexFunc(actions, got)
 		if i < 0 {
@@ -195,11 +196,11 @@ func TestGoneAndBack(t *testing.T) {
 		}
 		return actions[i]
 	}
-	unbinds := func(a Action) bool { u, ok := a.(Unbind); return ok && u.Addrs[0] == vip }
-	binds := func(a Action) bool { b, ok := a.(Bind); return ok && b.Addrs[0] == vip }
-	writes := func(a Action) bool { _, ok := a.(Write); return ok }
+	unbinds := func(a local.Action) bool { u, ok := a.(local.Unbind); return ok && u.Addrs[0] == vip }
+	binds := func(a local.Action) bool { b, ok := a.(local.Bind); return ok && b.Addrs[0] == vip }
+	writes := func(a local.Action) bool { _, ok := a.(Write); return ok }
 
-	gone := find(h.node.SetPolicies(h.clock(), nil), unbinds).(Unbind)
+	gone := find(h.node.SetPolicies(h.clock(), nil), unbinds).(local.Unbind)
 	deleted := find(h.node.Unbound(h.clock(), gone.ID), writes).(Write)
 	if len(deleted.Delete) != 1 || deleted.Delete[0].Name != vip.String() {
 		t.Fatalf("a VIP that is gone is written as %+v", deleted)

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // peer is another node, as its heartbeats describe it.
@@ -12,16 +14,16 @@ type peer struct {
 	boot ID
 	// heard is when a heartbeat last counted, and on is when one counted on each address of this node. newest are the sending times of
 	// the newest heartbeats there: each is sent to all addresses, and counts once on each.
-	heard      Time
-	on, newest [reported]Time
+	heard      local.Time
+	on, newest [reported]local.Time
 	// ready, away and well are from its newest heartbeat, sent at.
 	ready, away bool
 	well        uint16
-	sent        Time
+	sent        local.Time
 	// echo is returned to the peer in heartbeats.
 	echo Stamp
 	// alive is since when its session goes on though this node has voted it dead; 0 means it does not.
-	alive Time
+	alive local.Time
 }
 
 // reported is the number of addresses whose network state a node reports: Message.Well has so many bits.
@@ -33,12 +35,12 @@ type peers struct {
 	etcd *view
 	all  map[string]*peer
 	// reached is when a host that must be within reach of an address answered; 0 means never, or no host must be.
-	reached [reported]Time
+	reached [reported]local.Time
 	// next is when the next heartbeats are due. wasWell was reported by the last ones. reviewAt is when to review the VIPs that are
 	// bound here though nothing has changed.
-	next     Time
+	next     local.Time
 	wasWell  uint16
-	reviewAt Time
+	reviewAt local.Time
 }
 
 func newPeers(e *env, etcd *view) *peers { return &peers{env: e, etcd: etcd, all: map[string]*peer{}} }
@@ -73,7 +75,7 @@ func (p *peers) beat(ready bool, session ID) {
 const reachTime = 2 * time.Second
 
 // reach sets when a host answered that must be within reach of an address.
-func (p *peers) reach(on int, at Time) {
+func (p *peers) reach(on int, at local.Time) {
 	if on < reported {
 		p.reached[on] = at
 	}
@@ -155,7 +157,7 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 		from.boot = m.Boot
 		from.sent = 0
 		from.alive = 0
-		from.newest = [reported]Time{}
+		from.newest = [reported]local.Time{}
 	}
 	if on >= reported {
 		if m.Sent <= from.sent {

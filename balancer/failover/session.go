@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // session is this node's own session.
@@ -20,12 +22,12 @@ type session struct {
 	jury, next []string
 	// confirmed is when the newest heartbeat was sent that a juror has confirmed, and renewed when the newest renewal in etcd was
 	// sent. deadline follows from them.
-	confirmed map[string]Time
-	renewed   Time
-	deadline  Time
+	confirmed map[string]local.Time
+	renewed   local.Time
+	deadline  local.Time
 	// writing reports whether a write of the session is under way. again is when the next may begin: a heartbeat after the last.
 	writing bool
-	again   Time
+	again   local.Time
 }
 
 func newSession(e *env, etcd *view, w *writer) *session {
@@ -36,7 +38,7 @@ func newSession(e *env, etcd *view, w *writer) *session {
 
 // reset replaces the session with a new one that etcd does not have.
 func (s *session) reset(revision int64) {
-	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]Time{}, revision: revision}
+	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]local.Time{}, revision: revision}
 }
 
 // begin creates the session in etcd, if there is none. The gate must be closed and nothing bound.
@@ -105,7 +107,7 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 	}
 	// No write that compares an older revision can be carried out any more.
 	if !s.live {
-		s.do(Note{Kind: NoteSession, Text: "began session " + s.id.String()})
+		s.do(local.Note{Kind: local.NoteSession, Text: "began session " + s.id.String()})
 	}
 	s.live = true
 	s.revision = r.revision
@@ -134,8 +136,8 @@ func (s *session) confirm() {
 	s.deadline = d
 }
 
-func (s *session) deadlineBy(jury []string) Time {
-	var sent []Time
+func (s *session) deadlineBy(jury []string) local.Time {
+	var sent []local.Time
 	for _, j := range jury {
 		if j != s.o.Name {
 			sent = append(sent, s.confirmed[j])
@@ -166,7 +168,7 @@ func (s *session) renew() {
 }
 
 // lasts reports whether a deadline is far enough away.
-func (s *session) lasts(deadline Time) bool {
+func (s *session) lasts(deadline local.Time) bool {
 	t := s.o.Timing
 	return deadline.Since(s.now) > t.Gate+(t.Confirm-t.Gate)/2
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // TestAfterPowerLoss turns all hosts off. The hosts that return must own the VIP, even if too few
@@ -81,7 +83,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 			Echo: Stamp{owner.member.Boot, owner.clock()},
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
-			if u, got := a.(Unbind); got {
+			if u, got := a.(local.Unbind); got {
 				t.Errorf("heard on network %d, the owner gives %v away", on, u.Addrs)
 			}
 		}
@@ -191,11 +193,11 @@ func TestBallotEndsWithItsVoters(t *testing.T) {
 func TestManyNetworks(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	const beyond = 20
-	owner.input(func(now Time) []Action { return owner.node.Reached(now, beyond) })
+	owner.input(func(now local.Time) []local.Action { return owner.node.Reached(now, beyond) })
 	other := w.hosts[1-owner.index]
 	other.lost[0] = true
 	for range 60 { // then the other one votes its session dead
-		owner.input(func(now Time) []Action {
+		owner.input(func(now local.Time) []local.Action {
 			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})
 		w.run(10 * time.Millisecond)

@@ -3,6 +3,8 @@ package failover
 import (
 	"net/netip"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // Status is the state of a node at a moment.
@@ -28,7 +30,7 @@ type Status struct {
 }
 
 // Status returns the node's state.
-func (n *Node) Status(now Time) Status {
+func (n *Node) Status(now local.Time) Status {
 	n.now = now
 	s := Status{
 		Obstructed: n.session.obstructed(), Gate: n.gate.state.String(), Confirmed: n.session.confirmations(), Strangers: n.takeover.strangers(),

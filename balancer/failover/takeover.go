@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // takeover claims VIPs that no live session owns, and revokes silent sessions.
@@ -45,7 +47,7 @@ func (t *takeover) claimFree() {
 	c := t.due()
 	if len(c.unknown) > 0 && !t.probing {
 		t.probing = true
-		t.do(Probe{c.unknown})
+		t.do(local.Probe{Addrs: c.unknown})
 	}
 	if len(c.vips) > 0 {
 		t.claim(Write{}, c.vips, "", "free", firstFree(c.vips))
@@ -88,7 +90,7 @@ func (t *takeover) due() claims {
 }
 
 // firstFree is since when one of the VIPs has been free; 0 means none has ever had an owner.
-func firstFree(all []*vip) (since Time) {
+func firstFree(all []*vip) (since local.Time) {
 	for _, v := range all {
 		if !v.fresh && (since == 0 || v.since < since) {
 			since = v.since
@@ -140,14 +142,14 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 			continue // it has just claimed the VIP, and etcd will report that
 		}
 		v.stranger, v.askAgain = mac, t.now.Add(strangerRest)
-		t.do(Note{Kind: NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: a host outside the fleet has it, %s", a, mac)})
+		t.do(local.Note{Kind: local.NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: a host outside the fleet has it, %s", a, mac)})
 	}
 	t.stale = true
 }
 
 // claim writes that this session owns VIPs, on the condition that their owner has not changed and that the session is live. Since is
 // the last sign of their last owner, from; 0 means there was none.
-func (t *takeover) claim(w Write, all []*vip, from, why string, since Time) {
+func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {
 		w.If = append(w.If, t.session.ifMine().If...)
@@ -177,12 +179,12 @@ func (t *takeover) claim(w Write, all []*vip, from, why string, since Time) {
 	})
 }
 
-func tookNote(names []string, from, why string, since, now Time) Note {
+func tookNote(names []string, from, why string, since, now local.Time) local.Note {
 	whose := " from " + from
 	if from == "" {
 		whose = ", which had no owner"
 	}
-	note := Note{Kind: NoteTook, Text: "took " + listFirst(names) + whose, VIPs: len(names), Why: why}
+	note := local.Note{Kind: local.NoteTook, Text: "took " + listFirst(names) + whose, VIPs: len(names), Why: why}
 	if since > 0 {
 		note.After = now.Since(since)
 	}

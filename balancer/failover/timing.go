@@ -1,16 +1,10 @@
 package failover
 
-import "time"
+import (
+	"time"
 
-// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds. This clock continues while the host is suspended, and is never set. Times
-// of two hosts are never compared.
-type Time int64
-
-// Add returns the moment d later.
-func (t Time) Add(d time.Duration) Time { return t + Time(d) }
-
-// Since returns how long t is after u.
-func (t Time) Since(u Time) time.Duration { return time.Duration(t - u) }
+	"vipd/balancer/failover/local"
+)
 
 // Timing has the times of a session. All follow from Silence, which users set as ownership.detect.
 type Timing struct {
@@ -31,4 +25,4 @@ func NewTiming(silence time.Duration) Timing {
 
 // Passes reports whether the gate may be opened or refreshed at now, and an address added behind it: an action in time has no effect after
 // the deadline.
-func (t Timing) Passes(now, deadline Time) bool { return now < deadline.Add(-t.Gate) }
+func (t Timing) Passes(now, deadline local.Time) bool { return local.Passes(now, deadline, t.Gate) }

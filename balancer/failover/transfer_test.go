@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer/failover/local"
 	"vipd/test/wait"
 )
 
@@ -28,7 +29,7 @@ type transfer struct {
 type mover struct {
 	*Node
 	Options
-	queue       []Action
+	queue       []local.Action
 	tells       []tell
 	bound, gate bool
 	watched     int  // index in etcd's history
@@ -50,7 +51,7 @@ type flight struct {
 	revision                int64
 }
 
-const standstill = Time(time.Hour)
+const standstill = local.Time(time.Hour)
 
 func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
@@ -142,12 +143,12 @@ func (x *transfer) move(to int) {
 }
 
 // take hands to etcd and the kernel what a node asks for.
-func (x *transfer) take(i int, actions []Action) {
+func (x *transfer) take(i int, actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Write:
 			x.flights = append(x.flights, &flight{Write: a, host: i})
-		case Send, Note:
+		case Send, local.Note:
 		default:
 			x.hosts[i].queue = append(x.hosts[i].queue, a)
 		}
@@ -163,19 +164,19 @@ func (x *transfer) work(i int) {
 	a := h.queue[0]
 	h.queue = h.queue[1:]
 	switch a := a.(type) {
-	case CloseGate:
+	case local.CloseGate:
 		h.gate, h.bound = false, false
 		h.tells = append(h.tells, tell{"closed", 0})
-	case OpenGate:
+	case local.OpenGate:
 		h.gate = true
 		h.tells = append(h.tells, tell{"opened", 0})
-	case Bind:
+	case local.Bind:
 		h.bound = true
-	case Unbind:
+	case local.Unbind:
 		if h.bound = false; a.ID != 0 {
 			h.tells = append(h.tells, tell{"unbound", a.ID})
 		}
-	case Probe:
+	case local.Probe:
 		h.tells = append(h.tells, tell{"probed", 0})
 	}
 }
@@ -242,7 +243,7 @@ func (x *transfer) next() (all []step) {
 		}
 		add(fewer, func() { h.gone = !h.gone; x.take(i, h.SetPolicies(standstill, x.policies(h))) }, "the VIP is gone from %s: %t", h.Name, !h.gone)
 		if h.Node.gate.state == open {
-			add(1, func() { x.take(i, h.Lapsed(standstill, Changed, 0)) }, "the gate of %s lapses", h.Name)
+			add(1, func() { x.take(i, h.Lapsed(standstill, local.Changed, 0)) }, "the gate of %s lapses", h.Name)
 		}
 		if !h.Node.gate.stopping {
 			add(1, func() { x.take(i, h.Stop(standstill)) }, "%s stops", h.Name)
@@ -398,8 +399,8 @@ func TestTransfers(t *testing.T) {
 func TestLateAnswer(t *testing.T) {
 	x := newTransfer(2, 2)
 	for _, name := range []string{
-		"gw0 hears of revision 6", "gw0 does failover.Unbind", "gw0 hears unbound", "the VIP is gone from gw0: true", "gw1 hears of revision 6",
-		"gw0's transaction 3 is not heard of", "gw0's transaction 4 is carried out", "gw0 hears of revision 7", "gw0 does failover.Unbind", "gw0 hears unbound",
+		"gw0 hears of revision 6", "gw0 does local.Unbind", "gw0 hears unbound", "the VIP is gone from gw0: true", "gw1 hears of revision 6",
+		"gw0's transaction 3 is not heard of", "gw0's transaction 4 is carried out", "gw0 hears of revision 7", "gw0 does local.Unbind", "gw0 hears unbound",
 		"the VIP is gone from gw0: false", "gw1 hears of revision 7", "gw0's transaction 6 is carried out", "gw0 hears of revision 8", "gw0's transaction 4 is answered",
 	} {
 		i := slices.IndexFunc(x.next(), func(s step) bool { return s.String() == name })

@@ -3,6 +3,8 @@ package failover
 import (
 	"encoding/json"
 	"slices"
+
+	"vipd/balancer/failover/local"
 )
 
 // view is this node's copy of etcd's records.
@@ -91,7 +93,7 @@ type record[T any] struct {
 	value T
 	// revision is its last change, and known is when this node learned it.
 	revision int64
-	known    Time
+	known    local.Time
 	// unreadable reports whether it can't be read: a newer version may have written it.
 	unreadable bool
 }
@@ -100,7 +102,7 @@ type record[T any] struct {
 type table[T any] map[string]*record[T]
 
 // set applies a change.
-func (t table[T]) set(now Time, c RecordChange) {
+func (t table[T]) set(now local.Time, c RecordChange) {
 	if c.Text == nil {
 		delete(t, c.Key.Name)
 		return

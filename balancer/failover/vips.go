@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // Policy is the users' choice for a VIP with hold = "one".
@@ -29,14 +31,14 @@ type vip struct {
 	// fresh reports whether it has had no owner yet.
 	fresh bool
 	// since is when it was first seen free; 0 means it was not. better is since when a preferred node could hold it.
-	since, better Time
+	since, better local.Time
 	// clear reports whether a probe found no host outside the fleet with the address before the first owner. stranger is the MAC of such
 	// a host. A VIP that this node could not claim is ignored until askAgain.
 	clear    bool
 	stranger string
-	askAgain Time
+	askAgain local.Time
 	// changed are the last times at which its owner changed.
-	changed []Time
+	changed []local.Time
 }
 
 // A VIP that has moved maxMoves times by itself within movesTime stays where it is.
@@ -46,12 +48,12 @@ const (
 )
 
 // flapping reports whether it has moved so often that it stays for a while.
-func (v *vip) flapping(now Time) bool {
+func (v *vip) flapping(now local.Time) bool {
 	return len(v.changed) == maxMoves && now.Since(v.changed[0]) < movesTime
 }
 
 // moved remembers a change of its owner.
-func (v *vip) moved(now Time) {
+func (v *vip) moved(now local.Time) {
 	v.changed = append(v.changed, now)
 	v.changed = v.changed[max(0, len(v.changed)-maxMoves):]
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"vipd/balancer/failover/local"
 )
 
 // world is a fleet in virtual time: hosts with their kernels and clocks, a network that loses and
@@ -17,7 +19,7 @@ import (
 type world struct {
 	*rand.Rand
 	t      *testing.T
-	now    Time
+	now    local.Time
 	queue  events
 	serial int
 	hosts  []*host
@@ -36,13 +38,13 @@ type world struct {
 	fates []fate
 	// taken are the times after which hosts took VIPs of others.
 	taken  []time.Duration
-	bound  int  // how often a VIP was bound
-	mended Time // when all faults are over
+	bound  int        // how often a VIP was bound
+	mended local.Time // when all faults are over
 }
 
 // event is something that happens at a time.
 type event struct {
-	at     Time
+	at     local.Time
 	serial int
 	do     func()
 }
@@ -139,30 +141,30 @@ type host struct {
 	index     int
 	name      string
 	rate      float64 // of its clock
-	shift     Time
+	shift     local.Time
 	bound     map[netip.Addr]bool
-	gate      Time // until when it is open
+	gate      local.Time // until when it is open
 	token     int
 	member    Member
-	stopped   Time // the process does nothing before
-	epoch     int  // of the process
-	boots     int  // of the kernel
-	echoless  bool // it is of a version without echoes
+	stopped   local.Time // the process does nothing before
+	epoch     int        // of the process
+	boots     int        // of the kernel
+	echoless  bool       // it is of a version without echoes
 	node      *Node
-	inputs    []func(Time) []Action
+	inputs    []func(local.Time) []local.Action
 	working   bool
-	deadline  Time
+	deadline  local.Time
 	opened    bool
-	refreshed Time
+	refreshed local.Time
 	away      bool                  // it has found that etcd is unreachable
 	watched   int                   // index in etcd's history
 	following bool                  // a look at etcd is due
-	leased    Time                  // nodes/NODE goes then
+	leased    local.Time            // nodes/NODE goes then
 	lost      [2]bool               // networks
 	covered   map[netip.Addr]Policy // by the gate
 }
 
-func (h *host) clock() Time { return h.shift + Time(float64(h.w.now)*h.rate) }
+func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
 
 // later runs do in the process after a time, unless the process was killed or is stopped by then.
 func (h *host) later(d time.Duration, do func()) {
@@ -209,12 +211,12 @@ func (h *host) start() {
 func (h *host) told() {
 	policies := maps.Clone(h.w.policy)
 	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
-	h.input(func(now Time) []Action {
+	h.input(func(now local.Time) []local.Action {
 		h.covered = maps.Clone(h.covered)
 		maps.Copy(h.covered, policies)
 		return h.node.SetPolicies(now, policies)
 	})
-	h.input(func(Time) []Action { h.covered = policies; return nil })
+	h.input(func(local.Time) []local.Action { h.covered = policies; return nil })
 }
 
 // change changes what others read of the host.
@@ -223,7 +225,7 @@ func (h *host) change(f func(*Member)) {
 		return
 	}
 	m := h.member
-	h.input(func(now Time) []Action { return h.node.SetMember(now, m) })
+	h.input(func(now local.Time) []local.Action { return h.node.SetMember(now, m) })
 	h.publish()
 }
 
@@ -294,7 +296,7 @@ func (h *host) register() {
 		revision := w.etcd.revision
 		h.watched = len(w.etcd.history)
 		h.later(time.Duration(w.IntN(4))*time.Millisecond, func() {
-			h.input(func(now Time) []Action { return h.node.Stored(now, all, revision, true) })
+			h.input(func(now local.Time) []local.Action { return h.node.Stored(now, all, revision, true) })
 			h.follow()
 			h.keep()
 		})
@@ -335,7 +337,9 @@ func (h *host) follow() {
 		if part := w.etcd.history[h.watched:]; len(part) > 0 {
 			part = slices.Clone(part)
 			h.watched += len(part)
-			h.input(func(now Time) []Action { return h.node.Stored(now, part, part[len(part)-1].Revision, false) })
+			h.input(func(now local.Time) []local.Action {
+				return h.node.Stored(now, part, part[len(part)-1].Revision, false)
+			})
 		}
 	})
 }
@@ -344,7 +348,7 @@ func (h *host) tick() {
 	h.later(12*time.Millisecond, func() {
 		if h.opened && h.clock().Since(h.refreshed) > 200*time.Millisecond {
 			h.opened = false
-			h.input(func(now Time) []Action { return h.node.Lapsed(now, NotRefreshed, 0) })
+			h.input(func(now local.Time) []local.Action { return h.node.Lapsed(now, local.NotRefreshed, 0) })
 		}
 		h.input(h.node.Tick)
 		h.tick()
@@ -369,7 +373,7 @@ func (h *host) refresher() {
 
 // input passes an event to the node after the earlier ones, and carries out the actions that it
 // returns.
-func (h *host) input(f func(Time) []Action) {
+func (h *host) input(f func(local.Time) []local.Action) {
 	h.inputs = append(h.inputs, f)
 	h.work()
 }
@@ -388,7 +392,7 @@ func (h *host) work() {
 	})
 }
 
-func (h *host) carryOut(actions []Action) {
+func (h *host) carryOut(actions []local.Action) {
 	if len(actions) == 0 {
 		h.working = false
 		h.work()
@@ -401,45 +405,45 @@ func (h *host) carryOut(actions []Action) {
 	})
 }
 
-func (h *host) act(a Action) {
+func (h *host) act(a local.Action) {
 	switch a := a.(type) {
 	case Send:
 		h.send(a)
 	case Write:
 		h.write(a)
-	case CloseGate:
+	case local.CloseGate:
 		h.opened = false
 		h.reset()
 		clear(h.bound)
 		h.input(h.node.Closed)
-	case OpenGate:
+	case local.OpenGate:
 		h.gate = h.w.now.Add(h.node.o.Timing.Gate)
 		h.opened, h.refreshed = true, h.clock()
-		h.input(func(now Time) []Action { return h.node.Opened(now, nil) })
-	case Bind:
+		h.input(func(now local.Time) []local.Action { return h.node.Opened(now, nil) })
+	case local.Bind:
 		for _, v := range a.Addrs {
 			_, covered := h.covered[v]
 			h.bound[v] = covered
 			h.w.bound++
 		}
-	case Unbind:
+	case local.Unbind:
 		for _, v := range a.Addrs {
 			delete(h.bound, v)
 		}
 		if a.ID != 0 {
-			h.input(func(now Time) []Action { return h.node.Unbound(now, a.ID) })
+			h.input(func(now local.Time) []local.Action { return h.node.Unbound(now, a.ID) })
 		}
 	case Register:
 		h.change(func(m *Member) { m.Boot = a.Boot })
-	case Probe:
+	case local.Probe:
 		found := map[netip.Addr]string{}
 		if h.w.wide && !h.w.calm && h.w.IntN(10) == 0 {
 			found[a.Addrs[0]] = "a stranger"
 		}
 		h.later(300*time.Millisecond, func() {
-			h.input(func(now Time) []Action { return h.node.Probed(now, a.Addrs, found) })
+			h.input(func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) })
 		})
-	case Note:
+	case local.Note:
 		h.w.notef("%s %s: %s", h.name, a.Kind, a.Text)
 		if a.After > 0 {
 			h.w.taken = append(h.w.taken, a.After)
@@ -481,7 +485,7 @@ func (h *host) sendOn(on, to int, m Message) {
 func (w *world) deliver(c capture) {
 	peer := w.hosts[c.to]
 	if peer.node != nil && w.now >= peer.stopped {
-		peer.input(func(now Time) []Action { return peer.node.Heard(now, c.on, c.message) })
+		peer.input(func(now local.Time) []local.Action { return peer.node.Heard(now, c.on, c.message) })
 	}
 }
 
@@ -492,7 +496,7 @@ func (h *host) write(a Write) {
 	answer := func(o Outcome, revision int64) {
 		if !notified && h.epoch == epoch {
 			notified = true
-			h.later(0, func() { h.input(func(now Time) []Action { return h.node.Wrote(now, a.ID, o, revision) }) })
+			h.later(0, func() { h.input(func(now local.Time) []local.Action { return h.node.Wrote(now, a.ID, o, revision) }) })
 		}
 	}
 	if h.away {
@@ -577,12 +581,12 @@ func (w *world) look() {
 
 // newWorld creates hosts and starts them.
 func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: local.Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
 		etcd: etcd{records: map[Key]RecordChange{}, revision: 1}}
 	network := netip.MustParsePrefix("10.0.0.0/8")
 	for i := range hosts {
 		h := &host{w: w, index: i, name: fmt.Sprintf("gw%d", i+1), bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1 + float64(w.IntN(2000)-1000)/1e6,
-			shift: Time(w.Int64N(int64(time.Hour)))}
+			shift: local.Time(w.Int64N(int64(time.Hour)))}
 		h.member = Member{Machine: h.name + "/0/1", Weight: 1, At: []Address{{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Networks: []netip.Prefix{network}}}}
 		w.hosts = append(w.hosts, h)
 		h.start()

@@ -1,5 +1,7 @@
 package failover
 
+import "vipd/balancer/failover/local"
+
 // writer sends transactions, and hands their outcomes to the parts that wait for them.
 type writer struct {
 	*env
@@ -13,7 +15,7 @@ type writer struct {
 	// refused is the newest revision that was known when etcd refused a transaction, as a rule because this node had not learned of a
 	// change. Until it has, or until patient, it sends no other.
 	refused int64
-	patient Time
+	patient local.Time
 }
 
 func newWriter(e *env, etcd *view, learn func(RecordChange)) *writer {

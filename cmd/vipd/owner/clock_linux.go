@@ -11,15 +11,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/cmd/internal/netlock"
 )
 
 // now reads CLOCK_BOOTTIME. It continues while the host is suspended, and is never set.
-func now() failover.Time {
+func now() local.Time {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it exists since Linux 2.6.39
-	return failover.Time(t.Nano())
+	return local.Time(t.Nano())
 }
 
 // Priority is the real-time priority of the process (SCHED_RR).

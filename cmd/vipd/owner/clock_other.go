@@ -7,13 +7,13 @@ import (
 	"net"
 	"time"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 )
 
 // began is a constant of the process: the clock has no other zero.
 var began = time.Now()
 
-func now() failover.Time { return failover.Time(time.Since(began)) + 1 }
+func now() local.Time { return local.Time(time.Since(began)) + 1 }
 
 // Urgent does nothing: owning VIPs needs Linux.
 func Urgent() []error { return nil }

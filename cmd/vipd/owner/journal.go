@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/cmd/internal/api"
 )
 
@@ -20,13 +20,13 @@ type journal struct {
 	mu     sync.Mutex // guards the rest
 	events []api.OwnerEvent
 	number int
-	counts map[failover.NoteKind]map[string]int
+	counts map[local.NoteKind]map[string]int
 	// confirmed has for how long the session was confirmed at each tick, takeovers how long VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }
 
 // note logs an event, and keeps it for vipd.
-func (j *journal) note(n failover.Note) {
+func (j *journal) note(n local.Note) {
 	j.log.Info(n.Text, "kind", string(n.Kind))
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -56,7 +56,7 @@ func (j *journal) describe(s *api.OwnerStatus) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s.Events = append([]api.OwnerEvent{}, j.events...)
-	s.Took, s.Gave = maps.Clone(j.counts[failover.NoteTook]), maps.Clone(j.counts[failover.NoteGave])
-	s.GateClosed = maps.Clone(j.counts[failover.NoteGate])
+	s.Took, s.Gave = maps.Clone(j.counts[local.NoteTook]), maps.Clone(j.counts[local.NoteGave])
+	s.GateClosed = maps.Clone(j.counts[local.NoteGate])
 	s.ConfirmedFor, s.TakenAfter = j.confirmed, j.takeovers
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/lockfile"
@@ -60,7 +61,7 @@ func New(o Options, runDir string) *Owner {
 	w := wake.New()
 	return &Owner{
 		o: o, runDir: runDir, wake: w, daemon: daemon{changed: w}, surroundings: surroundings{changed: w},
-		journal: &journal{log: o.Log, counts: map[failover.NoteKind]map[string]int{}},
+		journal: &journal{log: o.Log, counts: map[local.NoteKind]map[string]int{}},
 	}
 }
 
@@ -169,11 +170,10 @@ type follower struct {
 
 // apply applies a report. An error means that no core can run.
 func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
-	policies := policiesOf(report)
-	next, err := f.find(vipsOf(policies))
+	next, err := f.find(vipsOf(report))
 	running := f.another != nil
 	if err == nil && running {
-		err = f.core.Load().listen(f.layout, next)
+		err = f.core.Load().decider.listen(f.layout, next)
 	}
 	switch {
 	case err != nil && running: // it serves on where it is
@@ -189,8 +189,8 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	c := f.core.Load()
 	absent := c.worker.absent.reasons()
 	if f.last == nil || f.last != report && !reflect.DeepEqual(f.last, report) || !next.Equal(f.layout) || !maps.Equal(absent, f.absent) {
-		c.policies(policies, f.layout, next)
-		c.change(func(m *failover.Member) { m.Cannot, m.Absent = cannot(report, next.Own, absent) })
+		c.report(report, f.layout, next)
+		c.decider.can(cannot(report, next.Own, absent))
 		f.layout, f.last, f.absent = next, report, absent
 	}
 	return nil
@@ -222,12 +222,4 @@ func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
 	f.core.Store(c)
 	f.stop, f.another = func() { cancel(); running.Wait() }, c.another
 	return nil
-}
-
-func policiesOf(report *api.OwnerReport) map[netip.Addr]failover.Policy {
-	policies := map[netip.Addr]failover.Policy{}
-	for a, v := range report.VIPs {
-		policies[a] = failover.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
-	}
-	return policies
 }

@@ -3,7 +3,7 @@ package owner
 import (
 	"sync"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/balancer/lib/wake"
 	onhost "vipd/dataplane/failover"
 )
@@ -12,7 +12,7 @@ import (
 type cover struct{ places onhost.Places }
 
 // unbinds are successive Unbinds.
-type unbinds []failover.Unbind
+type unbinds []local.Unbind
 
 // maxUnbound is the maximum number of VIPs of unbinds: a VIP that moves to another host is silent until all of them are removed.
 const maxUnbound = 100
@@ -38,7 +38,7 @@ func (q *queue) next() (first any) {
 	defer q.mu.Unlock()
 	var together unbinds
 	for vips := 0; len(together) < len(q.all) && vips < maxUnbound; {
-		u, ok := q.all[len(together)].(failover.Unbind)
+		u, ok := q.all[len(together)].(local.Unbind)
 		if !ok {
 			break
 		}

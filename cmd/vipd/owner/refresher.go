@@ -4,14 +4,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 )
 
-// refresher keeps the gate open while the session is confirmed.
+// refresher keeps the gate open until the decider's deadline.
 type refresher struct {
 	kernel Kernel
-	timing failover.Timing
-	// deadline is until when the session is confirmed, and refreshed is the time of the last refresh.
+	// timeout is how long the gate stays open after a refresh.
+	timeout time.Duration
+	// deadline is the decider's, and refreshed is the time of the last refresh.
 	deadline, refreshed atomic.Int64
 	opened              atomic.Bool
 	// late is the longest delay of a refresh.
@@ -31,7 +32,7 @@ func (r *refresher) open() error {
 
 // run refreshes the gate until done.
 func (r *refresher) run(done <-chan struct{}) {
-	every := r.timing.Gate / 8
+	every := r.timeout / 8
 	for next := now(); ; next = next.Add(every) {
 		at := now()
 		if late := at.Since(next); late > time.Duration(r.late.Load()) {
@@ -40,7 +41,7 @@ func (r *refresher) run(done <-chan struct{}) {
 		if next < at {
 			next = at
 		}
-		if r.opened.Load() && r.timing.Passes(at, failover.Time(r.deadline.Load())) {
+		if r.opened.Load() && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
 			r.kernel.Refresh()
 			r.refreshed.Store(int64(at))
 		}
@@ -54,7 +55,7 @@ func (r *refresher) run(done <-chan struct{}) {
 }
 
 // lapsed reports whether the gate may have closed by itself, and how long ago it was refreshed.
-func (r *refresher) lapsed(at failover.Time) (late time.Duration, lapsed bool) {
-	late = at.Since(failover.Time(r.refreshed.Load()))
-	return late, r.opened.Load() && late > r.timing.Gate*4/5 && r.opened.CompareAndSwap(true, false)
+func (r *refresher) lapsed(at local.Time) (late time.Duration, lapsed bool) {
+	late = at.Since(local.Time(r.refreshed.Load()))
+	return late, r.opened.Load() && late > r.timeout*4/5 && r.opened.CompareAndSwap(true, false)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/test/wait"
 )
 
@@ -31,17 +32,17 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
-		var notes []failover.Action
+		var notes []local.Action
 		w := worker{
 			kernel: &refusing{lost: slices.Clone(lost), refuses: refused},
-			tell:   func(f func(failover.Time) []failover.Action) { notes = append(notes, f(0)...) },
+			tell:   func(f func(local.Time) []local.Action) { notes = append(notes, f(0)...) },
 			failed: func(string, error) {},
 		}
 		w.gate.opened.Store(true)
 		w.restore()
-		var want []failover.Action
+		var want []local.Action
 		if len(lost) == 2 {
-			want = []failover.Action{failover.Note{Kind: failover.NoteBack, Text: "put [10.9.0.100] back, which had gone from their interfaces", VIPs: 1}}
+			want = []local.Action{local.Note{Kind: local.NoteBack, Text: "put [10.9.0.100] back, which had gone from their interfaces", VIPs: 1}}
 		}
 		if fmt.Sprint(notes) != fmt.Sprint(want) {
 			t.Errorf("of %v lost it says %v, want %v", lost, notes, want)
@@ -68,21 +69,21 @@ func (k *removing) Intact() (string, error) { return "", nil }
 // TestRemovedAtOnce removes many VIPs at once: the loop goes on while the worker waits for it, and what waits is removed in few calls.
 func TestRemovedAtOnce(t *testing.T) {
 	const many = 10_000
-	var all []failover.Action
+	var all []local.Action
 	for i := range many {
-		all = append(all, failover.Unbind{ID: i + 1, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}})
+		all = append(all, local.Unbind{ID: i + 1, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}})
 	}
 	ctx, end := context.WithCancel(t.Context())
 	k := &removing{}
-	c := &core{inputs: make(chan func(failover.Time) []failover.Action), ended: ctx.Done(), node: failover.New(failover.Options{NewID: newID})}
-	c.worker = newWorker(k, c.node, failover.Timing{}, c.tell, nil, nil)
+	c := &core{inputs: make(chan func(local.Time) []local.Action), ended: ctx.Done(), decider: &byEtcd{Node: failover.New(failover.Options{NewID: newID})}}
+	c.worker = newWorker(k, c.decider, 0, c.tell, nil, nil)
 	c.worker.done = ctx.Done()
 	var parts sync.WaitGroup
 	t.Cleanup(func() { end(); parts.Wait() })
 	parts.Go(c.worker.run)
 	handled := make(chan bool, 1)
 	go func() {
-		c.handle(ctx, func(failover.Time) []failover.Action { return all })
+		c.handle(ctx, func(local.Time) []local.Action { return all })
 		handled <- true
 	}()
 	wait.For(t, wait.Patience, "the loop to go on", func() bool { return len(handled) > 0 })
@@ -107,26 +108,26 @@ func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
 	member := failover.RecordChange{Key: failover.Key{Kind: failover.Nodes, Name: "a"}, Revision: 5, Text: []byte(`{"boot":"0000000000000007","weight":1}`)}
-	var did []failover.Action
+	var did []local.Action
 	for _, a := range n.Stored(now(), []failover.RecordChange{member}, 5, true) {
 		if begins, is := a.(failover.Write); is {
 			did = append(did, n.Wrote(now(), begins.ID, failover.Done, 6)...)
 		}
 	}
-	if !slices.Contains(did, failover.Action(failover.OpenGate{})) {
+	if !slices.Contains(did, local.Action(local.OpenGate{})) {
 		t.Fatalf("the gate is not opened: %v", did)
 	}
-	w := newWorker(opens{}, n, timing, nil, nil, nil)
-	w.tell = func(opened func(failover.Time) []failover.Action) {
+	w := newWorker(opens{}, n, timing.Gate, nil, nil, nil)
+	w.tell = func(opened func(local.Time) []local.Action) {
 		at := now().Add(timing.Gate * 9 / 10)
 		late, yes := w.gate.lapsed(at)
 		if !yes {
 			t.Error("the gate has not lapsed")
 		}
-		did = append(n.Lapsed(at, failover.NotRefreshed, late), opened(at)...)
+		did = append(n.Lapsed(at, local.NotRefreshed, late), opened(at)...)
 	}
-	w.act(failover.OpenGate{})
-	if !slices.Contains(did, failover.Action(failover.CloseGate{})) {
+	w.act(local.OpenGate{})
+	if !slices.Contains(did, local.Action(local.CloseGate{})) {
 		t.Errorf("the gate is not closed: %v", did)
 	}
 }

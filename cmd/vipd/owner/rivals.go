@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/balancer/lib/wake"
 	"vipd/cmd/internal/api"
 	onhost "vipd/dataplane/failover"
@@ -27,8 +27,8 @@ type rivals struct {
 // rival processes that another host claims a VIP that is here.
 func (c *core) rival(claim onhost.Rival) {
 	vip, mac := claim.VIP, claim.MAC.String()
-	c.tell(func(failover.Time) []failover.Action {
-		at, node := time.Now(), c.node.Whose(mac)
+	c.tell(func(local.Time) []local.Action {
+		at, node := time.Now(), c.decider.Whose(mac)
 		c.rivals.mu.Lock()
 		r := c.rivals.of[vip]
 		news := r == nil || r.MAC != mac || at.Sub(r.Last) > rivalKept
@@ -42,7 +42,7 @@ func (c *core) rival(claim onhost.Rival) {
 		if !news || node != "" {
 			return nil // another node has it: this host was stopped, and has yet to learn that
 		}
-		return []failover.Action{failover.Note{Kind: failover.NoteRival, Text: text, VIPs: 1}}
+		return []local.Action{local.Note{Kind: local.NoteRival, Text: text, VIPs: 1}}
 	})
 }
 
@@ -76,5 +76,5 @@ func (c *core) probe(ctx context.Context, vips []netip.Addr) {
 	for a, mac := range found {
 		macs[a] = mac.String()
 	}
-	c.tell(func(now failover.Time) []failover.Action { return c.node.Probed(now, vips, macs) })
+	c.tell(func(now local.Time) []local.Action { return c.decider.Probed(now, vips, macs) })
 }

@@ -7,25 +7,25 @@ import (
 	"slices"
 	"time"
 
-	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 	"vipd/balancer/lib/wake"
 )
 
 // worker carries out the actions for the kernel in order, apart from the loop.
 type worker struct {
 	kernel Kernel
-	node   *failover.Node
+	user   gateUser
 	queue  queue
 	gate   refresher
 	absent absent
 	gone   wake.Signal // a VIP may be lost
-	tell   func(func(failover.Time) []failover.Action)
+	tell   func(func(local.Time) []local.Action)
 	failed func(what string, err error)
 	done   <-chan struct{}
 }
 
-func newWorker(k Kernel, n *failover.Node, t failover.Timing, tell func(func(failover.Time) []failover.Action), failed func(string, error), gone wake.Signal) *worker {
-	return &worker{kernel: k, node: n, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timing: t}, gone: gone, tell: tell, failed: failed}
+func newWorker(k Kernel, u gateUser, gate time.Duration, tell func(func(local.Time) []local.Action), failed func(string, error), gone wake.Signal) *worker {
+	return &worker{kernel: k, user: u, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timeout: gate}, gone: gone, tell: tell, failed: failed}
 }
 
 // closeRetry is the time between two attempts to close the gate.
@@ -59,8 +59,8 @@ func (w *worker) restore() {
 	if len(back) == 0 {
 		return
 	}
-	note := failover.Note{Kind: failover.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
-	w.tell(func(failover.Time) []failover.Action { return []failover.Action{note} })
+	note := local.Note{Kind: local.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
+	w.tell(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
 // check reports a gate that another program has changed, and tries again to bind absent VIPs.
@@ -74,13 +74,13 @@ func (w *worker) check() {
 	}
 	if why != "" && w.gate.opened.CompareAndSwap(true, false) {
 		w.failed("another program has changed the gate", errors.New(why))
-		w.lapse(failover.Changed)
+		w.lapse(local.Changed)
 	}
 }
 
-// lapse tells the node why its gate must be closed.
-func (w *worker) lapse(why failover.Lapse) {
-	w.tell(func(now failover.Time) []failover.Action { return w.node.Lapsed(now, why, 0) })
+// lapse reports to the decider why the gate must be closed.
+func (w *worker) lapse(why local.Lapse) {
+	w.tell(func(now local.Time) []local.Action { return w.user.Lapsed(now, why, 0) })
 }
 
 func (w *worker) act(a any) {
@@ -90,13 +90,13 @@ func (w *worker) act(a any) {
 			// VIPs that the gate does not cover must not be bound while it is open.
 			w.failed("changing the VIPs of the gate", err)
 			w.close()
-			w.lapse(failover.Changed)
+			w.lapse(local.Changed)
 		}
-	case failover.CloseGate:
+	case local.CloseGate:
 		w.close()
-	case failover.OpenGate:
+	case local.OpenGate:
 		w.open()
-	case failover.Bind:
+	case local.Bind:
 		w.bind(a.Addrs)
 	case unbinds:
 		w.unbind(a)
@@ -115,15 +115,15 @@ func (w *worker) close() {
 		case <-time.After(closeRetry):
 		}
 	}
-	w.tell(w.node.Closed)
+	w.tell(w.user.Closed)
 }
 
 func (w *worker) open() {
 	err := w.gate.open()
-	w.tell(func(now failover.Time) []failover.Action {
-		actions := w.node.Opened(now, err)
-		if err == nil && !w.gate.opened.Load() { // it lapsed before the node knew that it was open
-			actions = append(actions, w.node.Lapsed(now, failover.NotRefreshed, 0)...)
+	w.tell(func(now local.Time) []local.Action {
+		actions := w.user.Opened(now, err)
+		if err == nil && !w.gate.opened.Load() { // it lapsed before the decider knew that it was open
+			actions = append(actions, w.user.Lapsed(now, local.NotRefreshed, 0)...)
 		}
 		return actions
 	})
@@ -140,12 +140,12 @@ func (w *worker) unbind(all unbinds) {
 		// A VIP that can't be removed must be silent before another host may have it.
 		w.failed("taking VIPs away", err)
 		w.close()
-		w.lapse(failover.StillBound)
+		w.lapse(local.StillBound)
 		return
 	}
 	for _, u := range all {
 		if u.ID != 0 {
-			w.tell(func(now failover.Time) []failover.Action { return w.node.Unbound(now, u.ID) })
+			w.tell(func(now local.Time) []local.Action { return w.user.Unbound(now, u.ID) })
 		}
 	}
 }

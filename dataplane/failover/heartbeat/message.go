@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
 )
 
 // magic starts each datagram. It includes the version of the format.
@@ -28,7 +29,7 @@ type head struct {
 	Ready         byte
 	Well          uint16
 	Boot, Session failover.ID
-	Sent          failover.Time
+	Sent          local.Time
 }
 
 // tail follows the names. Earlier versions neither write nor read it.

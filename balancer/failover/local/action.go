@@ -1,0 +1,74 @@
+package local
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Action is a step for the process to carry out. Actions are carried out in order. A protocol adds actions for its own messages.
+type Action interface{ Action() }
+
+// CloseGate closes the gate, so earlier refreshes no longer open it, and then removes all addresses of VIPs. The protocol's Closed is called
+// when both are done; until then the process tries again.
+type CloseGate struct{}
+
+// OpenGate opens the gate. The protocol's Opened receives the result.
+type OpenGate struct{}
+
+// Bind adds addresses to their devices and announces them.
+type Bind struct{ Addrs []netip.Addr }
+
+// Unbind removes addresses. If it has an ID, the protocol's Unbound is called when they are removed.
+type Unbind struct {
+	ID    int
+	Addrs []netip.Addr
+}
+
+// Probe asks whether other hosts have addresses. The protocol's Probed receives the answers.
+type Probe struct{ Addrs []netip.Addr }
+
+// Note is an event for people.
+type Note struct {
+	Kind NoteKind
+	Text string
+	// VIPs is the number of addresses concerned, and Why a word for metrics.
+	VIPs int
+	Why  string
+	// After is how long the VIPs that this host took had no owner, since their last owner's last sign; 0 means they never had one.
+	After time.Duration
+}
+
+// NoteKind is the subject of a Note.
+type NoteKind string
+
+// The subjects of notes.
+const (
+	NoteTook    NoteKind = "took"
+	NoteGave    NoteKind = "gave"
+	NoteLost    NoteKind = "lost"
+	NoteBack    NoteKind = "back"
+	NoteSession NoteKind = "session"
+	NoteGate    NoteKind = "gate"
+	NoteRefused NoteKind = "refused"
+	NoteRival   NoteKind = "rival"
+	// NoteFlapping is a VIP that has moved so often that it stays for a while.
+	NoteFlapping NoteKind = "flapping"
+)
+
+// Action marks an Action.
+func (CloseGate) Action() {}
+
+// Action marks an Action.
+func (OpenGate) Action() {}
+
+// Action marks an Action.
+func (Bind) Action() {}
+
+// Action marks an Action.
+func (Unbind) Action() {}
+
+// Action marks an Action.
+func (Probe) Action() {}
+
+// Action marks an Action.
+func (Note) Action() {}

@@ -1,0 +1,13 @@
+package local
+
+// Lapse is a reason why the gate is closed, or may have closed by itself.
+type Lapse string
+
+// The lapses.
+const (
+	// NotRefreshed becomes NotConfirmed if that is its reason.
+	NotRefreshed Lapse = "not refreshed"
+	NotConfirmed Lapse = "not confirmed"
+	Changed      Lapse = "changed by another program"
+	StillBound   Lapse = "a VIP can't be removed"
+)

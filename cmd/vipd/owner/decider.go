@@ -1,0 +1,55 @@
+package owner
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/cmd/internal/api"
+	onhost "vipd/dataplane/failover"
+)
+
+// decider decides which VIPs this host has. The loop calls its exported methods and carries out the returned actions.
+type decider interface {
+	gateUser
+	// Tick is called each tick.
+	Tick(now local.Time) []local.Action
+	// Deadline returns until when VIPs may be served; 0 means not now. The gate is refreshed while local.Passes allows it.
+	Deadline() local.Time
+	// Probed processes the answers to a local.Probe: the MACs of the hosts that have addresses.
+	Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action
+	// Reached processes an answer of a host that must be within reach on an interface (an index of Layout.On), and Reaching that these
+	// hosts are others now.
+	Reached(now local.Time, on int) []local.Action
+	Reaching(now local.Time, on int) []local.Action
+	// SetReport processes a report of vipd, on a host with this layout.
+	SetReport(now local.Time, report *api.OwnerReport, l onhost.Layout) []local.Action
+	// Stop gives all VIPs away, and Left reports when that is done.
+	Stop(now local.Time) []local.Action
+	Left() bool
+	// Whose returns the known host that has a MAC; "" means none.
+	Whose(mac string) string
+	// Do carries out an action of the decider's own, in the loop: it must not block. What it starts ends with ctx.
+	Do(ctx context.Context, a local.Action)
+
+	// run receives what the decider decides by, until ctx ends and all that Do has started is done.
+	run(ctx context.Context)
+	// listen receives at the addresses of another layout.
+	listen(before, after onhost.Layout) error
+	// can changes which VIPs this host can't serve, and which of them it can't add to an interface.
+	can(cannot map[netip.Addr]string, absent []netip.Addr)
+	// describe adds the decider's state to a status.
+	describe(s *api.OwnerStatus)
+}
+
+// gateUser receives what became of actions in the kernel.
+type gateUser interface {
+	// Opened processes that the gate was opened, or could not be, and Closed that a local.CloseGate is carried out.
+	Opened(now local.Time, err error) []local.Action
+	Closed(now local.Time) []local.Action
+	// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known.
+	Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action
+	// Unbound processes that a local.Unbind with an ID is carried out.
+	Unbound(now local.Time, id int) []local.Action
+}

@@ -1,0 +1,212 @@
+package owner
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer/failover"
+	"vipd/balancer/failover/local"
+	"vipd/cmd/internal/api"
+	onhost "vipd/dataplane/failover"
+	"vipd/dataplane/failover/heartbeat"
+	"vipd/store/etcd/owners"
+)
+
+// byEtcd is the decider that holds a session in etcd, which other hosts confirm by heartbeats.
+type byEtcd struct {
+	*failover.Node
+	core   *core
+	link   *heartbeat.Link
+	store  *owners.Ownership
+	state  etcdState
+	writes sync.WaitGroup
+	member atomic.Pointer[failover.Member]
+}
+
+// newID returns an unused ID.
+func newID() failover.ID {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return failover.ID(binary.BigEndian.Uint64(b[:]) | 1)
+}
+
+// newByEtcd returns the decider of a core whose gate is closed.
+func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
+	d = &byEtcd{core: c, state: etcdState{log: c.o.Log}}
+	m := failover.Member{Boot: newID(), At: c.layout.At, Weight: c.o.Weight, Zone: c.o.Zone, Version: c.o.Version}
+	if m.Machine, err = machine(); err != nil {
+		return nil, err
+	}
+	d.member.Store(&m)
+	d.Node = failover.New(failover.Options{
+		Name: c.o.Node, Member: m, Timing: c.o.Timing, Started: now(), Doubt: doubt, NewID: newID, Wall: func() time.Time { return time.Now().UTC().Truncate(time.Millisecond) },
+	})
+	if d.link, err = heartbeat.Listen(m.At); err != nil {
+		return nil, err
+	}
+	if d.store, err = owners.NewOwnership(c.o.Etcd, c.o.Node); err != nil {
+		return nil, err
+	}
+	d.store.Member = func() failover.Member { return *d.member.Load() }
+	d.store.Secrets = d.link.SetKeys
+	d.store.Standby = d.standby
+	d.store.Report = d.reported
+	d.store.Tell = func(changes []failover.RecordChange, revision int64, all bool) {
+		c.tell(func(now local.Time) []local.Action { return d.Stored(now, changes, revision, all) })
+	}
+	return d, nil
+}
+
+// reported processes the error of the connection to etcd; nil means etcd is reached.
+func (d *byEtcd) reported(err error) {
+	if err != nil {
+		d.core.tell(d.Away)
+	}
+	d.state.reported(err)
+}
+
+// change changes this node's record.
+func (d *byEtcd) change(f func(*failover.Member)) {
+	for {
+		before := d.member.Load()
+		m := *before
+		if f(&m); d.member.CompareAndSwap(before, &m) {
+			break
+		}
+	}
+	d.store.MemberChanged()
+	d.core.tell(func(now local.Time) []local.Action { return d.SetMember(now, *d.member.Load()) })
+}
+
+func (d *byEtcd) standby(on bool, by failover.Request) {
+	if d.member.Load().Standby != on {
+		d.change(func(m *failover.Member) { m.Standby, m.StandbyBy = on, by })
+	}
+}
+
+func (d *byEtcd) can(cannot map[netip.Addr]string, absent []netip.Addr) {
+	d.change(func(m *failover.Member) { m.Cannot, m.Absent = cannot, absent })
+}
+
+func (d *byEtcd) run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { d.link.Run(ctx, d.heard) })
+	parts.Go(func() {
+		if err := d.store.Run(ctx); err != nil {
+			d.core.journal.note(local.Note{Kind: local.NoteLost, Text: "gave up all VIPs, and takes them anew: " + err.Error()})
+			close(d.core.another)
+		}
+	})
+	parts.Wait()
+	d.writes.Wait()
+}
+
+func (d *byEtcd) heard(on int, m failover.Message) {
+	d.core.tell(func(now local.Time) []local.Action { return d.Heard(now, on, m) })
+}
+
+// Do carries out an action of the protocol.
+func (d *byEtcd) Do(ctx context.Context, a local.Action) {
+	switch a := a.(type) {
+	case failover.Send:
+		d.link.Send(a.Message, a.On, d.Addresses(a.To))
+	case failover.Write:
+		d.writes.Go(func() {
+			outcome, revision, err := d.store.Write(ctx, a)
+			d.state.wrote(outcome, err)
+			d.core.tell(func(now local.Time) []local.Action { return d.Wrote(now, a.ID, outcome, revision) })
+		})
+	case failover.Register:
+		d.writes.Go(func() { d.change(func(m *failover.Member) { m.Boot = a.Boot }) })
+	}
+}
+
+func (d *byEtcd) listen(before, after onhost.Layout) error {
+	if reflect.DeepEqual(before.At, after.At) && slices.Equal(before.On, after.On) {
+		return nil
+	}
+	done := make(chan error, 1)
+	d.core.tell(func(local.Time) []local.Action {
+		d.core.layout.On = after.On
+		done <- d.link.Change(after.At)
+		return nil
+	})
+	select {
+	case err := <-done:
+		if err != nil {
+			return err
+		}
+	case <-d.core.ended:
+	}
+	d.change(func(m *failover.Member) { m.At = after.At })
+	return nil
+}
+
+// SetReport passes the policies of the VIPs to the node.
+func (d *byEtcd) SetReport(now local.Time, report *api.OwnerReport, _ onhost.Layout) []local.Action {
+	policies := map[netip.Addr]failover.Policy{}
+	for a, v := range report.VIPs {
+		policies[a] = failover.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
+	}
+	return d.SetPolicies(now, policies)
+}
+
+func (d *byEtcd) describe(s *api.OwnerStatus) {
+	got := make(chan failover.Status, 1)
+	d.core.tell(func(now local.Time) []local.Action {
+		n := d.Status(now)
+		s.Peers, s.Unplaced = d.peers(n.Heard), d.core.layout.Unplaced()
+		got <- n
+		return nil
+	})
+	select {
+	case n := <-got:
+		if n.Session != 0 {
+			s.Session = n.Session.String()
+		}
+		if n.Obstructed {
+			s.Problems = append(s.Problems, obstructed(d.core.o.Node))
+		}
+		s.Unowned, s.Waiting = n.Free, n.Waiting
+		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
+			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: a host outside the fleet has it, %s", a, n.Strangers[a]))
+		}
+		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
+		for node, age := range n.Confirmed {
+			s.Confirmed[node] = max(age.Seconds(), -1)
+		}
+	case <-d.core.ended:
+	}
+	d.state.describe(s)
+	s.Foreign = d.link.Foreign()
+	if d.link.Intruded() {
+		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
+	}
+}
+
+// obstructed describes what to do about a session of another machine.
+func obstructed(node string) string {
+	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s: if that one runs, give one of "+
+		"the two another name; if it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start it", node)
+}
+
+// peers are the other nodes, on each network that this host shares with them.
+func (d *byEtcd) peers(heard map[string][]bool) (all []api.OwnerPeer) {
+	for _, node := range slices.Sorted(maps.Keys(heard)) {
+		for i, up := range heard[node] {
+			if to := d.link.Reach(i, d.Addresses(node)); len(to) > 0 {
+				all = append(all, api.OwnerPeer{Node: node, Network: d.link.Network(i), Addresses: to, Up: up})
+			}
+		}
+	}
+	return all
+}
