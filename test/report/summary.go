@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -194,6 +195,7 @@ func (s *summary) print(err error) {
 		_, _ = fmt.Fprintf(s.out, "  %s: make soak runs %d more\n", t, left[t])
 	}
 	s.printSlowest()
+	s.printFailed()
 	word := "PASS"
 	if err != nil || s.failed() > 0 {
 		word = "FAIL"
@@ -217,6 +219,16 @@ func (s *summary) printSlowest() {
 	}
 	for _, t := range tests[:min(slowest, len(tests))] {
 		_, _ = fmt.Fprintf(s.out, "  %6.1fs  %s\n", s.took[t], t)
+	}
+}
+
+// printFailed repeats near the end, where a reader looks first, which tests failed and their first message.
+func (s *summary) printFailed() {
+	if len(s.failing) > 0 {
+		_, _ = fmt.Fprintln(s.out, "\nfailed:")
+	}
+	for _, t := range s.failing {
+		_, _ = fmt.Fprintf(s.out, "  %s: %s\n", t, message(s.output[t]))
 	}
 }
 
@@ -258,17 +270,29 @@ func (t test) String() string {
 	return words
 }
 
-// reason finds the text of t.Skip in a test's output: the line after FILE.go:LINE, without that.
-func reason(output []string) string {
-	for _, line := range slices.Backward(output) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "---") || strings.HasPrefix(line, "===") || line == "" {
-			continue
+// location is what the testing package puts before a message: "FILE.go:LINE: ".
+var location = regexp.MustCompile(`^\s+[\w-]+\.go:\d+: `)
+
+// message returns the first line that a test reported, with its location, or the first line of a panic.
+func message(output []string) string {
+	for _, line := range output {
+		if location.MatchString(line) || strings.HasPrefix(line, "panic: ") {
+			return strings.TrimSpace(line)
 		}
-		if _, text, ok := strings.Cut(line, ": "); ok && strings.Contains(line, ".go:") {
-			return text
-		}
-		return line
 	}
-	return "no reason given"
+	return "no message"
+}
+
+// reason returns the text of t.Skip: the last message in a test's output, without its location.
+func reason(output []string) string {
+	last := ""
+	for _, line := range slices.Backward(output) {
+		if at := location.FindString(line); at != "" {
+			return strings.TrimSpace(strings.TrimPrefix(line, at))
+		}
+		if line = strings.TrimSpace(line); last == "" && line != "" && !strings.HasPrefix(line, "---") && !strings.HasPrefix(line, "===") {
+			last = line
+		}
+	}
+	return cmp.Or(last, "no reason given")
 }

@@ -11,7 +11,7 @@ import (
 func TestSummary(t *testing.T) {
 	folder := module(t, map[string]string{
 		"good/good_test.go": "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Log(\"quiet\") }\n",
-		"skip/skip_test.go": "package skip\nimport \"testing\"\nfunc TestSkip(t *testing.T) { t.Log(\"before\"); t.Skip(\"needs root: tables\") }\n" +
+		"skip/skip_test.go": "package skip\nimport \"testing\"\nfunc TestSkip(t *testing.T) { t.Log(\"before\"); t.Cleanup(func() { println(\"after\") }); t.Skip(\"needs root: tables\") }\n" +
 			"func TestLong(t *testing.T) { t.Skip(\"make soak runs it: as others do\") }\nfunc TestLonger(t *testing.T) { t.Skip(\"make soak runs it here\") }\n",
 		"bad/bad_test.go":     "package bad\nimport \"testing\"\nfunc TestBad(t *testing.T) { t.Run(\"case\", func(t *testing.T) { t.Error(\"got 1, want 2\") }) }\n",
 		"main/main_test.go":   "package main\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { println(\"no luck\"); os.Exit(3) }\n",
@@ -43,6 +43,7 @@ func TestSummary(t *testing.T) {
 		"panic: broken invariant",
 		"undefined: undefined",
 		"skipped:\n  skip.TestSkip: needs root: tables\n  skip: make soak runs 2 more\n",
+		"\nfailed:\n", "  bad.TestBad/case: bad_test.go:3: got 1, want 2\n", "  panics.TestPanic: panic: broken invariant",
 		"\nFAIL: 2 passed, 5 failed, 3 skipped, in 6 packages\n",
 	)
 	for _, unwanted := range []string{"quiet", "none"} {
