@@ -49,7 +49,7 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 			if err != nil {
 				e.Why = strings.TrimPrefix(e.Why+"; "+err.Error(), "; ")
 			}
-			path := guard.Path{Local: from.Local, In: from.Index, Out: to.Index, Stays: to.Local}
+			path := guard.Path{Local: from.Local, In: from.Index, Out: to.Index, EndpointLocal: to.Local}
 			e.SNAT, e.Source, e.Lost = guard.SourceOf(f, needs, path)
 			if forwards && !to.Local && e.Part > 0 {
 				e.stopped = cmp.Or(there, host.Unforwarded(e.Address.Addr(), to))

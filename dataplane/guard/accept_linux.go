@@ -15,38 +15,43 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// acceptor lets our connections through the filters of iptables, such as Docker's or ufw's: what a chain of those drops, no
-// table of nf_tables can accept. It keeps three chains there if iptables has filters, for which it looks again whenever rules
-// change. Other firewalls have to be told by their administrators, which doctor says.
+// acceptor makes the filters of iptables, such as Docker's or ufw's, accept our connections,
+// because no table of nf_tables can accept a packet that they drop. It maintains three chains there
+// while iptables has filters, and checks for filters whenever rules change. Other firewalls need
+// rules from their administrators; doctor names them.
 type acceptor struct {
 	family inet.Family
 	bits   markBits
 	conn   *nft.Conn
-	// find finds iptables. tool is the last answer; nil means there is none.
+	// find finds iptables. tool is its last result; nil means that there is none.
 	find func(context.Context) (filterTool, error)
 	tool filterTool
 
-	// mode is what the rules are for, and settled reports whether the kernel has them, or needs none.
+	// mode is the mode for which the rules are written. settled reports whether the kernel has
+	// them, or needs none.
 	mode    acceptMode
 	settled bool
-	// prints are the fingerprints of the chains as they were written; nil means that there are no filters, or no rules in them.
+	// prints are the fingerprints of the chains when they were written. It is nil if there are no
+	// filters, or no rules in them.
 	prints map[string]xtables.Print
-	// damaged are the fingerprints of our chains that another program has changed, until they are written again.
+	// damaged are the fingerprints of our chains after another program changed them, until they are
+	// written again.
 	damaged map[string]xtables.Print
 	look    xtables.Look
-	// fault is why our connections may be dropped, and due when the rules are tried again.
+	// fault is the reason why our connections may be dropped, and due the time of the next attempt.
 	fault error
 	due   time.Time
 	pause time.Duration
 }
 
-// acceptMode is what the rules depend on.
+// acceptMode is the part of the mode that the rules depend on.
 type acceptMode struct {
-	// localIn reports whether virtual servers forward, and direct whether packets are passed on untracked.
+	// localIn reports whether virtual servers forward packets, and direct whether packets are
+	// forwarded untracked.
 	localIn, direct bool
 }
 
-// filterTool is what reads and writes filters; *xtables.Tool does it.
+// filterTool reads and writes filters. [xtables.Tool] implements it.
 type filterTool interface {
 	Restore(ctx context.Context, input string) error
 	Rules(ctx context.Context, table, chain string) ([]string, error)
@@ -58,14 +63,14 @@ type filterTool interface {
 
 var _ filterTool = (*xtables.Tool)(nil)
 
-// filterTable is the table of the rules, and ourPrefix begins the names of our chains.
+// filterTable is the table of the rules, and ourPrefix the prefix of our chains' names.
 const (
 	filterTable = "filter"
 	ourPrefix   = "VIPD-"
 )
 
-// The pauses between two attempts at rules that iptables refuses.
-const firstAcceptPause, longestAcceptPause = time.Second, time.Minute
+// These are the pauses between two attempts to write rules that iptables refuses.
+const minAcceptPause, maxAcceptPause = time.Second, time.Minute
 
 func newAcceptor(of inet.Family, o Options) *acceptor {
 	return &acceptor{family: of, bits: newMarkBits(o.MasqueradeBit), look: xtables.Contents(), find: func(ctx context.Context) (filterTool, error) {
@@ -77,8 +82,8 @@ func newAcceptor(of inet.Family, o Options) *acceptor {
 	}}
 }
 
-// filtered reports whether iptables has filters, in either variant: they exist as soon as a program has asked for them. A
-// table of that name without its chains is another program's.
+// filtered reports whether iptables has filters in either variant. They exist once a program has
+// used them. A table of that name without their chains belongs to another program.
 func (a *acceptor) filtered() (bool, error) {
 	table, names := nft.Table{Family: nft.IPv4, Name: filterTable}, "/proc/net/ip_tables_names"
 	if a.family == inet.IPv6 {
@@ -91,12 +96,12 @@ func (a *acceptor) filtered() (bool, error) {
 	if slices.ContainsFunc(chains, func(c nft.Found) bool { return c.Name == "FORWARD" || c.Name == "INPUT" }) {
 		return true, nil
 	}
-	text, err := os.ReadFile(names) // absent if the kernel has no legacy iptables
+	text, err := os.ReadFile(names) // missing if the kernel has no legacy iptables
 	return err == nil && slices.Contains(strings.Fields(string(text)), filterTable), nil
 }
 
-// establish writes the rules if there are filters. A refusal is no error, because services may work without the rules: it is kept
-// as the fault, and tried again.
+// establish writes the rules if there are filters. A refusal is not an error, because services may
+// work without the rules. It is recorded as the fault, and retried.
 func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	mode := acceptMode{localIn: localIn, direct: direct}
 	if a.mode == mode && (a.settled || a.fault != nil && time.Now().Before(a.due)) {
@@ -107,29 +112,29 @@ func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	if err != nil {
 		return err
 	}
-	if !filtered { // the rules are written when there are filters, see intact
+	if !filtered { // intact writes the rules when filters appear
 		a.settled, a.prints, a.fault = true, nil, nil
 		return nil
 	}
 	if err = a.write(ctx); err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
-	a.note(err)
+	a.noteOutcome(err)
 	return nil
 }
 
-// note keeps the outcome of writing.
-func (a *acceptor) note(err error) {
+// noteOutcome records the outcome of a write.
+func (a *acceptor) noteOutcome(err error) {
 	a.settled, a.fault = err == nil, err
 	if err == nil {
 		a.pause, a.damaged = 0, nil
 		return
 	}
-	a.pause = min(max(2*a.pause, firstAcceptPause), longestAcceptPause)
+	a.pause = min(max(2*a.pause, minAcceptPause), maxAcceptPause)
 	a.prints, a.due = nil, time.Now().Add(a.pause)
 }
 
-// write puts chains and jumps in the place of whatever there is of them, in one transaction, and proves that they are there.
+// write replaces our chains and jumps in one transaction, and verifies the jumps.
 func (a *acceptor) write(ctx context.Context) (err error) {
 	if a.tool == nil {
 		if a.tool, err = a.find(ctx); err != nil {
@@ -137,14 +142,14 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 		}
 	}
 	chains, jumps := a.chains(), a.jumps()
-	lines, err := joins(ctx, a.tool, filterTable, jumps, names(chains))
+	lines, err := jumpLines(ctx, a.tool, filterTable, jumps, chainNames(chains))
 	if err != nil {
 		return err
 	}
 	if err := a.tool.Restore(ctx, xtables.Input(filterTable, chains, lines...)); err != nil {
 		return err
 	}
-	prints, err := a.tool.Prints(ctx, filterTable, ourPrefix, append(slices.Collect(maps.Keys(jumps)), names(chains)...))
+	prints, err := a.tool.Prints(ctx, filterTable, ourPrefix, append(slices.Collect(maps.Keys(jumps)), chainNames(chains)...))
 	if err != nil {
 		return err
 	}
@@ -163,17 +168,17 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 	return nil
 }
 
-// names are the names of chains.
-func names(chains []xtables.Chain) (all []string) {
+// chainNames returns the names of chains.
+func chainNames(chains []xtables.Chain) (all []string) {
 	for _, c := range chains {
 		all = append(all, c.Name)
 	}
 	return all
 }
 
-// joins are the lines that make jumps, by their base chains, the only rules of those that lead to any of our chains. The empty
-// jump removes them.
-func joins(ctx context.Context, tool filterTool, table string, jumps map[string]string, ours []string) (lines []string, err error) {
+// jumpLines returns the lines that add jumps, by base chain, and remove all other rules that lead
+// to our chains. An empty jump only removes rules.
+func jumpLines(ctx context.Context, tool filterTool, table string, jumps map[string]string, ours []string) (lines []string, err error) {
 	for _, base := range slices.Sorted(maps.Keys(jumps)) {
 		rules, err := tool.Rules(ctx, table, base)
 		if err != nil {
@@ -192,18 +197,18 @@ func (a *acceptor) leave(ctx context.Context) error {
 	}
 	if a.tool == nil {
 		if a.tool, err = a.find(ctx); err != nil {
-			return nil //nolint:nilerr // without iptables there are no rules of ours, and what is left of them is for cleanup
+			return nil //nolint:nilerr // without iptables we have no rules; cleanup removes leftovers
 		}
 	}
-	if _, err = removeChains(ctx, a.tool, filterTable, slices.Collect(maps.Keys(a.jumps())), names(a.chains()), false); err == nil {
+	if _, err = removeChains(ctx, a.tool, filterTable, slices.Collect(maps.Keys(a.jumps())), chainNames(a.chains()), false); err == nil {
 		a.settled, a.prints, a.fault = false, nil, nil
 	} else if strings.Contains(err.Error(), "is incompatible, use 'nft' tool") {
-		return nil // nft -f has loaded the table: iptables can't change it, and trying again does not help
+		return nil // the table was loaded by nft -f, so iptables can't change it, and a retry would not help
 	}
 	return err
 }
 
-// retry writes again what was refused and is due, and reports whether it was accepted.
+// retry writes refused rules again when they are due, and reports whether they were accepted.
 func (a *acceptor) retry(ctx context.Context) bool {
 	if a.fault == nil || time.Now().Before(a.due) {
 		return false
@@ -212,7 +217,8 @@ func (a *acceptor) retry(ctx context.Context) bool {
 	return err == nil && a.fault == nil
 }
 
-// intact repairs rules that other programs have changed and returns which ones they were, or that there are filters now.
+// intact repairs rules that other programs have changed. It returns the changed rules, or that
+// filters exist now.
 func (a *acceptor) intact(ctx context.Context) (string, error) {
 	if !a.settled { // establish is due
 		return "", nil
@@ -223,23 +229,23 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 		return "", err
 	case filtered && a.prints == nil:
 		return "iptables has filters now", nil
-	case !filtered: // they are gone, with our rules
+	case !filtered: // they were removed together with our rules
 		a.prints = nil
 		return "", nil
 	}
-	reason, err := a.look.Probe(a.tool, filterTable, a.entries, func() (string, error) { return a.compare(ctx) })
+	reason, err := a.look.Probe(a.tool, filterTable, a.minEntries, func() (string, error) { return a.compare(ctx) })
 	if reason == "" {
 		return "", err
 	}
-	if err := a.write(ctx); err != nil { // a repair that fails is a problem, and not a repair
-		a.note(err)
+	if err := a.write(ctx); err != nil { // a failed repair is reported as a problem
+		a.noteOutcome(err)
 		return "", ctx.Err()
 	}
-	a.note(nil)
+	a.noteOutcome(nil)
 	return fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason), nil
 }
 
-// compare returns which chain has other rules than when it was written.
+// compare returns the chain whose rules differ from the written ones.
 func (a *acceptor) compare(ctx context.Context) (string, error) {
 	names := slices.Sorted(maps.Keys(a.prints))
 	now, err := a.tool.Prints(ctx, filterTable, ourPrefix, names)
@@ -257,28 +263,29 @@ func (a *acceptor) compare(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// entries is how many entries of a table of the legacy variant the chains need at least: a rule is one.
-func (a *acceptor) entries() (n int) {
+// minEntries returns the minimum number of entries that the chains occupy in a table of the legacy
+// variant. A rule is one entry.
+func (a *acceptor) minEntries() (n int) {
 	for _, p := range a.prints {
 		n += p.Rules
 	}
 	return n
 }
 
-// resync makes the next establish write all again, with an iptables that it looks for again.
+// resync makes the next establish search for iptables again, and write all rules.
 func (a *acceptor) resync() {
 	a.tool, a.settled, a.due = nil, false, time.Time{}
 }
 
 func (a *acceptor) chains() []xtables.Chain {
-	// A match that does not want the mark would hold for packets without a connection.
-	ours := "-m connmark --mark " + both(a.bits.ours) + " "
+	// A negated match of the mark would also match packets without a connection.
+	ours := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
-	if a.mode.localIn { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
+	if a.mode.localIn { // virtual servers forward packets through OUTPUT; other filters judge the programs of this host
 		leaving = []string{ours + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ours + "-m addrtype ! --src-type LOCAL -j ACCEPT"}
 	}
 	if a.mode.direct {
-		direct := "-m mark --mark " + both(a.bits.ours) + " -j ACCEPT"
+		direct := "-m mark --mark " + valueMask(a.bits.ours) + " -j ACCEPT"
 		arriving, leaving = append(arriving, direct), append(leaving, direct)
 	}
 	return []xtables.Chain{
@@ -286,9 +293,9 @@ func (a *acceptor) chains() []xtables.Chain {
 	}
 }
 
-// jumps are one of each base chain, whatever the mode: a chain that is not needed is empty.
+// jumps returns a jump for each base chain in every mode. A chain that is not needed is empty.
 func (a *acceptor) jumps() map[string]string {
-	marked := "-m connmark --mark " + both(a.bits.ours) + " "
+	marked := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	to := marked
 	if a.mode.direct { // untracked packets have no connection
 		to = ""
@@ -296,7 +303,7 @@ func (a *acceptor) jumps() map[string]string {
 	return map[string]string{"FORWARD": marked + "-j VIPD-FORWARD", "INPUT": to + "-j VIPD-INPUT", "OUTPUT": to + "-j VIPD-OUTPUT"}
 }
 
-// isUnavailable reports whether err says that the host can't have it.
+// isUnavailable reports whether err means that the host can't have the rules.
 func isUnavailable(err error) bool {
 	var unsupported *xtables.UnsupportedError
 	return errors.As(err, &unsupported) || errors.Is(err, os.ErrPermission)

@@ -16,7 +16,7 @@ import (
 	"vipd/test/lab"
 )
 
-// blindTool is iptables whose rules can't be listed while blind is set.
+// blindTool is an iptables whose rules can't be listed while blind is set.
 type blindTool struct {
 	filterTool
 	blind *bool
@@ -29,9 +29,10 @@ func (b blindTool) Prints(ctx context.Context, table, prefix string, chains []st
 	return b.filterTool.Prints(ctx, table, prefix, chains)
 }
 
-// filtering is a guard of one frontend on a host with filters of a variant of iptables. finds counts how often iptables was looked for.
+// filtering is a guard of one frontend on a host that has filters of an iptables variant. finds
+// counts the searches for iptables.
 type filtering struct {
-	*family
+	*familyGuard
 	t       *testing.T
 	program string
 	blind   bool
@@ -47,7 +48,7 @@ func filteringWith(t *testing.T, variant xtables.Variant, m dataplane.Needs) *fi
 	w := newWanted(inet.IPv4, o)
 	w.want(frontend("10.96.0.10:80"), 1, false)
 	w.want(frontend("10.96.0.10:80"), 1, true)
-	g.family = newFamily(w, newAcceptor(inet.IPv4, o))
+	g.familyGuard = newFamily(w, newAcceptor(inet.IPv4, o))
 	find := g.accept.find
 	g.accept.find = func(ctx context.Context) (filterTool, error) {
 		g.finds++
@@ -64,7 +65,7 @@ func filteringWith(t *testing.T, variant xtables.Variant, m dataplane.Needs) *fi
 	return g
 }
 
-// iptables runs the program of the variant.
+// iptables runs the variant's program.
 func (g *filtering) iptables(args string) string {
 	g.t.Helper()
 	out, err := exec.Command(g.program, append([]string{"-w"}, strings.Fields(args)...)...).CombinedOutput()
@@ -74,7 +75,7 @@ func (g *filtering) iptables(args string) string {
 	return string(out)
 }
 
-// round makes one round of the engine.
+// round makes a round of the engine.
 func (g *filtering) round() {
 	g.t.Helper()
 	if err := errors.Join(g.prepare(g.t.Context()), g.finish(g.t.Context())); err != nil {
@@ -82,14 +83,14 @@ func (g *filtering) round() {
 	}
 }
 
-// accepts reports whether the rules are there.
+// accepts reports whether the rules exist.
 func (g *filtering) accepts() bool {
 	rules := g.iptables("-S")
 	return strings.Contains(rules, "-A VIPD-FORWARD -j ACCEPT") && strings.Contains(rules, "-A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
 }
 
-// TestAcceptsInFilters writes rules once there are filters, writes them again after each damage, and removes them with the guard. It
-// looks for iptables once.
+// TestAcceptsInFilters adds filters, damages the rules, and closes the guard. The rules are
+// written, repaired and removed, with one search for iptables.
 func TestAcceptsInFilters(t *testing.T) {
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(variant), func(t *testing.T) {
@@ -97,7 +98,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			if variant == xtables.NFT {
 				g.round()
 				if g.finds > 0 {
-					t.Fatal("iptables was looked for without filters")
+					t.Fatal("iptables was searched for without filters")
 				}
 			}
 			g.iptables("-P FORWARD DROP")
@@ -105,7 +106,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.resync()
 			g.round()
 			if !g.accepts() || g.finds != 1 {
-				t.Fatalf("after %d finds of iptables there are\n%s", g.finds, g.iptables("-S"))
+				t.Fatalf("rules after %d searches for iptables:\n%s", g.finds, g.iptables("-S"))
 			}
 			for _, damage := range []string{"-F", "-R VIPD-FORWARD 1 -j DROP", "-D FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD", "-F VIPD-INPUT"} {
 				g.iptables(damage)
@@ -113,7 +114,7 @@ func TestAcceptsInFilters(t *testing.T) {
 				g.resync()
 				g.round()
 				if !g.accepts() {
-					t.Fatalf("after %s there are\n%s", damage, g.iptables("-S"))
+					t.Fatalf("rules after %s:\n%s", damage, g.iptables("-S"))
 				}
 			}
 			g.iptables("-A INPUT -s 192.0.2.1 -j ACCEPT")
@@ -121,13 +122,13 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.want(frontend("10.96.0.10:80"), -1, true)
 			g.round()
 			if rules := g.iptables("-S"); strings.Contains(rules, "VIPD") || !strings.Contains(rules, "192.0.2.1") {
-				t.Errorf("at the end there are\n%s", rules)
+				t.Errorf("rules after Close:\n%s", rules)
 			}
 		})
 	}
 }
 
-// noticed waits until a change of iptables is found.
+// noticed waits until intact reports a change of iptables.
 func (g *filtering) noticed(change string) {
 	g.t.Helper()
 	if !g.ready {
@@ -135,36 +136,38 @@ func (g *filtering) noticed(change string) {
 	}
 	lab.Eventually(g.t, 10*time.Second, change+" to be noticed", func() error {
 		if reason, err := g.intact(g.t.Context()); reason == "" || err != nil {
-			return errors.Join(errors.New("it takes itself for intact"), err)
+			return errors.Join(errors.New("the change was not reported"), err)
 		}
 		return nil
 	})
 }
 
-// TestAcceptsAgainWhatWasNotProved: rules that could not be looked at after they were written are a problem, and are written again.
+// TestAcceptsAgainWhatWasNotProved makes iptables fail to list the written rules. That is a
+// problem, and the rules are written again.
 func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
 	g.blind = true
 	g.round()
 	if p := g.problems(); len(p) != 1 || p[0].Severity != balancer.SeverityWarning || !strings.Contains(p[0].Text, "changed while they were listed") {
-		t.Errorf("got the problems %v", p)
+		t.Errorf("problems = %v", p)
 	}
-	g.iptables("-F") // a firewall is loaded again
+	g.iptables("-F") // like a firewall that is reloaded
 	g.iptables("-X")
 	g.blind = false
 	lab.Eventually(t, 10*time.Second, "the rules", func() error {
 		if !g.retry(t.Context()) {
-			return errors.New("it was not tried again")
+			return errors.New("there was no retry")
 		}
 		return nil
 	})
 	if !g.accepts() || len(g.problems()) > 0 {
-		t.Errorf("got the problems %v, and\n%s", g.problems(), g.iptables("-S"))
+		t.Errorf("problems = %v, rules:\n%s", g.problems(), g.iptables("-S"))
 	}
 }
 
-// TestDriftBesideABlindAcceptor: if iptables' filters can't be read, what is missing of the table is noticed.
+// TestDriftBesideABlindAcceptor deletes the table while the filters of iptables can't be read. The
+// missing table is reported.
 func TestDriftBesideABlindAcceptor(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
@@ -173,11 +176,12 @@ func TestDriftBesideABlindAcceptor(t *testing.T) {
 	g.iptables("-A INPUT -s 192.0.2.1")
 	nftables(t, "delete table ip vipd-guard", "-f", "-")
 	if reason, err := g.intact(t.Context()); reason == "" || err == nil {
-		t.Errorf("got %q, %v; want what is missing, and the error", reason, err)
+		t.Errorf("intact = %q, %v; want the missing table and the error", reason, err)
 	}
 }
 
-// TestFiltersWithoutIptables: if there is no iptables to accept clients, a policy DROP is a problem in each mode.
+// TestFiltersWithoutIptables sets a policy DROP on a host without the iptables programs. Each mode
+// reports a problem.
 func TestFiltersWithoutIptables(t *testing.T) {
 	for _, m := range someModes() {
 		g := filteringWith(t, xtables.NFT, m)
@@ -187,10 +191,10 @@ func TestFiltersWithoutIptables(t *testing.T) {
 		}
 		g.round()
 		if all := g.problems(); len(all) != 1 || !strings.Contains(all[0].Text, "policy of FORWARD or INPUT is DROP") {
-			t.Errorf("%+v: got %v", m, all)
+			t.Errorf("%+v: problems = %v", m, all)
 		}
 		if reason, err := g.intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("%+v: it takes itself for damaged: %q, %v", m, reason, err)
+			t.Errorf("%+v: intact = %q, %v; want no reason", m, reason, err)
 		}
 	}
 }

@@ -1,51 +1,65 @@
-// Package guard keeps in netfilter what all modes share: VIPs that vipd holds answer on the ports of services alone, source
-// ranges, refusals, marks, and the node's address as the source where replies would miss it otherwise. The host says what is
-// wanted and what is applied, and when: Prepare before a dataplane applies frontends, Finish after it.
+// Package guard maintains the netfilter state that all modes share. It restricts VIPs to the ports
+// of services, enforces source ranges, refuses clients, marks connections, and masquerades
+// connections whose replies would otherwise miss this node. The host passes the wanted and the
+// applied frontends: Prepare before a dataplane applies frontends, Finish afterwards.
 //
-// It is a table of nf_tables for each family, vipd-guard, of which each change is one transaction: a constant handful of rules over
-// sets (see setDefs). Most chains are of type nat: they see the first packet of a connection, and no other. A packet meets
+// The guard is a table of nf_tables for each family, vipd-guard. Each change is one transaction.
+// The table has a constant, small number of rules over sets (see setDefs). Most chains are of type
+// nat, so they see only the first packet of a connection. A packet passes:
 //
-//	prerouting           to an owned address, which this host reaches by the interface that the packet came in by: dropped, as
-//	                     another host has it, or none
-//	prerouting, output   TCP without SYN to what is served -> reset, in modes where conntrack alone knows connections
-//	                     special    -> restricted and not allowed, nor from the host itself: dropped; silent: dropped;
-//	                                   marked as ours; rejected: refused; always and never: marked so
+//	prerouting           to an owned address that this host reaches by the packet's interface: dropped,
+//	                     because another host has the address, or none
+//	prerouting, output   TCP without SYN to a served port -> reset, in modes where only conntrack knows
+//	                     connections
+//	                     special    -> restricted and not allowed, unless from the host itself: dropped;
+//	                                   silent: dropped; marked as ours; rejected: refused;
+//	                                   always and never: marked accordingly
 //	                     frontends  -> marked as ours
 //	output               TCP, rejected -> refused
-//	                     then the mode's own: DNAT, REDIRECT, virtual servers
-//	input                known -> passes; rejected -> refused; to a held address: ICMP and served pass, pending is silent, all
-//	                     else is refused. If the mode translates all connections, served is silent: conntrack knew these
-//	                     before the frontend, and the mode makes it forget them
-//	restarts             a SYN or INIT of a known connection to an endpoint in dead -> noted in restarts, dropped; see restarts.go
-//	segment-size         ours, the first segment of either side: its size is clamped to what the links of its path take, and to
-//	                     what clamps has for the place that the connection was opened to, in input too
-//	source               ours, not never: with onearm's pair of interfaces by which it came in and goes out, or marked
-//	                     always -> masqueraded. A program of the host comes in by none
+//	                     then the mode's rules: DNAT, REDIRECT, virtual servers
+//	input                known -> accepted; rejected -> refused; to a held address: ICMP and served are
+//	                     accepted, pending is dropped, everything else is refused. If the mode
+//	                     translates all connections, served is dropped: conntrack knew these connections
+//	                     before the frontend, and the mode makes conntrack forget them
+//	restarts             a SYN or INIT of a known connection to an endpoint in dead -> noted in restarts,
+//	                     dropped; see restarts.go
+//	segment-size         ours, the first segment of either side: its MSS is clamped to the MTU of the
+//	                     path, and to the value in clamps for the place to which the connection was
+//	                     opened, also in input
+//	source               ours, not never: if onearm has the pair of incoming and outgoing interfaces, or
+//	                     marked always -> masqueraded. The host's programs have no incoming interface
 //
-// Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until they
-// time out, all but their first packets invalid, and idle ones new again, so they are not: separate chains keep them from
-// being tracked, and sort what opens a connection.
+// Endpoints of frontends with forward = "dr" or "tunnel" reply directly to the client, past this
+// node. If tracked, such connections would be new until they time out, all but their first packets
+// would be invalid, and idle connections would be new again. So separate chains exclude them from
+// tracking, and restrict the packets that open a connection.
 //
-// What a filter of iptables drops, such as Docker's or ufw's, no table of nf_tables can accept: an acceptor keeps three chains in
-// these filters if there are any. Another firewall's own tables have to be told by their administrator.
+// No table of nf_tables can accept a packet that a filter of iptables drops, such as Docker's or
+// ufw's. An acceptor maintains three chains in these filters if there are any. The tables of other
+// firewalls need rules from their administrator.
 //
-// Entries of the sets that sort packets, and of held, are added before the frontend is applied, and stay until no applied
-// one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
-// guard stands, and the guard is removed after the last address: no port of the host's own is ever open on a VIP. While
-// nf_tables is busy, addresses wait.
+// Entries of the sets that classify packets, and of held, are added before the frontend is applied,
+// and stay until no applied frontend needs them. Entries that open or refuse a port require that
+// the frontend is both wanted and applied. An address is added after the guard is complete, and the
+// guard is removed after the last address, so the host's own ports are never reachable on a VIP.
+// While nf_tables is busy, addresses wait.
 //
-// A trial proves that the kernel takes the guard, see Try. It needs reject in prerouting (Linux 5.9), networks in concatenations
-// (5.6), and nft_ct, nft_nat, nft_masq, nft_reject and their like. Kernel modes don't work without. In userspace mode the
-// guard then is a problem, and nothing waits for it: addresses answer on every port, and the mode restricts clients by itself.
-// Frontends with source ranges on addresses that exist anyway, and those on owned addresses, wait for the guard: see Ready.
+// A trial proves that the kernel accepts the guard, see [Try]. It needs reject in prerouting (Linux
+// 5.9), networks in concatenations (5.6), and the modules nft_ct, nft_nat, nft_masq and nft_reject.
+// Kernel modes require the guard. In userspace mode its absence is a problem, but nothing waits for
+// it: addresses answer on every port, and the mode itself enforces source ranges. Frontends with
+// source ranges on existing addresses, and frontends on owned addresses, wait for the guard: see
+// Ready.
 //
-// Whether the table is intact shows in the generation of nf_tables and the handles of rules. If another program has changed the
-// table, its sets are read. The acceptor compares fingerprints of its chains.
+// The generation of nf_tables and the handles of rules show whether the table is intact. If another
+// program has changed the table, its sets are read. The acceptor compares fingerprints of its
+// chains.
 //
-// Redirects are what a mode that ends connections itself needs beside the guard: a table that leads connections to frontends to
-// ports of this host.
+// Redirects is used by a mode that terminates connections itself. It is a table that redirects
+// connections to ports of this host.
 //
 // Earlier versions kept the guard in iptables and ipsets on some hosts: see removeFormer.
 //
-// A further concern of all modes is a set in setDefs, its rules in layout, and in losses what is lost without it.
+// To add a concern of all modes, add a set to setDefs, its rules to layout, and its effect to
+// losses.
 package guard

@@ -9,23 +9,23 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Add implements setKernel.
-func (y *family) Add(set string, entries []entry) {
+// Add implements [setStore].
+func (y *familyGuard) Add(set string, entries []setEntry) {
 	y.tx.Add(y.layout.table, y.layout.sets[set], elements(entries)...)
 }
 
-// Delete implements setKernel.
-func (y *family) Delete(set string, entries []entry) {
+// Delete implements [setStore].
+func (y *familyGuard) Delete(set string, entries []setEntry) {
 	y.tx.Delete(y.layout.table, y.layout.sets[set], elements(entries)...)
 }
 
-// List implements setKernel.
-func (y *family) List(set string) ([]entry, error) {
+// List implements [setStore].
+func (y *familyGuard) List(set string) ([]setEntry, error) {
 	found, err := y.table.Elements(y.layout.table, y.layout.sets[set].Name)
 	if err != nil {
 		return nil, fmt.Errorf("reading set %s of table %s: %w", set, y.layout.table, err)
 	}
-	entries := make([]entry, 0, len(found))
+	entries := make([]setEntry, 0, len(found))
 	read := entryOf
 	if set == deadSet || set == quietSet {
 		read = endpointOf
@@ -36,8 +36,8 @@ func (y *family) List(set string) ([]entry, error) {
 	return entries, nil
 }
 
-// entryOf reads an element. One that is none of ours becomes an entry that is not wanted.
-func entryOf(e *nft.Elem, of inet.Family) (x entry) {
+// entryOf decodes an element. A foreign element becomes an entry that is not wanted.
+func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	size := addrSize(of)
 	key := e.Key
 	if len(key) < size {

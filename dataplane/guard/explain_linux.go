@@ -12,16 +12,17 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Explain asks the kernel which sets of the guard have f, and, if it has source ranges, whether they have client: allowed.
-// It has its own connection to the kernel, so it disturbs no Guard at work.
+// Explain returns the sets of the guard that contain f. If f has source ranges, allowed reports
+// whether they contain client. It opens its own connection to the kernel, so it does not disturb a
+// running [Guard].
 func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Object, allowed bool, err error) {
 	conn, err := nft.Open()
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
+	defer func() { _ = conn.Close() }() // it was only read
 	l := newLayout(inet.Of(f.Addr))
-	has := func(set string, e entry) (name string, in bool, err error) {
+	has := func(set string, e setEntry) (name string, in bool, err error) {
 		s := l.sets[set]
 		_, err = conn.Find(l.table, s, []nft.Elem{element(e)})
 		if errors.Is(err, unix.ENOENT) {

@@ -14,47 +14,48 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// family is the guard of one family: a table of nf_tables, of which each change is one transaction. What restricts is added by
-// prepare, and what opens by finish.
-type family struct {
+// familyGuard is the guard of one family: a table of nf_tables. Each change is one transaction.
+// prepare adds restrictions, and finish opens ports.
+type familyGuard struct {
 	*wanted
 	layout *layout
-	// table is layout's in the kernel. Its connection is nil until open.
+	// table is the layout's table in the kernel. Its connection is nil until open.
 	table *nft.Owned
-	// accept lets our connections through the filters of iptables.
+	// accept makes the filters of iptables accept our connections.
 	accept *acceptor
-	// dead is called with whether frontends have dead endpoints.
+	// dead is called when the set of dead endpoints becomes empty or non-empty.
 	dead func(some bool)
 
-	// tx is put off until the next commit.
+	// tx collects changes until the next commit.
 	tx nft.Tx
-	// stale reports whether the chains have to be written, because the mode or what they are for has changed; pairs, whether
-	// the interfaces have.
+	// stale reports whether the chains must be written because the mode or the concerns have
+	// changed, and pairs whether the interfaces have changed.
 	stale, pairs bool
-	// ready reports whether the table exists and was compared; looked, whether it is known that nothing else of the guard is
-	// in the kernel, such as that of an earlier version.
-	ready, looked bool
-	// written is what the chains are written for.
+	// ready reports whether the table exists and was compared. formerChecked reports whether the
+	// kernel is known to have no other guard, such as an earlier version's.
+	ready, formerChecked bool
+	// written are the concerns for which the chains are written.
 	written concerns
-	// failed is why the guard is unavailable, until the next resync, and fault why the last change was not made.
+	// failed is the reason why the guard is unavailable, until the next resync. fault is the reason
+	// why the last change failed.
 	failed, fault error
 }
 
-// newFamily returns a guard that knows nothing of the kernel.
-func newFamily(w *wanted, accept *acceptor) *family {
+// newFamily returns a guard that does not know the kernel's state.
+func newFamily(w *wanted, accept *acceptor) *familyGuard {
 	l := newLayout(w.family)
-	y := &family{dead: func(bool) {}, wanted: w, layout: l, table: &nft.Owned{Table: l.table}, accept: accept}
+	y := &familyGuard{dead: func(bool) {}, wanted: w, layout: l, table: &nft.Owned{Table: l.table}, accept: accept}
 	for _, m := range w.members {
-		m.kernel = y
+		m.store = y
 	}
 	return y
 }
 
-// trialSuffix ends the name of the table that a trial makes and deletes.
+// trialSuffix is the suffix of the table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
-// try makes a table with all chains, and deletes it. The error says what the kernel lacks. What hold = "one" alone needs is
-// left out: package failover tries it.
+// try creates a table with all chains, and deletes it. Its error names what the kernel lacks. The
+// requirements of hold = "one" are not included, because package failover tests them.
 func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
@@ -66,8 +67,8 @@ func try(conn *nft.Conn, of inet.Family) error {
 	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)
 }
 
-// Try proves by a trial that the guard of a mode that forwards can be had here. The error says what the kernel refuses.
-// IPv6 counts only if the kernel has it.
+// Try proves by a trial that the guard of a forwarding mode works here. Its error names what the
+// kernel refuses. IPv6 is required only if the kernel has it.
 func Try() error {
 	for _, of := range inet.Families() {
 		if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil && of == inet.IPv6 {
@@ -84,7 +85,7 @@ func Try() error {
 	return nil
 }
 
-// unusable names what can't be used, the reason, and what helps.
+// unusable returns an error with the family, the reason and advice.
 func unusable(of inet.Family, reason error) error {
 	need := "they need the nf_tables of Linux 5.9"
 	if errors.Is(reason, fs.ErrPermission) {
@@ -94,7 +95,7 @@ func unusable(of inet.Family, reason error) error {
 }
 
 // open connects to nf_tables, and proves by a trial that it works.
-func (y *family) open() error {
+func (y *familyGuard) open() error {
 	if y.table.Conn != nil {
 		return nil
 	}
@@ -112,55 +113,56 @@ func (y *family) open() error {
 	return nil
 }
 
-// close ends the connection to nf_tables.
-func (y *family) close() {
+// close closes the connection to nf_tables.
+func (y *familyGuard) close() {
 	if y.table.Conn != nil {
-		_ = y.table.Close() // nothing depends on it any longer
+		_ = y.table.Close() // nothing depends on it
 	}
 }
 
-// obey makes the next prepare follow the mode and the interfaces.
-func (y *family) obey() { y.stale, y.pairs = true, true }
+// markStale makes the next prepare write the chains and the pairs of interfaces.
+func (y *familyGuard) markStale() { y.stale, y.pairs = true, true }
 
-// prepare puts in force what restricts, and closes what must not be open any longer.
-func (y *family) prepare(ctx context.Context) error {
-	if !y.needed() { // what is applied may still need it
+// prepare adds restrictions, and closes ports that are no longer open.
+func (y *familyGuard) prepare(ctx context.Context) error {
+	if !y.needed() { // applied frontends may still need it
 		return nil
 	}
-	err := y.note(y.establish(ctx))
+	err := y.noteOutcome(y.establish(ctx))
 	if err == nil && y.failed == nil {
 		_ = y.accept.establish(ctx, y.mode.LocalIn, y.written.direct) // finish tries again, and returns the reason
 	}
 	return err
 }
 
-// finish opens what was applied, and removes what is not needed.
-func (y *family) finish(ctx context.Context) error {
+// finish opens the applied ports, and removes unused objects.
+func (y *familyGuard) finish(ctx context.Context) error {
 	if !y.needed() {
-		return y.note(y.leave(ctx))
+		return y.noteOutcome(y.leave(ctx))
 	}
-	if err := y.note(y.establish(ctx)); err != nil {
+	if err := y.noteOutcome(y.establish(ctx)); err != nil {
 		return err
 	}
 	if y.failed != nil {
-		return y.giveUp(ctx)
+		return y.dropFormer(ctx)
 	}
-	y.syncSets()
-	return errors.Join(y.note(y.commit(ctx)), y.accept.establish(ctx, y.mode.LocalIn, y.written.direct))
+	y.queueSync()
+	return errors.Join(y.noteOutcome(y.commit(ctx)), y.accept.establish(ctx, y.mode.LocalIn, y.written.direct))
 }
 
-// giveUp removes what an earlier version has left, once all that serves is applied without it.
-func (y *family) giveUp(ctx context.Context) error {
-	if y.looked || !y.carried() {
+// dropFormer removes an earlier version's guard, once all served frontends are applied without it.
+func (y *familyGuard) dropFormer(ctx context.Context) error {
+	if y.formerChecked || !y.allApplied() {
 		return nil
 	}
 	err := removeFormer(ctx, y.family, y.log)
-	y.looked = err == nil
+	y.formerChecked = err == nil
 	return err
 }
 
-// note keeps a missing privilege for problems, and has all compared in full the next time after other errors.
-func (y *family) note(err error) error {
+// noteOutcome records a missing privilege for problems. After any other error, the next round
+// compares everything.
+func (y *familyGuard) noteOutcome(err error) error {
 	y.fault = err
 	switch {
 	case err == nil:
@@ -173,12 +175,13 @@ func (y *family) note(err error) error {
 	return fmt.Errorf("putting up the guard (%s): %w", y.family, err)
 }
 
-func (y *family) forget() {
-	y.tx, y.ready, y.looked, y.table.Shape = nft.Tx{}, false, false, nil
+func (y *familyGuard) forget() {
+	y.tx, y.ready, y.formerChecked, y.table.Shape = nft.Tx{}, false, false, nil
 }
 
-// establish makes the table, and adds what restricts. It tries again if another program changes the table at the same time.
-func (y *family) establish(ctx context.Context) (err error) {
+// establish creates the table, and adds restrictions. It tries again if another program changes the
+// table at the same time.
+func (y *familyGuard) establish(ctx context.Context) (err error) {
 	if y.failed == nil {
 		y.failed = y.open()
 	}
@@ -186,7 +189,7 @@ func (y *family) establish(ctx context.Context) (err error) {
 		return nil
 	}
 	for range nft.Tries {
-		if err = y.put(ctx); !errors.Is(err, nft.ErrBusy) {
+		if err = y.tryEstablish(ctx); !errors.Is(err, nft.ErrBusy) {
 			return err
 		}
 		y.forget()
@@ -194,14 +197,14 @@ func (y *family) establish(ctx context.Context) (err error) {
 	return err
 }
 
-// put is establish, once.
-func (y *family) put(ctx context.Context) error {
+// tryEstablish makes one attempt of establish.
+func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	if !y.ready {
 		if err := y.table.Steady(y.read); err != nil {
 			return err
 		}
 	}
-	y.restrict()
+	y.queueRestrictions()
 	with := y.concerns()
 	write := y.stale || !y.ready || with != y.written
 	if write {
@@ -212,30 +215,30 @@ func (y *family) put(ctx context.Context) error {
 	}
 	if y.pairs || !y.ready {
 		y.tx.FlushSet(y.layout.table, y.layout.oneArm)
-		y.tx.Add(y.layout.table, y.layout.oneArm, oneArms(y.mode, y.interfaces)...)
+		y.tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	}
 	err := y.commit(ctx)
 	var refused *nft.Error
 	if !y.ready && errors.As(err, &refused) && !errors.Is(err, fs.ErrPermission) {
-		err = y.renew(ctx, with, err)
+		err = y.recreate(ctx, with, err)
 	}
 	if err != nil {
 		return err
 	}
 	y.written, y.ready, y.stale, y.pairs = with, true, false, false
 	y.dead(with.dead)
-	if !y.looked {
+	if !y.formerChecked {
 		if err := removeFormer(ctx, y.family, y.log); err != nil {
 			return err
 		}
-		y.looked = true
+		y.formerChecked = true
 	}
 	return nil
 }
 
-// read takes in what the sets hold. Where the table is not there, held addresses are silent until what was applied is open:
-// clients try again after silence, but not after a refusal.
-func (y *family) read() error {
+// read reads the kernel's sets. If the table is missing, held addresses are silent until the
+// applied ports are open: clients retry after silence, but not after a refusal.
+func (y *familyGuard) read() error {
 	there, err := y.table.HasTable(y.layout.table)
 	if err != nil {
 		return err
@@ -246,36 +249,37 @@ func (y *family) read() error {
 		}
 	}
 	if !there {
-		y.silence()
+		y.queuePending()
 	}
 	return nil
 }
 
-// silence puts off that all held addresses are pending, until syncSets.
-func (y *family) silence() {
+// queuePending marks all held addresses as pending until queueSync.
+func (y *familyGuard) queuePending() {
 	for e := range y.held.count {
 		if !y.pending.have[e] {
 			y.pending.have[e], y.pending.dirty[e] = true, true
-			y.Add(pendingSet, []entry{e})
+			y.Add(pendingSet, []setEntry{e})
 		}
 	}
 }
 
-// renew replaces a table that the kernel does not change into ours: another version made it, or another program changed it.
-func (y *family) renew(ctx context.Context, with concerns, cause error) error {
+// recreate replaces a table that the kernel can't convert into ours, because another version
+// created it or another program changed it.
+func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) error {
 	y.tx = nft.Tx{}
 	for _, m := range y.members {
-		m.lose()
-		m.touch()
+		m.forgetKernel()
+		m.markAll()
 	}
 	y.ready = false
-	y.silence()
-	y.restrict()
+	y.queuePending()
+	y.queueRestrictions()
 	var tx nft.Tx
-	tx.AddTable(y.layout.table) // or else there may be none to delete
+	tx.AddTable(y.layout.table) // otherwise there may be none to delete
 	tx.DeleteTable(y.layout.table)
 	y.layout.write(&tx, y.layout.chains(y.mode, y.bits, with))
-	tx.Add(y.layout.table, y.layout.oneArm, oneArms(y.mode, y.interfaces)...)
+	tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	tx.Append(&y.tx)
 	y.tx = tx
 	if err := y.commit(ctx); err != nil {
@@ -284,26 +288,27 @@ func (y *family) renew(ctx context.Context, with concerns, cause error) error {
 	return nil
 }
 
-// restrict puts off the removal of what must not exist when others are applied, and then the addition of what restricts.
-func (y *family) restrict() {
+// queueRestrictions queues the removal of entries that must not exist when other frontends are
+// applied, and then the addition of restrictions.
+func (y *familyGuard) queueRestrictions() {
 	for _, m := range y.members {
 		m.withdraw()
-		if m.def.early || !y.ready { // a table that is made from scratch gets all at once
+		if m.def.early || !y.ready { // a new table gets all entries at once
 			m.fill()
 		}
 	}
 }
 
-// syncSets puts off the removal of what is not wanted, and the addition of what was applied.
-func (y *family) syncSets() {
+// queueSync queues the removal of unwanted entries, and the addition of applied ones.
+func (y *familyGuard) queueSync() {
 	for _, m := range y.members {
 		m.trim()
 		m.fill()
 	}
 }
 
-// commit makes what was put off.
-func (y *family) commit(ctx context.Context) error {
+// commit sends the queued changes.
+func (y *familyGuard) commit(ctx context.Context) error {
 	tx := y.tx
 	y.tx = nft.Tx{}
 	err := y.table.Commit(&tx)
@@ -313,16 +318,16 @@ func (y *family) commit(ctx context.Context) error {
 	return err
 }
 
-// leave removes the guard if any of it may exist.
-func (y *family) leave(ctx context.Context) error {
-	if y.looked && !y.ready {
+// leave removes the guard if any part of it may exist.
+func (y *familyGuard) leave(ctx context.Context) error {
+	if y.formerChecked && !y.ready {
 		return nil
 	}
 	if y.failed == nil {
 		y.failed = y.open()
 	}
 	if y.failed != nil {
-		return y.giveUp(ctx)
+		return y.dropFormer(ctx)
 	}
 	if err := y.table.Remove(); err != nil {
 		return err
@@ -333,28 +338,29 @@ func (y *family) leave(ctx context.Context) error {
 	y.forget()
 	y.dead(false)
 	for _, m := range y.members {
-		m.lose()
-		m.touch()
+		m.forgetKernel()
+		m.markAll()
 	}
-	y.looked = true
+	y.formerChecked = true
 	return nil
 }
 
-// refresh follows the mode and the interfaces if the guard stands.
-func (y *family) refresh(ctx context.Context) error {
+// refresh writes the mode and the interfaces if the table exists.
+func (y *familyGuard) refresh(ctx context.Context) error {
 	if !y.stale && !y.pairs || !y.ready || y.failed != nil {
 		return nil
 	}
-	return y.note(y.establish(ctx))
+	return y.noteOutcome(y.establish(ctx))
 }
 
-// retry tries again what iptables has refused and is due, and reports whether it was accepted.
-func (y *family) retry(ctx context.Context) bool {
+// retry retries the refused rules of iptables when they are due, and reports whether they were
+// accepted.
+func (y *familyGuard) retry(ctx context.Context) bool {
 	return y.ready && y.failed == nil && y.accept.retry(ctx)
 }
 
 // intact returns what other programs have changed.
-func (y *family) intact(ctx context.Context) (string, error) {
+func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	if !y.ready || y.failed != nil {
 		return "", nil
 	}
@@ -366,8 +372,8 @@ func (y *family) intact(ctx context.Context) (string, error) {
 	return reason, errors.Join(err, also)
 }
 
-// compare says in what the table is not as it was left.
-func (y *family) compare() (string, error) {
+// compare returns how the table differs from its last written state.
+func (y *familyGuard) compare() (string, error) {
 	if reason, err := y.table.Changed(); reason != "" || err != nil {
 		return reason, err
 	}
@@ -385,15 +391,15 @@ func (y *family) compare() (string, error) {
 		}
 	}
 	pairs, err := y.table.Elements(y.layout.table, y.layout.oneArm.Name)
-	if err == nil && len(pairs) != len(oneArms(y.mode, y.interfaces)) && !y.pairs {
+	if err == nil && len(pairs) != len(oneArmPairs(y.mode, y.interfaces)) && !y.pairs {
 		return fmt.Sprintf("elements of set %s were changed", y.layout.oneArm.Name), nil
 	}
 	return "", err
 }
 
-// restricts returns why what restricts f is not in force. It returns nil if it is, or if it is unavailable and the
-// dataplane enforces it by itself.
-func (y *family) restricts(f *balancer.Frontend, enforced bool) error {
+// restricts returns the reason why the restrictions of f are not in force. It returns nil if they
+// are, or if the guard is unavailable and the dataplane enforces them.
+func (y *familyGuard) restricts(f *balancer.Frontend, enforced bool) error {
 	if y.failed != nil {
 		return unenforceable(f, y.failed, enforced)
 	}
@@ -403,8 +409,8 @@ func (y *family) restricts(f *balancer.Frontend, enforced bool) error {
 	return notInForce(f, y.fault)
 }
 
-// problems returns what is needed and unavailable.
-func (y *family) problems() []balancer.Problem {
+// problems returns the required parts that are unavailable.
+func (y *familyGuard) problems() []balancer.Problem {
 	if y.failed != nil {
 		return y.lost(y.failed)
 	}
@@ -414,8 +420,8 @@ func (y *family) problems() []balancer.Problem {
 	return nil
 }
 
-// resync makes the next prepare and finish compare in full, and try again what was unavailable.
-func (y *family) resync() {
+// resync makes the next prepare and finish compare everything, and retry unavailable parts.
+func (y *familyGuard) resync() {
 	y.failed, y.table.Next = nil, time.Time{}
 	y.accept.resync()
 	y.forget()

@@ -33,7 +33,7 @@ func nftables(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// TestPlansLoad: nft takes what is rendered, and reads its own listing of it back.
+// TestPlansLoad loads the rendered table with nft. nft also loads its own listing of it.
 func TestPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -41,7 +41,7 @@ func TestPlansLoad(t *testing.T) {
 		frontends := append(examples(), frontend("10.96.0.60:80", forward(balancer.DRForward)), frontend("10.96.0.61:80", sources("10.0.0.0/8", "10.1.0.0/16")))
 		var b strings.Builder
 		for _, f := range inet.Families() {
-			w := modelled(Options{Mode: m, MasqueradeBit: 14}, f, frontends, []Interface{{"lo", 1}})
+			w := modelWanted(Options{Mode: m, MasqueradeBit: 14}, f, frontends, []Interface{{"lo", 1}})
 			w.own(map[inet.Family]netip.Addr{inet.IPv4: addrOf("10.96.0.1"), inet.IPv6: addrOf("fd00:96::1")}[f], 1)
 			w.render(&b)
 		}
@@ -51,17 +51,17 @@ func TestPlansLoad(t *testing.T) {
 	}
 }
 
-// history is a guard in the kernel's nf_tables with what was asked of it.
+// history is a guard in the kernel's nf_tables, with its wanted and applied frontends.
 type history struct {
 	*testing.T
 	r             *rand.Rand
 	conn          *nft.Conn
-	g             *family
+	g             *familyGuard
 	want, applied map[balancer.Key]*balancer.Frontend
 	held, owned   map[netip.Addr]bool
 }
 
-// restart makes another guard over what is there.
+// restart starts another guard over the existing table.
 func (h *history) restart(m dataplane.Needs) {
 	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler)}
 	w := newWanted(inet.IPv4, o)
@@ -82,12 +82,12 @@ func (h *history) restart(m dataplane.Needs) {
 	}
 }
 
-// someModes are those that histories change between.
+// someModes returns the modes that histories change between.
 func someModes() []dataplane.Needs {
 	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}}
 }
 
-// specified is what each set shall hold, from scratch.
+// specified returns the entries that each set should have, computed from scratch.
 func (h *history) specified() map[string]entries {
 	all := map[string]entries{}
 	for _, s := range setDefs() {
@@ -112,7 +112,7 @@ func (h *history) specified() map[string]entries {
 		default:
 			both := collect(h.applied)
 			all[s.name] = collect(h.want)
-			maps.DeleteFunc(all[s.name], func(e entry, _ bool) bool { return !both[e] })
+			maps.DeleteFunc(all[s.name], func(e setEntry, _ bool) bool { return !both[e] })
 		}
 	}
 	plain := all[frontendsSet]
@@ -121,9 +121,9 @@ func (h *history) specified() map[string]entries {
 			delete(plain, e)
 		}
 	}
-	maps.DeleteFunc(all[clampsSet], func(e entry, _ bool) bool { // the least counts
+	maps.DeleteFunc(all[clampsSet], func(e setEntry, _ bool) bool { // the least applies
 		for x := range all[clampsSet] {
-			if at(x) == at(e) && x.MSS < e.MSS {
+			if placeOnly(x) == placeOnly(e) && x.MSS < e.MSS {
 				return true
 			}
 		}
@@ -135,9 +135,9 @@ func (h *history) specified() map[string]entries {
 	if !h.g.mode.LocalIn {
 		clear(all[quietSet])
 	}
-	maps.DeleteFunc(all[allowedSet], func(e entry, _ bool) bool { // the kernel takes no network beside one that has it
+	maps.DeleteFunc(all[allowedSet], func(e setEntry, _ bool) bool { // the kernel refuses a network next to one that contains it
 		for wider := range all[allowedSet] {
-			if at(wider) == at(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
+			if placeOnly(wider) == placeOnly(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
 				return true
 			}
 		}
@@ -146,12 +146,12 @@ func (h *history) specified() map[string]entries {
 	return all
 }
 
-// check compares the kernel with what is specified, and the rules with those of chains that are written afresh.
+// check compares the kernel's sets with the specification, and its rules with freshly written ones.
 func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
 		if there, err := h.conn.HasTable(h.g.layout.table); there || err != nil {
-			h.Fatalf("seed %d step %d: the table is there: %t, %v", seed, step, there, err)
+			h.Fatalf("seed %d step %d: table exists = %t, %v", seed, step, there, err)
 		}
 		return
 	}
@@ -165,24 +165,24 @@ func (h *history) check(seed uint64, step int) {
 			got[e] = true
 		}
 		if !maps.Equal(got, want) {
-			h.Fatalf("seed %d step %d: set %s has\n%v\nwant\n%v", seed, step, name, got, want)
+			h.Fatalf("seed %d step %d: set %s =\n%v\nwant\n%v", seed, step, name, got, want)
 		}
 	}
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
-	var tx nft.Tx // with what concerned when the chains were last written: a rule about an empty set may stay
+	var tx nft.Tx // with the concerns of the last write: a rule about an empty set may stay
 	h.g.layout.write(&tx, h.g.layout.chains(h.g.mode, h.g.bits, h.g.written))
 	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
 	}
 	if after := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip"); after != before {
-		h.Fatalf("seed %d step %d: the chains are\n%s\nwant\n%s", seed, step, before, after)
+		h.Fatalf("seed %d step %d: chains =\n%s\nwant\n%s", seed, step, before, after)
 	}
 	if reason, err := h.g.intact(h.Context()); reason != "" || err != nil {
-		h.Fatalf("seed %d step %d: it takes itself for broken: %q, %v", seed, step, reason, err)
+		h.Fatalf("seed %d step %d: intact = %q, %v; want no reason", seed, step, reason, err)
 	}
 }
 
-// damage has somebody else change the table, and the guard has to notice.
+// damage changes the table like another program. The guard must notice.
 func (h *history) damage(seed uint64, step int) {
 	h.Helper()
 	if !h.g.ready {
@@ -202,7 +202,8 @@ func (h *history) damage(seed uint64, step int) {
 	h.g.resync()
 }
 
-// fail has another program delete the table just before a round. The round fails, or changes nothing; then the guard notices.
+// fail deletes the table just before a round. The round fails, or changes nothing; then the guard
+// must notice.
 func (h *history) fail() {
 	h.Helper()
 	if !h.g.ready {
@@ -216,14 +217,14 @@ func (h *history) fail() {
 	h.g.table.Next = time.Time{}
 	if reason, err := h.g.intact(h.Context()); reason == "" && len(h.want)+len(h.applied)+len(h.held)+len(h.owned) > 0 {
 		if there, _ := h.conn.HasTable(h.g.layout.table); !there {
-			h.Fatalf("intact() = %q, %v without the table", reason, err)
+			h.Fatalf("intact without the table = %q, %v", reason, err)
 		}
 	}
 	h.g.resync()
 }
 
-// TestGuardHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
-// changes of the mode, damage by others and rounds that fail.
+// TestGuardHistories changes wanted and applied frontends, restarts, changes the mode, damages the
+// table and makes rounds fail, at random. After each step the table equals the specification.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -247,11 +248,11 @@ func TestGuardHistories(t *testing.T) {
 				h.damage(seed, step)
 			case 2:
 				if h.g.setMode(m) {
-					h.g.obey()
+					h.g.markStale()
 				}
 			case 3:
-				h.g.connect([]Interface{{"lo", 1}, {"eth1", 3}}[:1+h.r.IntN(2)])
-				h.g.obey()
+				h.g.setInterfaces([]Interface{{"lo", 1}, {"eth1", 3}}[:1+h.r.IntN(2)])
+				h.g.markStale()
 			case 4:
 				h.fail()
 			}
@@ -263,7 +264,7 @@ func TestGuardHistories(t *testing.T) {
 			}
 			for _, f := range h.want {
 				if err := h.g.restricts(f, false); (isRestricted(f) || h.g.isOwned(f)) && err != nil {
-					t.Fatalf("seed %d step %d: after prepare %s is held back: %v", seed, step, f.Key, err)
+					t.Fatalf("seed %d step %d: %s is not ready after prepare: %v", seed, step, f.Key, err)
 				}
 			}
 			if h.r.IntN(4) > 0 {
@@ -283,7 +284,7 @@ func TestGuardHistories(t *testing.T) {
 				for place, near := range m.near {
 					for e := range near {
 						if m.count[e]+m.asked[e] == 0 && !m.have[e] {
-							t.Fatalf("seed %d step %d: set %s remembers %v at %v, which nothing wants and the kernel does not have", seed, step, m.def.name, e, place)
+							t.Fatalf("seed %d step %d: set %s still has %v at %v, which is unwanted and not in the kernel", seed, step, m.def.name, e, place)
 						}
 					}
 				}

@@ -14,14 +14,14 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// formerTable is what earlier versions kept in a table of iptables, if the guard was not in nf_tables. The acceptor's chains are
-// among them.
+// formerTable is the part of an earlier version's guard in a table of iptables. It includes the
+// acceptor's chains.
 type formerTable struct {
 	name          string
 	bases, chains []string
 }
 
-// formerTables are in the order in which they are removed.
+// formerTables returns the tables in the order of their removal.
 func formerTables() []formerTable {
 	return []formerTable{
 		{"nat", []string{"POSTROUTING"}, []string{"VIPD-POSTROUTING", "VIPD-MASQUERADE"}},
@@ -36,12 +36,12 @@ func formerTables() []formerTable {
 	}
 }
 
-// formerRedirects are the redirects of userspace mode.
+// formerRedirects returns the redirects of userspace mode.
 func formerRedirects() []formerTable {
 	return []formerTable{{"nat", []string{"PREROUTING", "OUTPUT"}, []string{"VIPD-US"}}}
 }
 
-// formerSets are the names of the ipsets of a family.
+// formerSets returns the names of a family's ipsets.
 func formerSets(of inet.Family) (names []string) {
 	for _, name := range []string{
 		"arrived", "direct", "tunnels", "frontends", "special", "restricted", "silent", "masquerade", "never", "allowed",
@@ -52,12 +52,12 @@ func formerSets(of inet.Family) (names []string) {
 	return names
 }
 
-// removeFormer removes the guard of a family that an earlier version has left in iptables and ipsets. Without its ipsets there is
-// none.
+// removeFormer removes a family's guard that an earlier version left in iptables and ipsets.
+// Without its ipsets there is none.
 func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	sets, err := ipset.Open()
 	if err != nil {
-		return nil //nolint:nilerr // without a way to ipsets there are none
+		return nil //nolint:nilerr // a kernel without ipsets has no former guard
 	}
 	defer sets.Close()
 	found, err := existing(sets, of)
@@ -67,7 +67,7 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	if len(found) == 0 || err != nil {
 		return err
 	}
-	c := cleaner{ctx: ctx}
+	c := cleanup{ctx: ctx}
 	c.tables(of, formerTables())
 	if len(c.done) == 0 && len(c.errs) == 0 {
 		return removeUnreferenced(sets, found, of, log)
@@ -80,8 +80,9 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	return nil
 }
 
-// removeUnreferenced destroys the ipsets of a former guard whose rules were not found. Rules that use an ipset are in a variant of iptables
-// whose program is missing: they stay with the ipset, which is not an error, because trying again would not help.
+// removeUnreferenced destroys the ipsets of a former guard whose rules were not found. If rules use
+// an ipset, the program of their iptables variant is missing. The ipset then stays, which is not an
+// error because a retry would not help.
 func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *slog.Logger) error {
 	inUse := 0
 	for _, name := range names {
@@ -99,7 +100,7 @@ func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *s
 	return nil
 }
 
-// existing are the ipsets of a family that the kernel has.
+// existing returns the ipsets of a family that the kernel has.
 func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	for _, name := range formerSets(of) {
 		switch _, err := sets.Header(name); {
@@ -112,8 +113,8 @@ func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	return found, nil
 }
 
-// removeChains removes chains of a table, and what leads to them from base chains, in one transaction. It returns those that the
-// kernel had. With dry it only looks.
+// removeChains removes chains of a table, and the rules of base chains that lead to them, in one
+// transaction. It returns the chains that existed. With dry it changes nothing.
 func removeChains(ctx context.Context, tool filterTool, table string, bases, chains []string, dry bool) (had []string, err error) {
 	for _, name := range chains {
 		exists, err := tool.ChainExists(ctx, table, name)
@@ -131,27 +132,29 @@ func removeChains(ctx context.Context, tool filterTool, table string, bases, cha
 	for _, base := range bases {
 		jumps[base] = ""
 	}
-	lines, err := joins(ctx, tool, table, jumps, had)
+	lines, err := jumpLines(ctx, tool, table, jumps, had)
 	if err != nil {
 		return nil, err
 	}
-	var empty []xtables.Chain // they may lead to each other
+	var empty []xtables.Chain // they may jump to each other
 	for _, name := range had {
 		empty, lines = append(empty, xtables.NewChain(name)), append(lines, "-X "+name)
 	}
 	return had, tool.Restore(ctx, xtables.Input(table, empty, lines...))
 }
 
-// cleaner removes what a process has left, or only looks, and notes what it does in words. It goes on after errors.
-type cleaner struct {
+// cleanup removes the guard of an earlier process, or only lists it, and records descriptions. It
+// continues after errors.
+type cleanup struct {
 	ctx  context.Context
 	dry  bool
 	done []string
 	errs []error
 }
 
-// tables removes chains of a family from every variant of iptables, with those of trials that were cut short.
-func (c *cleaner) tables(of inet.Family, tables []formerTable) {
+// tables removes chains of a family from every variant of iptables, including the chains of
+// interrupted trials.
+func (c *cleanup) tables(of inet.Family, tables []formerTable) {
 	for _, tool := range xtables.Existing(c.ctx, of) {
 		for _, t := range tables {
 			if !tool.HasTable(t.name) {
@@ -168,7 +171,7 @@ func (c *cleaner) tables(of inet.Family, tables []formerTable) {
 }
 
 // sets destroys ipsets.
-func (c *cleaner) sets(sets *ipset.Conn, names []string) {
+func (c *cleanup) sets(sets *ipset.Conn, names []string) {
 	for _, name := range names {
 		if !c.dry {
 			if err := sets.DestroySoon(c.ctx, name); err != nil {
@@ -180,10 +183,10 @@ func (c *cleaner) sets(sets *ipset.Conn, names []string) {
 	}
 }
 
-// Cleanup removes every guard that a process which is gone has left, also an earlier version's, and returns what it did in words, or,
-// with dry, what it would do. It goes on after errors, and returns them together.
+// Cleanup removes every guard of earlier processes and versions. It returns descriptions of the
+// steps, which a dry run does not execute. It continues after errors, and returns all of them.
 func Cleanup(ctx context.Context, dry bool) ([]string, error) {
-	c := cleaner{ctx: ctx, dry: dry}
+	c := cleanup{ctx: ctx, dry: dry}
 	c.nftables(tableName)
 	sets, err := ipset.Open()
 	if err == nil {
@@ -192,7 +195,7 @@ func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	for _, of := range inet.Families() {
 		c.tables(of, formerTables())
 		if err != nil {
-			continue // without a way to ipsets there are none
+			continue // a kernel without ipsets
 		}
 		found, err := existing(sets, of)
 		if err != nil && !errors.Is(err, ipset.ErrUnsupported) && !isUnavailable(err) {
@@ -203,8 +206,8 @@ func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	return c.done, errors.Join(c.errs...)
 }
 
-// nftables deletes the table of a name, and that of its trial, of both families.
-func (c *cleaner) nftables(name string) {
+// nftables deletes a table, and the table of its trial, in both families.
+func (c *cleanup) nftables(name string) {
 	done, err := nft.Cleanup(c.dry, name, name+trialSuffix)
 	c.done = append(c.done, done...)
 	if err != nil {
@@ -212,10 +215,10 @@ func (c *cleaner) nftables(name string) {
 	}
 }
 
-// CleanupRedirects removes the redirects that a process which is gone has left, and returns what it did in words, or, with dry,
-// what it would do.
+// CleanupRedirects removes the redirects of an earlier process. It returns descriptions of the
+// steps, which a dry run does not execute.
 func CleanupRedirects(ctx context.Context, dry bool) ([]string, error) {
-	c := cleaner{ctx: ctx, dry: dry}
+	c := cleanup{ctx: ctx, dry: dry}
 	c.nftables(redirectTableName)
 	for _, of := range inet.Families() {
 		c.tables(of, formerRedirects())

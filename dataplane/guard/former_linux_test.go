@@ -18,8 +18,8 @@ import (
 	"vipd/test/lab"
 )
 
-// putFormer gives the host all chains and ipsets of an earlier version's guard, in one variant of iptables and both families, and
-// a chain and a set of another program.
+// putFormer adds all chains and ipsets of an earlier version's guard, in one variant of iptables
+// and both families, and a chain and a set of another program.
 func putFormer(t *testing.T, variant string) {
 	t.Helper()
 	for _, of := range inet.Families() {
@@ -57,7 +57,7 @@ func feed(t *testing.T, input, program string, args ...string) {
 	}
 }
 
-// formerLeft returns the rules of iptables and the ipsets, without comments, which have the time.
+// formerLeft returns the rules of iptables and the ipsets without comments, which contain the time.
 func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	t.Helper()
 	var left strings.Builder
@@ -71,8 +71,8 @@ func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	return left.String() + l.Host().Exec("ipset", "list", "-n")
 }
 
-// TestFormerGuard removes what an earlier version left in each variant of iptables, by the guard that takes its place and by a
-// cleanup, and nothing of others. A dry run changes nothing, and says what the cleanup does.
+// TestFormerGuard removes an earlier version's guard by a new guard, and by a cleanup. Objects of
+// other programs stay, and a dry run changes nothing.
 func TestFormerGuard(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy", "ipset", "nft")
@@ -83,18 +83,18 @@ func TestFormerGuard(t *testing.T) {
 			before := formerLeft(t, l, variant)
 			would, err := Cleanup(t.Context(), true)
 			if after := formerLeft(t, l, variant); err != nil || after != before {
-				t.Fatalf("a dry run: %v\n%s\nbefore:\n%s", err, after, before)
+				t.Fatalf("state after a dry run (%v):\n%s\nbefore:\n%s", err, after, before)
 			}
 			did, err := Cleanup(t.Context(), false)
 			if err != nil || !slices.Equal(did, would) || len(did) != 2*(len(formerTables())+len(formerSets(inet.IPv4))) {
-				t.Errorf("the cleanup did, with the error %v,\n%s\nand would have done\n%s", err, strings.Join(did, "\n"), strings.Join(would, "\n"))
+				t.Errorf("Cleanup (%v) =\n%s\nwant the steps of the dry run\n%s", err, strings.Join(did, "\n"), strings.Join(would, "\n"))
 			}
 			if did, err := CleanupRedirects(t.Context(), false); err != nil || len(did) != 2 {
-				t.Errorf("redirects: %q, %v", did, err)
+				t.Errorf("CleanupRedirects = %q, %v", did, err)
 			}
 			checkNoFormer(t, l, variant)
 			if did, err := Cleanup(t.Context(), false); err != nil || len(did) > 0 {
-				t.Errorf("a second cleanup did %q, %v", did, err)
+				t.Errorf("second Cleanup = %q, %v; want nothing", did, err)
 			}
 			removeOthers(l, variant)
 
@@ -113,8 +113,8 @@ func TestFormerGuard(t *testing.T) {
 	}
 }
 
-// TestAdoptedRedirectsReplaceFormer sets redirects for sockets that a process of an earlier version has handed over. Its redirects
-// in iptables must go with the first Set and not before.
+// TestAdoptedRedirectsReplaceFormer sets redirects for sockets that an earlier version's process
+// handed over. The first Set removes its redirects in iptables, and nothing earlier does.
 func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "ip6tables-nft", "ipset", "nft")
@@ -148,7 +148,7 @@ func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 	}
 }
 
-// removeOthers removes what putFormer gave the host of another program.
+// removeOthers removes the objects that putFormer added for another program.
 func removeOthers(l *lab.Lab, variant string) {
 	for _, line := range []string{"iptables-" + variant + " -F", "iptables-" + variant + " -X", "ip6tables-" + variant + " -F", "ip6tables-" + variant + " -X", "ipset destroy"} {
 		words := strings.Fields(line)
@@ -160,15 +160,16 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 	t.Helper()
 	left := formerLeft(t, l, variant)
 	if strings.Contains(left, "VIPD-") || strings.Contains(left, "vipd-") {
-		t.Errorf("it left\n%s", left)
+		t.Errorf("objects left:\n%s", left)
 	}
 	if strings.Count(left, "-A INPUT -j OTHER") != 2 || !strings.Contains(left, "other4") || !strings.Contains(left, "other6") {
-		t.Errorf("another program's are missing in\n%s", left)
+		t.Errorf("another program's objects are missing:\n%s", left)
 	}
 }
 
-// TestFormerGuardWithoutIptables hides the programs of iptables that find the rules of a former guard. The rules stay with their ipset, with
-// one warning and no error, because trying again would not help.
+// TestFormerGuardWithoutIptables hides the programs of iptables that find the rules of a former
+// guard. The rules stay with their ipset, with one warning and no error, because a retry would not
+// help.
 func TestFormerGuardWithoutIptables(t *testing.T) {
 	for name, programs := range map[string][]string{
 		"no iptables": nil,
@@ -184,10 +185,10 @@ func TestFormerGuardWithoutIptables(t *testing.T) {
 				return removeFormer(t.Context(), inet.IPv4, slog.New(slog.NewTextHandler(&log, nil)))
 			})
 			if after := formerRules(t, l); err != nil || after != before || !strings.Contains(before, "-A VIPD-") {
-				t.Errorf("got error %v, and rules\n%s\nwant no error, and\n%s", err, after, before)
+				t.Errorf("error = %v, rules =\n%s\nwant no error, and\n%s", err, after, before)
 			}
 			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Contains(got, "removed") {
-				t.Errorf("got log %q, want one warning", got)
+				t.Errorf("log = %q, want one warning", got)
 			}
 			for _, clean := range []func(context.Context, bool) ([]string, error){Cleanup, CleanupRedirects} {
 				if _, err := clean(t.Context(), false); err != nil {
@@ -211,7 +212,7 @@ func formerRules(t *testing.T, l *lab.Lab) string {
 	return strings.Join(kept, "")
 }
 
-// withPrograms calls do with a PATH that has only these programs.
+// withPrograms calls do with a PATH that contains only these programs.
 func withPrograms(t *testing.T, programs []string, do func() error) error {
 	t.Helper()
 	dir := t.TempDir()

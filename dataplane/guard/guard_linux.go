@@ -10,13 +10,13 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Guard is the guard of both families. Its methods are for one goroutine at a time.
+// Guard is the guard of both families. Calls of its methods must not overlap.
 type Guard struct {
-	families [2]*family // IPv4 and IPv6
+	families [2]*familyGuard // IPv4 and IPv6
 	restarts *restarts
 }
 
-// New returns a guard of which nothing is wanted. It changes nothing in the kernel.
+// New returns a guard without frontends. It changes nothing in the kernel.
 func New(o Options) *Guard {
 	g := &Guard{restarts: newRestarts(o.Log)}
 	for i, f := range inet.Families() {
@@ -26,7 +26,7 @@ func New(o Options) *Guard {
 	return g
 }
 
-// Close ends the guard's connections; what is in the kernel stays.
+// Close closes the guard's connections. The kernel's state stays.
 func (g *Guard) Close() {
 	g.restarts.close()
 	for _, y := range g.families {
@@ -34,65 +34,71 @@ func (g *Guard) Close() {
 	}
 }
 
-// of is the guard of the address's family.
-func (g *Guard) of(a netip.Addr) *family {
+// of returns the guard of the address's family.
+func (g *Guard) of(a netip.Addr) *familyGuard {
 	if a.Is4() {
 		return g.families[0]
 	}
 	return g.families[1]
 }
 
-// Want counts f by times more among the wanted frontends, or among the applied ones.
+// Want adds by to the reference count of f among the wanted or the applied frontends.
 func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).want(f, by, applied) }
 
-// Hold counts an address that vipd adds: it answers on the ports of services alone.
+// Hold adds by to the reference count of an address that vipd adds. It answers only on the ports of
+// services.
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
-// Own counts an address that one host of several has: frontends on it serve while this is the one. It answers on the ports of services
-// alone, as a held one does.
+// Own adds by to the reference count of an address that one of several hosts has. Its frontends
+// serve while this host has it. Like a held address, it answers only on the ports of services.
 func (g *Guard) Own(a netip.Addr, by int) {
 	g.of(a).own(a, by)
 }
 
-// Silence counts a held address that does not answer yet.
-func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(entry{Addr: a}, by) }
+// Silence adds by to the reference count of a held address that does not answer yet.
+func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(setEntry{Addr: a}, by) }
 
-// Holds reports whether any address of a family is held.
+// Holds reports whether any address of a's family is held.
 func (g *Guard) Holds(a netip.Addr) bool { return len(g.of(a).held.count) > 0 }
 
-// Knows reports whether any frontend of the address's family is wanted or applied.
+// Knows reports whether any frontend of a's family is wanted or applied.
 func (g *Guard) Knows(a netip.Addr) bool { return len(g.of(a).frontends.count) > 0 }
 
-// Roams reports whether connections to any frontend come from other hosts.
-func (g *Guard) Roams() bool { return g.families[0].answers.some() || g.families[1].answers.some() }
+// HasMovable reports whether connections to any frontend may move here from other hosts.
+func (g *Guard) HasMovable() bool {
+	return g.families[0].answers.nonEmpty() || g.families[1].answers.nonEmpty()
+}
 
-// SetMode says what the mode does. It reports whether that is news: then Connect has to follow.
+// SetMode sets the requirements of the mode. If they have changed, it returns true, and the caller
+// must call SetInterfaces.
 func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	for _, y := range g.families {
 		news = y.setMode(m) || news
 	}
 	if news {
-		g.obey()
+		g.markStale()
 	}
 	return news
 }
 
-// Connect sets the interfaces that packets are forwarded between; the next Prepare or Refresh obeys.
-func (g *Guard) Connect(interfaces []Interface) {
+// SetInterfaces sets the interfaces that packets are forwarded between, for the next Prepare or
+// Refresh.
+func (g *Guard) SetInterfaces(interfaces []Interface) {
 	for _, y := range g.families {
-		y.connect(interfaces)
+		y.setInterfaces(interfaces)
 	}
-	g.obey()
+	g.markStale()
 }
 
-func (g *Guard) obey() {
+func (g *Guard) markStale() {
 	for _, y := range g.families {
-		y.obey()
+		y.markStale()
 	}
 }
 
-// Prepare puts in force what restricts, and closes what shall not be open any more. It returns an error or nil for IPv4 and
-// for IPv6: addresses of a family with an error must not be added, for all their ports would be open.
+// Prepare adds restrictions, and closes ports that are no longer open. It returns an error or nil
+// for IPv4 and IPv6. Addresses of a family with an error must not be added, because all their ports
+// would be open.
 func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 	for i, y := range g.families {
 		failed[i] = y.prepare(ctx)
@@ -100,7 +106,7 @@ func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 	return failed
 }
 
-// Finish opens what was applied, and removes what nothing needs.
+// Finish opens the applied ports, and removes unused objects.
 func (g *Guard) Finish(ctx context.Context) error {
 	var all []error
 	for _, y := range g.families {
@@ -109,7 +115,8 @@ func (g *Guard) Finish(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Refresh follows Connect where the guard stands. What can't be done is left to the next Prepare.
+// Refresh writes changes of SetInterfaces if the table exists. Failures are left to the next
+// Prepare.
 func (g *Guard) Refresh(ctx context.Context) error {
 	var all []error
 	for _, y := range g.families {
@@ -118,8 +125,8 @@ func (g *Guard) Refresh(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Intact says what others have changed of the guard; "" means nothing that it noticed. What the kernel has refused it tries again
-// when that is due, and mended reports that something was taken.
+// Intact returns what others have changed in the guard, or "". It also retries refused rules when
+// they are due; mended reports whether some were accepted.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {
 		mended = y.retry(ctx) || mended
@@ -133,9 +140,10 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 	return "", mended, err
 }
 
-// Ready says why a frontend must not be applied yet; nil means it may be. One with source ranges, or on an address that another host
-// may have, waits until the guard of its family stands and knows it. Where the guard is unavailable, only a dataplane that enforces
-// source ranges by itself serves it; what was served within the same source ranges before goes on.
+// Ready returns the reason why a frontend must not be applied yet, or nil. A frontend with source
+// ranges, or on an address that another host may have, waits until its family's guard is complete
+// and contains it. If the guard is unavailable, only a dataplane that enforces source ranges itself
+// may serve it. A frontend that was served within the same source ranges continues.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	y := g.of(c.New.Addr)
 	if y.unrestricted(c) {
@@ -144,7 +152,7 @@ func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	return y.restricts(c.New, enforced)
 }
 
-// Problems says which parts of the guard are needed and unavailable.
+// Problems returns the required parts of the guard that are unavailable.
 func (g *Guard) Problems() (all []balancer.Problem) {
 	for _, y := range g.families {
 		all = append(all, y.problems()...)
@@ -152,7 +160,7 @@ func (g *Guard) Problems() (all []balancer.Problem) {
 	return all
 }
 
-// Resync makes the next Prepare and Finish compare with the kernel in full.
+// Resync makes the next Prepare and Finish compare everything with the kernel.
 func (g *Guard) Resync() {
 	for _, y := range g.families {
 		y.resync()

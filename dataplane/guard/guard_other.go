@@ -10,10 +10,10 @@ import (
 	"vipd/dataplane"
 )
 
-// Explain has no guard to ask: the mode restricts clients by itself.
+// Explain returns no objects, because the mode itself restricts clients on these systems.
 func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Object, allowed bool, err error) {
 	return nil, f.Allows(client), nil
 }
 
-// Try says that the guard needs Linux.
+// Try returns an error, because the guard needs Linux.
 func Try() error { return errors.New("it needs Linux") }

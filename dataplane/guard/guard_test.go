@@ -8,20 +8,20 @@ import (
 	"vipd/balancer"
 )
 
-type entries = map[entry]bool
+type entries = map[setEntry]bool
 
-// addresses are the entries of sets of addresses.
+// addresses returns the entries of sets of addresses.
 func addresses(of ...map[netip.Addr]bool) entries {
 	all := entries{}
 	for _, addrs := range of {
 		for a := range addrs {
-			all[entry{Addr: a}] = true
+			all[setEntry{Addr: a}] = true
 		}
 	}
 	return all
 }
 
-// toggle makes an address come or go, among those that frontends are on.
+// toggle adds or removes a random address of the frontends.
 func toggle(r *rand.Rand, all map[netip.Addr]bool, network byte, count func(netip.Addr, int)) {
 	a := netip.AddrFrom4([4]byte{10, network, 0, byte(r.IntN(3))})
 	if all[a] {
@@ -33,7 +33,7 @@ func toggle(r *rand.Rand, all map[netip.Addr]bool, network byte, count func(neti
 	count(a, 1)
 }
 
-// edit makes random frontends come, change and go.
+// edit adds, changes and removes random frontends.
 func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend) {
 	for range r.IntN(4) {
 		f := frontend(fmt.Sprintf("10.%d.0.%d:%d", 96+r.IntN(6), r.IntN(3), 80+r.IntN(2)))

@@ -6,7 +6,7 @@ import (
 	"vipd/test/fake"
 )
 
-// The kit of guard and host.
+// These are helpers of the tests of guard and host.
 var (
 	addrOf   = netip.MustParseAddr
 	frontend = fake.Frontend

@@ -6,9 +6,10 @@ import (
 	"vipd/balancer"
 )
 
-// loss is what does not work while the guard is unavailable.
+// loss is a function that does not work while the guard is unavailable.
 type loss struct {
-	// set is the set that has to have something for it to matter. forward reports whether it matters only to modes that forward.
+	// set is the set whose entries need the function. forward reports whether only forwarding modes
+	// need it.
 	set      string
 	forward  bool
 	severity balancer.Severity
@@ -28,7 +29,7 @@ func losses() []loss {
 	}
 }
 
-// lost returns what is needed and unavailable for a reason.
+// lost returns the required functions that are unavailable for a reason.
 func (w *wanted) lost(reason error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
@@ -49,7 +50,7 @@ func (w *wanted) lost(reason error) []balancer.Problem {
 	return out
 }
 
-// problem is a problem of the family, with its reason.
+// problem returns a problem of the family with its reason.
 func (w *wanted) problem(severity balancer.Severity, text string, reason error) balancer.Problem {
 	return balancer.Problem{Severity: severity, Text: fmt.Sprintf("%s (%s): %v", text, w.family, reason)}
 }

@@ -9,70 +9,72 @@ import (
 	"vipd/dataplane"
 )
 
-// setKernel is what changes what is in sets.
-type setKernel interface {
-	Add(set string, entries []entry)
-	Delete(set string, entries []entry)
-	List(set string) ([]entry, error)
+// setStore reads and writes the elements of sets.
+type setStore interface {
+	Add(set string, entries []setEntry)
+	Delete(set string, entries []setEntry)
+	List(set string) ([]setEntry, error)
 }
 
-// members is one set: what shall be in it, and what the kernel is known to have.
+// members holds the wanted elements of a set, and the elements that the kernel is known to have.
 type members struct {
-	def    setDef
-	kernel setKernel
-	// count says how many frontends want each entry; unwanted ones are not in it. In sets that are not early it counts
-	// applied frontends, and asked wanted ones.
-	count, asked map[entry]int
-	have         map[entry]bool
-	// dirty are the entries of which count and have may differ.
-	dirty map[entry]bool
-	// veto, unless nil, says which entries stay out even if they are wanted.
-	veto func(entry) bool
-	// disjoint: the kernel takes no network beside one that contains it, and no second MSS, of which the least counts. near has
-	// those at each place that are wanted, asked for or there, and moved the places where that has changed.
+	def   setDef
+	store setStore
+	// count is the number of frontends that want each entry; it omits unwanted entries. In early
+	// sets it counts wanted and applied frontends, in other sets only applied ones. asked counts
+	// the wanted frontends of the other sets.
+	count, asked map[setEntry]int
+	have         map[setEntry]bool
+	// dirty are the entries for which count and have may differ.
+	dirty map[setEntry]bool
+	// veto, if not nil, reports whether a wanted entry must stay out.
+	veto func(setEntry) bool
+	// disjoint reports whether the kernel refuses a network next to one that contains it, and a
+	// second MSS, of which the least applies. near holds, for each place, the entries that are
+	// wanted, asked or in the kernel. moved holds the places where these have changed.
 	disjoint bool
-	near     map[entry]map[entry]bool
-	moved    map[entry]bool
-	// kept says which unwanted entries stay in.
-	kept func(entry) bool
+	near     map[setEntry]map[setEntry]bool
+	moved    map[setEntry]bool
+	// kept reports whether an unwanted entry stays in the set.
+	kept func(setEntry) bool
 }
 
 func newMembers(def setDef) *members {
 	return &members{
-		kept:  func(entry) bool { return false },
+		kept:  func(setEntry) bool { return false },
 		def:   def,
-		count: map[entry]int{}, asked: map[entry]int{}, have: map[entry]bool{}, dirty: map[entry]bool{},
-		near: map[entry]map[entry]bool{}, moved: map[entry]bool{},
+		count: map[setEntry]int{}, asked: map[setEntry]int{}, have: map[setEntry]bool{}, dirty: map[setEntry]bool{},
+		near: map[setEntry]map[setEntry]bool{}, moved: map[setEntry]bool{},
 	}
 }
 
-// want changes by how many an entry is wanted.
-func (m *members) want(e entry, by int) { m.add(m.count, e, by) }
+// want changes the number of frontends that want an entry.
+func (m *members) want(e setEntry, by int) { m.add(m.count, e, by) }
 
-// ask changes how many wanted frontends ask for an entry of a set that is not early.
-func (m *members) ask(e entry, by int) { m.add(m.asked, e, by) }
+// ask changes the number of wanted frontends that ask for an entry of a set that is not early.
+func (m *members) ask(e setEntry, by int) { m.add(m.asked, e, by) }
 
-func (m *members) add(to map[entry]int, e entry, by int) {
+func (m *members) add(to map[setEntry]int, e setEntry, by int) {
 	to[e] += by
 	if to[e] <= 0 {
 		delete(to, e)
 	}
 	m.dirty[e] = true
-	m.settle(e)
+	m.updateNear(e)
 	if m.disjoint && (e.Net.IsValid() || e.MSS > 0) {
-		m.moved[at(e)] = true
+		m.moved[placeOnly(e)] = true
 	}
 }
 
-// settle has near be right where an entry has changed.
-func (m *members) settle(e entry) {
+// updateNear updates near after an entry has changed.
+func (m *members) updateNear(e setEntry) {
 	if !e.Net.IsValid() && e.MSS == 0 {
 		return
 	}
-	place := at(e)
+	place := placeOnly(e)
 	if m.count[e] > 0 || m.asked[e] > 0 || m.have[e] {
 		if m.near[place] == nil {
-			m.near[place] = map[entry]bool{}
+			m.near[place] = map[setEntry]bool{}
 		}
 		m.near[place][e] = true
 	} else if delete(m.near[place], e); len(m.near[place]) == 0 {
@@ -80,31 +82,32 @@ func (m *members) settle(e entry) {
 	}
 }
 
-// lose takes in that the kernel has none.
-func (m *members) lose() {
+// forgetKernel records that the kernel has no entries.
+func (m *members) forgetKernel() {
 	had := m.have
-	m.have = map[entry]bool{}
+	m.have = map[setEntry]bool{}
 	for e := range had {
-		m.settle(e)
+		m.updateNear(e)
 	}
 }
 
-// spread has what is at places that have changed be looked at again: what an entry contained may have to stand for itself, or need not.
-func (m *members) spread() {
+// markMoved marks all entries at changed places as dirty, because an entry may have become
+// redundant there, or is no longer redundant.
+func (m *members) markMoved() {
 	if len(m.moved) == 0 {
 		return
 	}
 	for place := range m.moved {
 		maps.Copy(m.dirty, m.near[place])
 	}
-	m.moved = map[entry]bool{}
+	m.moved = map[setEntry]bool{}
 }
 
-// wider are the networks that contain an entry's, at its place.
-func wider(e entry) iter.Seq[entry] {
-	return func(yield func(entry) bool) {
+// wider returns the networks that contain an entry's network, at its place.
+func wider(e setEntry) iter.Seq[setEntry] {
+	return func(yield func(setEntry) bool) {
 		for bits := e.Net.Bits() - 1; bits > 0; bits-- {
-			w := at(e)
+			w := placeOnly(e)
 			if w.Net = netip.PrefixFrom(e.Net.Addr(), bits).Masked(); !yield(w) {
 				return
 			}
@@ -112,12 +115,12 @@ func wider(e entry) iter.Seq[entry] {
 	}
 }
 
-// contained reports whether another entry that is wanted, or stays, at the same place does for this one: one whose network
-// contains its network, or whose MSS is less.
-func (m *members) contained(e entry) bool {
-	stays := func(x entry) bool { return m.count[x] > 0 || m.have[x] && m.kept(x) }
+// contained reports whether another wanted or kept entry at the same place makes this entry
+// redundant: its network contains this network, or its MSS is less.
+func (m *members) contained(e setEntry) bool {
+	stays := func(x setEntry) bool { return m.count[x] > 0 || m.have[x] && m.kept(x) }
 	if e.MSS > 0 {
-		for x := range m.near[at(e)] {
+		for x := range m.near[placeOnly(e)] {
 			if x.MSS < e.MSS && stays(x) {
 				return true
 			}
@@ -131,8 +134,8 @@ func (m *members) contained(e entry) bool {
 	return false
 }
 
-// touch has all entries looked at again.
-func (m *members) touch() {
+// markAll marks all entries as dirty.
+func (m *members) markAll() {
 	for e := range m.count {
 		m.dirty[e] = true
 	}
@@ -141,17 +144,17 @@ func (m *members) touch() {
 	}
 }
 
-// wants reports whether the entry shall be there.
-func (m *members) wants(e entry) bool {
+// wants reports whether the set should have the entry.
+func (m *members) wants(e setEntry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
-// displaced are entries among those to look at that nothing wants, and that keep out one that is wanted at their place.
-func (m *members) displaced() map[entry]bool {
-	out, places, unwanted := map[entry]bool{}, map[entry]bool{}, map[entry]bool{}
+// displaced returns the unwanted dirty entries that prevent a wanted entry at their place.
+func (m *members) displaced() map[setEntry]bool {
+	out, places, unwanted := map[setEntry]bool{}, map[setEntry]bool{}, map[setEntry]bool{}
 	for e := range m.dirty {
 		if m.disjoint && m.have[e] && m.count[e] == 0 && !m.kept(e) {
-			places[at(e)], unwanted[e] = true, true
+			places[placeOnly(e)], unwanted[e] = true, true
 		}
 	}
 	for place := range places {
@@ -177,20 +180,20 @@ func (m *members) displaced() map[entry]bool {
 	return out
 }
 
-func (m *members) vetoed(e entry) bool {
+func (m *members) vetoed(e setEntry) bool {
 	return m.veto != nil && m.veto(e) || m.disjoint && m.contained(e)
 }
 
-// compare takes in what the set holds.
+// compare reads the elements of the set from the kernel.
 func (m *members) compare() error {
-	entries, err := m.kernel.List(m.def.name)
+	entries, err := m.store.List(m.def.name)
 	if err != nil {
 		return err
 	}
-	m.lose()
+	m.forgetKernel()
 	for _, e := range entries {
 		m.have[e], m.dirty[e] = true, true
-		m.settle(e)
+		m.updateNear(e)
 	}
 	for e := range m.count {
 		m.dirty[e] = true
@@ -198,35 +201,35 @@ func (m *members) compare() error {
 	return nil
 }
 
-// fill adds what is missing.
-func (m *members) fill() { m.flush(m.kernel.Add, true) }
+// fill adds missing entries.
+func (m *members) fill() { m.flush(m.store.Add, true) }
 
-// trim deletes what is too much.
-func (m *members) trim() { m.flush(m.kernel.Delete, false) }
+// trim deletes superfluous entries.
+func (m *members) trim() { m.flush(m.store.Delete, false) }
 
-// withdraw deletes what must not be there when others are applied: what is vetoed or displaced, or, in a set that is not
-// early, what no wanted frontend asks for any more.
+// withdraw deletes entries that must not exist when other frontends are applied: vetoed and
+// displaced entries, and in sets that are not early the entries that no wanted frontend asks for.
 func (m *members) withdraw() {
-	m.spread()
+	m.markMoved()
 	if len(m.dirty) == 0 {
 		return
 	}
 	displaced := m.displaced()
-	var change []entry
+	var change []setEntry
 	for e := range m.dirty {
 		if m.have[e] && (m.vetoed(e) || !m.def.early && m.asked[e] == 0 || displaced[e]) {
 			change = append(change, e)
 		}
 	}
-	m.carryOut(m.kernel.Delete, change, false)
+	m.change(m.store.Delete, change, false)
 }
 
-func (m *members) flush(apply func(string, []entry), present bool) {
-	m.spread()
+func (m *members) flush(apply func(string, []setEntry), present bool) {
+	m.markMoved()
 	if len(m.dirty) == 0 {
 		return
 	}
-	var change []entry
+	var change []setEntry
 	for e := range m.dirty {
 		wanted := m.wants(e)
 		switch {
@@ -236,16 +239,16 @@ func (m *members) flush(apply func(string, []entry), present bool) {
 			change = append(change, e)
 		}
 	}
-	m.carryOut(apply, change, present)
+	m.change(apply, change, present)
 	m.dirty = dataplane.Shrink(m.dirty)
 }
 
-// carryOut has the kernel make the change, and notes it.
-func (m *members) carryOut(apply func(string, []entry), change []entry, present bool) {
+// change applies a change to the kernel, and records it.
+func (m *members) change(apply func(string, []setEntry), change []setEntry, present bool) {
 	if len(change) == 0 {
 		return
 	}
-	slices.SortFunc(change, entry.compare)
+	slices.SortFunc(change, setEntry.compare)
 	apply(m.def.name, change)
 	for _, e := range change {
 		delete(m.dirty, e)
@@ -254,6 +257,6 @@ func (m *members) carryOut(apply func(string, []entry), change []entry, present 
 		} else {
 			delete(m.have, e)
 		}
-		m.settle(e)
+		m.updateNear(e)
 	}
 }

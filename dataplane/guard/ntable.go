@@ -6,11 +6,12 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// tableName is the name of the guard's table in nf_tables, of each family.
+// tableName is the name of the guard's table, in each family.
 const tableName = "vipd-guard"
 
-// Where the guard's chains meet packets: sorting before any mode's own translation (-105, redirects' -103, iptables' -100,
-// IPVS's -98), the source after nftables mode has cleared its register in postrouting (95), and before srcnat (100).
+// These are the priorities of the guard's chains. Classification precedes the translation of every
+// mode (-105, redirects -103, iptables -100, IPVS -98). The source follows the chain of nftables
+// mode that clears its register in postrouting (95), and precedes srcnat (100).
 const (
 	rawPriority      = -300
 	manglePriority   = -150
@@ -29,16 +30,17 @@ const (
 	protocolIPv6     = 41 // IPPROTO_IPV6
 )
 
-// layout is the guard's table in nf_tables of one family: its sets, and its chains as a mode needs them.
+// layout is a family's table of the guard: its sets, and its chains for a given mode.
 type layout struct {
 	table nft.Table
 	place nft.Concat
-	// sets are by the names of setDefs.
+	// sets holds the sets by their names in setDefs.
 	sets map[string]*nft.Set
-	// restarts has the clients that have opened a connection to a dead endpoint again.
+	// restarts holds the clients that have opened a connection to a dead endpoint again.
 	restarts *nft.Set
-	// oneArm has the pairs of interfaces by which a connection comes in and goes out whose replies would miss this node. It
-	// has names and not indices, because nft refuses a saved rule set with an index of an interface that does not exist at boot.
+	// oneArm holds the pairs of incoming and outgoing interfaces of connections whose replies would
+	// miss this node. It has names instead of indexes, because nft refuses a saved rule set with
+	// the index of an interface that does not exist at boot.
 	oneArm *nft.Set
 }
 
@@ -66,7 +68,7 @@ func newLayout(of inet.Family) *layout {
 	return l
 }
 
-// nftName is the name of a set in nf_tables, where "masquerade" is a word of the language.
+// nftName returns the name of a set in nf_tables, where "masquerade" is a keyword.
 func nftName(name string) string {
 	if name == masqueradeSet {
 		return "always"
@@ -74,73 +76,80 @@ func nftName(name string) string {
 	return name
 }
 
-// chainOf is a chain with its rules.
-type chainOf struct {
+// chainRules is a chain with its rules.
+type chainRules struct {
 	nft.Chain
 	rules []nft.Rule
 }
 
-// rule is a rule of statements.
+// rule returns a rule of statements.
 func rule(do ...nft.Stmt) nft.Rule { return nft.Rule{Do: do} }
 
-// at matches packets to a place that a set has.
-func (l *layout) at(set string, then ...nft.Stmt) nft.Rule {
+// matchPlace returns a rule that matches packets to a place in a set.
+func (l *layout) matchPlace(set string, then ...nft.Stmt) nft.Rule {
 	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
 }
 
-// The matches are constants that the compiler can't make.
+// These matches are constants, but their types have no constants in Go.
 var (
 	// isTCP matches TCP.
 	isTCP = nft.Is{Field: nft.L4proto, Value: protocolTCP}
-	// midway matches TCP that opens no connection.
+	// midway matches TCP segments that do not open a connection.
 	midway = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true}
 	// opening matches the first segment of either side.
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
-// concerns are what only some frontends ask for: special, that they are sorted further, restricted, by their source ranges, silent,
-// that they give no answer, rejected, that they refuse, always and never, that endpoints see the node's address or the client's;
-// direct, that their packets reach endpoints as they came; clamps, a bound of the segment size; owned, that this host is silent about
-// addresses that another one has; roaming, that connections come from other hosts; dead and quiet, that there
-// are such endpoints to which a client that opens a connection again could be led, or whose connections it could end. Packets pay for none
-// that no frontend asks for.
+// concerns are the features that some frontends use. Packets only pay for rules of features in use.
+//   - special: frontends that use any of the next five.
+//   - restricted, silent and rejected: source ranges, no answer, and refusal.
+//   - always and never: endpoints always see the node's address, or always the client's.
+//   - direct: packets reach endpoints unchanged.
+//   - clamps: the segment size is limited.
+//   - owned: the host drops packets to addresses that another host has.
+//   - roaming: connections move here from other hosts.
+//   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
+//     would end.
 type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming, dead, quiet bool }
 
-// concerns says which of them matter.
+// concerns returns the features in use.
 func (w *wanted) concerns() concerns {
 	return concerns{
-		special: w.special.some(), restricted: w.set(restrictedSet).some(),
-		silent: w.set(silentSet).some(), rejected: w.set(rejectedSet).some(), always: w.set(masqueradeSet).some(), never: w.set(neverSet).some(),
-		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).some(), quiet: w.mode.LocalIn && w.set(quietSet).some(),
+		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
+		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
+		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(),
 	}
 }
 
-// roaming reports whether there are frontends whose connections come from other hosts, in a mode in which they can go on.
-func (w *wanted) roaming() bool { return (w.mode.Resets || w.mode.LocalIn) && w.answers.some() }
+// roaming reports whether connections of any frontend move here from other hosts, in a mode in
+// which they can continue.
+func (w *wanted) roaming() bool { return (w.mode.Resets || w.mode.LocalIn) && w.answers.nonEmpty() }
 
-// some reports whether the set has an entry, or shall have one.
-func (m *members) some() bool { return len(m.count)+len(m.have) > 0 }
+// nonEmpty reports whether the set has an entry, or should have one.
+func (m *members) nonEmpty() bool { return len(m.count)+len(m.have) > 0 }
 
-// chains are all chains for a mode.
-func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainOf {
-	all := []chainOf{
+// chains returns all chains for a mode.
+func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
+	all := []chainRules{
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
-		// The node's own datagrams are refused in input: a program is told that it may not send where that happens going out.
+		// The node's own datagrams are refused in input. Refused in output, sendto would return
+		// EPERM.
 		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Unreachable)}},
-		{nft.Chain{Name: "by-policy"}, l.policy(m, bits, with)},
-		{nft.Chain{Name: "arriving"}, l.arriving(with)},
-		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, with, "arriving")...)},
-		{base("output", nft.NAT, nft.Output, sortPriority), append(l.sorted(m, bits, with, "by-policy"), l.own(bits, with)...)},
-		{base("input", nft.Filter, nft.Input, inputPriority), l.input(m, bits, with.direct)},
+		{nft.Chain{Name: "by-policy"}, l.policyRules(m, bits, with)},
+		{nft.Chain{Name: "arriving"}, l.admissionRules(with)},
+		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.otherHostRules(with), l.classifyRules(m, bits, with, "arriving")...)},
+		{base("output", nft.NAT, nft.Output, sortPriority), append(l.classifyRules(m, bits, with, "by-policy"), l.refuseOwnRules(bits, with)...)},
+		{base("input", nft.Filter, nft.Input, inputPriority), l.inputRules(m, bits, with.direct)},
 	}
-	all = append(all, l.sizes(m, bits, with.clamps)...)
+	all = append(all, l.segmentSizeChains(m, bits, with.clamps)...)
 	if m.Forward {
 		all = append(all,
-			chainOf{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
+			chainRules{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
-				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // there are no replies to miss
-				// A program of this host, whose packets come in by none: the route to a VIP gives it one source for all endpoints, and
-				// one behind another interface may have no route to that address, or filter it by reverse path.
+				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // replies on loopback always reach the node
+				// A program of this host has no incoming interface. The route to a VIP gives it one
+				// source for all endpoints. An endpoint behind another interface may have no route
+				// to that address, or drop it by reverse path filtering.
 				rule(nft.Is{Field: nft.Iif, Value: 0}, nft.Masquerade),
 				rule(nft.In{Of: l.oneArm.Key, Set: l.oneArm}, nft.Masquerade),
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.masquerade, Value: bits.masquerade}, nft.Masquerade),
@@ -148,10 +157,10 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		)
 	}
 	if with.direct {
-		all = append(all, l.direct(bits)...)
+		all = append(all, l.directChains(bits)...)
 	}
 	if with.dead || with.quiet {
-		all = append(all, l.restarted(with)...)
+		all = append(all, l.restartChains(with)...)
 	}
 	return all
 }
@@ -160,16 +169,19 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
 }
 
-// others are the rules about what other hosts serve.
-func (l *layout) others(with concerns) (rules []nft.Rule) {
-	// What comes by the network of an address that another host has is not for this one, whatever rules a mode has for it. The gate
-	// of vipd owner says the same of all packets, but stands only once vipd has told it about the address. Connections from other
-	// networks, of containers on this host, say, are served here.
+// otherHostRules returns the rules for connections to, and replies from, what other hosts serve.
+func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
+	// If another host has an address, packets from the address's own network are not for this host,
+	// whatever rules a mode has for it. The gate of vipd owner also drops them, but exists only
+	// after vipd has passed it the address. Connections from other networks, such as containers on
+	// this host, are served here.
 	if with.owned {
 		rules = append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop))
 	}
-	// An endpoint may be the first that goes on with a connection which comes from another host. Taken for a new one its packet would
-	// leave untranslated, and the client's next packets would belong to none. The endpoint sends it again, after the client.
+	// After a connection has moved here from another host, the endpoint may send its first packet.
+	// If that packet opened a connection in conntrack, it would leave untranslated, and the
+	// client's next packets would match no connection. The endpoint retransmits it after the
+	// client's packet.
 	if with.roaming {
 		from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[answersSet]}
 		rules = append(rules, rule(isTCP, midway, from, nft.Drop))
@@ -177,14 +189,17 @@ func (l *layout) others(with concerns) (rules []nft.Rule) {
 	return rules
 }
 
-// sorted tells the packets that open connections to frontends from all others. Where conntrack alone knows connections, TCP
-// without a SYN that is new to it belongs to one that was cut, or that conntrack has lost: translated anew, maybe for another
-// endpoint, it would hang. Virtual servers leave such packets to the host, which resets them (sloppy_tcp), and so do the
-// sockets of a mode that ends connections itself; connections that these still know go on, unless a mode with resets serves
-// beside them, whose translation such packets meet first. To a roaming frontend it belongs to a connection that comes from
-// another host: translated anew, it goes on. Where there are any, virtual servers take such packets for all frontends
-// (sloppy_tcp), so that those for the others are reset here.
-func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
+// classifyRules returns the rules that recognise packets that open connections to frontends. If
+// only conntrack knows connections, TCP without SYN that is new to it belongs to a connection that
+// was cut, or that conntrack has lost. If it were translated again, perhaps for another endpoint,
+// the connection would hang. Virtual servers without sloppy_tcp leave such packets to the host,
+// which resets them, and so do the sockets of a mode that terminates connections itself.
+// Connections that these still know continue, unless a mode with resets runs next to them, because
+// its translation sees such packets first. A packet to a movable frontend belongs to a connection
+// from another host, and is translated so that it continues. If there are movable frontends,
+// virtual servers accept such packets for all frontends (sloppy_tcp), so packets to the other
+// frontends are reset here.
+func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
 	if m.Resets || with.roaming {
 		stray := []nft.Stmt{isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}}
@@ -194,64 +209,67 @@ func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then st
 		rules = append(rules, rule(append(stray, ours, nft.ResetTCP)...))
 	}
 	if with.special {
-		rules = append(rules, l.at(specialSet, nft.Goto(then)))
+		rules = append(rules, l.matchPlace(specialSet, nft.Goto(then)))
 	}
 	if !m.Marked {
-		rules = append(rules, l.at(frontendsSet, ours))
+		rules = append(rules, l.matchPlace(frontendsSet, ours))
 	}
 	return rules
 }
 
-// own refuses the node's own connections going out: what has gone out conntrack knows, and would lead nowhere when its port is used
-// again.
-func (l *layout) own(bits markBits, with concerns) []nft.Rule {
+// refuseOwnRules refuses the node's own connections in output. Otherwise conntrack would have an
+// entry for them, which would lead nowhere when the port is reused.
+func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 	if !with.rejected {
 		return nil
 	}
 	return []nft.Rule{rule(isTCP, nft.In{Of: l.place, Set: l.sets[rejectedSet]}, nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.ResetTCP)}
 }
 
-// arriving keeps out who may not connect.
-func (l *layout) arriving(with concerns) (rules []nft.Rule) {
+// admissionRules returns the rules that drop clients that may not connect.
+func (l *layout) admissionRules(with concerns) (rules []nft.Rule) {
 	if with.restricted {
 		rules = append(rules,
 			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto("by-policy")), // the node itself always may
-			l.at(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop))
+			l.matchPlace(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop))
 	}
 	return append(rules, rule(nft.Goto("by-policy")))
 }
 
-// policy is what frontends ask for besides being recognised. A refusal bears the mark of the connection, by which it is accepted.
-func (l *layout) policy(m dataplane.Needs, bits markBits, with concerns) (rules []nft.Rule) {
+// policyRules returns the rules for features of frontends. A refusal has the mark of the
+// connection, by which filters accept it.
+func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (rules []nft.Rule) {
 	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
 	if with.silent {
-		rules = append(rules, l.at(silentSet, nft.Drop))
+		rules = append(rules, l.matchPlace(silentSet, nft.Drop))
 	}
-	rules = append(rules, rule(mark(bits.ours)), l.at(rejectedSet, nft.Goto("refuse")))
+	rules = append(rules, rule(mark(bits.ours)), l.matchPlace(rejectedSet, nft.Goto("refuse")))
 	if m.Forward && with.always {
-		rules = append(rules, l.at(masqueradeSet, mark(bits.masquerade)))
+		rules = append(rules, l.matchPlace(masqueradeSet, mark(bits.masquerade)))
 	}
 	if m.Forward && with.never {
-		rules = append(rules, l.at(neverSet, mark(bits.never)))
+		rules = append(rules, l.matchPlace(neverSet, mark(bits.never)))
 	}
 	return rules
 }
 
-// input keeps held addresses closed but for the ports of services, and ping. Before the first frontend of an address is
-// applied they are silent: clients try again after silence, but not after a refusal. For the same reason a port is silent to
-// connections that conntrack does not translate because it knew them before the frontend was applied. They are forgotten soon.
-func (l *layout) input(m dataplane.Needs, bits markBits, direct bool) []nft.Rule {
+// inputRules closes held addresses except for the ports of services and ping. An address is silent
+// before its first frontend is applied, because clients retry after silence, but not after a
+// refusal. For the same reason a port is silent to connections that conntrack knew before the
+// frontend was applied, and does not translate. The mode soon makes conntrack forget them.
+func (l *layout) inputRules(m dataplane.Needs, bits markBits, direct bool) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
 		icmp = protocolICMPv6
 	}
 	rules := []nft.Rule{rule(nft.State(nft.Established|nft.Related), nft.Accept)}
-	if direct { // the rest of connections that were opened before
+	if direct { // packets of connections that were already open
 		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
 	}
 	rules = append(rules,
-		l.at(rejectedSet, nft.Goto("refuse-now")),
-		// A redirect may lead to a held address, as may a translation to a program of this host.
+		l.matchPlace(rejectedSet, nft.Goto("refuse-now")),
+		// A redirect may lead to a held address, and so may a translation to a program of this
+		// host.
 		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
 		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
@@ -260,16 +278,17 @@ func (l *layout) input(m dataplane.Needs, bits markBits, direct bool) []nft.Rule
 		rules = append(rules, rule(nft.State(nft.New), nft.In{Of: l.place, Set: l.sets[servedSet]}, nft.Drop))
 	}
 	return append(rules,
-		l.at(servedSet, nft.Accept),
+		l.matchPlace(servedSet, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[pendingSet]}, nft.Drop),
 		rule(nft.Goto("refuse-now")),
 	)
 }
 
-// direct keeps the connections of direct frontends from being tracked, restricts what opens them, for chains of type nat see
-// tracked ones alone, and marks their packets for rules that accept them. Refusals are left to input, whose answers come from
-// the VIP.
-func (l *layout) direct(bits markBits) []chainOf {
+// directChains excludes the connections of direct frontends from tracking. It also restricts the
+// packets that open them, because chains of type nat only see tracked ones, and marks their packets
+// for rules that accept them. Refusals are left to input, whose answers have the VIP as their
+// source.
+func (l *layout) directChains(bits markBits) []chainRules {
 	to := nft.In{Of: l.place, Set: l.sets[directSet]}
 	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // of endpoints on this node, and refusals
 	silent := nft.In{Of: l.place, Set: l.sets[silentSet]}
@@ -279,7 +298,7 @@ func (l *layout) direct(bits markBits) []chainOf {
 		tunnel, icmp = protocolIPv6, protocolICMPv6
 	}
 	untracked := []nft.Rule{rule(to, nft.Notrack), rule(from, nft.Notrack)}
-	return []chainOf{
+	return []chainRules{
 		{base("untracked", nft.Filter, nft.Prerouting, rawPriority), untracked},
 		{base("untracked-output", nft.Filter, nft.Output, rawPriority), untracked},
 		{base("direct", nft.Filter, nft.Prerouting, manglePriority), []nft.Rule{
@@ -289,40 +308,41 @@ func (l *layout) direct(bits markBits) []chainOf {
 		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
 			rule(to, mark), rule(from, mark),
 			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
-			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // that less fits into a tunnel
+			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // path MTU messages for tunnels
 			rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop),
 		}},
 	}
 }
 
-// sizes bound the segment size that both ends of our TCP connections announce: by the links that packets take, where the mode
-// forwards them, and, with clamps, by what their frontends ask for.
-func (l *layout) sizes(m dataplane.Needs, bits markBits, clamps bool) (all []chainOf) {
+// segmentSizeChains limits the segment size that both ends of our TCP connections announce: to the
+// MTU of the links, if the mode forwards packets, and if clamps is set to the limit of the
+// frontend.
+func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, clamps bool) (all []chainRules) {
 	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
 	links := rule(isTCP, opening, ours, nft.ClampMSS{})
 	var leaving []nft.Rule
 	if m.Forward {
 		leaving = append(leaving, links)
 	}
-	if m.LocalIn { // virtual servers put the VIP into answers at the end of forward, and no link leads there
-		all = append(all, chainOf{base("segment-size-forward", nft.Filter, nft.Forward, manglePriority), []nft.Rule{links}})
+	if m.LocalIn { // virtual servers translate replies at the end of forward, and no link leads there
+		all = append(all, chainRules{base("segment-size-forward", nft.Filter, nft.Forward, manglePriority), []nft.Rule{links}})
 	}
 	if clamps {
-		opened := nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport} // what answers have in common with what they answer
+		opened := nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport} // common to a connection and its replies
 		clamp := rule(isTCP, opening, ours, nft.SetField{Field: nft.Maxseg, To: nft.Lookup{Key: opened, In: l.sets[clampsSet]}})
 		leaving = append(leaving, clamp)
-		all = append(all, chainOf{base("segment-size-input", nft.Filter, nft.Input, manglePriority), []nft.Rule{clamp}})
+		all = append(all, chainRules{base("segment-size-input", nft.Filter, nft.Input, manglePriority), []nft.Rule{clamp}})
 	}
 	if leaving != nil {
-		all = append(all, chainOf{base("segment-size", nft.Filter, nft.Postrouting, manglePriority), leaving})
+		all = append(all, chainRules{base("segment-size", nft.Filter, nft.Postrouting, manglePriority), leaving})
 	}
 	return all
 }
 
-// optional are the names of the chains that some modes have.
-var optional = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output"}
+// optionalChains are the names of the chains that only some modes have.
+var optionalChains = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output"}
 
-// writeSets makes the table and its sets, unless they are there.
+// writeSets creates the table and its sets, unless they exist.
 func (l *layout) writeSets(tx *nft.Tx) {
 	tx.AddTable(l.table)
 	for _, def := range setDefs() {
@@ -332,8 +352,8 @@ func (l *layout) writeSets(tx *nft.Tx) {
 	tx.AddSet(l.table, l.oneArm)
 }
 
-// write makes the table have the sets and these chains, and no others.
-func (l *layout) write(tx *nft.Tx, chains []chainOf) {
+// write gives the table the sets and exactly these chains.
+func (l *layout) write(tx *nft.Tx, chains []chainRules) {
 	l.writeSets(tx)
 	has := map[string]bool{}
 	for _, c := range chains {
@@ -346,17 +366,17 @@ func (l *layout) write(tx *nft.Tx, chains []chainOf) {
 			tx.AddRule(l.table, c.Name, r)
 		}
 	}
-	for _, name := range optional {
+	for _, name := range optionalChains {
 		if !has[name] {
-			tx.AddChain(l.table, &nft.Chain{Name: name}) // to delete one that is not there fails
+			tx.AddChain(l.table, &nft.Chain{Name: name}) // deleting a missing chain fails
 			tx.FlushChain(l.table, name)
 			tx.DeleteChain(l.table, name)
 		}
 	}
 }
 
-// element is an entry of a set.
-func element(e entry) nft.Elem {
+// element converts an entry to an element of a set.
+func element(e setEntry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
 	if e.To.IsValid() {
 		return nft.Elem{Key: key.Port(e.Port).Addr(e.To.Addr()).Port(e.To.Port())}
@@ -375,7 +395,7 @@ func element(e entry) nft.Elem {
 	return nft.Elem{Key: first, KeyEnd: last}
 }
 
-func elements(entries []entry) []nft.Elem {
+func elements(entries []setEntry) []nft.Elem {
 	all := make([]nft.Elem, len(entries))
 	for i, e := range entries {
 		all[i] = element(e)
@@ -383,9 +403,10 @@ func elements(entries []entry) []nft.Elem {
 	return all
 }
 
-// oneArms are the pairs of interfaces by which connections need the node's address for a source: those that leave where they
-// came in, as hosts of one segment would answer each other past this node.
-func oneArms(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
+// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded: those that
+// leave by the interface on which they arrived, because hosts on the same link would reply
+// directly.
+func oneArmPairs(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
 	if !m.Forward {
 		return nil
 	}

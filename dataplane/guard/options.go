@@ -7,15 +7,16 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Options are the parts of the configuration that concern the guard.
+// Options is the part of the configuration that concerns the guard.
 type Options struct {
-	// Mode is what the rules depend on of the mode in use. SetMode changes it.
+	// Mode is the mode's requirements of the rules. SetMode changes it.
 	Mode dataplane.Needs
-	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
-	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
+	// MasqueradeBit is the bit of packet marks, 0 to 31, that requests masquerading. In connection
+	// marks, the next bit means that vipd knows the connection, and the bit after that one that it
+	// keeps its source. Bit 0 follows bit 31.
 	MasqueradeBit int
-	// Variant is the variant of iptables whose filters have to accept our connections.
+	// Variant is the variant of iptables whose filters must accept our connections.
 	Variant xtables.Variant
-	// Log gets each change at Debug level.
+	// Log receives each change at level Debug.
 	Log *slog.Logger
 }

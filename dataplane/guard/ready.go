@@ -9,10 +9,11 @@ import (
 	"vipd/dataplane"
 )
 
-// errNotYet is why what restricts is not in force where nothing has failed.
+// errNotYet is the reason for restrictions that are not in force although nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
 
-// unenforceable is what a frontend that is restricted is told where that is unavailable; nil means the dataplane enforces it.
+// unenforceable returns the error of a restricted frontend on a host without a guard. It returns
+// nil if the dataplane enforces the restriction.
 func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	if enforced {
 		return nil
@@ -21,7 +22,8 @@ func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 		"which does so by itself, or remove %[1]s: %[2]w", restrictionOf(f), reason)
 }
 
-// notInForce is what a frontend that is restricted is told before that is in force; fault is why the guard was not changed.
+// notInForce returns the error of a restricted frontend before its restrictions are in force. fault
+// is the reason why the last change of the guard failed, or nil.
 func notInForce(f *balancer.Frontend, fault error) error {
 	if fault == nil {
 		fault = errNotYet
@@ -29,7 +31,7 @@ func notInForce(f *balancer.Frontend, fault error) error {
 	return fmt.Errorf("%s can't be enforced yet: %w", restrictionOf(f), fault)
 }
 
-// restrictionOf is the setting by which a frontend is restricted.
+// restrictionOf returns the setting that restricts a frontend.
 func restrictionOf(f *balancer.Frontend) string {
 	if isRestricted(f) {
 		return "source_ranges"
@@ -37,9 +39,9 @@ func restrictionOf(f *balancer.Frontend) string {
 	return `hold = "one"`
 }
 
-// inForce reports whether the sets have all that restricts f.
+// inForce reports whether the sets have all restrictions of f.
 func (w *wanted) inForce(f *balancer.Frontend) bool {
-	if w.isOwned(f) && !w.owned.have[entry{Addr: f.Addr}] {
+	if w.isOwned(f) && !w.owned.have[setEntry{Addr: f.Addr}] {
 		return false
 	}
 	for _, m := range w.members {
@@ -57,11 +59,11 @@ func (w *wanted) inForce(f *balancer.Frontend) bool {
 
 // isOwned reports whether f is on an address that another host may have.
 func (w *wanted) isOwned(f *balancer.Frontend) bool {
-	return w.owned.count[entry{Addr: f.Addr}] > 0
+	return w.owned.count[setEntry{Addr: f.Addr}] > 0
 }
 
-// unrestricted reports whether c is none of the guard's business: it is not restricted, or was served within the same limits
-// before, so that applying it admits no new clients.
+// unrestricted reports whether c admits no new clients: the frontend is not restricted, or was
+// served within the same limits before.
 func (w *wanted) unrestricted(c dataplane.Change) bool {
 	f := c.New
 	return len(f.Sources) == 0 && !w.isOwned(f) || f.Addr.IsLoopback() ||

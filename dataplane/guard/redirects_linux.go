@@ -13,13 +13,15 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Redirects leads new connections to frontends of one family to ports of this host, for a mode that ends connections itself: the map
-// of a table in nf_tables. Its methods are for one goroutine at a time.
+// Redirects redirects new connections to frontends of one family to ports of this host, for a mode
+// that terminates connections itself. It is a map in a table of nf_tables. Calls of its methods
+// must not overlap.
 type Redirects struct {
 	table *redirectTable
-	// made reports whether this process has made what is in the kernel.
+	// made reports whether this process made the table.
 	made bool
-	// former reports whether an earlier version, whose sockets this process has, may have redirects in iptables.
+	// former reports whether an earlier version, which handed over its sockets to this process, may
+	// have redirects in iptables.
 	former bool
 }
 
@@ -43,12 +45,12 @@ func NewRedirects(family inet.Family) (*Redirects, error) {
 	return &Redirects{table: newRedirectTable(conn, family)}, nil
 }
 
-// Adopt makes Observe leave what an earlier process has made until Set replaces it.
+// Adopt makes Observe keep the redirects of an earlier process until Set replaces them.
 func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
-// Set leads connections to the frontends to these ports, and to no others.
+// Set redirects connections to the frontends to these ports, and removes all other redirects.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
-	if !r.made && len(ports) == 0 { // as a trial ends: what there is belongs to another process
+	if !r.made && len(ports) == 0 { // for example after a trial: the table belongs to another process
 		return nil
 	}
 	r.made = true
@@ -60,8 +62,8 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 	return err
 }
 
-// Observe removes what an earlier process has left, before the first Set, and later returns in what the redirects differ from
-// what was set. It goes on to do so, also after an error, until Set writes them again.
+// Observe removes the redirects of an earlier process before the first Set. Later it returns how
+// the redirects differ from those that were set, even after an error, until Set writes them again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {
 	case !r.made:
@@ -75,7 +77,7 @@ func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	return damage, err
 }
 
-// Intact returns what others have changed, if a cheap look shows it.
+// Intact returns what others have changed, if a cheap check shows it.
 func (r *Redirects) Intact() (string, error) {
 	if r.table.have == nil {
 		return "", nil
@@ -83,7 +85,7 @@ func (r *Redirects) Intact() (string, error) {
 	return r.table.Look(r.table.compare)
 }
 
-// Close removes what Set has made. Once it has succeeded, what there is belongs to another process.
+// Close removes the redirects. After it has succeeded, new redirects belong to another process.
 func (r *Redirects) Close(ctx context.Context) error {
 	if r.made {
 		if err := r.remove(ctx); err != nil {
@@ -91,11 +93,11 @@ func (r *Redirects) Close(ctx context.Context) error {
 		}
 	}
 	r.made = false
-	_ = r.table.Conn.Close() // nothing depends on it any longer
+	_ = r.table.Conn.Close() // nothing depends on it
 	return nil
 }
 
-// remove removes redirects, also those that an earlier version kept in iptables.
+// remove removes redirects, including those that an earlier version kept in iptables.
 func (r *Redirects) remove(ctx context.Context) error {
 	r.table.have = nil
 	return errors.Join(r.removeFormer(ctx), r.table.Remove())
@@ -103,7 +105,7 @@ func (r *Redirects) remove(ctx context.Context) error {
 
 // removeFormer removes the redirects of an earlier version in iptables.
 func (r *Redirects) removeFormer(ctx context.Context) error {
-	c := cleaner{ctx: ctx}
+	c := cleanup{ctx: ctx}
 	c.tables(r.table.family, formerRedirects())
 	return errors.Join(c.errs...)
 }
@@ -113,11 +115,11 @@ type redirectTable struct {
 	nft.Owned
 	family inet.Family
 	ports  *nft.Set
-	// have is what the kernel has; nil means that this is not known.
+	// have holds the kernel's redirects. It is nil if they are unknown.
 	have map[balancer.Key]uint16
 }
 
-// redirectTableName is the name of the table of each family.
+// redirectTableName is the name of the table in each family.
 const redirectTableName = "vipd-redirect"
 
 func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
@@ -126,10 +128,10 @@ func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
 	return &redirectTable{family: family, Owned: nft.Owned{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
 }
 
-// write makes what is there into what is wanted; nil for the former means all is written.
+// write changes the table from have to want. If have is nil, it writes everything.
 func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 	if have == nil {
-		tx.AddTable(t.Table) // or else there may be none to delete
+		tx.AddTable(t.Table) // otherwise there may be none to delete
 		tx.DeleteTable(t.Table)
 		tx.AddTable(t.Table)
 		tx.AddSet(t.Table, t.ports)
@@ -161,7 +163,7 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 		if err == nil {
 			return nil
 		}
-		t.have = nil // another program may have changed what the transaction builds on
+		t.have = nil // another program may have changed the state that the transaction assumes
 	}
 	err := nft.ErrBusy
 	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
@@ -172,7 +174,7 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 	return err
 }
 
-// make makes the table what is wanted.
+// make gives the table the wanted redirects.
 func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
@@ -184,7 +186,7 @@ func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) 
 	return err
 }
 
-// compare says in what the table is not as it was written.
+// compare returns how the table differs from its last written state.
 func (t *redirectTable) compare() (string, error) {
 	if reason, err := t.Changed(); reason != "" || err != nil {
 		return reason, err

@@ -11,12 +11,13 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Render returns, as input of nft, what the guard puts into the kernel for these frontends: their VIPs are held by vipd, and
-// packets are forwarded between these interfaces. It needs no privilege, and answers equal questions equally.
+// Render returns the guard of these frontends as input of nft. It assumes that vipd holds their
+// VIPs, and that packets are forwarded between these interfaces. It needs no privilege, and is
+// deterministic.
 func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) string {
 	var b strings.Builder
 	for _, f := range inet.Families() {
-		if w := modelled(o, f, frontends, interfaces); w.needed() {
+		if w := modelWanted(o, f, frontends, interfaces); w.needed() {
 			w.render(&b)
 		}
 	}
@@ -31,12 +32,13 @@ func (w *wanted) render(b *strings.Builder) {
 	for _, m := range w.members {
 		tx.Add(l.table, l.sets[m.def.name], elements(m.wanted())...)
 	}
-	tx.Add(l.table, l.oneArm, oneArms(w.mode, w.interfaces)...)
+	tx.Add(l.table, l.oneArm, oneArmPairs(w.mode, w.interfaces)...)
 	b.WriteString("# nft -f -\n" + tx.Text())
 }
 
-// modelled is what the guard of a family holds for frontends that are wanted and applied, and whose VIPs vipd holds.
-func modelled(o Options, of inet.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
+// modelWanted returns a family's guard for frontends that are wanted and applied, and whose VIPs
+// vipd holds.
+func modelWanted(o Options, of inet.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
 	w := newWanted(of, o)
 	held := map[netip.Addr]bool{}
 	for _, f := range frontends {
@@ -52,18 +54,18 @@ func modelled(o Options, of inet.Family, frontends []*balancer.Frontend, interfa
 	}
 	interfaces = slices.Clone(interfaces)
 	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
-	w.connect(interfaces)
+	w.setInterfaces(interfaces)
 	return w
 }
 
-// wanted returns the entries that the set shall have, sorted.
-func (m *members) wanted() []entry {
-	var out []entry
+// wanted returns the entries that the set should have, sorted.
+func (m *members) wanted() []setEntry {
+	var out []setEntry
 	for e := range m.count {
 		if m.wants(e) {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, entry.compare)
+	slices.SortFunc(out, setEntry.compare)
 	return out
 }

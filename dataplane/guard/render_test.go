@@ -12,7 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestRender compares with golden files; go test -run TestRender ./dataplane/guard -update writes it.
+// TestRender compares rendered tables with golden files. To write them: go test -run TestRender
+// ./dataplane/guard -update.
 func TestRender(t *testing.T) {
 	checkRendered(t, dataplane.Needs{Forward: true, TranslatesAll: true, Resets: true}, examples(), "testdata/nft.want")
 	direct := examples()
@@ -23,7 +24,7 @@ func TestRender(t *testing.T) {
 	}
 	checkRendered(t, dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/nft-ipvs.want")
 	if got := Render(Options{}, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
-		t.Errorf("for loopback alone it renders\n%s", got)
+		t.Errorf("Render with only loopback frontends =\n%s\nwant nothing", got)
 	}
 }
 
@@ -34,7 +35,7 @@ func checkRendered(t *testing.T, m dataplane.Needs, frontends []*balancer.Fronte
 	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)
 	if again := Render(o, shuffled, []Interface{{"eth0", 2}, {"eth1", 3}}); again != got {
-		t.Errorf("in another order it renders\n%s\nbefore:\n%s", again, got)
+		t.Errorf("Render in another order =\n%s\nwant\n%s", again, got)
 	}
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
@@ -46,7 +47,7 @@ func checkRendered(t *testing.T, m dataplane.Needs, frontends []*balancer.Fronte
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+		t.Errorf("Render =\n%s\nwant\n%s", got, want)
 	}
 }
 

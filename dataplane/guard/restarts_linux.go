@@ -14,7 +14,8 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// restarts makes conntrack forget the flows of clients that the rules have noted, as long as a family has dead endpoints.
+// restarts makes conntrack forget the flows of clients that the rules have noted, while a family
+// has dead endpoints.
 type restarts struct {
 	log  *slog.Logger
 	loop *worker.Loop
@@ -22,21 +23,22 @@ type restarts struct {
 	mu      sync.Mutex // guards watched
 	watched map[inet.Family]bool
 
-	// What follows belongs to the loop. The connections are opened by the first look.
+	// The loop owns the fields below. The first check opens the connections.
 	rules *nft.Conn
 	flows *conntrack.Conn
-	// handled has the end of each noted client's element that was handled. A client that is noted again has a later end.
+	// handled holds, for each noted client, the expiry of the element that was handled. A client
+	// that is noted again has a later expiry.
 	handled map[conntrack.Tuple]time.Time
 	failed  bool
 }
 
 func newRestarts(log *slog.Logger) *restarts {
 	r := &restarts{log: log, watched: map[inet.Family]bool{}, handled: map[conntrack.Tuple]time.Time{}}
-	r.loop = worker.New(r.look)
+	r.loop = worker.New(r.check)
 	return r
 }
 
-// watch says whether a family has dead endpoints.
+// watch sets whether a family has dead endpoints.
 func (r *restarts) watch(of inet.Family, dead bool) {
 	r.mu.Lock()
 	was := r.watched[of]
@@ -47,19 +49,20 @@ func (r *restarts) watch(of inet.Family, dead bool) {
 	}
 }
 
-// close ends the work.
+// close stops the loop.
 func (r *restarts) close() {
 	r.loop.Close()
 	if r.rules != nil {
-		_ = r.rules.Close() // nothing was written
+		_ = r.rules.Close() // it was only read
 	}
 	if r.flows != nil {
-		_ = r.flows.Close() // nothing depends on it any longer
+		_ = r.flows.Close() // nothing depends on it
 	}
 }
 
-// look forgets the flows of clients that were noted since the last look, and returns when to look again.
-func (r *restarts) look(context.Context) (next time.Time) {
+// check forgets the flows of clients that were noted since the last check, and returns the time of
+// the next check.
+func (r *restarts) check(context.Context) (next time.Time) {
 	some := false
 	var failed error
 	for _, of := range inet.Families() {
@@ -105,7 +108,7 @@ func (r *restarts) forget(of inet.Family) (err error) {
 			continue
 		}
 		r.handled[t] = end
-		for _, p := range []balancer.Protocol{balancer.TCP, balancer.SCTP} { // one of which has the tuple
+		for _, p := range []balancer.Protocol{balancer.TCP, balancer.SCTP} { // one of them has the tuple
 			flows = append(flows, conntrack.Flow{Proto: p, Orig: t})
 		}
 	}

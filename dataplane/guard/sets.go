@@ -6,20 +6,20 @@ import (
 	"vipd/balancer"
 )
 
-// setDef is a set and what each frontend puts into it.
+// setDef describes a set, and the entries of each frontend.
 type setDef struct {
 	name string
 	key  setKey
-	// early entries are added before the frontend that they are for is applied, and removed after no applied one needs them:
-	// they restrict, or say how a connection is treated for all of its life. Those of the others hold while both the
-	// wanted frontend and the applied one ask for them: they are added after the frontend was applied, and removed before
-	// another is.
+	// early reports whether entries are added before their frontend is applied, and removed after
+	// no applied frontend needs them. They restrict connections, or determine their treatment for
+	// their whole life. The entries of other sets require that the frontend is both wanted and
+	// applied: they are added after the frontend was applied, and removed before another one is.
 	early bool
-	// entries are those of one frontend; nil if frontends are not what the set holds.
-	entries func(*balancer.Frontend) []entry
+	// entries returns the entries of a frontend. It is nil if the set does not hold frontends.
+	entries func(*balancer.Frontend) []setEntry
 }
 
-// setKey is what the elements of a set consist of.
+// setKey is the key of a set's elements.
 type setKey string
 
 const (
@@ -30,83 +30,85 @@ const (
 	behind    setKey = "behind"  // address and port of a frontend, with an endpoint behind it
 )
 
-// The names of the sets.
+// These are the names of the sets.
 const (
-	frontendsSet  = "frontends"  // those that ask for nothing but to be recognised
-	specialSet    = "special"    // all others
-	restrictedSet = "restricted" // with source ranges
-	silentSet     = "silent"     // give no answer
-	masqueradeSet = "masquerade" // always get the node's address for a source
-	neverSet      = "never"      // never get it
-	allowedSet    = "allowed"    // who may use restricted ones
+	frontendsSet  = "frontends"  // frontends without further features
+	specialSet    = "special"    // all other frontends
+	restrictedSet = "restricted" // frontends with source ranges
+	silentSet     = "silent"     // frontends that drop clients
+	masqueradeSet = "masquerade" // frontends whose connections are always masqueraded
+	neverSet      = "never"      // frontends whose connections are never masqueraded
+	allowedSet    = "allowed"    // clients that may use restricted frontends
 	heldSet       = "held"       // addresses that vipd added
-	pendingSet    = "pending"    // those of which no frontend was applied yet
+	pendingSet    = "pending"    // held addresses without an applied frontend
 	ownedSet      = "owned"      // addresses that another host may have
-	roamingSet    = "roaming"    // whose connections come from other hosts
-	answersSet    = "answers"    // endpoints of those
-	servedSet     = "served"     // serve, and are applied: of others the mode lets go, and the host's own program may answer there
-	rejectedSet   = "rejected"   // refuse
-	directSet     = "direct"     // are passed on as they are, and answered past this node
-	tunnelsSet    = "tunnels"    // endpoints at the ends of tunnels
-	clampsSet     = "clamps"     // the segment sizes that connections announce at most
-	deadSet       = "dead"       // endpoints that clients must not reach by opening a connection again
-	quietSet      = "quiet"      // endpoints that are alive and get no new connections
+	roamingSet    = "roaming"    // frontends whose connections may move here from other hosts
+	answersSet    = "answers"    // endpoints of roaming frontends
+	servedSet     = "served"     // frontends that serve and are applied; on other ports the host's programs might answer
+	rejectedSet   = "rejected"   // frontends that refuse clients
+	directSet     = "direct"     // frontends whose packets are forwarded unchanged, and answered directly
+	tunnelsSet    = "tunnels"    // endpoints of tunnels
+	clampsSet     = "clamps"     // maximum segment sizes of frontends
+	deadSet       = "dead"       // dead endpoints, which a client must not reach by reusing a port
+	quietSet      = "quiet"      // live endpoints without new connections
 )
 
-// setDefs are all sets, in the order in which entries are deleted: what sends packets to a set before that set.
+// setDefs returns all sets, in the order of deletion: a set that sends packets to another set
+// precedes it.
 func setDefs() []setDef {
 	return []setDef{
-		{directSet, byPlace, true, when(isDirect)},
+		{directSet, byPlace, true, placeIf(isDirect)},
 		{tunnelsSet, byAddress, true, tunnels},
-		{frontendsSet, byPlace, true, when(isFrontend)},
-		{specialSet, byPlace, true, when(isSpecial)},
-		{restrictedSet, byPlace, true, when(isRestricted)},
-		{silentSet, byPlace, true, when(isSilent)},
-		{masqueradeSet, byPlace, true, when(isMasqueraded)},
-		{neverSet, byPlace, true, when(isUnchanged)},
+		{frontendsSet, byPlace, true, placeIf(isFrontend)},
+		{specialSet, byPlace, true, placeIf(isSpecial)},
+		{restrictedSet, byPlace, true, placeIf(isRestricted)},
+		{silentSet, byPlace, true, placeIf(isSilent)},
+		{masqueradeSet, byPlace, true, placeIf(isMasqueraded)},
+		{neverSet, byPlace, true, placeIf(isUnchanged)},
 		{allowedSet, byClients, true, allowed},
 		{clampsSet, byMSS, true, clamped},
-		{roamingSet, byPlace, true, when(isRoaming)},
+		{roamingSet, byPlace, true, placeIf(isRoaming)},
 		{answersSet, byPlace, true, answers},
 		{heldSet, byAddress, true, nil},
 		{pendingSet, byAddress, true, nil},
 		{ownedSet, byAddress, true, nil},
-		{servedSet, byPlace, false, when((*balancer.Frontend).Serves)},
-		{rejectedSet, byPlace, false, when(isRejected)},
+		{servedSet, byPlace, false, placeIf((*balancer.Frontend).Serves)},
+		{rejectedSet, byPlace, false, placeIf(isRejected)},
 		{deadSet, behind, false, endpointsThat(balancer.Backend.Dead)},
 		{quietSet, behind, false, endpointsThat(isQuiet)},
 	}
 }
 
-// when puts in the place of each frontend that meets the condition. Loopback ones are for the node alone, and no mode's NAT
-// sees them.
-func when(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []entry {
-	return func(f *balancer.Frontend) []entry {
+// placeIf returns a function that returns the place of a frontend that meets the condition. It
+// omits loopback frontends, which only the node can use and no mode translates.
+func placeIf(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []setEntry {
+	return func(f *balancer.Frontend) []setEntry {
 		if f.Addr.IsLoopback() || !condition(f) {
 			return nil
 		}
-		return []entry{placeOf(f.Key)}
+		return []setEntry{placeOf(f.Key)}
 	}
 }
 
 func isFrontend(*balancer.Frontend) bool { return true }
 
-// isSpecial reports whether any of the more particular sets has f.
+// isSpecial reports whether any of the special sets has f.
 func isSpecial(f *balancer.Frontend) bool {
 	return isRestricted(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f)
 }
 
 func isRestricted(f *balancer.Frontend) bool { return len(f.Sources) > 0 }
 
-// isMasqueraded reports whether replies to clients of f would miss this node, whatever way they come.
+// isMasqueraded reports whether connections to f are always masqueraded.
 func isMasqueraded(f *balancer.Frontend) bool {
 	return !isUnchanged(f) && (f.SNAT == balancer.AlwaysSNAT || f.NodePort)
 }
 
-// isUnchanged reports whether endpoints see the client's address in any case.
+// isUnchanged reports whether endpoints always see the client's address.
 func isUnchanged(f *balancer.Frontend) bool { return f.SNAT == balancer.NeverSNAT || isDirect(f) }
 
-// isDirect reports whether packets reach endpoints as they came, so that this node sees half of a connection.
+// isDirect reports whether packets reach endpoints unchanged, so this node sees half of a
+// connection.
 func isDirect(f *balancer.Frontend) bool {
 	return f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward
 }
@@ -119,39 +121,40 @@ func isSilent(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.Drop
 
 func isRoaming(f *balancer.Frontend) bool { return f.Movable }
 
-// answers are the places that connections which come from other hosts are answered from.
-func answers(f *balancer.Frontend) (entries []entry) {
+// answers returns the endpoints of a frontend whose connections may move here from other hosts.
+func answers(f *balancer.Frontend) (entries []setEntry) {
 	if !f.Movable {
 		return nil
 	}
 	for _, b := range f.Backends {
-		if e := (entry{Addr: b.Addr.Addr(), Port: b.Addr.Port(), Proto: f.Proto.Number()}); e.Addr.Is4() == f.Addr.Is4() {
+		if e := (setEntry{Addr: b.Addr.Addr(), Port: b.Addr.Port(), Proto: f.Proto.Number()}); e.Addr.Is4() == f.Addr.Is4() {
 			entries = append(entries, e)
 		}
 	}
 	return entries
 }
 
-// tunnels are the endpoints that packets reach in packets to the endpoint.
-func tunnels(f *balancer.Frontend) []entry {
+// tunnels returns the endpoints that receive encapsulated packets.
+func tunnels(f *balancer.Frontend) []setEntry {
 	if f.Forward != balancer.TunnelForward {
 		return nil
 	}
-	var entries []entry
+	var entries []setEntry
 	for _, b := range f.Backends {
-		if e := (entry{Addr: b.Addr.Addr()}); e.Addr.Is4() == f.Addr.Is4() && (len(entries) == 0 || entries[len(entries)-1] != e) {
+		if e := (setEntry{Addr: b.Addr.Addr()}); e.Addr.Is4() == f.Addr.Is4() && (len(entries) == 0 || entries[len(entries)-1] != e) {
 			entries = append(entries, e) // backends are sorted by address
 		}
 	}
 	return entries
 }
 
-// allowed are those who may. A network of all addresses takes two entries, for the kernel can't hold /0.
-func allowed(f *balancer.Frontend) []entry {
+// allowed returns the clients of a restricted frontend. A network of all addresses needs two
+// entries, because the kernel has no /0 in sets.
+func allowed(f *balancer.Frontend) []setEntry {
 	if f.Addr.IsLoopback() {
 		return nil
 	}
-	var entries []entry
+	var entries []setEntry
 	add := func(n netip.Prefix) {
 		e := placeOf(f.Key)
 		e.Net = n.Masked()
@@ -175,16 +178,16 @@ func allowed(f *balancer.Frontend) []entry {
 func upperHalf(n netip.Prefix) netip.Prefix {
 	b := n.Addr().AsSlice()
 	b[0] = 0x80
-	a, _ := netip.AddrFromSlice(b) // of the length of an address
+	a, _ := netip.AddrFromSlice(b) // a valid length
 	return netip.PrefixFrom(a, 1)
 }
 
-// clamped are the frontends with a bound of the segment size, and the bound.
-func clamped(f *balancer.Frontend) []entry {
+// clamped returns the place of a frontend that limits the segment size, with the limit.
+func clamped(f *balancer.Frontend) []setEntry {
 	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) || f.Addr.IsLoopback() {
 		return nil
 	}
 	e := placeOf(f.Key)
 	e.MSS = uint16(f.MSS)
-	return []entry{e}
+	return []setEntry{e}
 }

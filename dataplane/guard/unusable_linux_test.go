@@ -11,12 +11,13 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// TestUnusableAdvice names what helps: a newer kernel if this one refuses a rule, and root if it refuses the process.
+// TestUnusableAdvice checks the advice of an error: a newer kernel if this one refuses a rule, and
+// root if it refuses the process.
 func TestUnusableAdvice(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{unix.EOPNOTSUPP: "Linux 5.9", unix.ENOENT: "Linux 5.9", unix.EPERM: "run as root"} {
 		err := unusable(inet.IPv4, errors.Join(&nft.Error{Errno: errno}))
 		if !strings.Contains(err.Error(), want) || !errors.Is(err, errno) {
-			t.Errorf("%v: got %q, want %q", errno, err, want)
+			t.Errorf("unusable(%v) = %q, want %q", errno, err, want)
 		}
 	}
 }

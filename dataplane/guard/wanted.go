@@ -10,21 +10,21 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// wanted is what shall be in the guard of one family, whatever holds it in the kernel.
+// wanted is the wanted state of a family's guard.
 type wanted struct {
 	family inet.Family
 	log    *slog.Logger
 	bits   markBits
-	// mode is the one in use, and interfaces those that packets are forwarded between.
+	// mode is the running mode, and interfaces are those that packets are forwarded between.
 	mode       dataplane.Needs
 	interfaces []Interface
 
 	members []*members
-	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
-	// that are silent, and owned those that another host may have.
+	// These are frequently used members. held are the addresses that vipd added, pending are the
+	// silent held addresses, and owned are the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
-	// unknown counts applied frontends of which nothing is known but where they are.
-	unknown map[entry]int
+	// unknown counts applied frontends of which only the place is known.
+	unknown map[setEntry]int
 }
 
 // Interface is a network interface that packets are forwarded between.
@@ -36,22 +36,22 @@ type Interface struct {
 func newWanted(family inet.Family, o Options) *wanted {
 	w := &wanted{
 		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode,
-		unknown: map[entry]int{},
+		unknown: map[setEntry]int{},
 	}
 	for _, def := range setDefs() {
 		m := newMembers(def)
 		w.members = append(w.members, m)
 		if def.early && def.entries != nil {
-			m.kept = func(e entry) bool { return w.unknown[at(e)] > 0 }
+			m.kept = func(e setEntry) bool { return w.unknown[placeOnly(e)] > 0 }
 		}
 	}
 	w.frontends, w.special, w.direct = w.set(frontendsSet), w.set(specialSet), w.set(directSet)
 	w.held, w.pending, w.owned, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(ownedSet), w.set(clampsSet)
 	w.answers = w.set(answersSet)
 	w.clamps.disjoint, w.set(allowedSet).disjoint = true, true
-	w.set(deadSet).veto = func(entry) bool { return !w.mode.Resets }
-	w.set(quietSet).veto = func(entry) bool { return !w.mode.LocalIn }
-	w.frontends.veto = func(e entry) bool {
+	w.set(deadSet).veto = func(setEntry) bool { return !w.mode.Resets }
+	w.set(quietSet).veto = func(setEntry) bool { return !w.mode.LocalIn }
+	w.frontends.veto = func(e setEntry) bool {
 		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)
 	}
 	return w
@@ -61,7 +61,7 @@ func (w *wanted) set(name string) *members {
 	return w.members[slices.IndexFunc(w.members, func(m *members) bool { return m.def.name == name })]
 }
 
-// want counts f by times more among what is wanted or what is applied.
+// want adds by to the reference count of f among the wanted or the applied frontends.
 func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	if f.Addr.IsLoopback() {
 		return
@@ -83,34 +83,34 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	}
 }
 
-// hold counts an address that vipd adds.
-func (w *wanted) hold(a netip.Addr, by int) { w.held.want(entry{Addr: a}, by) }
+// hold adds by to the reference count of an address that vipd adds.
+func (w *wanted) hold(a netip.Addr, by int) { w.held.want(setEntry{Addr: a}, by) }
 
-// own counts an address that one host of several has.
+// own adds by to the reference count of an address that one of several hosts has.
 func (w *wanted) own(a netip.Addr, by int) {
 	w.hold(a, by)
-	w.owned.want(entry{Addr: a}, by)
+	w.owned.want(setEntry{Addr: a}, by)
 }
 
-// connect sets the interfaces that packets are forwarded between.
-func (w *wanted) connect(interfaces []Interface) { w.interfaces = interfaces }
+// setInterfaces sets the interfaces that packets are forwarded between.
+func (w *wanted) setInterfaces(interfaces []Interface) { w.interfaces = interfaces }
 
-// setMode says what the mode does, and reports whether that is news.
+// setMode sets the mode's requirements, and reports whether they have changed.
 func (w *wanted) setMode(m dataplane.Needs) bool {
 	if w.mode == m {
 		return false
 	}
 	if w.mode.Marked != m.Marked {
-		w.frontends.touch()
+		w.frontends.markAll()
 	}
 	w.mode = m
-	w.set(deadSet).touch()
-	w.set(quietSet).touch()
+	w.set(deadSet).markAll()
+	w.set(quietSet).markAll()
 	return true
 }
 
-// carried reports whether all that is wanted to serve is applied.
-func (w *wanted) carried() bool {
+// allApplied reports whether all wanted frontends that serve are applied.
+func (w *wanted) allApplied() bool {
 	served := w.set(servedSet)
 	for e := range served.asked {
 		if served.count[e] == 0 {

@@ -158,7 +158,7 @@ func (tn *tuning) arpSilenced() []balancer.Problem {
 // checkSysctls restores changed sysctls. It reports whether their problems have changed.
 func (tn *tuning) checkSysctls() (changed bool, err error) {
 	before := slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)
-	err = errors.Join(tn.strictARP(), tn.forwarding(), tn.virtualServers(tn.guard.Roams()), tn.ledger.save())
+	err = errors.Join(tn.strictARP(), tn.forwarding(), tn.virtualServers(tn.guard.HasMovable()), tn.ledger.save())
 	return !slices.Equal(before, slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)), err
 }
 

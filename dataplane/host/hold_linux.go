@@ -78,7 +78,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 			all = append(all, err)
 		}
 	}
-	all = append(all, h.rerouteAll(), h.unshadow(ctx, fresh, h.catchUp), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.Roams()), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx, fresh, h.catchUp), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.HasMovable()), h.ledger.save())
 	h.announceAll() // addresses that were removed and are back
 	h.publish()
 	return errors.Join(all...)

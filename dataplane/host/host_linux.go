@@ -115,7 +115,7 @@ func (h *Host) applyMode() {
 	if !h.linksChanged {
 		return
 	}
-	h.guard.Connect(h.view.interfaces())
+	h.guard.SetInterfaces(h.view.interfaces())
 	h.linksChanged = false
 }
 

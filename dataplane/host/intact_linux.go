@@ -88,7 +88,7 @@ func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 		return ""
 	}
 	h.linksChanged = false
-	h.guard.Connect(h.view.interfaces())
+	h.guard.SetInterfaces(h.view.interfaces())
 	if err := h.guard.Refresh(ctx); err != nil {
 		h.linksChanged = true
 		reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
