@@ -12,9 +12,10 @@ import (
 // compiledService is the result of compiling one service alone: the frontends that it claims, and
 // its problems.
 type compiledService struct {
-	service  *Service
-	claims   []*Frontend // sorted by key, each key once
-	problems []Problem
+	service   *Service
+	endpoints []*Endpoint // that count on this node
+	claims    []*Frontend // sorted by key, each key once
+	problems  []Problem
 }
 
 // serviceInputs holds the inputs for compiling one service.
@@ -46,8 +47,8 @@ const defaultUDPIdle = 60 * time.Second
 
 // compileService compiles one service alone. The caller decides who gets a contested key.
 func compileService(env *Env, s *Service, in *Inputs) *compiledService {
-	u := &compiledService{service: s}
 	c := newServiceInputs(env, s, in)
+	u := &compiledService{service: s, endpoints: c.joined.used}
 	u.reportUntrusted(env)
 	u.reportIneffective()
 	u.reportUnallocated()

@@ -203,6 +203,9 @@ func (c *Compiler) resolve(key Key, w *work) {
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}
+	for _, name := range c.index.At(key.Addr) { // they may have an endpoint there
+		w.problems[name] = true
+	}
 	c.out.Contested = c.out.Contested.Delete(key)
 	w.vipStates[key.Addr] = true
 	old := c.out.Frontends.At(key)
@@ -258,7 +261,7 @@ func (c *Compiler) updateProblems(name Name) {
 		c.out.Problems = c.out.Problems.Delete(name)
 		return
 	}
-	problems := slices.Clone(u.problems)
+	problems := slices.Concat(u.problems, u.endpointsAtVIPs(&c.env, c.out.Frontends))
 	for _, f := range u.claims {
 		if w := winner(f.Key, c.claimants[f.Key], &c.in); w != u.service {
 			problems = append(problems, u.lostClaim(f, w))

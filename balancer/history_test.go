@@ -46,6 +46,9 @@ func (h *history) backendAddr() netip.Addr {
 	if h.IntN(8) == 0 {
 		return pickOne(h, addr("127.0.0.1"), addr("::1"), addr("169.254.169.254"))
 	}
+	if h.IntN(8) == 0 {
+		return h.vip()
+	}
 	return addr(fmt.Sprintf("192.168.1.%d", 10+h.IntN(5)))
 }
 

@@ -23,12 +23,11 @@ func Compile(env Env, in Inputs) Desired {
 			out.Contested = out.Contested.Set(key, winner(key, all, &in).Name)
 		}
 	}
-	for name := range in.Services.Keys() {
-		u := units[name]
-		problems := slices.Clone(u.problems)
+	lost := map[Name][]Problem{}
+	for name, u := range units {
 		for _, f := range u.claims {
 			if w := winner(f.Key, claimants[f.Key], &in); w != u.service {
-				problems = append(problems, u.lostClaim(f, w))
+				lost[name] = append(lost[name], u.lostClaim(f, w))
 				continue
 			}
 			out.Frontends = out.Frontends.Set(f.Key, withMemory(f, &in))
@@ -36,6 +35,9 @@ func Compile(env Env, in Inputs) Desired {
 				out.Addresses = out.Addresses.Set(f.Addr, out.Addresses.At(f.Addr)+1)
 			}
 		}
+	}
+	for name, u := range units {
+		problems := slices.Concat(u.problems, u.endpointsAtVIPs(&env, out.Frontends), lost[name])
 		if len(problems) > 0 {
 			out.Problems = out.Problems.Set(name, &problems)
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -35,14 +34,7 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 		}
 	}
 	d.checkListeners(frontends, local)
-	whose := map[netip.Addr]balancer.Name{}
 	for name, s := range d.services.All() {
-		for _, vip := range s.VIPs {
-			whose[vip] = name
-		}
-	}
-	for name, s := range d.services.All() {
-		d.checkEndpoints(s, whose, local)
 		if s.Health != nil {
 			d.warnOf(name, needsOf(s.Health), s.Origin.At)
 		}
@@ -90,20 +82,6 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 		field := s.Claims()[claim]
 		d.warn(s.Origin.At(field), s.Name, field, f.Key.String()+" is at this host's own address, and a program of this host listens there: "+
 			"clients would reach the service in its place. Choose another port or address")
-	}
-}
-
-// checkEndpoints looks for endpoints on other hosts whose address is a VIP, of the service that whose has for it.
-func (d *localDefinitions) checkEndpoints(s *balancer.Service, whose map[netip.Addr]balancer.Name, local []netip.Addr) {
-	for i, e := range s.Endpoints {
-		if name, isVIP := whose[e.Address]; isVIP && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
-			the := "the service"
-			if !slices.Contains(s.VIPs, e.Address) {
-				the = "service " + string(name)
-			}
-			field := fmt.Sprintf("endpoints[%d].address", i)
-			d.warn(s.Origin.At(field), s.Name, field, fmt.Sprintf("%s is a VIP of %s as well: a host that holds the VIP reaches itself there instead of the endpoint. Choose another VIP", e.Address, the))
-		}
 	}
 }
 

@@ -23,7 +23,7 @@ func planVerb() *cli.Verb {
 			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
 			"this host's addresses. Kernel modes come with the guard before them, as sets and rules, for VIPs that vipd holds, between " +
 			"this host's devices; sets that hold clients are empty.\n\n" +
-			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
+			"Problems go to stderr; the exit code is 1 if any of them is more than a warning.",
 		Example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
@@ -47,10 +47,8 @@ func runPlan(c *cli.Call) error {
 	mode, note := planned(cmp.Or(name, d.runningMode(c), d.config.Mode))
 	fmt.Fprint(c.Stderr, note)
 	frontends := d.compile(c.Flags.String("node"), mode.Capabilities())
-	incomplete := false
 	for _, p := range d.problems {
-		fmt.Fprintln(c.Stderr, table.Line(p.String()))
-		incomplete = incomplete || p.Severity == balancer.SeverityError
+		fmt.Fprintln(c.Stderr, table.Line(problemLine(&p)))
 	}
 	text, err := render(mode, d.config, frontends)
 	if err != nil {
@@ -59,23 +57,14 @@ func runPlan(c *cli.Call) error {
 	if len(frontends) == 0 {
 		fmt.Fprintf(c.Stderr, "%s has no frontends\n", c.Args[0])
 	}
-	if err := c.Print(text); err != nil {
-		return err
-	}
-	if incomplete {
-		return cli.ErrReported
-	}
-	return nil
+	return cmp.Or(c.Print(text), reported(d.problems))
 }
 
-// runningMode returns the mode in use of the vipd that runs here, if the definitions and its configuration leave the choice to it;
-// "" if no vipd answers.
+// runningMode returns the mode in use of the vipd that runs here, if its configuration asks for the same mode as the definitions: auto
+// chooses one, and a mode that does not work here has a fallback. It returns "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
-	if d.config.Mode != config.AutoMode {
-		return ""
-	}
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
-	if err != nil || status.Mode.Wanted != string(config.AutoMode) {
+	if err != nil || status.Mode.Wanted != string(d.config.Mode) {
 		return ""
 	}
 	return config.ModeName(status.Mode.InUse)

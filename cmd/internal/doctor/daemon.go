@@ -27,7 +27,7 @@ func checkDaemon(_ context.Context, o *observed) []Finding {
 	}
 	grave := 0
 	for _, p := range o.Problems {
-		if p.Severity != balancer.SeverityWarning && !refuses(p) {
+		if p.Severity != balancer.SeverityWarning && !o.defined(p) {
 			grave++
 		}
 	}

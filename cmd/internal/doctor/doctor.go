@@ -43,15 +43,15 @@ func checks() []check {
 		{"sysctls", checkBridges, false},
 		{"sysctls", checkHairpin, false},
 		{"others", checkPrograms, false},
-		{"others", checkTranslations, false},
-		{"others", checkMarks, false},
 		{"firewall", checkRules, false},
 		{"firewall", checkOutput, false},
 		{"firewall", checkForeignChains, false},
+		{"firewall", checkTranslations, false},
+		{"firewall", checkTracking, false},
+		{"firewall", checkMarks, false},
 		{"sockets", checkSockets, false},
-		{"services", checkRefused, true},
+		{"services", checkProblems, true},
 		{"services", checkIdle, true},
-		{"services", checkUnanswered, true},
 		{"traffic", checkTraffic, false},
 	}
 }
@@ -72,23 +72,25 @@ func runChecks(ctx context.Context, o *observed, some []check) (found []Finding)
 
 // Examine makes every check, and returns what they found in the order of the checks.
 func Examine(ctx context.Context, h Host) []Finding {
-	o := observe(ctx, h, "")
+	o := observe(ctx, h)
 	o.tryModes(ctx)
 	return runChecks(ctx, o, checks())
 }
 
 // Watched returns the warnings and problems that the daemon looks for each minute: rules that drop packets to VIPs, and programs that
-// get no connections because services are where they listen. It tries nothing, and reads no rules except the filter tables'.
+// get no connections because services are where they listen. It tries nothing, and reads no rules of vipd for single services.
 func Watched(ctx context.Context, h Host) []Finding {
-	o := observe(ctx, h, "filter")
+	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, []check{{"sockets", checkSockets, false}}))
 	// If vipd can't listen because of another program, its mode reports that.
 	sockets = slices.DeleteFunc(sockets, func(f Finding) bool { return f.Level == Problem })
 	return append(drops(ctx, o), sockets...)
 }
 
-// Drops returns the rules that may keep packets from VIPs, as warnings and problems.
-func Drops(ctx context.Context, h Host) []Finding { return drops(ctx, observe(ctx, h, "filter")) }
+// Drops returns the rules that may keep packets from VIPs or endpoints, as warnings and problems.
+func Drops(ctx context.Context, h Host) []Finding {
+	return drops(ctx, observe(ctx, h, "filter", "raw", "mangle"))
+}
 
 func drops(ctx context.Context, o *observed) []Finding {
 	return grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "firewall" })))

@@ -70,7 +70,7 @@ func TestFindingsOfFirewalls(t *testing.T) {
 
 // TestJudge: what the rules before vipd's drop.
 func TestJudge(t *testing.T) {
-	o := observe(t.Context(), newMade().Host, "")
+	o := observe(t.Context(), newMade().Host)
 	b := &backend{tables: map[string]map[string]*chain{"filter": {
 		"ALL":    {rules: []string{"-p tcp -j ACCEPT", "-j DROP"}},
 		"MOST":   {rules: []string{"-s 10.0.0.0/8 -j RETURN", "-j DROP"}},

@@ -94,13 +94,15 @@ type observed struct {
 	interfaces []Interface
 	// backends are the backends of iptables that can be read.
 	backends []*backend
+	// foreign are the rules of other programs that change how connections are tracked, translated or marked.
+	foreign []foreignRule
 	// trials has each mode, and serves the mode that vipd would use by them; "" if they did not show it.
 	trials []trial
 	serves config.ModeName
 }
 
-// observe reads the devices of a host, and its rules: those of one table, or with "" those of all tables.
-func observe(ctx context.Context, h Host, table string) *observed {
+// observe reads the devices of a host, and its rules in these tables, or in all tables if there are none.
+func observe(ctx context.Context, h Host, tables ...string) *observed {
 	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
 	o.interfaces, _ = h.Interfaces() // if they can't be listed, none can be named
 	for _, f := range h.Frontends {
@@ -109,7 +111,8 @@ func observe(ctx context.Context, h Host, table string) *observed {
 		}
 	}
 	if !h.NotLinux {
-		o.backends = readBackends(ctx, o, table)
+		o.backends = readBackends(ctx, o, tables)
+		o.foreign = o.foreignRules(ctx)
 	}
 	return o
 }

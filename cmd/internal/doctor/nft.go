@@ -21,6 +21,7 @@ type nftChain struct {
 	Name   string `json:"name"`
 	Type   string `json:"type"`
 	Hook   string `json:"hook"`
+	Prio   int    `json:"prio"`
 	Policy string `json:"policy"`
 }
 

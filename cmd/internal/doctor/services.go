@@ -1,12 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/wording"
 )
 
 // Idle returns the reason why no backend in these states gets new connections; "" means that a backend does.
@@ -38,7 +40,8 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
-// checkIdle looks for services whose clients are not served. Services with the same cause share a finding.
+// checkIdle looks for services whose clients are not served for a reason that is not a problem of the service. Services with the same
+// cause share a finding.
 func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	var causes []string
 	idle := map[string][]string{}
@@ -50,6 +53,9 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 		name := string(f.Service)
 		if f.Idle == "" || served[f.Service] && f.NodePort && len(f.Backends) == 0 {
 			continue // a service has node ports in both families, whether it needs them or not
+		}
+		if o.reportsEndpoints(f.Service) {
+			continue
 		}
 		if served[f.Service] {
 			name += " at " + f.Key.String() // its other frontends have endpoints
@@ -74,42 +80,79 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 			Why: "their connections are refused or get no answer", Mend: "vipctl describe service " + name,
 		})
 	}
-	if len(o.Frontends) > 0 && o.Status != nil {
+	if len(o.Frontends) > 0 && o.Status != nil && !slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Idle != "" }) {
 		return orFine(found, "each service has an endpoint for new connections")
 	}
 	return found
 }
 
-// refuses reports whether a problem keeps a part of a service from being served. Other checks report problems of its endpoints.
-func refuses(p balancer.Problem) bool {
-	return p.Service != "" && p.Severity == balancer.SeverityError &&
-		!slices.Contains([]balancer.ProblemKind{balancer.Idle, balancer.Outage, balancer.InPanic, balancer.Unanswered}, p.Kind)
+// reportsEndpoints reports whether a problem of the service says that clients find no endpoint.
+func (o *observed) reportsEndpoints(service balancer.Name) bool {
+	return slices.ContainsFunc(o.Problems, func(p balancer.Problem) bool {
+		return p.Service == service && (p.Field == "endpoints" || p.Kind == balancer.Outage || p.Kind == balancer.Unanswered)
+	})
 }
 
-// checkRefused names the services that are not served as written, with the first reason of each.
-func checkRefused(_ context.Context, o *observed) (found []Finding) {
-	const maxNamed = 5
-	var names []string
+// defined reports whether a problem is of a definition or of the configuration: check, plan, reload and status report it in the same
+// words. Checks of the host report the others.
+func (o *observed) defined(p balancer.Problem) bool {
+	if o.Status != nil && o.Status.Mode.Fallback && p.Field == "mode" || p.String() == o.ConfigProblem {
+		return false // checkDaemon and checkConfig say so
+	}
+	return p.Service != "" || p.Origin != balancer.Origin{}
+}
+
+// level returns the level of a problem. Check, plan and reload fail for the same problems as doctor, and doctor also fails for an outage.
+func level(p balancer.Problem) Level {
+	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
+		return Warning
+	}
+	return Problem
+}
+
+// checkProblems repeats the problems of definitions, the graver ones first. Services with the same problem share a finding.
+func checkProblems(_ context.Context, o *observed) (found []Finding) {
+	const maxNamed = 8
+	type cause struct {
+		level       Level
+		field, text string
+	}
+	of := map[cause][]balancer.Problem{}
+	var causes []cause
 	for _, p := range o.Problems {
-		if !refuses(p) || slices.Contains(names, string(p.Service)) {
+		if !o.defined(p) {
 			continue
 		}
-		if names = append(names, string(p.Service)); len(names) <= maxNamed {
-			found = append(found, problem(p.String(), "", "vipctl check "+o.ConfigFile))
+		c := cause{level(p), p.Field, p.PortText()}
+		if of[c] == nil {
+			causes = append(causes, c)
 		}
+		of[c] = append(of[c], p)
 	}
-	if more := len(names) - maxNamed; more > 0 {
-		found = append(found, problem("more services are not served as written: "+list(names[maxNamed:]), "", "vipctl status"))
+	slices.SortStableFunc(causes, func(a, b cause) int { return cmp.Compare(a.level, b.level) }) // "problem" is before "warning"
+	for _, c := range causes[:min(len(causes), maxNamed)] {
+		found = append(found, findingOf(c.level, of[c], o.ConfigFile))
+	}
+	if more := len(causes) - maxNamed; more > 0 {
+		found = append(found, Finding{Level: causes[maxNamed].level, What: wording.Count(more, "more problem") + " of services and the configuration", Mend: "vipctl status"})
 	}
 	return found
 }
 
-// checkUnanswered lists the endpoints that leave new connections without an answer, as the running vipd has found.
-func checkUnanswered(_ context.Context, o *observed) (found []Finding) {
-	for _, p := range o.Problems {
-		if p.Kind == balancer.Unanswered {
-			found = append(found, problem(string(p.Service)+": "+p.Text, "", "vipctl describe service "+string(p.Service)))
+// findingOf returns the finding of problems with the same text, each of another service.
+func findingOf(level Level, same []balancer.Problem, configFile string) Finding {
+	p := same[0]
+	f := Finding{Level: level, What: p.String(), Mend: "vipctl check " + configFile}
+	if len(same) > 1 {
+		var names []string
+		for _, p := range same {
+			names = append(names, string(p.Service))
 		}
+		p.Origin, p.Service = balancer.Origin{}, ""
+		f.What = "services " + list(slices.Compact(names)) + ": " + p.String()
 	}
-	return found
+	if slices.Contains([]balancer.ProblemKind{balancer.Idle, balancer.Outage, balancer.InPanic, balancer.Unanswered, balancer.Unapplied}, p.Kind) {
+		f.Mend = "vipctl describe service " + string(same[0].Service)
+	}
+	return f
 }

@@ -12,11 +12,20 @@ func TestFindingsOfServices(t *testing.T) {
 			for _, name := range []balancer.Name{"a", "a", "b", "c", "d", "e", "f"} {
 				m.Problems = append(m.Problems, balancer.Problem{Severity: balancer.SeverityError, Service: name, Field: "vips", Text: "no"})
 			}
-			m.Problems = append(m.Problems, balancer.Problem{Severity: balancer.SeverityError, Service: "g", Kind: balancer.Outage})
+			m.Problems = append(m.Problems, balancer.Problem{Severity: balancer.SeverityError, Service: "g", Kind: balancer.Outage, Text: "all are down"})
+		}, want: []string{"services: problem: services a, b, c, d, e and 1 more: vips: no", "services: problem: service g: all are down"}},
+		{name: "problems of several severities", change: func(m *made) {
+			file := balancer.Origin{File: "vipd.toml", Line: 3}
+			m.Problems = []balancer.Problem{
+				{Severity: balancer.SeverityWarning, Service: "web", Field: "endpoints", Origin: file, Kind: balancer.Idle, Text: "there are none: clients are refused"},
+				{Severity: balancer.SeverityNearest, Service: "web", Field: "scheduler", Origin: file, Text: "it uses random instead"},
+				{Severity: balancer.SeverityWarning, Field: "api.http", Origin: file, Text: "it is open"},
+				{Severity: balancer.SeverityError, Text: "the host lacks a device"},
+			}
+			m.Frontends[0].Idle = "there are no endpoints"
 		}, want: []string{
-			"vipd: warning: vipd reports problems (1)", "services: problem: service a: vips: no", "services: problem: service b: vips: no",
-			"services: problem: service c: vips: no", "services: problem: service d: vips: no", "services: problem: service e: vips: no",
-			"services: problem: more services are not served as written: f",
+			"vipd: warning: vipd reports problems (1)", "services: problem: vipd.toml:3: service web: scheduler: it uses random instead",
+			"services: warning: vipd.toml:3: service web: endpoints: there are none: clients are refused", "services: warning: vipd.toml:3: api.http: it is open",
 		}},
 		{name: "services that nobody serves", change: func(m *made) {
 			m.frontend("10.96.0.11:80/tcp", false)

@@ -46,9 +46,9 @@ func (s System) plain(ctx context.Context, family string) (config.IptablesBacken
 	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have no other backend, and don't print it
 }
 
-// readBackends reads the rules of both backends and families, in one table or, with "", in all. In legacy it reads only loaded
-// tables, because reading a table loads it.
-func readBackends(ctx context.Context, o *observed, only string) []*backend {
+// readBackends reads the rules of both backends and families, in these tables, or in all if there are none. In legacy it reads only
+// loaded tables, because reading a table loads it.
+func readBackends(ctx context.Context, o *observed, only []string) []*backend {
 	if !o.Root {
 		return nil
 	}
@@ -64,13 +64,15 @@ func readBackends(ctx context.Context, o *observed, only string) []*backend {
 				b.program = family // some systems have the plain names only
 			}
 			switch {
-			case kind == config.NFTBackend && only == "":
+			case kind == config.NFTBackend && only == nil:
 				b.read(ctx, o)
 			case kind == config.NFTBackend:
-				b.read(ctx, o, "-t", only)
+				for _, table := range only {
+					b.read(ctx, o, "-t", table)
+				}
 			default:
 				for _, table := range o.legacyTables(family) {
-					if only == "" || table == only {
+					if only == nil || slices.Contains(only, table) {
 						b.read(ctx, o, "-t", table)
 					}
 				}

@@ -1,0 +1,48 @@
+package balancer
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer/snap"
+)
+
+// endpointsAtVIPs returns a warning for each endpoint whose address is a VIP of a service in
+// frontends: a host that holds the VIP can't reach another host with that address. An endpoint at
+// one of the node's own addresses runs on this node, and gets no warning.
+func (u *compiledService) endpointsAtVIPs(env *Env, frontends snap.Map[Key, *Frontend]) []Problem {
+	all := compiledService{service: u.service}
+	for _, e := range u.endpoints {
+		owner := vipOwner(u.service, e.Address, frontends)
+		if owner == "" || e.Address.IsLoopback() || slices.Contains(env.Local, e.Address) {
+			continue
+		}
+		field := "endpoints" // registered separately
+		for i := range u.service.Endpoints {
+			if e == &u.service.Endpoints[i] {
+				field = element("endpoints", i, "address")
+			}
+		}
+		loops := func(p Problem) bool { return p.Field == field && p.Severity == SeverityError }
+		if !slices.ContainsFunc(u.problems, loops) {
+			all.problem(SeverityWarning, field, "%s is a VIP of %s as well: a host that holds the VIP reaches itself there instead of the endpoint. Choose another VIP",
+				e.Address, owner)
+		}
+	}
+	return all.problems
+}
+
+// vipOwner names the service that has a as a VIP: s itself, or the service of the first frontend
+// there. It returns "" if there is none.
+func vipOwner(s *Service, a netip.Addr, frontends snap.Map[Key, *Frontend]) string {
+	if slices.Contains(s.Addresses(), a) {
+		return "the service"
+	}
+	for _, f := range frontends.While(Key{Addr: a}, func(k Key) bool { return k.Addr == a }) {
+		if !f.NodePort {
+			return fmt.Sprintf("service %s", f.Service)
+		}
+	}
+	return ""
+}

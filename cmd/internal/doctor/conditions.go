@@ -1,0 +1,209 @@
+package doctor
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// conditions are the conditions of a foreign rule, in either syntax, as far as they are known here.
+type conditions struct {
+	to, from [][]netip.Prefix // each is one condition
+	notTo    []netip.Prefix
+	// ports of the destination and the source; nil means any.
+	toPorts, fromPorts []portRange
+	protocols          []string // nil means any
+	// never reports whether no packet of a connection to a VIP fulfils a condition, or whether that can't be known: a named set.
+	never bool
+	// more reports whether there are conditions that are not known here, such as a device.
+	more bool
+}
+
+type portRange struct{ first, last uint16 }
+
+// sample is a packet of a connection to a VIP. What is not known of it has its zero value.
+type sample struct {
+	from, to netip.AddrPort
+	protocol string
+}
+
+// match reports whether the rule may match the packet.
+func (c *conditions) match(p sample) bool {
+	if c.never || c.protocols != nil && !slices.Contains(c.protocols, p.protocol) {
+		return false
+	}
+	in := func(lists [][]netip.Prefix, ports []portRange, at netip.AddrPort) bool {
+		if !at.IsValid() {
+			return lists == nil && ports == nil
+		}
+		for _, list := range lists {
+			if !slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(at.Addr()) }) {
+				return false
+			}
+		}
+		return ports == nil || slices.ContainsFunc(ports, func(r portRange) bool { return r.first <= at.Port() && at.Port() <= r.last })
+	}
+	except := slices.ContainsFunc(c.notTo, func(n netip.Prefix) bool { return n.Contains(p.to.Addr()) })
+	return in(c.to, c.toPorts, p.to) && in(c.from, c.fromPorts, p.from) && !except
+}
+
+// conditionsOf reads a rule as iptables-save writes it.
+func conditionsOf(rule string) (c conditions) {
+	text, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
+	words := append(strings.Fields(text), "")
+	for i, option := range words {
+		if !strings.HasPrefix(option, "-") || option == "-m" {
+			continue // a value, "!", or the module of the options that follow
+		}
+		c.add(option, words[i+1], i > 0 && words[i-1] == "!")
+	}
+	return c
+}
+
+// add adds an option of iptables.
+func (c *conditions) add(option, value string, not bool) {
+	network, err := netip.ParsePrefix(value)
+	switch {
+	case option == "-d" && err == nil && not:
+		c.notTo = append(c.notTo, network)
+	case option == "-d" && err == nil:
+		c.to = append(c.to, []netip.Prefix{network})
+	case option == "-s" && err == nil && !not:
+		c.from = append(c.from, []netip.Prefix{network})
+	case option == "-p" && !not:
+		c.protocols = []string{value}
+	case (option == "--dport" || option == "--dports") && !not:
+		c.toPorts = portRanges(value)
+	case (option == "--sport" || option == "--sports") && !not:
+		c.fromPorts = portRanges(value)
+	case option == "-i" && value == "lo", option == "--dst-type" && value == "LOCAL":
+		c.never = c.never || (option == "-i") != not
+	case option == "--match-set":
+		c.never = true
+	default:
+		c.more = true
+	}
+}
+
+// portRanges reads ports as iptables writes them, such as 80,443,8000:8100.
+func portRanges(text string) (all []portRange) {
+	for _, part := range strings.Split(text, ",") {
+		low, high, isRange := strings.Cut(part, ":")
+		if !isRange {
+			high = low
+		}
+		first, err := strconv.ParseUint(low, 10, 16)
+		last, err2 := strconv.ParseUint(high, 10, 16)
+		if err == nil && err2 == nil {
+			all = append(all, portRange{uint16(first), uint16(last)})
+		}
+	}
+	return all
+}
+
+// nftMatch is a match in nft's JSON.
+type nftMatch struct {
+	Op   string `json:"op"`
+	Left struct {
+		Payload struct {
+			Protocol string `json:"protocol"`
+			Field    string `json:"field"`
+		} `json:"payload"`
+		Meta struct {
+			Key string `json:"key"`
+		} `json:"meta"`
+		FIB struct {
+			Result string `json:"result"`
+		} `json:"fib"`
+	} `json:"left"`
+	Right json.RawMessage `json:"right"`
+}
+
+// conditions reads a rule of nft.
+func (r *nftRule) conditions() (c conditions) {
+	for _, e := range r.Expr {
+		if e["match"] == nil {
+			continue
+		}
+		var m nftMatch
+		if json.Unmarshal(e["match"], &m) != nil {
+			c.more = true
+			continue
+		}
+		c.addMatch(&m)
+	}
+	return c
+}
+
+func (c *conditions) addMatch(m *nftMatch) {
+	is, text := m.Op == "==" || m.Op == "in", strings.Trim(string(m.Right), `"`)
+	at := m.Left.Payload
+	switch networks := prefixes(m.Right); {
+	case strings.HasPrefix(text, "@"):
+		c.never = true // a named set
+	case at.Field == "daddr" && is:
+		c.to = append(c.to, networks)
+	case at.Field == "daddr" && m.Op == "!=":
+		c.notTo = append(c.notTo, networks...)
+	case at.Field == "saddr" && is:
+		c.from = append(c.from, networks)
+	case at.Field == "dport" && is:
+		c.toPorts, c.protocols = nftPorts(m.Right), portProtocols(at.Protocol)
+	case at.Field == "sport" && is:
+		c.fromPorts, c.protocols = nftPorts(m.Right), portProtocols(at.Protocol)
+	case is && (at.Field == "protocol" || at.Field == "nexthdr" || m.Left.Meta.Key == "l4proto"):
+		c.protocols = wordsOf(m.Right)
+	case m.Left.Meta.Key == "iif" || m.Left.Meta.Key == "iifname":
+		c.never, c.more = c.never || is && text == "lo", c.more || text != "lo"
+	case m.Left.FIB.Result == "type" && text == "local":
+		c.never = c.never || !is
+	default:
+		c.more = true
+	}
+}
+
+// portProtocols returns the protocols of a port's header; "th" stands for all that have ports.
+func portProtocols(header string) []string {
+	if header == "th" {
+		return nil
+	}
+	return []string{header}
+}
+
+// wordsOf reads the texts of a match: one, or a set.
+func wordsOf(from json.RawMessage) []string {
+	var one string
+	if json.Unmarshal(from, &one) == nil {
+		return []string{one}
+	}
+	var more struct {
+		Set []string `json:"set"`
+	}
+	_ = json.Unmarshal(from, &more) // others match nothing
+	return more.Set
+}
+
+// nftPorts reads the ports of a match: a port, a range, or a set of both.
+func nftPorts(from json.RawMessage) []portRange {
+	var port uint16
+	if json.Unmarshal(from, &port) == nil {
+		return []portRange{{port, port}}
+	}
+	var more struct {
+		Range []uint16          `json:"range"`
+		Set   []json.RawMessage `json:"set"`
+	}
+	all := []portRange{} // if nothing can be read, none matches
+	if json.Unmarshal(from, &more) != nil {
+		return all
+	}
+	if len(more.Range) == 2 {
+		return append(all, portRange{more.Range[0], more.Range[1]})
+	}
+	for _, m := range more.Set {
+		all = append(all, nftPorts(m)...)
+	}
+	return all
+}

@@ -1,0 +1,186 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"vipd/cmd/internal/config"
+)
+
+// readNAT reads the chains of the table nat that other programs' rules are in, unless the whole table is read. The table may have a
+// rule for each service, and reading a missing table makes it.
+func (b *backend) readNAT(ctx context.Context, o *observed, bases []*nftChain) {
+	if b.tables["nat"] != nil || !b.hasNAT(o, bases) {
+		return
+	}
+	b.tables["nat"] = map[string]*chain{}
+	names := []string{"PREROUTING", "OUTPUT"}
+	for i := 0; i < len(names) && i < maxFollowed; i++ {
+		listed, err := o.Run(ctx, b.program, "-w", "-t", "nat", "-S", names[i])
+		if err != nil {
+			continue // it went away just now
+		}
+		c := &chain{}
+		b.tables["nat"][names[i]] = c
+		for line := range strings.Lines(listed) {
+			rule, isRule := strings.CutPrefix(strings.TrimSpace(line), "-A "+names[i]+" ")
+			if !isRule {
+				continue
+			}
+			c.rules = append(c.rules, rule)
+			if to := target(rule); to != "" && strings.ToUpper(to) != to || to == "DOCKER" {
+				names = append(names, to)
+			}
+		}
+	}
+}
+
+// hasNAT reports whether the kernel has the table.
+func (b *backend) hasNAT(o *observed, bases []*nftChain) bool {
+	if b.kind == config.LegacyBackend {
+		for _, name := range o.legacyTables(b.family) {
+			if name == "nat" {
+				return true
+			}
+		}
+		return false
+	}
+	family := map[string]string{"iptables": "ip", "ip6tables": "ip6"}[b.family]
+	for _, c := range bases {
+		if c.fromTables() && c.Family == family && c.Table == "nat" {
+			return true
+		}
+	}
+	return false
+}
+
+// sees reports whether a rule's family is the address's.
+func (f *foreignRule) sees(a netip.Addr) bool {
+	return f.family == "inet" || (f.family == "ip") == a.Is4()
+}
+
+// named returns the services whose packets the rule matches, of those that packets returns for a frontend.
+func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names []string) {
+	for _, at := range o.Frontends {
+		if !f.sees(at.Addr) {
+			continue
+		}
+		for _, p := range packets(at) {
+			if f.match(p) {
+				names = append(names, fmt.Sprintf("%s (%s)", at.Key, at.Service))
+				break
+			}
+		}
+	}
+	return names
+}
+
+// toVIP returns the packets of clients.
+func toVIP(f Frontend) []sample {
+	return []sample{{to: f.AddrPort(), protocol: string(f.Proto)}}
+}
+
+// bothWays returns the packets of clients and the answers.
+func bothWays(f Frontend) []sample {
+	all := append(toVIP(f), sample{from: f.AddrPort(), protocol: string(f.Proto)})
+	for _, b := range f.Backends {
+		all = append(all, sample{from: b, protocol: string(f.Proto)})
+	}
+	return all
+}
+
+// forwarded returns the packets of clients and the answers, as forward and postrouting see them.
+func forwarded(f Frontend) []sample {
+	all := bothWays(f)
+	for _, b := range f.Backends {
+		all = append(all, sample{to: b, protocol: string(f.Proto)})
+	}
+	return all
+}
+
+// grade returns a problem if the rule has no condition that is not known here, otherwise a warning.
+func (f *foreignRule) grade(what, why string) Finding {
+	if f.more {
+		return warning(what, why+" if they match the rule's other conditions", f.remove)
+	}
+	return problem(what, why, f.remove)
+}
+
+// translatesFirst reports whether the rule translates connections before the mode does.
+func (f *foreignRule) translatesFirst(o *observed) bool {
+	if f.hook != "prerouting" && f.hook != "output" {
+		return false
+	}
+	switch mode := o.mode().Name; {
+	case mode == config.NFTablesMode:
+		return f.priority < -105
+	case mode == config.UserspaceMode && !o.binds():
+		return f.priority < -103
+	case mode == config.IPTablesMode:
+		return f.priority < natTablePriority || f.priority == natTablePriority && f.first
+	}
+	return true // virtual servers and sockets get the translated packet
+}
+
+// checkTranslations looks for rules of others that send connections for VIPs elsewhere.
+func checkTranslations(_ context.Context, o *observed) (found []Finding) {
+	for _, f := range o.foreign {
+		if !f.translates || !f.translatesFirst(o) {
+			continue
+		}
+		if to := f.named(o, toVIP); len(to) > 0 {
+			found = append(found, f.grade(fmt.Sprintf("a rule of another program translates connections to %s before vipd (%s)", list(to), f.where),
+				"the first rule gets the connections"))
+		}
+	}
+	return found
+}
+
+// checkTracking looks for rules of others that keep connections to VIPs from being tracked.
+func checkTracking(_ context.Context, o *observed) (found []Finding) {
+	if o.binds() {
+		return nil // the kernel translates nothing
+	}
+	for _, f := range o.foreign {
+		if !f.untracks {
+			continue
+		}
+		if of := f.named(o, bothWays); len(of) > 0 {
+			found = append(found, f.grade(fmt.Sprintf("a rule of another program keeps connections of %s from being tracked (%s)", list(of), f.where),
+				"the kernel translates only tracked connections, so these get no answer"))
+		}
+	}
+	return found
+}
+
+// marksLate reports whether the rule changes a connection's mark after vipd has set it. Earlier changes don't matter at the first
+// packet, at which vipd reads the mark.
+func (f *foreignRule) marksLate() bool {
+	const sorting, source = -110, 96 // as in the guard
+	switch f.hook {
+	case "prerouting", "output":
+		return f.priority > sorting
+	case "postrouting":
+		return f.priority < source
+	}
+	return true
+}
+
+// checkMarks looks for rules of others that change vipd's bits of connection marks.
+func checkMarks(_ context.Context, o *observed) (found []Finding) {
+	ours := uint32(0)
+	for i := range 3 {
+		ours |= 1 << ((o.Config.IPTables.MasqueradeBit + i) % 32)
+	}
+	for _, f := range o.foreign {
+		if f.overwrites&ours == 0 || !f.marksLate() || f.unmarked || len(f.named(o, forwarded)) == 0 {
+			continue
+		}
+		found = append(found, warning(fmt.Sprintf("a rule of another program changes marks that vipd uses (%s)", f.where),
+			fmt.Sprintf("vipd accepts connections to VIPs by the bits %#x, and gives them the node's address by them, so some get no answer: give the rule "+
+				"a mask without them, or set iptables.masquerade_bit to another", ours), f.remove))
+	}
+	return found
+}
