@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// carriedOn has a connection that conntrack leads be there when another mode takes over, which counts and lists it, and
-// cuts it when the time of its endpoint is over.
+// carriedOn opens a connection that conntrack forwards, and switches modes. The next mode must
+// count and list it, and cut it when the drain of its endpoint ends.
 func carriedOn(t *testing.T, from, to, intercept string) {
 	g := newPlainGateway(t)
 	mode := func(name string, drained time.Duration) string {
@@ -25,7 +25,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	_, c := g.ask(g.client)
 	g.write(mode(to, time.Hour), 0)
 	g.serves(to)
-	if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the mode before drains
+	if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the previous mode drains
 		t.Errorf("endpoints %+v, %v, want one live connection", all, err)
 	}
 	active := func(want uint64) {
@@ -71,7 +71,8 @@ func TestIPVSCarriedOnByConntrack(t *testing.T) {
 	carriedOn(t, "nftables", "ipvs", "auto")
 }
 
-// TestFlowsComeToSockets: a UDP client that goes on sending comes to userspace mode, whichever mode had it before.
+// TestFlowsComeToSockets switches from each mode to userspace mode while a UDP client sends. The
+// client's datagrams must reach userspace mode.
 func TestFlowsComeToSockets(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
@@ -110,10 +111,10 @@ endpoints = [{ address = "10.2.0.2" }]
 	}
 }
 
-// sends sends a datagram, whether it is answered or not.
+// sends sends a datagram, and ignores whether it is answered.
 func sends(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := c.Write([]byte("still there?\n")); err != nil {
-		t.Log(err) // a refusal of the one before
+		t.Log(err) // a refusal of the previous datagram
 	}
 }

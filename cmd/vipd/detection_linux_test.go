@@ -18,25 +18,25 @@ import (
 	"vipd/test/wait"
 )
 
-// The checks of these tests. They are fast, so that tests are short, but not so fast that a busy machine falls behind.
+// These are the checks of the tests: fast, but not so fast that a busy machine falls behind.
 const (
 	checkInterval = time.Second
 	checkTimeout  = 600 * time.Millisecond
 	checkFall     = 3
 )
 
-// detection is the time within which vipd promises to know of a failure.
+// detection returns the promised time for the detection of a failure.
 func detection() time.Duration { return scaled(checkInterval*checkFall + checkTimeout) }
 
-// applySlack is for carrying out what is known then, on a machine that has more to do: it takes some milliseconds in
-// userspace mode, some fifty in the others.
+// applySlack returns the time to apply a change on a busy machine. On an idle one it takes some
+// milliseconds in userspace mode, and about fifty in the others.
 func applySlack() time.Duration { return scaled(time.Second) }
 
-// pace is the time between two requests for one service.
+// pace is the time between two requests to one service.
 const pace = 75 * time.Millisecond
 
-// scaled is a time of these tests on this machine. A slow one need not wait as long as wait.Scaled says, which is generous:
-// the tests' law is about the times that they set.
+// scaled scales a time of these tests for a slow machine. wait.Scaled would be too generous,
+// because the tests compare the times that they set.
 func scaled(d time.Duration) time.Duration { return max(d, wait.Scaled(d)/3) }
 
 // asked is one request of a client.
@@ -46,18 +46,18 @@ type asked struct {
 	err    error
 }
 
-// audience are clients that send requests for one service, one after the other however long each takes.
+// audience sends requests to one service at a fixed pace, however long each lasts.
 type audience struct {
 	site *site
 	vip  netip.AddrPort
-	rest atomic.Bool // nothing is sent meanwhile
+	rest atomic.Bool // pauses all clients
 
 	mu    sync.Mutex
 	heard []asked
-	late  time.Duration // by which a request began later than it was due, at most
+	late  time.Duration // the maximum delay of a request's start
 }
 
-// since are the requests that began then or later, sorted by their beginnings.
+// since returns the requests that began at that time or later, sorted by their start.
 func (a *audience) since(begin time.Time) []asked {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,13 +76,14 @@ func (a *audience) hears(server string, begin time.Time) bool {
 	return slices.ContainsFunc(a.since(begin), func(q asked) bool { return q.server == server })
 }
 
-// mostAsked is how many requests of an audience there are at a time: more than have their answers late by a client's patience. A
-// machine that has no time for them would have less and less for all else.
-const mostAsked = 2 * int(patience/pace)
+// maxAsked is the maximum number of concurrent requests of an audience, which is more than are late
+// by a client's timeout. A slow machine would otherwise have less and less time for everything
+// else.
+const maxAsked = 2 * int(patience/pace)
 
 // send sends requests from a namespace until stop is closed.
 func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
-	room := make(chan struct{}, mostAsked)
+	room := make(chan struct{}, maxAsked)
 	var all sync.WaitGroup
 	defer all.Wait()
 	tick := time.NewTicker(wait.Scaled(pace))
@@ -108,8 +109,8 @@ func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
 	}
 }
 
-// checkedGateway is a gateway with a service for each way to fail, whose second endpoint fails in that way, and the
-// services quiet and panicky, which are well but whose checks say otherwise when they are told to.
+// checkedGateway is a gateway with a service for each kind of failure, whose second endpoint fails
+// in that way. Its services quiet and panicky work, but fail their checks on request.
 type checkedGateway struct {
 	*gateway
 	audiences []*audience
@@ -122,7 +123,7 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 	certs := newCertificates(t)
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s[defaults]\ndrain_timeout = %q\n", settings(mode, "nft"), scaled(time.Second))
-	if mode == "userspace" { // a proxy goes on to the next endpoint in time, unless its patience is greater than clients'
+	if mode == "userspace" { // a proxy tries the next endpoint in time, unless its timeout is longer than the clients'
 		fmt.Fprintf(&text, "connect_timeout = %q\n", scaled(3*patience))
 	}
 	check := func(of balancer.HealthType, more string) string {
@@ -151,7 +152,7 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 		add(strings.ReplaceAll(f.name, " ", "-"), vip.Addr().String(), 9000+i, protocol, check(f.check, more))
 	}
 	wrong := failures()[slices.IndexFunc(failures(), func(f failure) bool { return f.name == "wrong status" })]
-	for i, ns := range g.ends { // what is checked fails, what clients ask does not
+	for i, ns := range g.ends { // checks fail, but requests don't
 		at := netip.MustParseAddrPort(fmt.Sprintf("10.2.%d.2:9100", i))
 		g.doubted = append(g.doubted, newSite(t, wrong, ns.Name, ns, at, certs))
 	}
@@ -161,14 +162,14 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 	return g
 }
 
-// The VIPs of the services whose endpoints all fail their checks.
+// These are the VIPs of services whose endpoints all fail their checks.
 var (
 	quietVIP   = netip.MustParseAddrPort("10.96.0.50:80")
 	panickyVIP = netip.MustParseAddrPort("10.96.0.51:80")
 )
 
-// found waits until every endpoint of the second server, and both of the services without a healthy one, are found up or
-// down.
+// found waits until every endpoint of the second server, and of the two services without a healthy
+// one, is up or down.
 func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	g.t.Helper()
 	lab.Eventually(g.t, within, "endpoints to be found "+string(want), func() error {
@@ -186,8 +187,8 @@ func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	})
 }
 
-// detects has endpoints fail in every way at once, while clients ask, and measures from the first request that is lost to
-// the last. Then they heal.
+// detects makes endpoints fail in every way at once while clients send requests. It measures the
+// time from the first lost request to the last. Then the endpoints recover.
 func detects(t *testing.T, mode string) {
 	g := newCheckedGateway(t, mode)
 	g.start()
@@ -209,7 +210,7 @@ func detects(t *testing.T, mode string) {
 			break
 		}
 		t.Logf("attempt %d, in which clients were up to %v late: %s", attempt, late, strings.Join(broken, "; "))
-		switch { // vipd may be late where clients are not
+		switch { // vipd may be late because the clients are
 		case attempt < 3:
 		case late >= applySlack()/10:
 			t.Skipf("requests are lost for longer than is promised, but clients were up to %v late, so this machine is too slow to tell why", late)
@@ -219,20 +220,20 @@ func detects(t *testing.T, mode string) {
 	}
 }
 
-// failOnce has every endpoint fail in its way, and heal. It returns where requests were lost for longer than is promised,
-// and by how much the clients themselves fell behind.
+// failOnce makes every endpoint fail in its way, and recover. It returns the services that lost
+// requests for longer than promised, and the maximum delay of the clients themselves.
 func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Duration) {
 	g.t.Helper()
 	measured := 0
 	failed := time.Now()
 	for _, a := range g.audiences {
-		a.behind() // before does not count
+		a.behind() // resets the delay so far
 		a.site.fail()
 	}
 	for _, s := range g.doubted {
 		s.fail()
 	}
-	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // what is lost later would be seen
+	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // so that later losses would be seen
 	g.found(balancer.HealthDown, 20*time.Second)
 	for _, a := range g.audiences {
 		late = max(late, a.behind())
@@ -244,7 +245,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 			measured++
 		}
 	}
-	if measured < len(g.audiences)/2 { // by chance, or in userspace mode by going on to the other one, some lose nothing
+	if measured < len(g.audiences)/2 { // some lose nothing, by chance or because userspace mode retries another endpoint
 		g.t.Errorf("only %d of %d kinds of failures were noticed by clients", measured, len(g.audiences))
 	}
 	g.noneHealthy()
@@ -252,7 +253,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	healed := time.Now()
 	for _, a := range g.audiences {
 		a.site.heal()
-		a.rest.Store(true) // a busy machine has more time for the checks
+		a.rest.Store(true) // leaves more CPU time to the checks
 	}
 	for _, s := range g.doubted {
 		s.heal()
@@ -267,7 +268,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	return broken, late
 }
 
-// behind is by how much a request was late since the last call.
+// behind returns the maximum delay of a request since the last call.
 func (a *audience) behind() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -276,7 +277,7 @@ func (a *audience) behind() time.Duration {
 	return late
 }
 
-// meet waits until clients of every service have met both servers.
+// meet waits until clients of every service have reached both servers.
 func (g *checkedGateway) meet(when string, since time.Time) {
 	g.t.Helper()
 	for _, a := range g.audiences {
@@ -286,7 +287,7 @@ func (g *checkedGateway) meet(when string, since time.Time) {
 	}
 }
 
-// judge counts what clients have lost since their endpoint failed, and says what is wrong with it.
+// judge counts lost requests since the failure, and describes a violation.
 func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int, broken string) {
 	t.Helper()
 	var first, last asked
@@ -309,11 +310,11 @@ func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int,
 	return lost, ""
 }
 
-// noneHealthy looks at services none of whose endpoints passes its check: by default clients are refused at once; with a
-// panic threshold all are used.
+// noneHealthy checks services without an endpoint that passes its check. By default clients must be
+// refused at once; with a panic threshold all endpoints must be used.
 func (g *checkedGateway) noneHealthy() {
 	g.t.Helper()
-	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // within a client's patience
+	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // within a client's timeout
 		_, err := g.doubted[0].request(g.client, quietVIP)
 		switch {
 		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET):
@@ -324,7 +325,7 @@ func (g *checkedGateway) noneHealthy() {
 		return err
 	})
 	met := map[string]bool{}
-	for range 64 { // each is chosen at random: 8 met one server alone once in 128 runs
+	for range 64 { // each is chosen at random: 8 reached one server alone once in 128 runs
 		if len(met) == 2 {
 			break
 		}

@@ -22,17 +22,18 @@ import (
 	"vipd/test/wait"
 )
 
-// explains demands that the mode in use explains a connection as it is, and what a connection from this node comes to.
+// explains checks that the mode in use explains a connection correctly, and the result of a
+// connection from this node.
 func (g *gateway) explains(open net.Conn) {
 	g.t.Helper()
 	client := netip.MustParseAddrPort(open.LocalAddr().String())
 	key := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
 	var e api.Explanation
-	lab.Eventually(g.t, time.Minute, "an explanation", func() (err error) { // vipd may have no time for it at once
+	lab.Eventually(g.t, time.Minute, "an explanation", func() (err error) { // vipd may be short of CPU time
 		if e, err = g.api.Explain(g.t.Context(), client, key, true); err == nil && e.Live != nil && e.Live.Error != "" {
-			err = errors.New(e.Live.Error) // nor for its own connection
+			err = errors.New(e.Live.Error) // also for its own connection
 		}
-		for _, s := range e.Steps { // nor for the connections of the host, which are those of other tests as well
+		for _, s := range e.Steps { // and for the connections of the host, which include those of other tests
 			if strings.Contains(s.Text, "did not come to its end in time") {
 				err = errors.New(s.Text)
 			}
@@ -67,8 +68,9 @@ func (g *gateway) explains(open net.Conn) {
 	}
 }
 
-// kills demands that connections are seen to begin, are ended when that is asked for, are seen to end, and are in the access log. The
-// kernel can't end single connections in ipvs mode. It returns where the client's end of the last one was.
+// kills checks that connections are reported when they begin, can be ended on request, are reported
+// when they end, and are in the access log. In ipvs mode the kernel can't end single connections.
+// It returns the address of the last client.
 func (g *gateway) kills(mode string) (client netip.AddrPort) {
 	g.t.Helper()
 	ctx, cancel := context.WithCancel(g.t.Context())
@@ -95,9 +97,9 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		}
 		return nil
 	}
-	var opened, begun []net.Conn // one that was opened before the subscription is never told
+	var opened, begun []net.Conn // a connection that was opened before the subscription is never reported
 	defer func() {
-		for _, c := range opened { // a proxy that ends waits for those that are open
+		for _, c := range opened { // a proxy that ends waits for open connections
 			_ = c.Close()
 		}
 	}()
@@ -105,7 +107,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		_, another := g.ask(g.client)
 		opened = append(opened, another)
 		begun = slices.DeleteFunc(slices.Clone(opened), func(c net.Conn) bool { return seen(api.Began, c) != nil })
-		if len(begun) < 4 { // with two endpoints, one that is led anew comes to the same one every second time
+		if len(begun) < 4 { // with two endpoints, every second one reaches the same endpoint again
 			return fmt.Errorf("%d of %d are told", len(begun), len(opened))
 		}
 		return nil
@@ -131,7 +133,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 	return client
 }
 
-// logged returns an error while the access log has no line of a client's connection.
+// logged returns an error until the access log has a line of a client's connection.
 func (g *gateway) logged(client netip.AddrPort) error {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(g.file), "access.log"))
 	for line := range strings.Lines(string(text)) {
@@ -142,7 +144,7 @@ func (g *gateway) logged(client netip.AddrPort) error {
 	return fmt.Errorf("it says of %s nothing: %v\n%s", client, err, text)
 }
 
-// reuses demands that the client is served at the port of a connection that was ended before.
+// reuses checks that the client is served at the port of a connection that was ended before.
 func (g *gateway) reuses(client netip.AddrPort) {
 	g.t.Helper()
 	if !client.IsValid() {
@@ -155,7 +157,7 @@ func (g *gateway) reuses(client netip.AddrPort) {
 		defer c.Close()
 		_, err = lab.AskWithin(c, wait.Patience)
 	}
-	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection has it by now
+	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection uses it
 		g.t.Errorf("from %s, the port of a connection that was ended: %v", client, err)
 	}
 }

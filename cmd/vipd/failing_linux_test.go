@@ -29,15 +29,15 @@ import (
 	"vipd/test/lab"
 )
 
-// failure is one of the ways in which an endpoint fails.
+// failure is a way in which an endpoint fails.
 type failure struct {
 	name  string
 	check balancer.HealthType
-	// reply is what it says while it fails, unless it is nil; answer: that it is well.
+	// reply is the server's answer during the failure, unless nil; answer is the healthy answer.
 	reply func(c net.Conn, answer string)
-	// certificate is what it shows while it fails.
+	// certificate is the certificate during the failure.
 	certificate string
-	// deaf: nothing listens there; cut: its packets are dropped.
+	// deaf closes the listener during the failure, and cut drops packets.
 	deaf, cut bool
 }
 
@@ -55,7 +55,7 @@ func failures() []failure {
 				if _, err := io.WriteString(c, answer[i:i+1]); err != nil {
 					return
 				}
-				time.Sleep(scaled(slowByte)) // it is slow on purpose
+				time.Sleep(scaled(slowByte)) // slow on purpose
 			}
 		}},
 		{name: "wrong status", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
@@ -64,7 +64,7 @@ func failures() []failure {
 		{name: "truncated", check: balancer.HTTPHealth, reply: func(c net.Conn, answer string) { _, _ = io.WriteString(c, answer[:len(answer)-3]) }},
 		{name: "endless body", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
 			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // it is slow on purpose
+			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // slow on purpose
 				_, err = io.WriteString(c, more)
 			}
 		}},
@@ -73,14 +73,14 @@ func failures() []failure {
 	}
 }
 
-// certificates are of a server's name: a good one, one that has expired, and another server's.
+// certificates has a good certificate of a server's name, an expired one, and another server's.
 type certificates struct {
 	of    map[string]*tls.Certificate
 	roots *x509.CertPool
-	file  string // has them all
+	file  string // contains all of them
 }
 
-// siteName is who servers that speak TLS are.
+// siteName is the name of TLS servers.
 const siteName = "shop.example"
 
 func newCertificates(t *testing.T) *certificates {
@@ -116,10 +116,11 @@ func newCertificates(t *testing.T) *certificates {
 	return c
 }
 
-// quick is how keys are exchanged: an emulated machine has no time for others.
+// quick returns the key exchanges of clients and servers: an emulated machine is too slow for
+// others.
 func quick() []tls.CurveID { return []tls.CurveID{tls.X25519} }
 
-// site is a server of one endpoint that fails, in its way, when it is told to.
+// site is a server of one endpoint that fails, in its way, on request.
 type site struct {
 	t       *testing.T
 	failure failure
@@ -128,7 +129,7 @@ type site struct {
 	at      netip.AddrPort
 	certs   *certificates
 	failing atomic.Bool
-	close   func() // of what listens
+	close   func() // closes the listener
 	running sync.WaitGroup
 }
 
@@ -139,7 +140,7 @@ func newSite(t *testing.T, f failure, name string, ns *lab.NS, at netip.AddrPort
 	return s
 }
 
-// fail begins the failure, heal ends it.
+// fail starts the failure, and heal ends it.
 func (s *site) fail() {
 	s.failing.Store(true)
 	switch {
@@ -164,7 +165,7 @@ func (s *site) rule(verb string) []string {
 	return []string{verb, "INPUT", "-p", "tcp", "--dport", fmt.Sprint(s.at.Port()), "-j", "DROP"}
 }
 
-// listen begins to serve.
+// listen starts the server.
 func (s *site) listen() {
 	s.t.Helper()
 	if s.failure.check == balancer.UDPHealth {
@@ -224,14 +225,14 @@ func (s *site) serve(c net.Conn) {
 	_, _ = io.WriteString(c, answer)
 }
 
-// ready begins the body of an answer of a server that is well.
+// ready is the start of a healthy server's answer.
 const ready = "ready "
 
-// patience is how long a client waits for its answer. It is longer than a check waits.
+// patience is a client's timeout, which is longer than that of a check.
 const patience = time.Second
 
-// request asks a VIP in the way of a site's clients, over a connection of its own, and returns the name of the server that
-// answers.
+// request sends a request to a VIP over a new connection, in the way of the site's clients. It
+// returns the name of the server that answers.
 func (s *site) request(from *lab.NS, at netip.AddrPort) (string, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), scaled(patience))
 	defer cancel()

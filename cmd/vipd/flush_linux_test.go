@@ -18,9 +18,9 @@ import (
 	"vipd/test/program"
 )
 
-// BenchmarkFlush has others take away all rules of nf_tables, b.N times, with time to come to rest in between, and reports what
-// clients notice: how many of their requests are refused or get no answer in a second, and for how long, from the first to the
-// last of these, at one flush. docs/performance.md has figures: -benchtime 50x, on a machine that does nothing else.
+// BenchmarkFlush deletes all rules of nf_tables b.N times, with pauses. It reports the effect on
+// clients: the number of requests a second that are refused or get no answer, and the time from the
+// first to the last of them. docs/performance.md has figures: -benchtime 50x, on an idle machine.
 func BenchmarkFlush(b *testing.B) {
 	lab.Require(b)
 	for _, mode := range []string{"nftables", "iptables", "userspace"} {
@@ -41,7 +41,7 @@ func BenchmarkFlush(b *testing.B) {
 	}
 }
 
-// writeFew writes the configuration with more services, to which nobody connects.
+// writeFew writes the configuration with more services, which have no clients.
 func (g *gateway) writeFew(settings string, services int) {
 	g.t.Helper()
 	g.write(settings, 0, 1)
@@ -56,7 +56,7 @@ func (g *gateway) writeFew(settings string, services int) {
 	program.Save(g.t, g.file, string(append(text, more.String()...)))
 }
 
-// holes is what clients have met at flushes.
+// holes records failed requests at flushes.
 type holes struct {
 	mu                        sync.Mutex // guards the counts
 	requests, refused, silent int
@@ -64,14 +64,15 @@ type holes struct {
 }
 
 const (
-	// beforeFlush and afterFlush are how long clients ask before and after a flush: after it for longer than all looks.
+	// beforeFlush and afterFlush are how long clients send requests before and after a flush. The
+	// second one is longer than the interval of checks of the kernel.
 	beforeFlush, afterFlush = 100 * time.Millisecond, 1500 * time.Millisecond
 	askers                  = 4
 	askEvery                = 4 * time.Millisecond
 	askWithin               = time.Second
 )
 
-// flush takes all rules away once, while clients ask all the time.
+// flush deletes all rules once, while clients send requests.
 func (h *holes) flush(g *gateway) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), beforeFlush+afterFlush)
 	defer cancel()
@@ -92,7 +93,7 @@ func (h *holes) flush(g *gateway) {
 			}
 		})
 	}
-	time.Sleep(beforeFlush) // requests are under way
+	time.Sleep(beforeFlush) // requests are in progress
 	out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
 	all.Wait()
 	if err != nil {
@@ -108,7 +109,7 @@ func (h *holes) ask(g *gateway) error {
 	c, err := g.client.Dial(ctx, "tcp", "10.96.0.10:80")
 	if err == nil {
 		_, err = lab.AskWithin(c, askWithin)
-		_ = c.(*net.TCPConn).SetLinger(0) // else ports run out
+		_ = c.(*net.TCPConn).SetLinger(0) // otherwise ports run out
 		_ = c.Close()
 	}
 	h.mu.Lock()
@@ -117,7 +118,7 @@ func (h *holes) ask(g *gateway) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		h.silent++
-		return nil // it ends long after the hole
+		return nil // ends long after the hole
 	case err != nil:
 		h.refused++
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestHelp has each flag in the form in which everything else names it.
+// TestHelp runs vipd --help. It must show each flag with two dashes, as everywhere else.
 func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {

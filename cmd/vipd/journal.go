@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// The priorities of syslog, as journald reads them at the beginning of a line, and removes them (sd-daemon(3)): journalctl
-// -p err finds errors by them.
+// These are syslog priorities, which journald reads and removes at the start of a line
+// (sd-daemon(3)). journalctl -p err finds errors by them.
 const (
 	priorityError   = "<3>"
 	priorityWarning = "<4>"
@@ -28,20 +28,20 @@ func priority(l slog.Level) string {
 	return priorityDebug
 }
 
-// forJournal is a handler that writes each line with its priority.
+// forJournal is a handler that puts a priority in front of each line.
 type forJournal struct {
 	slog.Handler // writes to line
 	line         *line
 }
 
-// line is where the next line goes, and what it begins with.
+// line is the destination of the next line, with its prefix.
 type line struct {
 	mu       sync.Mutex // held while a record is handled
 	to       io.Writer
 	priority string
 }
 
-// Write writes a line in one write: lines that others write to the same file do not get between.
+// Write writes a line in one write, so that lines of other processes don't split it.
 func (l *line) Write(text []byte) (int, error) {
 	if _, err := l.to.Write(append([]byte(l.priority), text...)); err != nil {
 		return 0, err
@@ -49,7 +49,7 @@ func (l *line) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Handle is slog.Handler's.
+// Handle implements slog.Handler.
 func (j forJournal) Handle(ctx context.Context, r slog.Record) error {
 	j.line.mu.Lock()
 	defer j.line.mu.Unlock()
@@ -57,12 +57,12 @@ func (j forJournal) Handle(ctx context.Context, r slog.Record) error {
 	return j.Handler.Handle(ctx, r)
 }
 
-// WithAttrs is slog.Handler's.
+// WithAttrs implements slog.Handler.
 func (j forJournal) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return forJournal{j.Handler.WithAttrs(attrs), j.line}
 }
 
-// WithGroup is slog.Handler's.
+// WithGroup implements slog.Handler.
 func (j forJournal) WithGroup(name string) slog.Handler {
 	return forJournal{j.Handler.WithGroup(name), j.line}
 }

@@ -30,7 +30,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// gateway is a vipd on the host of a lab, between a client and two servers that see it as their router.
+// gateway is a vipd on the host of a lab, between a client and two servers that use it as their
+// router.
 type gateway struct {
 	*lab.Lab
 	t      testing.TB
@@ -41,12 +42,12 @@ type gateway struct {
 	log    *slog.Logger // nil means the test's output
 	daemon *daemon.Daemon
 	api    *api.Client
-	stop   func() // ends it and waits
-	// replaced waits for the end of the vipd that replaces started last.
+	stop   func() // ends the daemon and waits
+	// replaced waits for the end of the vipd that the last replaces has replaced.
 	replaced func()
 }
 
-// newGateway is one whose vipctl is built, which takes seconds.
+// newGateway returns a gateway and builds its vipctl, which takes seconds.
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
 	g := newPlainGateway(t)
@@ -57,11 +58,12 @@ func newGateway(t *testing.T) *gateway {
 func newPlainGateway(t testing.TB) *gateway {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
-	// A client's port may be one that a test before had a connection from, to an endpoint that is not there any more.
+	// A client's port may have been used by an earlier test for a connection to an endpoint that no
+	// longer exists.
 	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
 		t.Fatal("forgetting connections of tests before: ", err)
 	}
-	dropVIP(t) // nor may the VIP be taken for the host's own
+	dropVIP(t) // the VIP must not look like an address of the host
 	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml")}
 	g.client = g.Add("client")
 	g.Link(g.Host(), g.client, "10.1.0.1/24", "10.1.0.2/24")
@@ -76,7 +78,7 @@ func newPlainGateway(t testing.TB) *gateway {
 	return g
 }
 
-// dropVIP removes the VIP that a kernel mode of a test before has left, as it does when it ends.
+// dropVIP removes the VIP that an earlier test in a kernel mode has left, as such modes do.
 func dropVIP(t testing.TB) {
 	t.Helper()
 	links, err := netlink.LinkList()
@@ -92,7 +94,7 @@ func dropVIP(t testing.TB) {
 	}
 }
 
-// write writes the configuration; servers are those of the service.
+// write writes the configuration; servers are the endpoints of the service.
 func (g *gateway) write(settings string, servers ...int) {
 	g.t.Helper()
 	var endpoints []string
@@ -112,14 +114,14 @@ func settings(mode, backend string) string {
 		"[iptables]\nbackend = %q\n", mode, backend)
 }
 
-// start starts the daemon that main starts, and waits until it is ready.
+// start starts main's daemon, and waits until it is ready.
 func (g *gateway) start() {
 	g.t.Helper()
 	if g.log == nil {
 		g.log = slog.New(slog.NewTextHandler(g.t.Output(), nil))
 	}
 	d, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: g.log, Modes: modes.All()})
-	for try := 1; try < 4 && err != nil && strings.Contains(err.Error(), "deadline exceeded"); try++ { // this machine had no time for a trial
+	for try := 1; try < 4 && err != nil && strings.Contains(err.Error(), "deadline exceeded"); try++ { // a trial on a machine without CPU time
 		g.t.Log(err)
 		d, err = daemon.New(daemon.Options{ConfigFile: g.file, Log: g.log, Modes: modes.All()})
 	}
@@ -143,7 +145,8 @@ func (g *gateway) start() {
 	wait.For(g.t, 20*time.Second, "vipd to be ready", func() bool { s, err := g.api.Status(g.t.Context()); return err == nil && s.Ready })
 }
 
-// ask connects to the VIP from a namespace, and returns the name of the server, and the open connection.
+// ask connects to the VIP from a namespace, and returns the server's answer and the open
+// connection.
 func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), wait.Patience)
@@ -160,11 +163,11 @@ func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 	return a, c
 }
 
-// servers asks often enough to be told of every server, and returns their names.
+// servers connects often enough to reach every server, and returns their names.
 func (g *gateway) servers(from *lab.NS) []string {
 	g.t.Helper()
 	var names []string
-	for range 40 { // one of two is missed once in 2^39
+	for range 40 { // one of two is missed once in 2^39 runs
 		a, c := g.ask(from)
 		_ = c.Close()
 		names = append(names, a.Server)
@@ -173,7 +176,7 @@ func (g *gateway) servers(from *lab.NS) []string {
 	return slices.Compact(names)
 }
 
-// rules are all rules of both families and backends, without counters.
+// rules returns all rules of both families and backends, without counters.
 func (g *gateway) rules() string {
 	g.t.Helper()
 	var b strings.Builder
@@ -188,7 +191,7 @@ func (g *gateway) rules() string {
 	return b.String()
 }
 
-// echoes sends a line over an open connection, and wants it back.
+// echoes sends a line over an open connection, and expects its echo.
 func echoes(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {
 		return err
@@ -204,7 +207,8 @@ func echoes(c net.Conn) error {
 	return nil
 }
 
-// TestIPTablesMode is a whole life: start, traffic, reload, stop with traffic going on, cleanup.
+// TestIPTablesMode runs a complete life of vipd: start, traffic, reload, stop under traffic, and
+// cleanup.
 func TestIPTablesMode(t *testing.T) {
 	for _, backend := range []string{"nft", "legacy"} {
 		t.Run(backend, func(t *testing.T) {
@@ -215,7 +219,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.Host().Sysctl("net.ipv4.ip_forward", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
-			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // of somebody else
+			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // of another program
 			g.Host().Exec("iptables-"+backend, append([]string{"-A"}, rule...)...)
 			t.Cleanup(func() { g.Host().Exec("iptables-"+backend, append([]string{"-D"}, rule...)...) })
 			g.Host().Exec("iptables-"+backend, "-P", "FORWARD", "DROP")
@@ -250,7 +254,7 @@ func TestIPTablesMode(t *testing.T) {
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload: %+v, %v", r, err)
 			}
-			if time.Since(began) >= 5*time.Second { // for which a reload waits at most
+			if time.Since(began) >= 5*time.Second { // the maximum wait of a reload
 				g.settled()
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
@@ -272,7 +276,8 @@ func TestIPTablesMode(t *testing.T) {
 	}
 }
 
-// counted wants the open connection among the live ones, and connections and bytes in the service's counters.
+// counted checks that the open connection is live, and that the service's counters have connections
+// and bytes.
 func (g *gateway) counted(open net.Conn) {
 	g.t.Helper()
 	all := g.connections(dataplane.ConnectionQuery{Service: "web"})
@@ -297,7 +302,7 @@ func (g *gateway) counted(open net.Conn) {
 	})
 }
 
-// sweep stops the daemon and removes what its mode left, as vipctl cleanup does.
+// sweep stops the daemon and removes the mode's state, like vipctl cleanup.
 func (g *gateway) sweep(mode string) {
 	g.t.Helper()
 	g.stop()
@@ -312,7 +317,8 @@ func (g *gateway) sweep(mode string) {
 	}
 }
 
-// examine runs vipctl doctor beside the daemon, wants these findings and no problem, and looks whether it left anything.
+// examine runs vipctl doctor next to the daemon. It must print these findings and no problem, and
+// leave nothing behind.
 func (g *gateway) examine(findings ...string) {
 	g.t.Helper()
 	before := g.rules()
@@ -327,7 +333,7 @@ func (g *gateway) examine(findings ...string) {
 	}
 }
 
-// cleanup runs vipctl cleanup, and looks for what is left.
+// cleanup runs vipctl cleanup, which must remove everything.
 func (g *gateway) cleanup(before string) {
 	g.t.Helper()
 	out := g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
@@ -350,7 +356,7 @@ func (g *gateway) cleanup(before string) {
 	}
 }
 
-// sameRules compares rules; tables that are empty now were not there before.
+// sameRules compares rules. It ignores empty tables that did not exist before.
 func sameRules(before, after string) bool {
 	only := func(text string) []string {
 		return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return !strings.Contains(line, " -A ") })

@@ -6,8 +6,9 @@ import (
 	"log/slog"
 )
 
-// newLog makes the log, which libraries write to as well, such as an http.Server that can't accept. In systemd's journal each line has
-// a priority, and text has neither time nor level: the journal keeps both with the line.
+// newLog returns the log of the program and of its libraries, such as an http.Server that can't
+// accept. Lines for systemd's journal begin with a priority and, in text format, have neither time
+// nor level, because the journal keeps both.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
 	h, err := newHandler(to, journal, level, format)
 	if err != nil {
@@ -15,11 +16,11 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	}
 	out := slog.New(h)
 	slog.SetDefault(out)
-	slog.SetLogLoggerLevel(slog.LevelWarn) // by package log libraries tell of what goes wrong, such as a handler that panics
+	slog.SetLogLoggerLevel(slog.LevelWarn) // libraries report errors through package log, such as a handler that panics
 	return out, nil
 }
 
-// newHandler makes what newLog writes with.
+// newHandler returns newLog's handler.
 func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestJournalLines: in the journal each line begins with its priority, whatever the logger it comes from; text has no time
-// and level of its own there, and json keeps them.
+// TestJournalLines logs to the journal. Each line must begin with its priority, whatever its
+// logger. Text must have no time and level of its own, and JSON must keep them.
 func TestJournalLines(t *testing.T) {
 	write := func(format string, journal bool) []string {
 		var out strings.Builder
@@ -46,7 +46,8 @@ func TestJournalLines(t *testing.T) {
 	}
 }
 
-// TestLibrariesAreHeard: a handler that panics is in the log, as a warning, also where that has warnings only.
+// TestLibrariesAreHeard makes an HTTP handler panic. The log must have a warning, even if its level
+// is warning.
 func TestLibrariesAreHeard(t *testing.T) {
 	out, in := io.Pipe()
 	if _, err := newLog(in, true, "warn", "text"); err != nil {
@@ -57,7 +58,7 @@ func TestLibrariesAreHeard(t *testing.T) {
 		if answer, err := http.Get(s.URL); err == nil {
 			_ = answer.Body.Close()
 		}
-		s.Close() // when the handler has ended
+		s.Close() // after the handler has ended
 		_ = in.Close()
 	}()
 	got, err := io.ReadAll(out)

@@ -9,36 +9,39 @@ import (
 )
 
 const (
-	// queuedLines is how many lines wait for a log that takes none, some 300 KB, before the next ones are dropped.
+	// queuedLines is the maximum number of lines, about 300 KB, that wait for a blocked log.
+	// Further lines are dropped.
 	queuedLines = 1000
-	// stalledAfter is how long vipd waits for the log where the queue is full, as in a burst; one that takes no line for as long has stalled.
+	// stalledAfter is the maximum wait for the log if the queue is full, as in a burst. A log that
+	// accepts no line for as long has stalled.
 	stalledAfter = time.Second
-	// lastLines is how long the log may take for the last lines when vipd ends.
+	// lastLines is the maximum time to write the last lines when vipd ends.
 	lastLines = 2 * time.Second
 )
 
-// logQueue is a log that takes each line at once, and writes it to one that may take none for long: a journald that hangs, or a pipe
-// that nobody reads. No part of vipd stands still with it.
+// logQueue accepts each line at once, and writes it to a log that may block for long: a journald
+// that hangs, or a pipe without a reader. No part of vipd waits for such a log.
 type logQueue struct {
 	to       io.Writer
-	own      atomic.Pointer[slog.Logger] // for its own lines; nil before log was called
+	own      atomic.Pointer[slog.Logger] // for the queue's own lines; nil before log is called
 	patience time.Duration
 	lines    chan []byte
-	// stalled: the log took no line in time, and has taken none since.
+	// stalled reports whether the log has accepted no line in time, and none since.
 	stalled atomic.Bool
 	lost    atomic.Uint64
 	over    chan struct{} // closed by end
-	done    chan struct{} // closed when all is written
+	done    chan struct{} // closed when all lines are written
 }
 
-// startLogQueue returns a queue that writes until its end is called.
+// startLogQueue starts a queue that writes until end is called.
 func startLogQueue(to io.Writer, patience time.Duration) *logQueue {
 	q := &logQueue{to: to, patience: patience, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{})}
 	go q.run()
 	return q
 }
 
-// log is newLog for what goes through the queue. The queue's own lines have the same form.
+// log returns newLog's log, which writes through the queue. The queue's own lines have the same
+// form.
 func (q *logQueue) log(journal bool, level, format string) (*slog.Logger, error) {
 	own, err := newHandler(q.to, journal, level, format)
 	if err != nil {
@@ -48,7 +51,8 @@ func (q *logQueue) log(journal bool, level, format string) (*slog.Logger, error)
 	return newLog(q, journal, level, format)
 }
 
-// Write implements io.Writer, for one line at a time. It waits for a log that is slow, and drops the line where the log has stalled.
+// Write implements io.Writer for single lines. It waits if the log is slow, and drops the line if
+// the log has stalled.
 func (q *logQueue) Write(line []byte) (int, error) {
 	own, patience := bytes.Clone(line), q.patience
 	if q.stalled.Load() {
@@ -70,7 +74,7 @@ func (q *logQueue) Write(line []byte) (int, error) {
 
 // write writes a line.
 func (q *logQueue) write(line []byte) {
-	_, _ = q.to.Write(line) // there is nowhere to say so
+	_, _ = q.to.Write(line) // the error can't be reported anywhere
 	q.stalled.Store(false)
 }
 
@@ -81,7 +85,7 @@ func (q *logQueue) run() {
 		case line := <-q.lines:
 			q.write(line)
 			continue
-		default: // what was dropped came after all that waited
+		default: // all earlier lines are written, so the number of dropped ones follows
 		}
 		if log := q.own.Load(); log != nil {
 			if lost := q.lost.Swap(0); lost > 0 {
@@ -99,11 +103,11 @@ func (q *logQueue) run() {
 	}
 }
 
-// end returns when all lines are written, or the log takes none. It is called once.
+// end waits until all lines are written, or until the log stalls. It may be called once.
 func (q *logQueue) end() {
 	close(q.over)
 	select {
 	case <-q.done:
-	case <-time.After(lastLines): // the writer is left behind in its last line
+	case <-time.After(lastLines): // the writer goroutine stays blocked in its last line
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// stalledLog takes no lines before answers is closed.
+// stalledLog blocks until answers is closed.
 type stalledLog struct {
 	strings.Builder
 	answers chan struct{}
@@ -21,8 +21,9 @@ func (s *stalledLog) Write(line []byte) (int, error) {
 	return s.Builder.Write(line)
 }
 
-// TestLogTakesNoLines: who logs does not wait for a log that takes no lines; it has the first of them later, and how many are missing.
-// The end waits for it for some seconds. The queue's own line is of the log's format.
+// TestLogTakesNoLines writes to a log that blocks. Writers must not wait. The log must later have
+// the first lines, and the number of dropped ones in its own format. The end must wait for some
+// seconds only.
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &stalledLog{answers: make(chan struct{})}
@@ -36,7 +37,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		for i := range queuedLines + 1 {
 			fmt.Fprintln(&want, i)
 			fmt.Fprintln(q, i)
-			synctest.Wait() // the first is being written
+			synctest.Wait() // the first line is being written
 		}
 		began := time.Now()
 		fmt.Fprintln(q, "dropped")

@@ -21,17 +21,17 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Exit codes. Go's runtime ends a program that panics with 2 as well.
+// These are the exit codes. Go's runtime also exits with 2 after a panic.
 const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitConfig is sysexits' EX_CONFIG: to start again is of no use before the configuration is mended.
+	// exitConfig is EX_CONFIG of sysexits: a restart is useless until the configuration is fixed.
 	exitConfig = 78
 )
 
-// garbagePercent is how much may be thrown away, against what is in use, before memory is collected, unless GOGC says
-// otherwise: half of Go's usual. vipd rests most of the time, so that its memory costs a host more than its collections.
+// garbagePercent is the default of GOGC, half of Go's default. vipd is idle most of the time, so
+// memory costs a host more than collections.
 const garbagePercent = 50
 
 func main() {
@@ -51,13 +51,14 @@ func main() {
 // serviceVerb is the first argument of a vipd that the service manager of Windows starts.
 const serviceVerb = "service"
 
-// arguments are the command line.
+// arguments represents the command line.
 type arguments struct {
 	config, mode, level, format  string
 	version, allowEmpty, replace bool
 }
 
-// run parses the command line, runs the daemon until a signal or the end of ctx ends it, and returns the exit code.
+// run parses the command line, runs the daemon until a signal or the end of ctx, and returns the
+// exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
 	prefix := "vipd: "
@@ -69,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	stderr = queue
 	complain := func(err error) {
 		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimSpace(line)) // in one write, which is one entry of a log
+			fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimSpace(line)) // in one write, which makes one log entry
 		}
 	}
 	a, err := parse(args, stdout)
@@ -90,7 +91,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, hurry, done := endBySignal(ctx)
 	defer done()
-	hangups := make(chan os.Signal, 1) // before anything else: an early one must not end the program
+	hangups := make(chan os.Signal, 1) // before anything else: an early hangup must not end the program
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	d, err := daemon.New(daemon.Options{
@@ -104,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	complain(err)
-	daemon.TellStatus(err.Error()) // systemctl status shows it also when systemd has given up, and the log of this process no more
+	daemon.TellStatus(err.Error()) // systemctl status still shows it when systemd has given up and the log has rotated
 	if errors.Is(err, daemon.ErrConfig) {
 		return exitConfig
 	}
@@ -114,7 +115,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func parse(args []string, stdout io.Writer) (arguments, error) {
 	var a arguments
 	f := flag.NewFlagSet("vipd", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors are printed once, by run
+	f.SetOutput(io.Discard) // run prints the error once
 	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
 	f.StringVar(&a.mode, "mode", "", "`MODE` that wins over the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
 	f.BoolVar(&a.allowEmpty, "allow-empty", false, "accept an empty configuration even if services were running")
@@ -130,7 +131,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	}
 	if err != nil {
 		const unknown = "flag provided but not defined: "
-		if flag, is := strings.CutPrefix(err.Error(), unknown); is { // with one dash, however it was typed
+		if flag, ok := strings.CutPrefix(err.Error(), unknown); ok { // with one dash, however it was typed
 			if len(flag) > len("-c") {
 				flag = "-" + flag
 			}
@@ -147,7 +148,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	return a, nil
 }
 
-// describe writes a flag as it is usually typed, with two dashes.
+// describe prints a flag in its usual form, with two dashes.
 func describe(out io.Writer, f *flag.Flag) {
 	value, usage := flag.UnquoteUsage(f)
 	name := strings.TrimSpace("--" + f.Name + " " + value)
@@ -157,8 +158,8 @@ func describe(out io.Writer, f *flag.Flag) {
 	fmt.Fprintf(out, "  %-20s %s\n", name, usage)
 }
 
-// endBySignal returns a context that the first signal ends, and one that the second one ends. From then on signals have their default: a
-// third one ends the program at once.
+// endBySignal returns two contexts: the first signal ends ctx, and the second one ends hurry. After
+// that, signals have their default effect, so a third one ends the program at once.
 func endBySignal(parent context.Context) (ctx, hurry context.Context, done func()) {
 	ctx, stop := context.WithCancel(parent)
 	hurry, cancel := context.WithCancel(context.WithoutCancel(parent))
@@ -185,7 +186,7 @@ func reloadOn(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon) {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			_, _ = d.Reload(ctx, "SIGHUP", tomlfile.Reload{}) // it is in the journal, and so in the log
+			_, _ = d.Reload(ctx, "SIGHUP", tomlfile.Reload{}) // the history, and so the log, has the result
 		}
 	}
 }

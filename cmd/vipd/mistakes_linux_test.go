@@ -10,7 +10,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestMistakes compares what vipd says where it does not start, and its exit code.
+// TestMistakes compares the message and the exit code of failed starts.
 func TestMistakes(t *testing.T) {
 	lab.New(t)
 	t.Chdir(t.TempDir())
@@ -33,7 +33,7 @@ func TestMistakes(t *testing.T) {
 		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: write one, or name another with --config: stat nowhere.toml: no such file or directory",
 		"--config .":              "78 vipd: reading the configuration: read .: a folder: name a file in it",
 		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
-		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // else it took away what an earlier vipd serves
+		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // otherwise it would remove the services of an earlier vipd
 		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is no socket; remove it or choose another path",
 		"--config http.toml":      "1 vipd: opening api.http, for metrics and health (set another address, or \"\" to turn it off): listen tcp 192.0.2.1:9890: bind: cannot assign requested address",
@@ -42,13 +42,13 @@ func TestMistakes(t *testing.T) {
 	} {
 		var out, errs bytes.Buffer
 		code := 0
-		if args, is := strings.CutPrefix(line, ownerVerb+" "); is {
+		if args, ok := strings.CutPrefix(line, ownerVerb+" "); ok {
 			code = runOwner(strings.Fields(args), &out, &errs)
 		} else {
 			code = run(t.Context(), strings.Fields(line), &out, &errs)
 		}
 		got := strings.TrimSpace(errs.String())
-		if got = fmt.Sprint(code, " ", got[strings.LastIndex(got, "\n")+1:]); got != want { // behind what is logged
+		if got = fmt.Sprint(code, " ", got[strings.LastIndex(got, "\n")+1:]); got != want { // after the log lines
 			t.Errorf("vipd %s:\ngot  %s\nwant %s", line, got, want)
 		}
 	}

@@ -11,8 +11,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnansweredClientsHintTheCheck has an endpoint go silent, and then refuse, in iptables mode, where vipd sees no
-// connects itself: its check, whose turn is a long time away, is made at once because clients get no answer.
+// TestUnansweredClientsHintTheCheck silences an endpoint in iptables mode, and then makes it
+// refuse. vipd sees no connects itself. The next check is far away, but must run at once because
+// clients get no answer.
 func TestUnansweredClientsHintTheCheck(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")
@@ -39,7 +40,7 @@ health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "2s
 	up := func() {
 		t.Helper()
 		began := time.Now()
-		want(balancer.HealthUp, func() { // a check that was too late on a busy machine would have its next turn in minutes
+		want(balancer.HealthUp, func() { // a check that was late on a busy machine would run again only in minutes
 			if time.Since(began) > 15*time.Second {
 				g.stop()
 				g.start()
@@ -59,7 +60,7 @@ health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "2s
 		})
 		third.Exec("iptables", "-F", "INPUT")
 		g.stop()
-		g.start() // has it checked anew
+		g.start() // restarts the checks
 		up()
 	}
 }

@@ -26,13 +26,14 @@ import (
 // ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
 const ownerVerb = "owner"
 
-// failedPause is the pause before the end of an owner that could not begin, so that one that never can does not fill the log.
+// failedPause is a pause before an owner that could not start exits. Otherwise repeated restarts
+// would fill the log.
 const failedPause = 5 * time.Second
 
 // runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
-	queue := startLogQueue(stderr, 0) // it must be in time
+	queue := startLogQueue(stderr, 0) // before any line is written
 	defer queue.end()
 	stderr = queue
 	complain := func(err error) {
@@ -75,7 +76,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	began := time.Now()
 	if err := owner.New(o, runDir).Run(ctx); err != nil {
 		complain(err)
-		if time.Since(began) < time.Second { // systemd starts it again at once, as it should after a crash
+		if time.Since(began) < time.Second { // systemd restarts it at once, as it should after a crash
 			wake.Sleep(ctx, failedPause)
 		}
 		return exitFailed
@@ -83,7 +84,8 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// ownerOptions reads the configuration, or the last good one of vipd if that has an error: a restart goes on owning VIPs.
+// ownerOptions reads the configuration. If the file is invalid, it returns vipd's last good
+// configuration, so that a restart continues to own VIPs.
 func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, err error) {
 	c, mistake, err := daemon.StartConfig(file, false)
 	if mistake != nil {

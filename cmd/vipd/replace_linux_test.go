@@ -13,9 +13,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReplaceUnderLoad starts vipd after vipd with --replace while clients connect at a steady rate and streams go on: no client
-// fails, and no byte is lost. The long version replaces it 20 times: two processors that do little else serve 489 of the 500 new
-// clients a second beside the 200 streams. Busy ones serve fewer: the test prints how many.
+// TestReplaceUnderLoad replaces vipd by --replace while clients connect at a steady rate and
+// streams continue. No client may fail, and no byte may be lost. The long version replaces it 20
+// times. Two idle CPUs serve 489 of the 500 new clients a second next to 200 streams. Busy ones
+// serve fewer; the test prints the number.
 func TestReplaceUnderLoad(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
@@ -36,7 +37,8 @@ func TestReplaceUnderLoad(t *testing.T) {
 	}
 }
 
-// replaces starts the program, which takes the place of the one that runs, and waits until that one has ended and this one is ready.
+// replaces starts a vipd that replaces the running one. It waits until that one has ended and the
+// new one is ready.
 func (g *gateway) replaces() {
 	g.t.Helper()
 	vipd := exec.Command(filepath.Join(filepath.Dir(g.vipctl), "vipd"), "--replace", "--config", g.file)

@@ -8,8 +8,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSRestart ends vipd in ipvs mode and starts it again while clients, elsewhere and on the host, connect one after the
-// other: the kernel goes on, so that none is refused or left without an answer. Each is counted once.
+// TestIPVSRestart restarts vipd in ipvs mode while clients, on other hosts and on this one, connect
+// in sequence. The kernel must serve all of them, and each must be counted once.
 func TestIPVSRestart(t *testing.T) {
 	lab.NeedIPVS(t)
 	g := newPlainGateway(t)

@@ -13,8 +13,8 @@ import (
 	"vipd/test/program"
 )
 
-// second starts another vipd, with folders of its own, while g runs. It is refused in every mode, and so is a cleanup.
-// Neither changes what the first one has in the kernel.
+// second starts another vipd with directories of its own while g runs. It must be refused in every
+// mode, and so must a cleanup. Neither may change the first vipd's state in the kernel.
 func (g *gateway) second() {
 	t := g.t
 	t.Helper()
@@ -22,7 +22,7 @@ func (g *gateway) second() {
 	before := g.kernel()
 	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services of this network namespace: stop it",
 		os.Getpid(), g.file, filepath.Join(filepath.Dir(g.file), "run"))
-	// fails runs a program that must end with this code and with a message that has all parts of want.
+	// fails runs a program that must exit with code and print a message with all parts of want.
 	fails := func(code int, want []string, program string, args ...string) {
 		t.Helper()
 		out, err := exec.Command(filepath.Join(filepath.Dir(g.vipctl), program), args...).CombinedOutput()
@@ -52,7 +52,7 @@ func (g *gateway) second() {
 	}
 }
 
-// kernel is what vipd has in the kernel: rules, sets and addresses, without counters.
+// kernel returns vipd's state in the kernel: rules, sets and addresses, without counters.
 func (g *gateway) kernel() string {
 	g.t.Helper()
 	return strings.Join([]string{
@@ -63,7 +63,7 @@ func (g *gateway) kernel() string {
 // TestSecondVipd starts vipd in a network namespace that has one. It is refused, whatever its run_dir and mode.
 func TestSecondVipd(t *testing.T) {
 	g := newGateway(t)
-	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // where iptables has filters, the guard has a chain among them
+	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // if iptables has filters, the guard has a chain in them
 	g.write(settings("iptables", "auto"), 0, 1)
 	g.start()
 	g.second()

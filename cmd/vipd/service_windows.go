@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/windows/svc/eventlog"
 )
 
-// serviceName names the service, and the source of its entries in the Application log.
+// serviceName is the name of the service, and of the source of its entries in the Application log.
 const serviceName = "vipd"
 
-// eventID is the number of each entry. EventCreate.exe, as the source's message file, has the text "%1" for 1 to 1000.
+// eventID is the number of each entry. EventCreate.exe is the source's message file: its text for
+// the numbers 1 to 1000 is "%1".
 const eventID = 1
 
-// stopHint is how long Windows may wait for the next sign of life of a vipd that stops; stopSign is how often there is one.
-// Connections drain meanwhile, for up to drain_timeout.
+// stopHint is the maximum time between two progress reports of a stopping vipd, and stopSign is
+// their interval. Connections drain for up to drain_timeout.
 const (
 	stopHint = 10 * time.Second
 	stopSign = 2 * time.Second
@@ -38,13 +39,13 @@ func runService(args []string, stderr io.Writer) int {
 	return exitDone // the service manager has vipd's exit code from Execute
 }
 
-// service is vipd in the hands of the service manager.
+// service implements svc.Handler.
 type service struct {
 	args []string
 	log  io.Writer
 }
 
-// Execute is svc.Handler's: it runs vipd until it ends or the service manager stops it.
+// Execute runs vipd until it ends or the service manager stops it.
 func (s service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -73,10 +74,10 @@ func (s service) Execute(_ []string, requests <-chan svc.ChangeRequest, status c
 	}
 }
 
-// eventWriter writes lines, each with its priority in front, to the Application log.
+// eventWriter writes lines, each with a priority in front, to the Application log.
 type eventWriter struct{ log *eventlog.Log }
 
-// Write writes one line as one entry.
+// Write writes a line as one entry.
 func (w eventWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	report := w.log.Info

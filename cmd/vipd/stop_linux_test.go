@@ -19,8 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStop: vipd that is told to end waits for connections and says so, also by vipctl, which can't reach it any more. Told again it ends
-// them, and takes its addresses back.
+// TestStop signals a vipd with open connections. It must wait for them and report that, and vipctl
+// must explain why it can't reach vipd. A second signal must end the connections and remove the
+// addresses.
 func TestStop(t *testing.T) {
 	tree := program.New(t)
 	tree.Echo(t, "s1", "--tcp", "127.0.0.1:17001")
@@ -70,11 +71,11 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestStopWithoutDescriptors: a vipd that has no descriptor left when it is told to end takes its rules and addresses back all the same,
-// also where it starts programs to do that.
+// TestStopWithoutDescriptors stops a vipd that has no descriptor left. It must remove its rules and
+// addresses, even if it needs programs for that.
 func TestStopWithoutDescriptors(t *testing.T) {
 	g := newGateway(t)
-	g.Host().Exec("iptables-legacy", "-P", "FORWARD", "ACCEPT") // there are filters, in which vipd has rules
+	g.Host().Exec("iptables-legacy", "-P", "FORWARD", "ACCEPT") // creates filters, in which vipd has rules
 	g.write(settings("userspace", "legacy"), 0, 1)
 	vipd := exec.Command(filepath.Join(filepath.Dir(g.vipctl), "vipd"), "--config", g.file)
 	vipd.Stderr = t.Output()

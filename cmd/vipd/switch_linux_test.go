@@ -25,19 +25,20 @@ import (
 	"vipd/test/wait"
 )
 
-// breath is how long a client of a loop pauses before it connects again, so that what clients could notice has the processor,
-// too.
+// breath is a client's pause between two connections. It leaves CPU time to the parts that clients
+// depend on.
 const breath = 5 * time.Millisecond
 
-// loop is a closed loop of clients: each connects, asks and hangs up, again and again.
+// loop is a closed loop of clients: each connects, sends a request, disconnects, and starts again.
 type loop struct {
 	t    testing.TB
 	done atomic.Int64
-	stop func() // ends it and waits
+	stop func() // ends the loop and waits
 }
 
-// clients starts n clients at the VIP, or fewer in a guest, half of them on the gateway itself. What takes longer than drained may be cut, for a
-// machine may stand still for so long, but its client is told.
+// clients starts n clients of the VIP, or fewer in a guest. Half of them run on the gateway itself.
+// A request that lasts longer than drained may be cut, because the machine may have stopped for so
+// long, but the client must receive an error.
 func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	l := &loop{t: g.t}
@@ -61,12 +62,12 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 	return l
 }
 
-// isTimeout reports whether a client was told nothing.
+// isTimeout reports whether a client received no answer.
 func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// once is one connection of a client, and who answers it.
+// once opens one connection of a client, and returns the server's answer.
 func once(from *lab.NS, vip string) (lab.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	defer cancel()
@@ -78,25 +79,26 @@ func once(from *lab.NS, vip string) (lab.Answer, error) {
 	return lab.AskWithin(c, wait.Patience)
 }
 
-// more waits until n more connections have come to their end.
+// more waits until n more connections have ended.
 func (l *loop) more(n int64) {
 	l.t.Helper()
 	until := l.done.Load() + n
 	wait.For(l.t, time.Minute, fmt.Sprintf("%d more connections", n), func() bool { return l.done.Load() >= until || l.t.Failed() })
 }
 
-// switching goes from mode to mode under load, on one running vipd: no new connection fails, and those that are open
-// live on.
+// switching switches a running vipd through modes under load. No new connection may fail, and open
+// connections must survive.
 func switching(t *testing.T, names ...string) {
 	g := newGateway(t)
-	mode := func(name string) string { // drains last as long as the test, on a slow machine, too
+	mode := func(name string) string { // drains last as long as the test, even on a slow machine
 		return settings(name, "auto") + "[userspace]\naccess_log = \"access.log\"\n[defaults]\ndrain_timeout = \"1h\"\n"
 	}
 	g.write(mode(names[0]), 0, 1)
 	g.start()
 	l := g.clients(8, time.Hour)
 	open := map[string]net.Conn{}
-	// listed are those that have to be listed: the kernel goes on with those that it translates without vipd.
+	// The mode must list connections that it serves itself. The kernel keeps those that it
+	// translates without vipd.
 	translates := func(name string) bool { return name == "iptables" || name == "nftables" }
 	listed := func(serving, opened string) bool { return translates(serving) || !translates(opened) }
 	var killed netip.AddrPort
@@ -113,10 +115,10 @@ func switching(t *testing.T, names ...string) {
 			t.Fatalf("status %+v", s)
 		}
 		if names[i] == "ipvs" {
-			_ = ending.(*net.TCPConn).SetLinger(0) // with a reset, which is over in seconds
+			_ = ending.(*net.TCPConn).SetLinger(0) // a reset ends the connection in seconds
 		}
 		_ = ending.Close()
-		if names[i] == "userspace" || names[i] == "ipvs" { // for others the kernel would tell of it two minutes later
+		if names[i] == "userspace" || names[i] == "ipvs" { // in other modes the kernel reports the end only two minutes later
 			last := netip.MustParseAddrPort(ending.LocalAddr().String())
 			lab.Eventually(t, 30*time.Second, "a line of a connection that ended in the mode before", func() error { return g.logged(last) })
 		}
@@ -143,8 +145,8 @@ func switching(t *testing.T, names ...string) {
 		if err != nil || len(services) != 1 {
 			return fmt.Errorf("%v, %w", services, err)
 		}
-		// What comes between the last reading of a chain and its end is missed: more on a busy machine. What a mode has
-		// counted, which must not be lost with it, is far more.
+		// Connections between the last reading of a chain and its removal are not counted; a busy
+		// machine has more of them. The total of a mode, which must not be lost, is far higher.
 		got, want := services[0].Ports[0].Connections, uint64(l.done.Load())+uint64(len(open))
 		if got+want/20 < want {
 			return fmt.Errorf("counted %d connections of %d: what a mode counted that was left is lost", got, want)
@@ -158,7 +160,7 @@ func switching(t *testing.T, names ...string) {
 	}
 }
 
-// lists demands that a connection is listed once, with the endpoint that serves it.
+// lists checks that a connection is listed once, with the endpoint that serves it.
 func (g *gateway) lists(c net.Conn, what string) {
 	g.t.Helper()
 	client := netip.MustParseAddrPort(c.LocalAddr().String())
@@ -176,7 +178,7 @@ func (g *gateway) lists(c net.Conn, what string) {
 	}
 }
 
-// connections asks until vipd, which may have no time for it at once, lists its connections.
+// connections retries until vipd, which may be short of CPU time, lists its connections.
 func (g *gateway) connections(q dataplane.ConnectionQuery) (conns []api.Connection) {
 	g.t.Helper()
 	lab.Eventually(g.t, time.Minute, "a list of connections", func() (err error) {
@@ -186,21 +188,21 @@ func (g *gateway) connections(q dataplane.ConnectionQuery) (conns []api.Connecti
 	return conns
 }
 
-// status asks until vipd, which may have no time for it at once, says how it is.
+// status retries until vipd, which may be short of CPU time, reports its status.
 func (g *gateway) status() (s api.Status) {
 	g.t.Helper()
 	lab.Eventually(g.t, time.Minute, "status", func() (err error) { s, err = g.api.Status(g.t.Context()); return err })
 	return s
 }
 
-// TestIPVSSwitch goes through all modes and back.
+// TestIPVSSwitch switches through all modes and back.
 func TestIPVSSwitch(t *testing.T) {
 	lab.NeedIPVS(t)
 	switching(t, "userspace", "nftables", "ipvs", "iptables", "userspace")
 }
 
-// TestWithoutIPVS: a kernel that has no IPVS is served by the next best mode, loudly; strict_mode ends with the reason and
-// what mends it.
+// TestWithoutIPVS starts vipd on a kernel without IPVS. The next best mode must serve, with a
+// problem. strict_mode must refuse to start, with the reason and the remedy.
 func TestWithoutIPVS(t *testing.T) {
 	if err := ipvs.Load(); err == nil {
 		t.Skip("needs a kernel without IPVS: this one has it")
@@ -233,8 +235,8 @@ func TestSwitch(t *testing.T) {
 	switching(t, "userspace", "nftables", "iptables", "nftables", "userspace", "iptables")
 }
 
-// TestSwitchBackAndForth changes the mode again while the one before still drains, or the switch is going on: what is left
-// of a mode is never in the way of the next of its kind.
+// TestSwitchBackAndForth changes the mode again while the previous one drains, or during a switch.
+// The remains of a mode must not block the next dataplane of its kind.
 func TestSwitchBackAndForth(t *testing.T) {
 	const drained = time.Second
 	for _, intercept := range []string{"auto", "bind"} {
@@ -260,7 +262,7 @@ func TestSwitchBackAndForth(t *testing.T) {
 				}
 			}
 			g.serves("userspace")
-			time.Sleep(wait.Scaled(4 * time.Second)) // what drained ends
+			time.Sleep(wait.Scaled(4 * time.Second)) // the drain ends
 			l.more(20)
 			l.stop()
 			g.stop()
@@ -281,7 +283,7 @@ func (g *gateway) serves(mode string) {
 	})
 }
 
-// TestSwitchByFile: the mode changes with the file, without a reload.
+// TestSwitchByFile changes the mode in the file, without a reload. vipd must switch.
 func TestSwitchByFile(t *testing.T) {
 	g := newGateway(t)
 	const liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
@@ -306,8 +308,8 @@ func TestSwitchByFile(t *testing.T) {
 	}
 }
 
-// TestBytesOverSwitches: the bytes of a connection that is open all the time are counted once, whichever modes come after each other, in one
-// process or another.
+// TestBytesOverSwitches keeps a connection open through switches and restarts. Its bytes must be
+// counted once in every mode.
 func TestBytesOverSwitches(t *testing.T) {
 	g := newGateway(t)
 	g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
@@ -323,7 +325,7 @@ func TestBytesOverSwitches(t *testing.T) {
 			g.start()
 		}
 		g.serves(mode)
-		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the mode before drains
+		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the previous mode drains
 			t.Errorf("in %s mode, endpoints %+v, %v, want one live connection", mode, all, err)
 		}
 		for range 20 {
@@ -332,7 +334,7 @@ func TestBytesOverSwitches(t *testing.T) {
 			}
 		}
 		if mode == "userspace" {
-			continue // in which conntrack is not read
+			continue // this mode does not read conntrack
 		}
 		lab.Eventually(t, 30*time.Second, "bytes in "+mode+" mode", func() error {
 			conns, err := g.api.Connections(t.Context(), dataplane.ConnectionQuery{Client: netip.MustParseAddrPort(c.LocalAddr().String())})

@@ -16,8 +16,9 @@ import (
 	"vipd/test/wait"
 )
 
-// What a vipd of an earlier version left of iptables mode, on a host without nf_tables: its guard in iptables and ipsets, which lets
-// nothing but its translated connections in, and a rule that leads the VIP to an endpoint that is gone.
+// These are the remains of an earlier version in iptables mode on a host without nf_tables. Its
+// guard in iptables and ipsets accepts only translated connections, and a rule leads the VIP to an
+// endpoint that no longer exists.
 const (
 	formerSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port
@@ -52,7 +53,7 @@ COMMIT
 `
 )
 
-// leaveFormer gives the host what an earlier version left.
+// leaveFormer adds the remains of an earlier version to the host.
 func (g *gateway) leaveFormer() {
 	g.t.Helper()
 	for _, c := range []struct{ program, input string }{{"ipset restore", formerSets}, {"iptables-legacy-restore --noflush", formerRules}} {
@@ -65,8 +66,8 @@ func (g *gateway) leaveFormer() {
 	}
 }
 
-// breakTables makes the trials of nf_tables fail until the test ends, as on a kernel that lacks what they need: their tables
-// belong to another program.
+// breakTables makes trials of nf_tables fail until the test ends, as on a kernel without the
+// necessary features: another program owns the tables.
 func (g *gateway) breakTables() {
 	g.t.Helper()
 	names := []string{"vipd-guard-trial", "vipd-redirect-trial"}
@@ -91,11 +92,12 @@ func (g *gateway) breakTables() {
 	})
 }
 
-// formerState is what there is of iptables and ipsets.
+// formerState returns the state of iptables and ipsets.
 func (g *gateway) formerState() string { return g.rules() + g.Host().Exec("ipset", "list", "-n") }
 
-// TestUpgradeWithoutTables: on a host whose nf_tables can't hold the guard, an upgraded vipd serves in userspace mode, says why, and
-// removes what its predecessor left in iptables and ipsets.
+// TestUpgradeWithoutTables upgrades vipd on a host whose nf_tables can't hold the guard. It must
+// serve in userspace mode, give the reason, and remove the earlier version's iptables rules and
+// ipsets.
 func TestUpgradeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")
@@ -129,7 +131,8 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	}
 }
 
-// TestStrictModeWithoutTables: with strict_mode vipd does not start on such a host, and the predecessor's rules stay as they are.
+// TestStrictModeWithoutTables starts vipd with strict_mode on such a host. It must refuse, and the
+// earlier version's rules must stay.
 func TestStrictModeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")

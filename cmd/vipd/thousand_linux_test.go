@@ -20,13 +20,13 @@ import (
 	"vipd/test/wait"
 )
 
-// thousand is how many endpoints go down at once.
+// thousand is the number of endpoints that go down at once.
 const thousand = 1000
 
-// mostSyncs is how many batches may carry that out in the time that it took. It is one to three here; a machine that is too
-// busy to check in step needs more, and longer: one for all that was found within 0.2 s, of which 50 ms may bring nothing. Ten a
-// second are possible.
-func (g *gateway) mostSyncs(took time.Duration) int {
+// maxSyncs returns the maximum number of batches for the change, given its duration. One to three
+// are usual; a busy machine, whose checks are not in step, needs more. The limit is one batch for
+// all results of 0.2 s, 50 ms of which may pass without a result. Ten a second are possible.
+func (g *gateway) maxSyncs(took time.Duration) int {
 	g.t.Helper()
 	var all []api.Endpoint
 	lab.Eventually(g.t, time.Minute, "endpoints", func() (err error) { all, err = g.api.Endpoints(g.t.Context()); return err })
@@ -48,7 +48,7 @@ func (g *gateway) mostSyncs(took time.Duration) int {
 	return 6 + int(took/(2*time.Second)) + reports
 }
 
-// syncs is how often the engine had work, so far.
+// syncs returns the number of the engine's batches so far.
 func (g *gateway) syncs() int {
 	g.t.Helper()
 	r, err := http.Get("http://" + g.daemon.Web().String() + "/metrics")
@@ -64,11 +64,11 @@ func (g *gateway) syncs() int {
 	if found == nil {
 		return 0
 	}
-	n, _ := strconv.Atoi(string(found[1])) // by the pattern
+	n, _ := strconv.Atoi(string(found[1])) // the pattern allows only digits
 	return n
 }
 
-// logged counts the lines of the log that say of one of the thousand that it is down, since it was up.
+// logged counts the log lines that report one of the thousand endpoints down.
 type logged struct {
 	mu    sync.Mutex
 	downs map[string]int
@@ -83,13 +83,13 @@ func (l *logged) Write(line []byte) (int, error) {
 		if one := string(m[2]); string(m[1]) == "down" {
 			l.downs[one]++
 		} else {
-			delete(l.downs, one) // it may have failed before, on a busy machine
+			delete(l.downs, one) // it may have failed before on a busy machine
 		}
 	}
 	return len(line), nil
 }
 
-// down is of how many the log says so, in how many lines.
+// down returns the numbers of reported endpoints and of lines.
 func (l *logged) down() (endpoints, lines int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,8 +99,8 @@ func (l *logged) down() (endpoints, lines int) {
 	return len(l.downs), lines
 }
 
-// TestThousandDown: a thousand endpoints that go down at one moment, at one address or at many, are found out together and
-// carried out in a few batches, whether they refuse connections or hang. Each is a line of the log.
+// TestThousandDown takes down a thousand endpoints at once, on one address or on many, by refusing
+// or by hanging. They must be found together and be applied in a few batches, with a log line each.
 func TestThousandDown(t *testing.T) {
 	for _, c := range []struct {
 		mode      string
@@ -132,7 +132,7 @@ func TestThousandDown(t *testing.T) {
 			g.settled()
 			took := time.Since(began)
 			syncs = g.syncs() - syncs
-			most := g.mostSyncs(took)
+			most := g.maxSyncs(took)
 			t.Logf("%d syncs in %v, %d at most", syncs, took.Round(time.Millisecond), most)
 			if syncs < 1 || syncs > most {
 				t.Errorf("%d syncs in %v, want %d at most", syncs, took, most)
@@ -147,8 +147,8 @@ func TestThousandDown(t *testing.T) {
 	}
 }
 
-// writeThousand writes the configuration: a service with the first server, and a thousand endpoints at so many addresses
-// of the second.
+// writeThousand writes the configuration: a service with the first server, and a thousand endpoints
+// on a number of addresses of the second.
 func (g *gateway) writeThousand(mode string, addresses int) {
 	g.t.Helper()
 	var text strings.Builder
@@ -166,8 +166,8 @@ func (g *gateway) writeThousand(mode string, addresses int) {
 // firstOfMany is the first of a thousand ports.
 const firstOfMany = 10000
 
-// manyServe has one listener of the second server serve a thousand ports of every address of 10.3.0.0/16, until end: then
-// they refuse, or hang.
+// manyServe makes a listener of the second server serve a thousand ports of each address of
+// 10.3.0.0/16. After end the ports refuse or hang.
 func (g *gateway) manyServe(hang bool) (end func()) {
 	t, ns := g.t, g.ends[1]
 	t.Helper()
@@ -197,7 +197,7 @@ func (g *gateway) manyServe(hang bool) (end func()) {
 	return closing
 }
 
-// settled waits until all that is wanted is carried out.
+// settled waits until everything is applied.
 func (g *gateway) settled() {
 	g.t.Helper()
 	wait.For(g.t, 20*time.Second, "what is known to be carried out", func() bool {
@@ -206,7 +206,7 @@ func (g *gateway) settled() {
 	})
 }
 
-// count waits until so many endpoints are found up or down.
+// count waits until a number of endpoints are up or down.
 func (g *gateway) count(verdict balancer.Verdict, want int) {
 	g.t.Helper()
 	lab.Eventually(g.t, 30*time.Second, fmt.Sprintf("%d endpoints to be %s", want, verdict), func() error {

@@ -15,8 +15,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnansweredEndpointIsAProblem serves two endpoints, one without a route back to the client. The problem must name it, its likely cause
-// and the commands that fix it; explain must say so in its first line. All views must count it, and none the other endpoint.
+// TestUnansweredEndpointIsAProblem serves two endpoints, one without a route back to the client.
+// The problem must name it, its likely cause and the commands that fix it; explain must report it
+// in its first line. All views must count it, and none the other endpoint.
 func TestUnansweredEndpointIsAProblem(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")
@@ -64,7 +65,8 @@ endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
 	}
 }
 
-// countsUnanswered demands that the views count connections without an answer at one endpoint, and none at the other.
+// countsUnanswered checks that the views count unanswered connections at one endpoint, and none at
+// the other.
 func (g *gateway) countsUnanswered(healthy, silent string) {
 	g.t.Helper()
 	endpoints, err := g.api.Endpoints(g.t.Context())

@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAccessLog: each connection that ends has a line, with what is known of it; a file that is moved away is made anew.
+// TestAccessLog ends connections, and moves the file away. Each connection must have a line with
+// its details, and the file must be created again.
 func TestAccessLog(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	n := &node{t: t, dir: t.TempDir()}
@@ -52,7 +53,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	}
 	ask("127.58.0.2:8080")
 	ask("127.58.0.1:8080")
-	ask("127.58.0.1:8080") // one of the two was tried on the dead endpoint first
+	ask("127.58.0.1:8080") // one of the two was first tried on the dead endpoint
 	wait.For(t, 0, "three lines", func() bool { return len(lines()) == 3 })
 	retried := slices.ContainsFunc(lines(), func(e entry) bool { return e.Service == "web" && e.Retries == 1 })
 	for _, e := range lines() {
@@ -94,7 +95,8 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	})
 }
 
-// TestAccessLogOfServices: a service has its lines where it says, from the moment at which it says so, and others where [userspace] says.
+// TestAccessLogOfServices sets and changes the destination of services. Their lines must go there
+// from then on, and lines of other services to the destination of [userspace].
 func TestAccessLogOfServices(t *testing.T) {
 	server(t, "127.58.2.1:9001", "one")
 	log := &journaled{}

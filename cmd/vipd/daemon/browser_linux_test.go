@@ -16,18 +16,18 @@ import (
 	"vipd/test/wait"
 )
 
-// browser is a Chromium without a screen, with one page open, which is asked over pipes by the DevTools protocol.
+// browser is a headless Chromium with one page, controlled through pipes by the DevTools protocol.
 type browser struct {
 	t       *testing.T
 	to      *os.File
 	from    *bufio.Reader
 	session string
 	last    int
-	// complaints are the errors and warnings of the console so far, those about the policy among them.
+	// complaints are the errors and warnings of the console, including those about the policy.
 	complaints []string
 }
 
-// message is one of the protocol.
+// message is a message of the protocol.
 type message struct {
 	ID     int             `json:"id"`
 	Method string          `json:"method"`
@@ -52,7 +52,7 @@ func newBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In namespaces and containers it can't make its own sandbox; it reads our own page alone.
+	// Chromium can't create its sandbox in namespaces and containers. It only reads our own page.
 	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
 	cmd.ExtraFiles = []*os.File{theirs, answers}
@@ -62,7 +62,7 @@ func newBrowser(t *testing.T) *browser {
 	_, _ = theirs.Close(), answers.Close()
 	b := &browser{t: t, to: to, from: bufio.NewReader(from)}
 	t.Cleanup(func() {
-		_ = to.Close() // which ends it
+		_ = to.Close() // ends the browser
 		_ = cmd.Wait()
 		_ = from.Close()
 	})
@@ -80,7 +80,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// call is ask, of which no error is expected.
+// call is ask without an expected error.
 func (b *browser) call(method string, params map[string]any, result any) {
 	b.t.Helper()
 	if err := b.ask(method, params, result); err != nil {
@@ -88,7 +88,7 @@ func (b *browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// ask asks the page's session and decodes the result. An error is the page's.
+// ask sends a request to the page's session and decodes the result. An error comes from the page.
 func (b *browser) ask(method string, params map[string]any, result any) error {
 	b.t.Helper()
 	b.last++
@@ -118,7 +118,7 @@ func (b *browser) ask(method string, params map[string]any, result any) error {
 	}
 }
 
-// read returns the next message, and keeps what the console complains of.
+// read returns the next message, and records the console's complaints.
 func (b *browser) read() (m message) {
 	b.t.Helper()
 	data, err := b.from.ReadBytes(0)
@@ -135,7 +135,7 @@ func (b *browser) read() (m message) {
 	return m
 }
 
-// open loads a page of the size of a screen, dark or light.
+// open loads a page in a window of a size and a colour scheme.
 func (b *browser) open(url string, width, height int, scheme string) {
 	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
@@ -145,7 +145,8 @@ func (b *browser) open(url string, width, height int, scheme string) {
 	}
 }
 
-// eval returns the value of an expression in the page, as text; an error is its text: a page that is being left evaluates nothing.
+// eval returns the value of an expression in the page, or the text of its error. A page that is
+// being left evaluates nothing.
 func (b *browser) eval(expression string) string {
 	b.t.Helper()
 	var r struct {
@@ -165,7 +166,7 @@ func (b *browser) press(key string, code int, text string) {
 	}
 }
 
-// focused is what has the focus.
+// focused returns the element that has the focus.
 func (b *browser) focused() string {
 	b.t.Helper()
 	return b.eval(`document.activeElement.id`)
@@ -177,7 +178,7 @@ func (b *browser) comes(what, expression string) {
 	wait.For(b.t, time.Minute, what, func() bool { return b.eval(expression) == "true" })
 }
 
-// picture writes a picture of what is on the screen into the folder that VIPD_PICTURES names.
+// picture saves a screenshot in the directory that VIPD_PICTURES names.
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	folder := os.Getenv("VIPD_PICTURES")
@@ -195,8 +196,9 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// TestStatusPageInBrowser: the pages fit their screen, dark and light; they follow what changes, and keep the focus meanwhile; keys reach
-// all links; the browser has nothing to complain of but what the policy forbids.
+// TestStatusPageInBrowser opens the pages in light and dark schemes. They must fit the screen,
+// follow changes, and keep the focus; keys must reach all links. The browser may only complain
+// about scripts that the policy forbids.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
 	server(t, "127.40.1.1:9001", "one")
@@ -237,7 +239,7 @@ ports = [{ port = "<b>" }]
 	}
 }
 
-// follows walks over the node's page by keys while it changes.
+// follows moves through the node's page by keys while it changes.
 func (b *browser) follows(m *member, top string) {
 	t := b.t
 	b.open(top+"/", 1280, 900, "light")

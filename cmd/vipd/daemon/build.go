@@ -51,7 +51,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// build makes the parts, each after those that it needs.
+// build creates the parts in the order of their dependencies.
 func (d *Daemon) build() (err error) {
 	hosting := modes.HostOptions(d.config)
 	hosting.Log = d.component("host")
@@ -111,9 +111,10 @@ func (d *Daemon) build() (err error) {
 	return nil
 }
 
-// openStateDir makes state_dir unless it exists, and refuses one that others may write.
+// openStateDir creates state_dir if it is missing, and rejects a directory that other users may
+// write to.
 func (d *Daemon) openStateDir(published *model.Published) error {
-	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the model's next round reports a file that can't be kept
+	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the model's next round reports a file that can't be saved
 	if err := d.stateDir.Check(folder.CheckFiles); err != nil {
 		return configError{fmt.Errorf("state_dir: %w", err)}
 	}
@@ -130,16 +131,16 @@ func (d *Daemon) newAccessLog(published *model.Published) *accesslog.Log {
 	return accesslog.New(accesslog.Options{
 		Default: d.config.Userspace.AccessLog, Log: d.component("access"), Follow: d.modeSwitch.Follow,
 		Services: func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
-			changed := published.Changed() // before the state, so none is missed
+			changed := published.Changed() // before the state, so no change is missed
 			return published.State().Inputs.Services, changed
 		},
 	})
 }
 
-// component is the log of a part.
+// component returns the log of a part.
 func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("component", name) }
 
-// newMetrics makes the metrics, which read the other parts only when they are scraped.
+// newMetrics returns the metrics. They read the other parts only during a scrape.
 func (d *Daemon) newMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Options{
 		Views: &d.views, PerEndpoint: d.config.Metrics.PerEndpoint, Events: d.events,
@@ -164,7 +165,7 @@ func (d *Daemon) webHandler() http.Handler {
 	return web.Handler(o)
 }
 
-// newEngine makes the engine, which begins with dp, and what traces its rounds.
+// newEngine creates the engine, which starts with dp, and the tracing of its rounds.
 func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	var rounds func(*dataplane.Round)
 	if to := d.config.Tracing.OTLPEndpoint; to != "" {
@@ -186,15 +187,17 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	return nil
 }
 
-// leaseTime is how long after its end a node is still seen by others: three renewals may fail.
+// leaseTime is the time after its end during which other nodes still see a node. Three renewals may
+// fail.
 const leaseTime = 15 * time.Second
 
-// newChecks makes the health checks, which a fleet may share, and the detection of outliers.
+// newChecks creates the health checks, which a fleet may share, and the detection of outliers.
 func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
 		StateDir: d.stateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
-		// Late, as each of the two tells the other: checks their results, and outliers which checks to hurry.
+		// Each closure is called late because both parts need each other: checks send results, and
+		// outliers chooses which checks to repeat early.
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
 		Observe: d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
@@ -228,7 +231,7 @@ func sourceTo(a netip.Addr) netip.Addr {
 	return from.Addr()
 }
 
-// newSource makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
+// newSource creates the source of services: the node's files and, if configured, the fleet's store.
 func (d *Daemon) newSource() (err error) {
 	c, log := d.config, d.component("store")
 	d.files = tomlfile.New(tomlfile.Options{
@@ -251,13 +254,14 @@ func (d *Daemon) newSource() (err error) {
 	return nil
 }
 
-// settingsProblems returns what is wrong in the sections of the configuration file besides services.
+// settingsProblems returns the problems of the configuration file's sections other than services.
 func settingsProblems(doc store.Document) []balancer.Problem {
 	_, problems := config.Decode(doc)
 	return problems
 }
 
-// newFailover makes the reporter to vipd owner if this host may own VIPs. Otherwise it removes what an earlier owner has left.
+// newFailover creates the reporter to vipd owner if this host may own VIPs. Otherwise it removes
+// the state of an earlier owner.
 func (d *Daemon) newFailover(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled && d.fleet != nil {
 		d.failover = failover.New(failover.Options{
@@ -269,14 +273,15 @@ func (d *Daemon) newFailover(published *model.Published) error {
 	return err
 }
 
-// newModel makes the model, which compiles for the first mode.
+// newModel creates the model, which compiles for the first mode.
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
 		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
-		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
+		// Services of a fleet that an earlier vipd left in the kernel continue to be served, so
+		// vipd waits for the fleet's store without limit.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
 		Awaiting: d.transitions.Awaiting, Compiled: d.transitions.Compiled,
 	}
@@ -290,13 +295,14 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 	return model.New(o)
 }
 
-// compiled is the last compiled state. The channel is closed when there is another.
+// compiled returns the last compiled state, and a channel that is closed when the next one is
+// published.
 func (d *Daemon) compiled() (*model.State, <-chan struct{}) {
-	changed := d.model.Changed() // before the state, so that none is missed
+	changed := d.model.Changed() // before the state, so no change is missed
 	return d.model.State(), changed
 }
 
-// leavingVIPs is what the watch of leaving VIPs needs.
+// leavingVIPs returns the options of the watch of leaving VIPs.
 func (d *Daemon) leavingVIPs() leaving.Options {
 	return leaving.Options{
 		State: d.compiled,
@@ -312,7 +318,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 	}
 }
 
-// hostProblems are what the host can't do, and what on it is in the way.
+// hostProblems returns missing abilities of the host, and conflicts with its other programs.
 func (d *Daemon) hostProblems() []balancer.Problem {
 	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), d.webProblems())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
@@ -321,13 +327,13 @@ func (d *Daemon) hostProblems() []balancer.Problem {
 	return all
 }
 
-// serving is what vipd owner is told of.
+// serving returns the state that is reported to vipd owner.
 func (d *Daemon) serving() failover.Serving {
 	v := d.views.Look()
 	return failover.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
 }
 
-// examined is this host as doctor sees it, as far as looking at firewalls and sockets takes it.
+// examined returns doctor's view of this host, limited to firewalls and sockets.
 func (d *Daemon) examined() doctor.Host {
 	v := d.views.Look()
 	h := doctor.ThisHost()

@@ -23,8 +23,8 @@ const (
 	games  = 60    // a group of every Debian host
 )
 
-// dialAs connects to a socket with the credentials of a user and its groups. It changes those of one thread and returns without
-// unlocking it, so the thread ends with the goroutine.
+// dialAs connects to a socket with the credentials of a user and its groups. It changes the
+// credentials of one thread, which ends with the goroutine because it stays locked.
 func dialAs(path string, uid int, groups []uint32) (net.Conn, error) {
 	type result struct {
 		c   net.Conn
@@ -66,7 +66,7 @@ func dialAs(path string, uid int, groups []uint32) (net.Conn, error) {
 	return r.c, r.err
 }
 
-// clientAs returns a client whose connections are made by another user.
+// clientAs returns a client that connects as another user.
 func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Client {
 	t.Helper()
 	relay := filepath.Join(t.TempDir(), "relay.sock")
@@ -96,8 +96,9 @@ func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Clien
 	return c
 }
 
-// TestCallersThatMayChange opens the socket to all users and calls as several of them. Everybody may read; only root and the
-// group of operators may change, and events name the user that the kernel reports.
+// TestCallersThatMayChange opens the socket to all users, and calls it as several of them. All may
+// read, only root and the group of operators may change anything, and events must name the kernel's
+// user.
 func TestCallersThatMayChange(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("calls as other users, which takes root")

@@ -22,8 +22,8 @@ endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", 
 health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall = 2 }
 `
 
-// TestChecksSteer has an endpoint that stops answering get no more connections, over a restart too, and get them again
-// when it answers.
+// TestChecksSteer makes an endpoint stop answering. It must get no connections, even after a
+// restart, until it answers again.
 func TestChecksSteer(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -56,15 +56,15 @@ func TestChecksSteer(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, 10*time.Second, "what is kept to be confirmed, for the case of a kill", func() bool {
-		is, err := os.Stat(file)
-		return err == nil && time.Since(is.ModTime()) < time.Minute
+		info, err := os.Stat(file)
+		return err == nil && time.Since(info.ModTime()) < time.Minute
 	})
 	server(t, "127.42.1.1:9002", "two")
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:active/1")
 	wait.For(t, 10*time.Second, "the endpoint that is back to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })
 }
 
-// serverUntil is server, until the caller ends it.
+// serverUntil is server with an end that the caller chooses.
 func serverUntil(t *testing.T, address, name string) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -88,7 +88,8 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 	return stop
 }
 
-// TestUnkeptChecks: where what checks have found can't be read or kept, that is a problem, an event, and over once it can be.
+// TestUnkeptChecks makes the results of checks unreadable, and then impossible to save. Each must
+// be a problem and an event, which end when the file works again.
 func TestUnkeptChecks(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// clogged is a log that takes no lines while its lock is held.
+// clogged is a log that blocks while its lock is held.
 type clogged struct{ sync.Mutex }
 
 func (c *clogged) Write(line []byte) (int, error) {
@@ -20,8 +20,8 @@ func (c *clogged) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLog: where the log takes no lines, such as a pipe that nobody reads, endpoints are checked and steered as
-// before, files are read again, and all of it is told to who asks.
+// TestCloggedLog blocks the log, like a pipe without a reader. Endpoints must be checked and
+// steered as before, files must be read, and the API must show all of it.
 func TestCloggedLog(t *testing.T) {
 	server(t, "127.59.1.1:9001", "one")
 	two := serverUntil(t, "127.59.1.1:9002", "two")

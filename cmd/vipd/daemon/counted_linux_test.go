@@ -20,8 +20,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCountsWhatClientsSent has random histories of connections, changes, reloads, switches between modes and restarts: what is counted is
-// what clients have opened, from the start on, and never more.
+// TestCountsWhatClientsSent runs random histories of connections, changes, reloads, switches
+// between modes and restarts. The count must start at zero, equal the number of connections that
+// clients opened, and never exceed it.
 func TestCountsWhatClientsSent(t *testing.T) {
 	for seed := range uint64(wait.Soak(2, 50)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { countsWhatClientsSent(t, rand.New(rand.NewPCG(seed, 15))) })
@@ -94,7 +95,8 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 	}
 }
 
-// weighted is a node in a mode, with a service of two endpoints, which are silent; weigh writes other weights for each next number.
+// weighted returns a node in a mode, with a service of two silent endpoints. weigh writes new
+// weights for each number.
 func weighted(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -119,9 +121,10 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 	}
 }
 
-// TestCountsOverRestarts: clients send a datagram each while weights change, and while vipd ends or is killed and starts again, also
-// with other weights. The kernel serves on. No count goes back, and none is more than was sent. Each flow is counted once, but for those
-// between a rule and its last count, and those of a kill in the middle of changes: what the kernel had counted since the last reading at what was replaced is lost with the process.
+// TestCountsOverRestarts changes weights, stops, kills and starts vipd while clients send a
+// datagram each; the kernel serves all the time. No count may decrease or exceed the number sent.
+// Each flow must be counted once, with two exceptions: flows between a rule and its last count, and
+// flows of replaced rules since the last reading before a kill.
 func TestCountsOverRestarts(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
@@ -183,7 +186,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 			change(3)
 			counted()
 			weigh(1)
-			_, err := n.client.Reload(t.Context(), "the test") // of what this replaces, no reading has the last
+			_, err := n.client.Reload(t.Context(), "the test") // the last counts of the replaced rules are not read
 			if n.end(true); err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +197,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 	t.Logf("%d of %d are counted, over kills in the middle of changes", shown, sent)
 }
 
-// spawn starts the program itself, which is in a folder, and waits until it is ready.
+// spawn starts the program, which is in a directory, and waits until it is ready.
 func (n *node) spawn(bin string) {
 	n.t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "vipd"), "--config", n.file())
@@ -211,7 +214,7 @@ func (n *node) spawn(bin string) {
 			with = os.Kill
 		}
 		if n.t.Failed() {
-			with, kill = syscall.SIGQUIT, true // it says where each goroutine is
+			with, kill = syscall.SIGQUIT, true // a stack trace of each goroutine
 		}
 		if err := cmd.Process.Signal(with); err != nil {
 			n.t.Error(err)
@@ -227,15 +230,17 @@ func (n *node) spawn(bin string) {
 	})
 }
 
-// TestCountsWhileServicesChange: each of 30,000 clients sends a datagram while weights change, which replaces all that counts. Each
-// flow is counted once, but for those that passed a rule while the kernel told its last count.
+// TestCountsWhileServicesChange changes weights, which replaces all counters, while 30,000 clients
+// send a datagram each. Each flow must be counted once, except those that passed a rule while the
+// kernel reported its last count.
 func TestCountsWhileServicesChange(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsWhileServicesChange(t, name) })
 	}
 }
 
-// between is how many flows are counted by nobody at most: each processor may be in a rule with one when a change removes it.
+// between returns the maximum number of uncounted flows: each CPU may be in a rule with a flow when
+// a change removes the rule.
 func between(changes int) uint64 { return uint64(changes * runtime.NumCPU()) }
 
 func countsWhileServicesChange(t *testing.T, name config.ModeName) {

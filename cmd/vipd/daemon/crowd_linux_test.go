@@ -22,20 +22,20 @@ import (
 	"vipd/test/wait"
 )
 
-// TestListsAHundredThousandConnections: a list of connections is written while the kernel is read. The daemon keeps none of them, and
-// answers others meanwhile.
+// TestListsAHundredThousandConnections lists 100,000 connections. The list must be written while
+// the kernel is read: the daemon may keep none of them, and must answer other requests meanwhile.
 func TestListsAHundredThousandConnections(t *testing.T) {
-	const crowd, most = 100_000, 4 << 20 // one connection kept is 200 bytes, and as much in JSON
+	const crowd, most = 100_000, 4 << 20 // a kept connection has 200 bytes, and as many in JSON
 	lab.New(t)
 	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // of this namespace
 	before, err := os.ReadFile(timeout)
 	if err == nil {
-		err = errors.Join(os.WriteFile(timeout, []byte("3600"), 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)) // of tests before
+		err = errors.Join(os.WriteFile(timeout, []byte("3600"), 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)) // of earlier tests
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // other tests follow in the namespace
+	t.Cleanup(func() { // other tests run later in the namespace
 		if err := errors.Join(os.WriteFile(timeout, before, 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)); err != nil {
 			t.Error(err)
 		}
@@ -62,7 +62,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	ctx := t.Context() // a client that hears nothing ends by itself
+	ctx := t.Context() // a client without an answer ends by itself
 	var seen []bool
 	empty, listed, grown := live(), 0, uint64(0)
 	began := time.Now()
@@ -78,7 +78,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 				return fmt.Errorf("status, after %d connections: %w", listed, err)
 			}
 			kept := uint64(1 << 40)
-			for tries := 0; tries < 3 && kept > most; tries++ { // what others work with while it is measured is not kept
+			for tries := 0; tries < 3 && kept > most; tries++ { // other goroutines' memory is not kept
 				now := live()
 				kept = min(kept, now-min(now, empty))
 			}
@@ -86,7 +86,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		}
 		return nil
 	}
-	lab.Eventually(t, 10*time.Minute, "a list of all connections", func() error { // where this process had no time for 10 s, vipd looks silent
+	lab.Eventually(t, 10*time.Minute, "a list of all connections", func() error { // if this process had no CPU time for 10 s, vipd looks silent
 		seen, listed = make([]bool, crowd), 0
 		err := n.client.EachConnection(ctx, dataplane.ConnectionQuery{Service: "dns"}, each)
 		if err == nil && listed != crowd {
@@ -97,13 +97,13 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	if t.Logf("%d listed in %s, %d KiB kept at most", listed, time.Since(began).Round(time.Millisecond), grown>>10); grown > most {
 		t.Errorf("%d bytes are kept while connections are listed, at most %d are to be", grown, most)
 	}
-	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine without time for it looks like a silent kernel
+	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine without CPU time looks like a silent kernel
 		none, err := n.client.Connections(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort("192.0.2.1:0")})
 		return err == nil && len(none) == 0
 	})
 }
 
-// crowds sends a datagram from each of so many addresses of the loopback device, from the first on.
+// crowds sends a datagram from each of a number of loopback addresses, from the first on.
 func crowds(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -53,91 +53,99 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Options are what a Daemon is made of.
+// Options configures a Daemon.
 type Options struct {
-	// ConfigFile is vipd.toml.
+	// ConfigFile is the path of vipd.toml.
 	ConfigFile string
-	// Mode, unless "", wins over the configuration's.
+	// Mode, unless "", overrides the configuration's mode.
 	Mode config.ModeName
-	// AllowEmpty has a configuration that says nothing take away what an earlier vipd left. Otherwise New refuses it.
+	// AllowEmpty lets an empty configuration remove the services of an earlier vipd. Otherwise New
+	// rejects it.
 	AllowEmpty bool
 	Log        *slog.Logger
-	// Replace takes the place of the vipd that runs with the same run_dir, with its sockets and connections.
+	// Replace replaces the running vipd of the same run_dir, and takes over its sockets and
+	// connections.
 	Replace bool
-	// Hurry has the end of Run wait for connections no more, once it is done. Nil: never.
+	// Hurry, once done, ends the wait for connections at the end of Run. Nil means never.
 	Hurry context.Context
 	// Version is shown in status and metrics.
 	Version string
-	// Modes are the dataplanes that this program has, the best first.
+	// Modes are the dataplanes of this program, the best first.
 	Modes []modes.Mode
-	// Ejection says when failed connects eject an endpoint. Default health.DefaultEjectionRules.
+	// Ejection determines when failed connects eject an endpoint. Default
+	// health.DefaultEjectionRules.
 	Ejection health.EjectionRules
-	// WatchInterval is how often the firewalls of the host and vipd's files are looked at. Default a minute.
+	// WatchInterval is the interval of the checks of the host's firewalls and of vipd's files.
+	// Default a minute.
 	WatchInterval time.Duration
 }
 
-// Daemon is one running vipd.
+// Daemon is a running vipd.
 type Daemon struct {
 	Options
 	config config.Config
-	// mistake is why vipd starts with the last good configuration instead of the file; nil means that it does not.
+	// mistake says why vipd runs with the last good configuration instead of the file. It is nil if
+	// it doesn't.
 	mistake error
-	// misled reports whether the file could not be used since then.
+	// misled reports whether the file has been unusable since the start.
 	misled atomic.Bool
 	lock   *os.File
-	opened []io.Closer // what closeFiles closes, the last first
+	opened []io.Closer // closeFiles closes them in reverse order
 	spare  descriptors
-	// filesLost: the last look did not find vipd's files; it belongs to the watch.
+	// filesLost reports whether vipd's files were missing at the last check. Only the watch uses
+	// it.
 	filesLost bool
 	host      *host.Host
-	// namespace is the lock of the network namespace, nil if none is needed.
+	// namespace is the lock of the network namespace. It is nil if no lock is needed.
 	namespace  *netlock.Lock
 	modeSwitch *modeswitch.Switch
-	counters   traffic.Counters // of what all modes have counted
+	counters   traffic.Counters // the counts of all modes
 	engine     *dataplane.Engine
 	source     store.Source
 	files      *tomlfile.Source // the part of source that follows files
-	fleet      *fleet.Member    // nil means the store is not a fleet's
-	// reserved is nil where the store is not a fleet's.
+	fleet      *fleet.Member    // nil if the store is not a fleet's
+	// reserved is nil if the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
 	outliers *outlier.Detector
-	// unanswered watches which endpoints leave connections without an answer.
+	// unanswered finds endpoints that leave connections without an answer.
 	unanswered *unanswered.Watch
 	watch      *hostwatch.Watch
-	// duplicates finds VIPs that another host has.
+	// duplicates finds VIPs that another host also has.
 	duplicates *duplicates.Watch
-	tracing    *tracing.Tracer // nil means turned off
+	tracing    *tracing.Tracer // nil if tracing is off
 	access     *accesslog.Log
-	failover   *failover.Reporter // nil means this host owns no VIPs
-	// configuration is config as it is now, of which some can change while running.
+	failover   *failover.Reporter // nil if this host owns no VIPs
+	// configuration is the current configuration; some settings can change at run time.
 	configuration *liveconfig.Config
 	stateDir      *statedir.Dir
 	model         *model.Model
 	transitions   *transitions.Tracker
 	views         status.Sources
-	events        *events.History // what begins or ends is recorded here, which logs it too
+	events        *events.History // records and logs events
 	metrics       *metrics.Metrics
-	socket        net.Listener // nil means the system has no Unix sockets
-	web           net.Listener // nil means that it is turned off, or could not be opened for the reason webError
+	socket        net.Listener // nil if the system has no Unix sockets
+	web           net.Listener // nil if it is off, or if webError kept it from opening
 	webError      error
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
-	// inherited is what the process before this one has handed over; heir is the one that takes this one's place, by replacing.
+	// inherited is the previous process's state, and heir is the queue to the process that replaces
+	// this one.
 	inherited []handover.Item
 	heir      *handover.Queue
 	replacing *net.UnixListener
 }
 
-// New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
-// kernel but for the trials. Close what it returns by running it.
+// New reads the configuration, tries the modes and opens the sockets. It starts nothing, and
+// changes nothing in the kernel except for the trials. [Daemon.Run] closes the result.
 func New(o Options) (*Daemon, error) {
 	c, mistake, err := StartConfig(o.ConfigFile, o.AllowEmpty)
 	if err != nil {
 		return nil, err
 	}
-	// state_dir may be on a disk that hangs: openStateDir checks it with a limit of time.
+	// state_dir is missing here because its disk may hang: openStateDir checks it with a time
+	// limit.
 	for _, refused := range folder.Refused(c.RunDir, "", c.API.Socket) {
 		return nil, configError{fmt.Errorf("%s: %w", refused.Field, refused.Err)}
 	}
@@ -175,7 +183,8 @@ func New(o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// listenWeb opens api.http. A port that another program has is a problem of the status, because services don't need it.
+// listenWeb opens api.http. If another program uses the port, status reports a problem, because
+// services don't need api.http.
 func (d *Daemon) listenWeb() (err error) {
 	if d.config.API.HTTP == "" {
 		return nil
@@ -204,7 +213,7 @@ func (d *Daemon) webProblems() []balancer.Problem {
 	}}
 }
 
-// openFiles takes the lock and opens the sockets.
+// openFiles acquires the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
 	if err := folder.Make(d.config.RunDir, makeFolder); err != nil {
 		return folderError(err)
@@ -246,11 +255,11 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("closing the host's sockets", "err", err)
 		}
 	}
-	var late []net.Conn // from those that asked when this vipd was stopping already: they start as soon as they see the end
+	var late []net.Conn // from vipds that connected while this one was stopping: they start as soon as it ends
 	if d.replacing != nil {
-		_ = os.Remove(d.handoverPath()) // while the lock is held: the next vipd's has the same name
+		_ = os.Remove(d.handoverPath()) // while the lock is held: the next vipd's socket has the same name
 		if d.heir == nil {
-			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only where it is closed already
+			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only if the socket is closed
 			for c, err := d.replacing.Accept(); err == nil; c, err = d.replacing.Accept() {
 				late = append(late, c)
 			}
@@ -260,10 +269,10 @@ func (d *Daemon) closeFiles() {
 	for _, c := range slices.Backward(d.opened) {
 		_ = c.Close() // a listener was closed by its server
 	}
-	for _, item := range d.inherited { // New has failed
+	for _, item := range d.inherited { // not nil if New failed
 		item.Close()
 	}
-	if d.heir != nil { // last: it takes what was closed above as soon as it sees the end
+	if d.heir != nil { // last: the heir opens these files as soon as the queue ends
 		_ = d.heir.Close()
 	}
 	for _, c := range late {
@@ -271,10 +280,10 @@ func (d *Daemon) closeFiles() {
 	}
 }
 
-// lateTime is for accepting what waits already.
+// lateTime is the time to accept connections that already wait.
 const lateTime = 20 * time.Millisecond
 
-// Web returns the address of metrics and health; nil means turned off.
+// Web returns the address of metrics and health, or nil if api.http is off.
 func (d *Daemon) Web() net.Addr {
 	if d.web == nil {
 		return nil
@@ -282,8 +291,9 @@ func (d *Daemon) Web() net.Addr {
 	return d.web.Addr()
 }
 
-// Run serves until ctx ends or a part can't go on. Then it hands the traffic over as the mode does that: userspace
-// stops accepting, drains and takes its redirects and addresses back; kernel modes leave theirs. It is called once.
+// Run serves until ctx ends or a part fails. Then it hands over the traffic: userspace mode stops
+// accepting, drains, and removes its redirects and addresses; kernel modes leave them in place. It
+// may be called once.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeFiles()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -310,7 +320,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.Log.Error("stopping all the same", "err", err)
 	}
 	err := d.handOver()
-	if d.engine.Status().Ready { // else nothing was counted yet
+	if d.engine.Status().Ready { // otherwise nothing was counted yet
 		d.counters.Last()
 	}
 	written()
@@ -321,8 +331,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return err
 }
 
-// startWriting starts what writes down what the parts tell. They have something to tell until they end, so that it ends last: when
-// written is called, which returns once all is written.
+// startWriting starts the writers of events and metrics. The returned function stops them and waits
+// for the last entry. It is called after the other parts have ended, because they write until then.
 func (d *Daemon) startWriting() (written func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
@@ -334,7 +344,7 @@ func (d *Daemon) startWriting() (written func()) {
 	return func() { cancel(); writing.Wait() }
 }
 
-// parts are what runs side by side until the daemon ends. The error of one that can't go on ends all of them.
+// parts returns the goroutines of the daemon. If one fails, all of them end.
 func (d *Daemon) parts() map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
 		"model":             d.model.Run,
@@ -379,7 +389,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 	return all
 }
 
-// publish takes a snapshot of the store.
+// publish passes a snapshot of the store to the model.
 func (d *Daemon) publish(s store.Snapshot) {
 	d.metrics.StorePublished()
 	if d.configuration.Follow(s.Settings) && d.fleet != nil {

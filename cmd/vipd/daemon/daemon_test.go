@@ -30,10 +30,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMain gives each run addresses of its own.
+// TestMain gives each run its own addresses.
 func TestMain(m *testing.M) { lab.Main(orderly{m}) }
 
-// orderly fails when a goroutine outlives the tests, all of which end their daemons.
+// orderly fails if a goroutine outlives the tests, which all end their daemons.
 type orderly struct{ *testing.M }
 
 // Run runs the tests.
@@ -43,31 +43,32 @@ func (o orderly) Run() (code int) {
 	return code
 }
 
-// node is a daemon in this process, on a configuration in a folder of its own.
+// node is a daemon in this process, with a configuration in its own directory.
 type node struct {
 	t      testing.TB
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon
 	modes  []modes.Mode // nil means noRoot
-	log    slog.Handler // nil means nobody reads it
-	// replace has launch take the place of the one that runs.
+	log    slog.Handler // nil means noRoot
+	// replace makes launch replace the running daemon.
 	replace bool
-	// ejection is zero for the rules that vipd goes by.
+	// ejection is zero for the default rules.
 	ejection health.EjectionRules
 	watch    time.Duration // 0 means the daemon's own interval
-	stop     func()        // ends it and waits
-	// end ends or kills the program that spawn has started.
+	stop     func()        // ends the daemon and waits
+	// end stops or kills the program that spawn has started.
 	end func(kill bool)
 }
 
-// noRoot is the mode that needs no privilege and leaves the host's rules alone: without root, tests run on the host itself.
+// noRoot returns the mode that needs no privilege and leaves the host's rules alone. Without root,
+// tests run on the host itself.
 func noRoot() []modes.Mode {
 	m, _ := modes.Find(config.UserspaceMode)
 	return []modes.Mode{m}
 }
 
-// header makes a configuration that needs no privilege.
+// header is the start of a configuration that needs no privilege.
 const header = `mode = "userspace"
 node = "n1"
 state_dir = "state"
@@ -96,7 +97,8 @@ func (n *node) write(services string) {
 	program.Save(n.t, n.file(), header+services)
 }
 
-// written waits until no process has the file open for writing: one that was begun meanwhile has it until it runs its program.
+// written waits until no process has the file open for writing. A process that was forked meanwhile
+// holds the file until it executes its program.
 func (n *node) written() {
 	n.t.Helper()
 	wait.For(n.t, 10*time.Second, "the file to be closed", func() bool {
@@ -105,7 +107,7 @@ func (n *node) written() {
 	})
 }
 
-// start starts it, and waits until it is ready.
+// start starts the daemon, and waits until it is ready.
 func (n *node) start() {
 	n.t.Helper()
 	n.launch()
@@ -153,7 +155,7 @@ func (n *node) make(replace bool) (*daemon.Daemon, error) {
 	})
 }
 
-// asks asks until vipd, which may have no time for it at once, answers.
+// asks retries until vipd, which may be short of CPU time, answers.
 func (n *node) asks(what string, ask func() error) {
 	n.t.Helper()
 	lab.Eventually(n.t, 0, what, ask)
@@ -165,7 +167,7 @@ func (n *node) status() (s api.Status) {
 	return s
 }
 
-// problems writes the status' problems, a line each.
+// problems returns the status' problems, one a line.
 func (n *node) problems() string {
 	var lines []string
 	for _, p := range n.status().Problems {
@@ -174,7 +176,7 @@ func (n *node) problems() string {
 	return strings.Join(lines, "\n")
 }
 
-// list is all endpoints, and endpoints how they are, in words.
+// list returns all endpoints, and endpoints describes their states.
 func (n *node) list() (all []api.Endpoint) {
 	n.t.Helper()
 	n.asks("endpoints", func() (err error) { all, err = n.client.Endpoints(n.t.Context()); return err })
@@ -196,7 +198,7 @@ func server(t *testing.T, address, name string) {
 	serverUntil(t, address, name)
 }
 
-// ask returns what the server behind address says.
+// ask returns the answer of the server behind address.
 func ask(address string) string {
 	c, err := net.DialTimeout("tcp", address, wait.Patience)
 	if err != nil {
@@ -210,7 +212,7 @@ func ask(address string) string {
 	return string(text)
 }
 
-// web is a service with two endpoints, named by the addresses where they listen.
+// web is a service with two endpoints, named by their listening addresses.
 const web = `
 [services.web]
 vips = ["127.40.0.1"]
@@ -243,7 +245,8 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	n.stop()
 }
 
-// TestBrokenFile breaks the file in several ways: traffic goes on, and the status names the place.
+// TestBrokenFile breaks the file in several ways. Traffic must continue, and the status must name
+// the place.
 func TestBrokenFile(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -267,7 +270,8 @@ func TestBrokenFile(t *testing.T) {
 	}
 	n.write(web)
 	wait.For(t, 5*time.Second, "the mended file", func() bool { return n.problems() == "" })
-	// The first was a mistake of the whole file, which both the configuration and the services are read from.
+	// The first mistake affects the whole file, from which both the configuration and the services
+	// are read.
 	first, _, _ := strings.Cut(n.story(events.Reload), "\n")
 	if !strings.HasPrefix(first, "reloaded: 1 service (= web kept because of an error), 1 problem: a file has changed") {
 		t.Errorf("the journal has of the first mistake: %s", first)
@@ -321,7 +325,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
 		t.Errorf("after undrain: %s", got)
 	}
-	one := 1 // what the definition says: nothing is overridden any more
+	one := 1 // the value of the definition: nothing is overridden
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +335,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
 		t.Errorf("overrides that say nothing are left: %+v, %v", r, err)
 	}
-	// What can't be kept is not done, and that is said.
+	// A change that can't be saved is refused with an error.
 	before, state := n.endpoints(), filepath.Join(n.dir, "state")
 	if err := os.Rename(state, state+".away"); err != nil {
 		t.Fatal(err)
@@ -401,7 +405,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		ask("127.40.0.1:8080")
 	}
 	text := ""
-	wait.For(t, 0, "the connections to be counted", func() bool { // a reading may take so long that those of the one before are shown
+	wait.For(t, 0, "the connections to be counted", func() bool { // after a long reading the previous connections are shown
 		_, text = n.get("/metrics")
 		return strings.Contains(text, `vipd_service_bytes_total{direction="out",port="",service="web"} 30`)
 	})
@@ -444,7 +448,8 @@ func TestMetricsAndHealth(t *testing.T) {
 	}
 }
 
-// A service without an active endpoint has the series at 0, for alerts; states without endpoints have none.
+// TestMetricOfNoActiveEndpoints serves a service without an active endpoint. It must have the
+// series at 0, for alerts; states without endpoints have none.
 func TestMetricOfNoActiveEndpoints(t *testing.T) {
 	n := startNode(t, strings.ReplaceAll(web, `address = "127.40.1.1"`, `weight = 0, address = "127.40.1.1"`)+`
 [services.empty]
@@ -465,8 +470,8 @@ endpoints = []
 	}
 }
 
-// TestSocketInUse starts a daemon on a socket that answers, as that of a vipd in another network namespace does. The daemon
-// is refused, and the socket goes on answering.
+// TestSocketInUse starts a daemon on a socket that answers, as a vipd in another network namespace
+// does. The daemon must be refused, and the socket must still answer.
 func TestSocketInUse(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "vipd.toml"), filepath.Join(dir, "other.sock")
@@ -487,7 +492,8 @@ func TestSocketInUse(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestWebInUse starts vipd while another program listens at api.http. The service must be served, and the status must report the port.
+// TestWebInUse starts vipd while another program listens at api.http. The service must be served,
+// and the status must report the port.
 func TestWebInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -504,7 +510,7 @@ func TestWebInUse(t *testing.T) {
 	}
 }
 
-// TestProfiles asks the socket what goroutines do.
+// TestProfiles requests a stack trace of goroutines from the socket.
 func TestProfiles(t *testing.T) {
 	n := startNode(t, web)
 	if text, err := n.client.Profile(t.Context(), "goroutine?debug=2"); err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
@@ -515,7 +521,8 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestStoreComesLate starts a daemon before the folder of its services is there, as a late mount has it.
+// TestStoreComesLate starts a daemon before the directory of its services exists, as with a late
+// mount.
 func TestStoreComesLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")
@@ -539,15 +546,15 @@ func TestStoreComesLate(t *testing.T) {
 	if got, want := n.status().Store.Place, n.file()+" and "+folder; got != want {
 		t.Errorf("services come from %q, want %q", got, want)
 	}
-	for _, there := range []bool{false, true} {
+	for _, exists := range []bool{false, true} {
 		from, to := folder, folder+".away"
-		if there {
+		if exists {
 			from, to = to, from
 		}
 		if err := os.Rename(from, to); err != nil {
 			t.Fatal(err)
 		}
-		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == there })
+		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == exists })
 	}
 	story := strings.Split(n.story(events.Store), "\n")
 	for i, want := range []string{
@@ -560,8 +567,8 @@ func TestStoreComesLate(t *testing.T) {
 	}
 }
 
-// TestRestsWithoutTheAddress leaves the addresses to somebody else, who has not brought them: nothing is wrong, and
-// nothing is served but what is on loopback.
+// TestRestsWithoutTheAddress lets another program manage addresses, which it has not added. There
+// must be no problem, and only services on loopback addresses may be served.
 func TestRestsWithoutTheAddress(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -576,7 +583,8 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	}
 }
 
-// TestRemovesWhatOtherModesLeft: once the traffic has moved, and nothing of the mode in use.
+// TestRemovesWhatOtherModesLeft starts a mode after another one. The remains of the other mode must
+// be removed once the traffic has moved, and nothing of the mode in use.
 func TestRemovesWhatOtherModesLeft(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -639,8 +647,8 @@ func TestModeFallsBack(t *testing.T) {
 	}
 }
 
-// TestContestedAddress checks that the holder keeps an address, also over a restart, and that the other's problem is at the
-// line of the field.
+// TestContestedAddress adds a second service on an address. The holder must keep it, even after a
+// restart, and the other's problem must be at the line of the field.
 func TestContestedAddress(t *testing.T) {
 	n := startNode(t, web)
 	other := strings.Replace(web, "services.web", "services.app", 1)

@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDiffReadsTheKernel has somebody change rules while iptables-restore says that it is done and does nothing: the
-// difference is shown, and nothing is said to be mended, until iptables works again.
+// TestDiffReadsTheKernel changes rules while iptables-restore reports success but does nothing. The
+// difference must be shown, and no repair may be reported until iptables works again.
 func TestDiffReadsTheKernel(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -30,7 +30,7 @@ vips = ["10.96.0.10"]
 ports = [{ port = 80 }]
 endpoints = [{ address = "10.2.1.2", port = 8080 }]
 `)
-	// Where iptables has filters, the guard has chains there.
+	// If iptables has filters, the guard has chains in them.
 	if out, err := exec.Command("iptables-nft", "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT").CombinedOutput(); err != nil {
 		t.Fatalf("iptables: %v: %s", err, out)
 	}
@@ -73,7 +73,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	}
 }
 
-// diff writes the differences, a line each.
+// diff returns the differences, one a line.
 func (n *node) diff() string {
 	n.t.Helper()
 	all, err := n.client.Diff(n.t.Context())

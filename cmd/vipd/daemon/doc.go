@@ -3,13 +3,15 @@
 //	d, err := daemon.New(daemon.Options{ConfigFile: "vipd.toml", Log: log, Modes: modes})
 //	err = d.Run(ctx)
 //
-// It puts the parts together, each of which is a package below internal that knows only what it was given (build.go), opens the
-// sockets (serve.go), hands them over to the next process (handover.go), and notifies systemd (notify.go). Package apiserver answers
-// vipctl, package web answers api.http.
+// It connects the parts, which are packages below internal (build.go), opens the sockets
+// (serve.go), hands them over to the next process (handover.go), and notifies systemd (notify.go).
+// Package apiserver answers vipctl, and package web answers api.http.
 //
-// A change passes through it like this: a store's source publishes a snapshot; the model, one goroutine that owns all
-// inputs (services, overrides, drains, holders, facts about this node), compiles it and sets the result on the engine,
-// another goroutine, which carries it out. The API, metrics and health read what both have last published (view) and own
-// nothing. What begins or ends is recorded in the history, once, by the part that decides it; what follows from a state, or from
-// the engine's work, by record. It is not logged besides.
+// A change passes through the daemon in three steps. A store's source publishes a snapshot. The
+// model compiles it; it is a goroutine that owns all inputs: services, overrides, drains, holders,
+// and facts about this node. The engine, another goroutine, applies the result. The API, metrics
+// and health checks read the states that both have published, and own nothing.
+//
+// The part that decides an event records it in the history, once. Package transitions records
+// events that follow from a state or from the engine's work. The history logs them.
 package daemon

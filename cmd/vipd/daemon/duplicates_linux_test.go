@@ -12,8 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTellsOfDuplicates holds VIPs that another host on the link has, on vipd0 and on the link's device. Each is a problem in status,
-// metrics and events until the other host gives it up, and services are served all the same.
+// TestTellsOfDuplicates holds VIPs that another host on the link has, on vipd0 and on the link's
+// device. Each must be a problem in status, metrics and events until the other host releases it,
+// and all services must be served.
 func TestTellsOfDuplicates(t *testing.T) {
 	for _, device := range []string{"vipd0", "other"} {
 		t.Run(device, func(t *testing.T) {

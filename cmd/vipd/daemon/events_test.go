@@ -26,7 +26,7 @@ import (
 	"vipd/test/wait"
 )
 
-// lines keeps what is logged of the events: kind, subject and message.
+// lines records the logged events: kind, subject and message.
 type lines struct {
 	slog.Handler
 	mu  sync.Mutex
@@ -48,7 +48,7 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// logged is the line that the log has of an event.
+// logged returns the log line of an event.
 func logged(e *api.Event) string {
 	text := e.Text
 	if e.Endpoint != "" {
@@ -59,7 +59,7 @@ func logged(e *api.Event) string {
 	return fmt.Sprintf("%s %s %s %s %s", e.Kind, e.Service, e.Endpoint, text, e.Cause)
 }
 
-// events are what the journal has, in order.
+// events returns the history, in order.
 func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	n.t.Helper()
 	n.asks("events", func() error {
@@ -72,7 +72,7 @@ func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	return all
 }
 
-// story are the events of a kind, a line each.
+// story returns the events of a kind, one a line.
 func (n *node) story(kind events.Kind) string {
 	n.t.Helper()
 	var lines []string
@@ -82,7 +82,7 @@ func (n *node) story(kind events.Kind) string {
 	return strings.Join(lines, "\n")
 }
 
-// watched is a service whose two endpoints are checked, with patience for a busy machine.
+// watched is a service whose two endpoints are checked, with generous times for a busy machine.
 const watched = `
 [services.web]
 vips = ["127.47.0.1"]
@@ -91,8 +91,8 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }, { address = "127.47.1.1", 
 health = { type = "tcp", interval = "500ms", timeout = "450ms", rise = 1, fall = 2, panic_threshold = 60, on_failure = "cut" }
 `
 
-// TestEventsOfAnEndpoint has an endpoint go down and come back, drain, and its file be edited. The journal and the log
-// have each transition once, in the same order, with cause and duration.
+// TestEventsOfAnEndpoint makes an endpoint go down, recover and drain, and edits its file. The
+// history and the log must have each transition once, in the same order, with cause and duration.
 func TestEventsOfAnEndpoint(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	two := serverUntil(t, "127.47.1.1:9002", "two")
@@ -175,7 +175,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	}
 }
 
-// showsFailure looks at what is shown of an endpoint that is down.
+// showsFailure checks the views of an endpoint that is down.
 func (n *node) showsFailure() {
 	n.t.Helper()
 	e := n.list()[1]
@@ -183,7 +183,7 @@ func (n *node) showsFailure() {
 		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
 		n.t.Errorf("the endpoint that is down is shown as %+v with %+v", e, e.Check)
 	}
-	// In a panic it is used all the same; its connections are not cut then.
+	// In a panic it is used all the same, so its connections are not cut.
 	const want = "2 1 0 [web] []"
 	wait.For(n.t, 0, "status to say of health "+want, func() bool {
 		h := n.status().Health
@@ -191,7 +191,8 @@ func (n *node) showsFailure() {
 	})
 }
 
-// TestDownIsCut: what went down, and whose connections were ended, says so; what was never up had none.
+// TestDownIsCut takes down one endpoint that was up and one that was never up. Only the first had
+// connections to cut, and must say so.
 func TestDownIsCut(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))
@@ -209,7 +210,8 @@ func TestDownIsCut(t *testing.T) {
 	shows(balancer.Down, true)
 }
 
-// TestWatchingEndpointsIsQuiet: whoever watches is not told of checks that come to the same.
+// TestWatchingEndpointsIsQuiet watches endpoints. A check with the same result must not be
+// reported.
 func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	server(t, "127.47.1.1:9002", "two")
@@ -217,12 +219,12 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	wait.For(t, 20*time.Second, "both to be checked", func() bool { h := n.status().Health; return h.Unknown == 0 && h.Down == 0 })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var told atomic.Int32
+	var count atomic.Int32
 	watching := make(chan error)
 	go func() {
-		watching <- n.client.Watch(ctx, "endpoints", func(json.RawMessage) error { told.Add(1); return nil })
+		watching <- n.client.Watch(ctx, "endpoints", func(json.RawMessage) error { count.Add(1); return nil })
 	}()
-	wait.For(t, 0, "the watcher to be told how they are", func() bool { return told.Load() > 0 })
+	wait.For(t, 0, "the watcher to be told how they are", func() bool { return count.Load() > 0 })
 	checked := func() time.Time {
 		all := n.list()
 		if all[0].Check == nil {
@@ -234,12 +236,13 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	wait.For(t, 20*time.Second, "some more checks", func() bool { return checked().Sub(first) > 3*time.Second })
 	cancel()
 	<-watching
-	if n := told.Load(); n != 1 {
+	if n := count.Load(); n != 1 {
 		t.Errorf("the watcher was told %d times, want once", n)
 	}
 }
 
-// TestCheckNow runs checks by hand: the exchange is there, the verdict stays, and what can't be checked is a sentence.
+// TestCheckNow runs checks manually. The answer must show the exchange, the verdict must stay, and
+// an impossible check must be explained.
 func TestCheckNow(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, watched+`
@@ -278,7 +281,7 @@ health = { type = "tcp" }
 	}
 }
 
-// TestRefusedCalls compares what the API says of calls that it refuses.
+// TestRefusedCalls compares the API's answers to rejected calls.
 func TestRefusedCalls(t *testing.T) {
 	n := startNode(t, watched)
 	ctx, q, yes, wrong := t.Context(), api.OverrideRequest{Service: "web", Address: "127.47.1.1:9001"}, true, 70000
@@ -309,7 +312,7 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// checkNow says what one check comes to, or why there is none.
+// checkNow returns the result of one check, or the reason why there is none.
 func (n *node) checkNow(service balancer.Name, address string) string {
 	n.t.Helper()
 	r, err := n.client.Check(n.t.Context(), api.CheckRequest{Service: service, Address: address})
@@ -322,8 +325,8 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 	return r.Outcome + ": " + r.Text
 }
 
-// TestFailureIsToldOnce: a port that another program has is a failure that is tried again and again, and told once, and
-// so is its end.
+// TestFailureIsToldOnce serves on a port that another program uses. vipd must retry, and record the
+// failure once, and its end.
 func TestFailureIsToldOnce(t *testing.T) {
 	other, err := net.Listen("tcp", "127.47.0.9:8080")
 	if err != nil {
@@ -344,7 +347,7 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 		return number(failures) > 2 && n.story(events.Problem) != ""
 	})
 	_ = other.Close()
-	// The pause before the next try is as long as the tries so far took, a minute at most.
+	// The pause before the next attempt equals the time so far, up to a minute.
 	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.story(events.Problem), "applied again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
@@ -352,7 +355,8 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	}
 }
 
-// TestDrainEndsWhileAway: what was said by hand for a time that ended while no vipd ran has an event of its end.
+// TestDrainEndsWhileAway lets a manual drain expire while no vipd runs. The next one must record
+// its end.
 func TestDrainEndsWhileAway(t *testing.T) {
 	n := startNode(t, web)
 	yes := true
@@ -376,7 +380,7 @@ func TestDrainEndsWhileAway(t *testing.T) {
 	}
 }
 
-// asCaller is how events name who asks by the API with a name beside that of the user.
+// asCaller returns the name in events of a caller who adds a name to that of the user.
 func asCaller(t *testing.T, name string) string {
 	t.Helper()
 	u, err := user.Current()

@@ -29,14 +29,15 @@ import (
 	"vipd/test/wait"
 )
 
-// member is a node of a fleet, whose etcd the test has.
+// member is a node of a fleet. The test runs its etcd.
 type member struct {
 	*node
 	etcd   *etcdkit.Cluster
 	writer *etcd.Store
 }
 
-// joinFleet makes a node that follows an etcd of its own, with services of its own. The caller starts it.
+// joinFleet returns a node that follows an etcd of its own, with services of its own. The caller
+// starts it.
 func joinFleet(t *testing.T, services string) *member {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -74,7 +75,7 @@ func (m *member) apply(name balancer.Name, vip, endpoint string) client.Result {
 		"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": host, "port": number(port)}},
 	}}
-	wait.For(m.t, wait.Patience, "etcd to take a service", func() bool { // it may just be starting
+	wait.For(m.t, wait.Patience, "etcd to take a service", func() bool { // it may still be starting
 		r, err = m.writer.Apply(m.t.Context(), change)
 		return err == nil
 	})
@@ -91,7 +92,7 @@ func (m *member) answers(vip, want string) {
 	wait.For(m.t, 10*time.Second, want+" to answer at "+vip, func() bool { return ask(vip+":8080") == want })
 }
 
-// TestFleet has services of the fleet and of the node be served beside each other, and the node's own win.
+// TestFleet serves services of the fleet and of the node. The node's own must win.
 func TestFleet(t *testing.T) {
 	server(t, "127.41.1.1:9001", "shared")
 	server(t, "127.41.1.1:9002", "own")
@@ -115,7 +116,7 @@ func TestFleet(t *testing.T) {
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
 }
 
-// TestFleetAway has what etcd held last be served while it is away, over a restart too.
+// TestFleetAway stops etcd. Its last services must stay served, even after a restart of vipd.
 func TestFleetAway(t *testing.T) {
 	server(t, "127.41.1.2:9001", "one")
 	server(t, "127.41.1.2:9002", "two")
@@ -144,13 +145,14 @@ func TestFleetAway(t *testing.T) {
 	m.tells("etcd has been unreachable since the start; serving the last good state", "etcd is reachable again")
 }
 
-// well waits until there is no problem: on a busy machine etcd may have been late.
+// well waits until no problem is left, because on a busy machine etcd may have been late.
 func (m *member) well() {
 	m.t.Helper()
 	wait.For(m.t, 0, "an end of problems", func() bool { return m.problems() == "" })
 }
 
-// tells expects these events of etcd, and no others but of times for which it was late, as on a busy machine.
+// tells expects these events of etcd. On a busy machine there may be more about times at which etcd
+// was late.
 func (m *member) tells(want ...string) {
 	m.t.Helper()
 	var got []string
@@ -173,7 +175,7 @@ func (m *member) tells(want ...string) {
 	}
 }
 
-// TestFleetNeverRead has services of the node be served though etcd was never there.
+// TestFleetNeverRead starts a node without etcd. The node's own services must be served.
 func TestFleetNeverRead(t *testing.T) {
 	server(t, "127.41.1.3:9001", "own")
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -195,7 +197,8 @@ func TestFleetNeverRead(t *testing.T) {
 	m.tells("etcd has been unreachable since the start, and there is no last good state")
 }
 
-// TestFleetSeesNodes has a node tell the fleet how it is, and do what the fleet says of it.
+// TestFleetSeesNodes starts a node. It must publish its status, and follow its configuration in
+// etcd.
 func TestFleetSeesNodes(t *testing.T) {
 	server(t, "127.41.1.4:9001", "one")
 	m := joinFleet(t, "")
@@ -250,7 +253,8 @@ node: zone z9 taken back by cleo: done`; got != want {
 	})
 }
 
-// TestFleetFull: a node whose lease has ended while etcd is full says that the fleet does not see it, and the way out.
+// TestFleetFull ends a node's lease while etcd is full. The node must report that the fleet does
+// not see it, and the way out.
 func TestFleetFull(t *testing.T) {
 	m := joinFleet(t, "")
 	m.apply("web", "127.41.0.10", "127.41.1.4:9001")
@@ -280,14 +284,15 @@ func TestFleetFull(t *testing.T) {
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return m.problems() == "" })
 }
 
-// TestFleetCountsDrains has a node tell how many connections an endpoint that drains has left there.
+// TestFleetCountsDrains drains an endpoint. The node must publish the number of its remaining
+// connections.
 func TestFleetCountsDrains(t *testing.T) {
 	l, err := net.Listen("tcp", "127.41.1.5:9001")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	go func() { // who connects stays for as long as he likes
+	go func() { // a client stays as long as it likes
 		for {
 			c, err := l.Accept()
 			if err != nil {

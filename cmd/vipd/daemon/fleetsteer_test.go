@@ -19,8 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetChecksSteer has a daemon go by what the fleet has found from its very first state on, say what it has found
-// itself, and check for itself when the others have gone.
+// TestFleetChecksSteer starts a daemon in a fleet that shares checks. It must use the fleet's
+// verdicts from its first state on, publish its own votes, and check alone when the other nodes
+// have left.
 func TestFleetChecksSteer(t *testing.T) {
 	server(t, "127.44.1.1:9001", "one")
 	two := serverUntil(t, "127.44.1.1:9002", "two")
@@ -28,7 +29,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	client := m.etcd.Client()
 	put := func(key, text string) {
 		t.Helper()
-		wait.For(t, wait.Patience, "etcd to take "+key, func() bool { // it may just be starting
+		wait.For(t, wait.Patience, "etcd to take "+key, func() bool { // it may still be starting
 			_, err := client.Put(t.Context(), "/vipd"+key, text)
 			return err == nil
 		})
@@ -84,7 +85,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
 	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:40:00Z"}`)
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:down/0")
-	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // n1's too, which come again
+	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // includes n1's votes, which return
 		t.Fatal(err)
 	}
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
@@ -98,7 +99,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 }
 
-// check is what is shown of the check of an endpoint.
+// check returns the view of an endpoint's check.
 func (m *member) check(address string) *api.Check {
 	m.t.Helper()
 	all := m.list()
@@ -109,7 +110,8 @@ func (m *member) check(address string) *api.Check {
 	return all[i].Check
 }
 
-// countChecks defines a service whose only endpoint is checked at that interval, and returns how often it was.
+// countChecks defines a service whose only endpoint is checked at that interval, and returns the
+// number of checks.
 func (m *member) countChecks(name balancer.Name, vip string, interval time.Duration) (count func() int64) {
 	m.t.Helper()
 	l, err := net.Listen("tcp", "127.44.1.4:0")
@@ -135,8 +137,8 @@ func (m *member) countChecks(name balancer.Name, vip string, interval time.Durat
 	return n.Load
 }
 
-// TestFleetRunsNoPrograms has a node that may run no programs for others go by what those find that may, and run nothing
-// itself, whoever asks for it and however alone it is.
+// TestFleetRunsNoPrograms configures a node that may run no programs for others. It must use the
+// verdicts of nodes that may, and run none itself, even on request or alone.
 func TestFleetRunsNoPrograms(t *testing.T) {
 	m := joinFleet(t, "")
 	ran := filepath.Join(t.TempDir(), "ran")
@@ -165,7 +167,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	}
 	state("127.44.1.3:9001:down/0")
 	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
-		t.Errorf("problems: %s", p) // that others run it is as it should be
+		t.Errorf("problems: %s", p) // it is normal that others run it
 	}
 	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that") {
 		t.Errorf("asked to run it: %+v, %v", r, err)

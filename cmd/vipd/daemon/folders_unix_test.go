@@ -14,7 +14,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestRefusesForeignFolders starts vipd with folders that another user could change: it refuses, and names the setting and the folder.
+// TestRefusesForeignFolders starts vipd with directories that another user may write to. It must
+// refuse, and name the setting and the directory.
 func TestRefusesForeignFolders(t *testing.T) {
 	for _, name := range []string{"run", "state"} {
 		n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
@@ -34,7 +35,8 @@ func TestRefusesForeignFolders(t *testing.T) {
 	}
 }
 
-// TestRefusesForeignSocketFolder starts vipd with api.socket in a folder that all users may write: it refuses, and names the setting.
+// TestRefusesForeignSocketFolder starts vipd with api.socket in a directory that all users may
+// write to. It must refuse, and name the setting.
 func TestRefusesForeignSocketFolder(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
 	n.log = slog.DiscardHandler

@@ -15,13 +15,13 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// errReplaced ends a vipd whose place another one takes.
+// errReplaced ends a vipd that another vipd replaces.
 var errReplaced = errors.New("another vipd takes over")
 
 func (d *Daemon) handoverPath() string { return filepath.Join(d.config.RunDir, api.HandoverSocket) }
 
-// takeOver receives what an earlier process has left for this one: in systemd's descriptor store, or, with Options.Replace,
-// over the socket of the vipd that runs, which ends.
+// takeOver receives the sockets and connections of an earlier process: from systemd's descriptor
+// store or, with Options.Replace, from the running vipd, which then ends.
 func (d *Daemon) takeOver() (err error) {
 	queue, err := fromStore()
 	if err == nil && queue == nil && d.Replace {
@@ -39,7 +39,8 @@ func (d *Daemon) takeOver() (err error) {
 	return nil
 }
 
-// handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
+// handOver closes the dataplane. It also removes the addresses if the mode can't serve without this
+// process.
 func (d *Daemon) handOver() error {
 	_ = d.spare.Close()
 	d.modeSwitch.Close()
@@ -55,7 +56,7 @@ func (d *Daemon) handOver() error {
 			return from.HandOver(ctx, queue) // addresses and redirects stay for the next process
 		}
 	}
-	if !mode.Keeps { // what stops serving must not leave its ports to programs of the host
+	if !mode.Keeps { // programs of the host must not receive clients' packets
 		if err := d.host.Refuse(ctx); err != nil {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
 		}
@@ -69,10 +70,11 @@ func (d *Daemon) handOver() error {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
-	return errors.Join(err, d.host.Release(ctx)) // an address that stays would swallow its clients' packets
+	return errors.Join(err, d.host.Release(ctx)) // a remaining address would receive packets that nobody serves
 }
 
-// leaving tells of the connections that are waited for, where the mode's end with this process, and returns what bounds the waiting.
+// leaving logs the connections that vipd waits for if the mode ends with this process, and returns
+// a context that limits the wait.
 func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.Context {
 	if mode.Keeps {
 		return ctx
@@ -98,7 +100,7 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 	return hurried
 }
 
-// successor returns the queue to the process that takes this one's place; nil means that there is none.
+// successor returns the queue to the process that replaces this one, or nil if there is none.
 func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	if d.heir != nil {
 		return d.heir, nil
@@ -108,15 +110,15 @@ func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	return d.heir, err
 }
 
-// descriptors are kept for the end: a process that has none left could not take back what it has made, as programs such as iptables,
-// of which each takes ten, do that for some of it.
+// descriptors are reserved for the end. Without them a process that has used up its descriptors
+// could not remove its rules, because programs such as iptables need about ten each.
 type descriptors []*os.File
 
 const spare = 16
 
 func spareDescriptors() (all descriptors, err error) {
 	for range spare {
-		f, err := os.Open("/") // a container may have no /dev/null
+		f, err := os.Open("/") // a container may lack /dev/null
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("keeping descriptors for the end (raise LimitNOFILE of the unit, or ulimit -n): %w", err), all.Close())
 		}
@@ -125,7 +127,7 @@ func spareDescriptors() (all descriptors, err error) {
 	return all, nil
 }
 
-// Close lets others have them. It may be called again.
+// Close releases the descriptors. It may be called again.
 func (d descriptors) Close() error {
 	for _, f := range d {
 		_ = f.Close()
@@ -133,5 +135,5 @@ func (d descriptors) Close() error {
 	return nil
 }
 
-// releaseTime bounds how long taking the addresses back may take.
+// releaseTime is the maximum time for the removal of the addresses.
 const releaseTime = 20 * time.Second

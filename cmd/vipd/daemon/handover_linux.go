@@ -22,7 +22,7 @@ import (
 // storeName is the name of the queue in systemd's descriptor store.
 const storeName = "vipd-handover"
 
-// fromStore returns the queue that the process before this one has left with systemd; nil means that there is none.
+// fromStore returns the queue that the previous process left with systemd, or nil if there is none.
 func fromStore() (queue *handover.Queue, err error) {
 	_ = restarting() // a process that was killed leaves the mark
 	for _, f := range activation.Files(true) {
@@ -76,7 +76,7 @@ func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 	return errReplaced
 }
 
-// storeQueue leaves a queue with systemd if this unit is being restarted. It returns nil if it is not.
+// storeQueue stores a queue with systemd if this unit is being restarted. Otherwise it returns nil.
 func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" || !restarting() {
 		return nil, nil
@@ -87,7 +87,8 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	}
 	file, err := in.File()
 	if err == nil {
-		// systemd would drop the descriptor when this process, the other end, is gone.
+		// Without FDPOLL=0, systemd would drop the descriptor when this process, the other end,
+		// exits.
 		err = notifyWith("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName, file)
 		_ = file.Close()
 	}
@@ -103,14 +104,14 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	return out, nil
 }
 
-// barrierTime bounds how long systemd may take to read what it was sent.
+// barrierTime is the maximum time for systemd to read a message.
 const barrierTime = 5 * time.Second
 
-// restartMark is a file of the unit's RuntimeDirectory. ExecStop of the unit makes it before systemd stops vipd to start it again.
-// The sandbox of vipd itself does not reach systemd to ask.
+// restartMark is a file in the unit's RuntimeDirectory. The unit's ExecStop creates it when systemd
+// restarts vipd, because vipd's sandbox can't ask systemd.
 const restartMark = "restarting"
 
-// restarting reports whether systemd stops this process to start it again, and removes the mark of that.
+// restarting reports whether systemd is restarting this unit, and removes the mark.
 func restarting() bool {
 	folder := os.Getenv("RUNTIME_DIRECTORY")
 	return folder != "" && os.Remove(filepath.Join(folder, restartMark)) == nil
@@ -130,7 +131,8 @@ func notifyWith(text string, file *os.File) error {
 	return nil
 }
 
-// barrier waits until systemd has read what it was told: it closes the descriptor that comes with BARRIER=1.
+// barrier waits until systemd has read all messages: it then closes the descriptor that was sent
+// with BARRIER=1.
 func barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {

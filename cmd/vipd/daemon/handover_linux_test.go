@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// echoes starts a server that sends lines back until the test ends.
+// echoes starts a server that echoes lines until the test ends.
 func echoes(t *testing.T, address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -40,7 +40,7 @@ func echoes(t *testing.T, address string) {
 	}()
 }
 
-// proxying starts a vipd in userspace mode, with a connection through it that was answered.
+// proxying starts a vipd in userspace mode, and opens a connection through it.
 func proxying(t *testing.T) (n *node, c net.Conn, answers *bufio.Reader) {
 	t.Helper()
 	echoes(t, "127.40.1.1:9001")
@@ -63,8 +63,8 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 	return n, c, answers
 }
 
-// TestReplace: a vipd that is started with --replace takes the place of the one that runs, whose connections go on. Without it,
-// the second one is refused.
+// TestReplace starts vipd with --replace. It must replace the running one, whose connections
+// continue. Without --replace the second one must be refused.
 func TestReplace(t *testing.T) {
 	n, c, in := proxying(t)
 	ask := func(when string) {
@@ -89,14 +89,15 @@ func TestReplace(t *testing.T) {
 	ask("beside one that was refused")
 }
 
-// TestTwoReplace has two take the place of one vipd at once: one of them gets all connections, and the other nothing that it could end.
+// TestTwoReplace replaces one vipd by two at once. One of them must get all connections, and the
+// other none.
 func TestTwoReplace(t *testing.T) {
 	n, c, answers := proxying(t)
 	made := make(chan *daemon.Daemon, 2)
 	for range 2 {
 		go func() {
 			next, err := n.make(true)
-			t.Log(err) // one of them comes too late
+			t.Log(err) // the later one fails
 			made <- next
 		}()
 	}
@@ -121,7 +122,8 @@ func TestTwoReplace(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestReplaceWhileStopping: --replace waits for a vipd that is stopping already, and does what is left: it starts.
+// TestReplaceWhileStopping starts vipd with --replace while another one is stopping. It must wait
+// for its end, and start.
 func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)
 	stopped := make(chan struct{})

@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTellsWhatDrops checks that vipd finds by itself what "vipctl doctor" finds of firewalls, and when it is gone.
+// TestTellsWhatDrops adds and removes firewall rules that drop connections. vipd itself must report
+// the findings of "vipctl doctor", and their end.
 func TestTellsWhatDrops(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -26,7 +27,7 @@ func TestTellsWhatDrops(t *testing.T) {
 			t.Fatalf("nft %s: %v: %s", words, err, out)
 		}
 	}
-	mode, _ := modes.Find(config.NFTablesMode) // which forwards
+	mode, _ := modes.Find(config.NFTablesMode) // forwards in the kernel
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, modes: []modes.Mode{mode}}
 	n.cleansUp()
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, `
@@ -57,7 +58,8 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	})
 }
 
-// TestTellsWhatIsTaken: vipd says that a service is where a program of the host listens, whose clients it takes.
+// TestTellsWhatIsTaken serves on a port at which a program of the host listens. vipd must report
+// that it takes the program's clients.
 func TestTellsWhatIsTaken(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "ip", "nc")
@@ -85,7 +87,8 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	})
 }
 
-// TestNobodyOwnsWithoutEtcd: a VIP that is to have one owner has none where services are in files; its note says so, and sends nobody to etcd.
+// TestNobodyOwnsWithoutEtcd sets hold = "one" for a VIP of services in files. It must have no
+// owner, and its note must say so without advice about etcd.
 func TestNobodyOwnsWithoutEtcd(t *testing.T) {
 	lab.New(t)
 	mode, _ := modes.Find(config.NFTablesMode)
@@ -100,7 +103,8 @@ func TestNobodyOwnsWithoutEtcd(t *testing.T) {
 	}
 }
 
-// TestTellsOfLostFiles removes run_dir under a daemon: it says so to monitoring, as vipctl does not reach it, and the way out works.
+// TestTellsOfLostFiles removes run_dir under a daemon. It must report that to monitoring, because
+// vipctl does not reach it, and the advised command must help.
 func TestTellsOfLostFiles(t *testing.T) {
 	log := &journaled{}
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, log: slog.NewTextHandler(log, nil)}

@@ -18,11 +18,11 @@ import (
 	"vipd/test/wait"
 )
 
-// hanging is a dataplane whose calls of the kernel hang from some time on, whatever their context says.
+// hanging is a dataplane whose kernel calls hang from some time on, and ignore their context.
 type hanging struct {
 	dataplane.Dataplane
 	hangs, applying *atomic.Bool
-	looking         *atomic.Bool // nil means looks don't hang
+	looking         *atomic.Bool // nil means that Intact does not hang
 	released        <-chan struct{}
 }
 
@@ -59,8 +59,8 @@ func (h hanging) Intact(ctx context.Context) (string, error) {
 	return h.Dataplane.Intact(ctx)
 }
 
-// TestAnswersWhileTheKernelHangs: while an apply is stuck and no counters can be read, all that only looks answers all the same, with what
-// was counted last.
+// TestAnswersWhileTheKernelHangs makes an apply hang, and makes counters unreadable. All views must
+// answer, with the last counts.
 func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -83,14 +83,14 @@ func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	}
 }
 
-// TestAnswersWhileDumpsHang is the same in nftables mode, whose dumps hang: those of the counters, of the look whether all is intact, and of
-// conntrack.
+// TestAnswersWhileDumpsHang is TestAnswersWhileTheKernelHangs in nftables mode with hanging dumps:
+// of counters, of rules, and of conntrack.
 func TestAnswersWhileDumpsHang(t *testing.T) {
 	lab.New(t)
 	answersWhileDumpsHang(t, config.NFTablesMode)
 }
 
-// TestIPVSAnswersWhileDumpsHang is the same in ipvs mode.
+// TestIPVSAnswersWhileDumpsHang is TestAnswersWhileDumpsHang in ipvs mode.
 func TestIPVSAnswersWhileDumpsHang(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.New(t)
@@ -119,7 +119,7 @@ func answersWhileDumpsHang(t *testing.T, name config.ModeName) {
 	}
 }
 
-// TestAnswersWhileToolsHang is the same in iptables mode, whose tools hang.
+// TestAnswersWhileToolsHang is TestAnswersWhileTheKernelHangs in iptables mode with hanging tools.
 func TestAnswersWhileToolsHang(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -152,7 +152,8 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 	n.answersAll(t, 0, false)
 }
 
-// cleansUp has the end of the test remove what kernel modes leave in the namespace, in which other tests follow. It is called before start.
+// cleansUp makes the end of the test remove the remains of kernel modes, because other tests run
+// later in the namespace. It is called before start.
 func (n *node) cleansUp() {
 	c := config.Default()
 	c.RunDir, c.StateDir = filepath.Join(n.dir, "run"), filepath.Join(n.dir, "state")
@@ -165,8 +166,8 @@ func (n *node) cleansUp() {
 	})
 }
 
-// answersAll asks for all that shows how a node is, and has each answer within a second. Where connections can't be listed, a list of them
-// waits meanwhile, and is in nobody's way.
+// answersAll requests every view of the node. Each answer must arrive within a second. If
+// connections can't be listed, a pending list of them must not block the views.
 func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

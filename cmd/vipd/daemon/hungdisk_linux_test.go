@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// heard is a log that calls a function with each text of vipd itself.
+// heard is a log that calls a function with each message.
 type heard func(text string)
 
 func (heard) Enabled(context.Context, slog.Level) bool        { return true }
@@ -24,9 +24,9 @@ func (h heard) Handle(_ context.Context, r slog.Record) error { h(r.Message); re
 func (heard) WithAttrs([]slog.Attr) slog.Handler              { return slog.DiscardHandler }
 func (heard) WithGroup(string) slog.Handler                   { return slog.DiscardHandler }
 
-// TestStateDirHangs: while the disk of state_dir does not answer, changes are applied, /healthz says that all is well, and status what is
-// not kept. A drain by hand is refused then, and made when the disk answers. vipd ends, whether it does or not, and
-// serves while it waits for that.
+// TestStateDirHangs makes the disk of state_dir hang. Changes must be applied, /healthz must be ok,
+// and status must report unsaved state. A manual drain must be refused until the disk answers. vipd
+// must end either way, and serve while its end waits for the disk.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -42,7 +42,7 @@ func TestStateDirHangs(t *testing.T) {
 	serves(both)
 	state := filepath.Join(n.dir, "state")
 	release := lab.HangFolder(t, state)
-	n.write(strings.Replace(web, `, { address = "127.40.1.1", port = 9002, node = "b" }`, "", 1)) // what is removed drains, which is kept
+	n.write(strings.Replace(web, `, { address = "127.40.1.1", port = 9002, node = "b" }`, "", 1)) // a removed endpoint drains, which is saved
 	serves(one)
 	yes := true
 	drain := func() error {
@@ -72,7 +72,7 @@ func TestStateDirHangs(t *testing.T) {
 		}
 	})
 	n.start()
-	serves(both) // what was refused has not been kept
+	serves(both) // the refused change was not saved
 	if err := drain(); err != nil {
 		t.Error(err)
 	}
@@ -90,10 +90,11 @@ func TestStateDirHangs(t *testing.T) {
 		t.Error("its end did not wait for the disk")
 	}
 	release()
-	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they make no folder
+	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they create no directory
 }
 
-// TestStateDirHangsAtTheStart: vipd starts without what an earlier run kept where the disk of state_dir does not answer, and says so.
+// TestStateDirHangsAtTheStart starts vipd while the disk of state_dir hangs. It must start without
+// saved state, and report that.
 func TestStateDirHangsAtTheStart(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, web)
@@ -110,8 +111,8 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 	}
 }
 
-// TestBothDisksComeLate: the time for which a start waits for the disk of state_dir is not taken from that for the store, which may be
-// on the same: its services would look as if they were gone.
+// TestBothDisksComeLate makes the disks of state_dir and of the store hang at the start. The wait
+// for the first must not shorten the wait for the second, because its services would look removed.
 func TestBothDisksComeLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")

@@ -15,9 +15,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnswersWithTenThousandServices: with 10,000 services of ten endpoints all that shows how the node is takes a second of a core,
-// at most three where others' load slows it, and a hundred browsers on the page 5 % of one, at most 25. The client here is in it.
-// The race detector multiplies the work: it gets a fifth of the services, and twice the time.
+// TestAnswersWithTenThousandServices requests every view of 10,000 services with ten endpoints. A
+// request may use a second of CPU time, or three on a busy machine. A hundred browsers on the page
+// may use 5 % of a CPU, or 25 on a busy machine. The client's own work is included. Under the race
+// detector there are a fifth of the services, and twice the time.
 func TestAnswersWithTenThousandServices(t *testing.T) {
 	services, most := wait.Load(10_000), 3*time.Second
 	if wait.Race {
@@ -35,7 +36,7 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 		"scrape":  n.scrape,
 		"health":  n.shows("/healthz"),
 	} {
-		wait.For(t, 0, fmt.Sprintf("%s to take %s of a core at most", what, most), func() bool { // what else the process does is in it
+		wait.For(t, 0, fmt.Sprintf("%s to take %s of a core at most", what, most), func() bool { // includes everything else that the process does
 			used := processTime(t)
 			n.asks(what, ask)
 			used = processTime(t) - used
@@ -61,14 +62,14 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 	cost := 0.0
 	wait.For(t, 0, "a hundred browsers to cost less than 25 % of a core", func() bool {
 		began, used := time.Now(), processTime(t)
-		time.Sleep(5 * time.Second) // what is measured, and no wait for anything
+		time.Sleep(5 * time.Second) // the measured interval, not a wait
 		cost = float64(processTime(t)-used) / float64(time.Since(began))
 		t.Logf("%.1f %% of a core", 100*cost)
 		return cost < share
 	})
 }
 
-// scrape reads the metrics as Prometheus asks for them, and does not unpack them.
+// scrape reads the metrics like Prometheus, without decompressing them.
 func (n *node) scrape() error {
 	q, err := http.NewRequest(http.MethodGet, "http://"+n.daemon.Web().String()+"/metrics", nil)
 	if err != nil {
@@ -87,7 +88,7 @@ func (n *node) scrape() error {
 	return err
 }
 
-// processTime is the time of processors that this process has used.
+// processTime returns the CPU time of this process.
 func processTime(t *testing.T) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -96,7 +97,8 @@ func processTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// inTime asks until an answer comes within a second: on a busy machine one may be late, but what waits for the kernel is late each time.
+// inTime retries until an answer arrives within a second. On a busy machine an answer may be late,
+// but a request that waits for the kernel is always late.
 func inTime(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	lab.Eventually(t, 0, what, func() error {
@@ -109,7 +111,7 @@ func inTime(t *testing.T, what string, ask func() error) {
 	})
 }
 
-// shows asks for what the web listener shows.
+// shows returns a function that requests a page of api.http.
 func (n *node) shows(path string) func() error {
 	return func() error {
 		if code, text := n.get(path); code != http.StatusOK {

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// metric returns the line of a metric with its labels, without the value; "" where it is not there.
+// metric returns the line of a metric with its labels, without the value; "" if it is missing.
 func (n *node) metric(series string) string {
 	_, text := n.get("/metrics")
 	for line := range strings.Lines(text) {
@@ -22,7 +22,8 @@ func (n *node) metric(series string) string {
 	return ""
 }
 
-// TestCountersOfTrouble: connects that fail, retries, ejections, drains and panics are counted when they begin.
+// TestCountersOfTrouble causes failed connects, retries, ejections, drains and panics. Each must be
+// counted when it begins.
 func TestCountersOfTrouble(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	n, _ := startPassive(t, pair+`
@@ -37,7 +38,8 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", fall = 1, panic_t
 	if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.58.1.1:9002", Draining: &yes}); err != nil {
 		t.Fatal(err)
 	}
-	// Two failures are needed; there may be more until the ejection is carried out. Each has a retry.
+	// Two failures are needed, and more may happen before the ejection is applied. Each has a
+	// retry.
 	wait.For(t, 0, "failures to be counted alike", func() bool {
 		endpoint := n.metric(`vipd_endpoint_connect_failures_total{endpoint="127.58.1.1:9002",service="web"}`)
 		return number(endpoint) >= 2 && endpoint == n.metric(`vipd_service_connect_failures_total{port="",service="web"}`) &&
@@ -55,7 +57,8 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", fall = 1, panic_t
 	}
 }
 
-// TestProfilesAreForTheSocketAlone: what profiles and variables of Go show is not for everyone who may read metrics.
+// TestProfilesAreForTheSocketAlone requests Go's profiles and variables. Only the socket may show
+// them, because everyone may read api.http.
 func TestProfilesAreForTheSocketAlone(t *testing.T) {
 	n := startNode(t, web)
 	text, err := n.client.Profile(t.Context(), "goroutine?debug=2")
@@ -69,7 +72,8 @@ func TestProfilesAreForTheSocketAlone(t *testing.T) {
 	}
 }
 
-// TestNoSeriesOfEndpoints: with per_endpoint = false no series names an endpoint, and those of services are there.
+// TestNoSeriesOfEndpoints sets per_endpoint = false. No series may name an endpoint; those of
+// services must exist.
 func TestNoSeriesOfEndpoints(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, "[metrics]\nper_endpoint = false\n"+web)
@@ -95,7 +99,7 @@ func large(services int) string {
 	return text.String()
 }
 
-// BenchmarkScrape asks for metrics of many services with ten endpoints each, none of which has had a connection.
+// BenchmarkScrape scrapes many services with ten endpoints each, without any connections.
 func BenchmarkScrape(b *testing.B) {
 	for _, perEndpoint := range []bool{true, false} {
 		for _, services := range []int{100, 10_000} {

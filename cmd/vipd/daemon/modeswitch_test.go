@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// broken is a dataplane that passes its trial and carries nothing out.
+// broken is a dataplane that passes its trial but applies nothing.
 type broken struct {
 	dataplane.Dataplane
 	closed *atomic.Int32
@@ -36,7 +36,8 @@ func (b broken) Close(ctx context.Context, keep bool) error {
 	return b.Dataplane.Close(ctx, keep)
 }
 
-// spare is a mode that ends connections in this process, as userspace mode does, under another name.
+// spare returns a mode that ends connections in this process, like userspace mode, under another
+// name.
 func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Dataplane, error)) modes.Mode {
 	m := noRoot()[0]
 	m.Name = name
@@ -51,14 +52,14 @@ func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Datap
 	return m
 }
 
-// configure writes the configuration anew, with something replaced.
+// configure rewrites the configuration with a replacement.
 func (n *node) configure(old, with, services string) {
 	n.t.Helper()
 	program.Save(n.t, n.file(), strings.Replace(header, old, with, 1)+services)
 }
 
-// TestLeavesAModeThatDoesNotWork: a mode in which nothing can be carried out takes nothing over, and is left again; what
-// served serves on.
+// TestLeavesAModeThatDoesNotWork switches to a mode that can't apply anything. It must be
+// abandoned, and the previous mode must serve all the time.
 func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -93,7 +94,8 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 	}
 }
 
-// TestAStopDuringATrial: a trial that the end of vipd cuts short says nothing of the mode, and alarms nobody.
+// TestAStopDuringATrial stops vipd during a trial of a mode. That must not be reported as a failure
+// of the mode.
 func TestAStopDuringATrial(t *testing.T) {
 	tried := make(chan struct{})
 	slow := noRoot()[0]
@@ -115,7 +117,8 @@ func TestAStopDuringATrial(t *testing.T) {
 	}
 }
 
-// TestStrictModeWhileRunning: a mode that is not usable here changes nothing, and is a problem.
+// TestStrictModeWhileRunning selects a mode that is not usable here. Nothing may change, and there
+// must be a problem.
 func TestStrictModeWhileRunning(t *testing.T) {
 	n := startNode(t, web)
 	n.configure(`mode = "userspace"`, "mode = \"ipvs\"\nstrict_mode = true", web)
@@ -127,7 +130,7 @@ func TestStrictModeWhileRunning(t *testing.T) {
 	wait.For(t, time.Minute, "the end of the problem", func() bool { return !n.status().Mode.Fallback && n.problems() == "" })
 }
 
-// willing is a dataplane that carries everything out, and forwards nothing.
+// willing is a dataplane that applies everything, and forwards nothing.
 type willing struct{ dataplane.Dataplane }
 
 func (w willing) Unwrap() dataplane.Dataplane { return w.Dataplane }
@@ -139,7 +142,8 @@ func (willing) Intact(context.Context) (string, error)          { return "", nil
 func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
 func (willing) Traits() dataplane.Traits                        { return dataplane.Traits{} }
 
-// TestTakesABetterModeAtReload: auto looks again at each reload, and not before; what was counted stays counted.
+// TestTakesABetterModeAtReload makes a better mode available. Mode auto must choose it at a reload,
+// and not before; counts must be kept.
 func TestTakesABetterModeAtReload(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -177,7 +181,7 @@ userspace mode, which served before, has ended`
 	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.story(events.Mode) == want })
 }
 
-// connections are those that the only service has counted.
+// connections returns the count of the only service.
 func (n *node) connections() uint64 {
 	n.t.Helper()
 	var services []api.Service
@@ -195,7 +199,8 @@ func (s stuck) Close(ctx context.Context, keep bool) error {
 	return errors.Join(errors.New("others hold the tables"), s.willing.Close(ctx, keep))
 }
 
-// TestRemovesWhatAModeCouldNot: what a mode could not take away when it was left is removed later, while the next serves.
+// TestRemovesWhatAModeCouldNot switches from a mode that can't remove its rules. They must be
+// removed later, while the next mode serves.
 func TestRemovesWhatAModeCouldNot(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -221,7 +226,7 @@ func TestRemovesWhatAModeCouldNot(t *testing.T) {
 	}
 }
 
-// metered is a dataplane that drains for as long as it may, and whose connections the kernel counts.
+// metered is a dataplane that drains for the maximum time, and whose connections the kernel counts.
 type metered struct{ willing }
 
 func (metered) Traits() dataplane.Traits        { return dataplane.Traits{Drains: true} }
@@ -231,8 +236,8 @@ func (metered) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{{Service: "web", Connections: 5, Backends: []dataplane.BackendCount{{Backend: at, Connections: 5, Kept: 5}}}}
 }
 
-// TestComesBackToAModeThatDrains: it takes over what it had in the kernel, whose counters are counted once; where it does
-// not come to serve after all, what it had is removed.
+// TestComesBackToAModeThatDrains switches back to a mode that drains. It must take over its kernel
+// objects, whose counters count once. If it does not serve in the end, its objects must be removed.
 func TestComesBackToAModeThatDrains(t *testing.T) {
 	var works atomic.Bool
 	var kept, removed atomic.Int32
@@ -261,7 +266,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 		if m := n.status().Mode; m.InUse != name && works.Load() {
 			t.Fatalf("mode %+v, want %s", m, name)
 		}
-		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // a reading that takes long is shown later
+		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // a long reading is shown later
 			counted := n.connections()
 			if counted > 5 {
 				t.Fatalf("%d connections are counted in %s mode, want 5", counted, name)
@@ -285,7 +290,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 	wait.For(t, time.Minute, "what drained to be removed", func() bool { return removed.Load() > 0 })
 }
 
-// keeping counts how often it is closed and kept.
+// keeping counts its closes, and those that kept kernel objects.
 type keeping struct {
 	dataplane.Dataplane
 	kept *atomic.Int32

@@ -23,13 +23,14 @@ import (
 
 const monitoring = "../../../examples/monitoring/"
 
-// prometheus is a real one that scrapes a node.
+// prometheus is a real Prometheus that scrapes a node.
 type prometheus struct {
 	t       *testing.T
 	address string
 }
 
-// startPrometheus runs the example's Prometheus on the example's alerts, every second, with waits of a second.
+// startPrometheus runs Prometheus with the example's configuration and alerts, every second, with
+// waits of a second.
 func startPrometheus(t *testing.T, target string) *prometheus {
 	for _, tool := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -50,16 +51,16 @@ func startPrometheus(t *testing.T, target string) *prometheus {
 		return strings.NewReplacer("15s", "1s", "127.0.0.1:9890", target).Replace(s)
 	})
 	rewrite("alerts.yml", func(s string) string { return regexp.MustCompile(`for: \w+`).ReplaceAllString(s, "for: 1s") })
-	l, err := net.Listen("tcp", "127.88.2.1:0") // a free port, which no other test's connections take: Prometheus does not say which one it took
+	l, err := net.Listen("tcp", "127.88.2.1:0") // a free port that no other test's connections use, because Prometheus does not report its port
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &prometheus{t, l.Addr().String()}
 	_ = l.Close()
-	said := &journaled{}
+	output := &journaled{}
 	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
 		"--web.listen-address="+p.address, "--log.level=warn")
-	cmd.Stderr = said
+	cmd.Stderr = output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +68,14 @@ func startPrometheus(t *testing.T, target string) *prometheus {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		if t.Failed() {
-			t.Log(said.lines(""))
+			t.Log(output.lines(""))
 		}
 	})
 	return p
 }
 
-// ask asks Prometheus; false: it does not answer yet, or refuses.
+// ask sends a request to Prometheus. It returns false if Prometheus does not answer yet, or rejects
+// the request.
 func (p *prometheus) ask(path string, into any) bool {
 	r, err := http.Get("http://" + p.address + "/api/v1/" + path)
 	if err != nil {
@@ -99,8 +101,9 @@ func (p *prometheus) fires(fired map[string]bool, names ...string) {
 	}
 }
 
-// TestMonitoring has a real Prometheus scrape a real node, with the alerts of the example: each fires when its fault is made, or in
-// the example's own test; and every expression of the dashboard has a value.
+// TestMonitoring scrapes a real node with a real Prometheus and the example's alerts. Each alert
+// must fire when its fault is caused, or in the example's own test. Each expression of the
+// dashboard must have a value.
 func TestMonitoring(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	healthy, err := net.Listen("tcp", "127.58.1.2:9001")
@@ -155,8 +158,8 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	_, metrics := n.get("/metrics")
 	check := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(metrics)
-	if said, err := check.CombinedOutput(); err != nil {
-		t.Errorf("promtool check metrics: %v\n%s", err, said)
+	if output, err := check.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, output)
 	}
 
 	wrong := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + strings.Replace(text, "endpoints = []", "endpoints = 7", 1)
@@ -171,8 +174,8 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 
 	cmd := exec.CommandContext(t.Context(), "promtool", "test", "rules", "alerts_test.yml")
 	cmd.Dir = monitoring
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool: %v\n%s", err, said)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s", err, output)
 	}
 	maps.Copy(fired, named(t, "alerts_test.yml", `alertname: (\w+)`))
 	if all := named(t, "alerts.yml", `alert: (\w+)`); !maps.Equal(all, fired) {
@@ -180,7 +183,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	}
 }
 
-// named are what a pattern finds in a file of the example.
+// named returns the matches of a pattern in a file of the example.
 func named(t *testing.T, file, pattern string) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(monitoring + file)
@@ -194,7 +197,7 @@ func named(t *testing.T, file, pattern string) map[string]bool {
 	return found
 }
 
-// dashboard evaluates the expressions of all panels, as Grafana does.
+// dashboard evaluates the expressions of all panels, like Grafana.
 func (p *prometheus) dashboard() {
 	p.t.Helper()
 	text, err := os.ReadFile(monitoring + "dashboard.json")

@@ -8,7 +8,8 @@ import (
 	"vipd/cmd/internal/netlock"
 )
 
-// claimNamespace acquires the lock of the network namespace. A process without the right to change the namespace needs no lock.
+// claimNamespace acquires the lock of the network namespace. A process without the right to change
+// the namespace needs no lock.
 func (d *Daemon) claimNamespace() (err error) {
 	if !netlock.Needed() {
 		return nil
@@ -35,7 +36,8 @@ func (d *Daemon) claimNamespace() (err error) {
 	}
 }
 
-// absolute returns path as others understand it; as it is if this process has no working folder.
+// absolute returns the absolute form of path, or path itself if this process has no working
+// directory.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs

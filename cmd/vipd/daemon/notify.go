@@ -12,31 +12,32 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifier tells systemd how the daemon is. Without systemd (no NOTIFY_SOCKET) every call does nothing.
+// notifier reports the daemon's state to systemd. Without systemd (no NOTIFY_SOCKET) every call
+// does nothing.
 type notifier struct {
 	up atomic.Bool
 
-	mu   sync.Mutex // guards said
-	said string     // the status that systemd knows
+	mu         sync.Mutex // guards lastStatus
+	lastStatus string     // the last status sent to systemd
 }
 
 func (n *notifier) tell(state string) {
-	_, _ = systemd.SdNotify(false, state) // there is no one to report the error to
+	_, _ = systemd.SdNotify(false, state) // an error can't be reported anywhere
 }
 
-// TellStatus gives systemd, where there is one, the line that systemctl status shows.
+// TellStatus sets the status line that systemctl shows, if vipd runs under systemd.
 func TellStatus(text string) {
-	_, _ = systemd.SdNotify(false, "STATUS="+strings.Join(strings.Fields(text), " ")) // a line break would end it
+	_, _ = systemd.SdNotify(false, "STATUS="+strings.Join(strings.Fields(text), " ")) // a line break would end the status
 }
 
-// started says once that the daemon is up.
+// started reports to systemd, once, that the daemon is ready.
 func (n *notifier) started() {
 	if !n.up.Swap(true) {
 		n.tell(systemd.SdNotifyReady)
 	}
 }
 
-// reloading and reloaded frame a reload; before the start has been told they say nothing.
+// reloading reports the start of a reload, and reloaded its end. Before started they do nothing.
 func (n *notifier) reloading() {
 	if n.up.Load() {
 		n.tell(systemd.SdNotifyReloading)
@@ -49,34 +50,34 @@ func (n *notifier) reloaded() {
 	}
 }
 
-// status gives systemd the line that systemctl status shows, if it is another one than before. It is asked for only where
-// there is a systemd.
+// status sends line's text to systemd if it has changed. Without systemd it doesn't call line.
 func (n *notifier) status(line func() string) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if now := line(); now != n.said {
-		n.said = now
+	if now := line(); now != n.lastStatus {
+		n.lastStatus = now
 		TellStatus(now)
 	}
 }
 
 func (n *notifier) stopping() { n.tell(systemd.SdNotifyStopping) }
 
-// extend asks for time to start or stop in, from now.
+// extend asks systemd for more time to start or stop, counted from now.
 func (n *notifier) extend(by time.Duration) {
 	n.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }
 
-// stuckAfter is how long the engine or the model may not come round before the watchdog is no longer fed. It leaves
-// room for a full load of a kernel.
+// stuckAfter is the maximum time between two rounds of the engine or the model. After it vipd no
+// longer feeds the watchdog. It leaves room for loading a kernel with all services.
 const stuckAfter = 90 * time.Second
 
-// notifyLoop tells systemd when the first complete state was tried, and feeds its watchdog while the engine and the model
-// come round. A state that can't be applied whole must not keep systemd waiting, which would kill and restart what
-// serves the rest: /readyz and status say what is wrong.
+// notifyLoop reports to systemd when the first complete state was tried, and feeds the watchdog as
+// long as the engine and the model make rounds. A state that can't be applied completely is ready
+// all the same: systemd would otherwise kill the vipd that serves the rest. /readyz and status
+// report the problem.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -105,7 +106,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
-				if !d.notify.up.Load() { // a store may be waited for without end, while the kernel serves on
+				if !d.notify.up.Load() { // the wait for a store has no limit, and the kernel serves meanwhile
 					d.notify.extend(interval)
 				}
 			}
@@ -114,7 +115,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 	}
 }
 
-// summary says in a line how the daemon is.
+// summary describes the daemon's state in a line.
 func (d *Daemon) summary() string {
 	v := d.views.Look()
 	services, frontends := v.State.Snapshot.Services.Len(), v.State.Desired.Frontends.Len()

@@ -15,25 +15,25 @@ import (
 	"vipd/test/wait"
 )
 
-// systemd has a vipd that starts from now on tell what it tells systemd, with a watchdog that is fed all the time. What it returns waits
-// until that is something.
+// systemd receives the notifications of a vipd that starts after it, with a watchdog that must be
+// fed all the time. The returned function waits for a notification.
 func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
-	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = told.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "30000")
 	return func(what string, is func(text string) bool) {
 		t.Helper()
-		if err := told.SetReadDeadline(time.Now().Add(wait.Bound(0))); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(wait.Bound(0))); err != nil {
 			t.Fatal(err)
 		}
 		for message := make([]byte, 4096); ; {
-			size, err := told.Read(message)
+			size, err := conn.Read(message)
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
@@ -44,7 +44,8 @@ func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) 
 	}
 }
 
-// TestWaitsForItsStore: systemd gives a vipd that waits for its store more time, instead of ending it as one that does not start.
+// TestWaitsForItsStore starts a vipd whose store is missing. It must request more time from
+// systemd, so that systemd does not kill it.
 func TestWaitsForItsStore(t *testing.T) {
 	hears := systemd(t)
 	n := &node{t: t, dir: t.TempDir()}
@@ -59,7 +60,8 @@ func TestWaitsForItsStore(t *testing.T) {
 	})
 }
 
-// TestStatusLineTellsWhatFails: the line of systemctl status says what can't be applied, once, also where that is no frontend.
+// TestStatusLineTellsWhatFails makes applying fail. The status line of systemctl must name the
+// failure once, even if no frontend has failed.
 func TestStatusLineTellsWhatFails(t *testing.T) {
 	lab.New(t)
 	hears := systemd(t)

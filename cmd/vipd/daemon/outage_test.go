@@ -12,9 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOutageIsTold has all endpoints of a service fail, one after the other, and come back: that none is left is an event
-// with an end, a problem, a line of status and a metric, all by the service's name. A service without endpoints, and one
-// whose only endpoint is drained, are none of that: they have a problem of their own.
+// TestOutageIsTold makes all endpoints of a service fail in turn, and recover. The outage must be
+// an event with an end, a problem, a status line and a metric, all by the service's name. A service
+// without endpoints, and one whose only endpoint is drained, have problems of their own instead.
 func TestOutageIsTold(t *testing.T) {
 	one := serverUntil(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -53,7 +53,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	two()
 	const begins, ends = "has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused", "has an endpoint again at port 8080/tcp"
 	story(begins)
-	var s api.Status // which follows the event
+	var s api.Status // follows the event
 	wait.For(t, 0, "status to say that web has no endpoint left", func() bool { s = n.status(); return fmt.Sprint(s.Health.Out) == "[web]" })
 	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 ||
 		strings.Count(got, "service empty: endpoints: there are none: clients are refused") != 1 {
@@ -84,8 +84,9 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	}
 }
 
-// TestCheckThatCannotRun: an endpoint that can't be checked has a problem with the reason after as many tries as would take
-// it down, and is rid of it when the reason is mended; what the others come to is none of that.
+// TestCheckThatCannotRun configures a check that can't run. The endpoint must get a problem with
+// the reason after fall attempts, and lose it when the reason is fixed. Results of other endpoints
+// must not count.
 func TestCheckThatCannotRun(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	n := startNode(t, checked+`
@@ -106,15 +107,15 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	if got := fmt.Sprint(n.status().Problems); strings.Count(got, "can't be checked") != 1 || !strings.Contains(got, "no such file") {
 		t.Errorf("the problems are %s", got)
 	}
-	n.write(checked) // the service goes, and with it what was said
+	n.write(checked) // the service and its problem are removed
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
 	if story := n.story(events.Problem); !strings.Contains(story, "exn problem resolved: ") {
 		t.Errorf("the journal has\n%s", story)
 	}
 }
 
-// TestAllowExecIsFollowed: what a changed configuration says of programs comes into effect at once, and nothing asks for a
-// restart.
+// TestAllowExecIsFollowed changes which programs checks may run. The change must take effect at
+// once, without a request for a restart.
 func TestAllowExecIsFollowed(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	server(t, "127.42.1.1:9002", "two")
@@ -126,7 +127,7 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	}
 }
 
-// TestManyStillDown: many endpoints that were down before a restart are one event.
+// TestManyStillDown restarts vipd with many endpoints down. They must be one event.
 func TestManyStillDown(t *testing.T) {
 	services := "[services.web]\nvips = [\"127.42.0.1\"]\nports = [{ port = 8080 }]\nhealth = { type = \"tcp\", interval = \"100ms\", timeout = \"90ms\" }\nendpoints = ["
 	for i := range 21 {
@@ -143,7 +144,8 @@ func TestManyStillDown(t *testing.T) {
 	}
 }
 
-// TestUncheckedSaysWhy: an endpoint that nobody checks, though its service has a check, says why.
+// TestUncheckedSaysWhy defines a check that no node runs for an endpoint. The endpoint must say
+// why.
 func TestUncheckedSaysWhy(t *testing.T) {
 	n := startNode(t, `
 [services.log]

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a service of two endpoints without checks. One that refuses does so at once, and a machine that stands still for a second is not the
-// other's failure.
+// pair is a service of two endpoints without checks. An endpoint that refuses fails at once. A
+// machine that stops for a second must not count as a failure of the other.
 const pair = `
 [services.web]
 vips = ["127.58.0.1"]
@@ -26,7 +26,7 @@ connect_timeout = "1m"
 endpoints = [{ address = "127.58.1.1", port = 9001 }, { address = "127.58.1.1", port = 9002 }]
 `
 
-// journaled are the lines that were logged.
+// journaled records log lines.
 type journaled struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -38,7 +38,7 @@ func (j *journaled) Write(b []byte) (int, error) {
 	return j.buf.Write(b)
 }
 
-// lines are those with words in them.
+// lines returns the lines that contain words.
 func (j *journaled) lines(words string) (all []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -50,7 +50,7 @@ func (j *journaled) lines(words string) (all []string) {
 	return all
 }
 
-// startPassive starts a node that ejects after two failures in a row.
+// startPassive starts a node that ejects after two consecutive failures.
 func startPassive(t *testing.T, services string, base time.Duration) (*node, *journaled) {
 	n, log := &node{t: t, dir: t.TempDir()}, &journaled{}
 	n.log = slog.NewTextHandler(log, nil)
@@ -61,20 +61,20 @@ func startPassive(t *testing.T, services string, base time.Duration) (*node, *jo
 	return n, log
 }
 
-// askUntil asks until the endpoints are in these states, and wants each client served.
+// askUntil connects until the endpoints have these states. Each client must be served.
 func (n *node) askUntil(vip, want string) {
 	n.t.Helper()
 	wait.For(n.t, 20*time.Second, want, func() bool {
-		if got := ask(vip); len(got) > 3 { // else the name of a server
+		if got := ask(vip); len(got) > 3 { // otherwise the name of a server
 			n.t.Errorf("a client got %q", got)
 		}
 		return n.endpoints() == want
 	})
 }
 
-// TestRefusingEndpointIsEjected has one of two endpoints refuse: it gets no connections for a while, the other's live on,
-// then it is tried again, and ejected for longer each time; when it takes connections again it stays. A busy machine may
-// see none of its first times before it is over.
+// TestRefusingEndpointIsEjected makes one of two endpoints refuse. It must get no connections for a
+// while, and then be tried again and be ejected for longer each time. Once it accepts connections
+// it must stay; the other's connections must survive. A busy machine may miss its first ejections.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second
 	server(t, "127.58.1.1:9001", "one")
@@ -87,7 +87,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 		t.Fatalf("what is said of it: %+v", x)
 	}
 
-	var asked moments // it listens again, and would be noticed
+	var asked moments // it listens again, so a connection would be seen
 	l, err := net.Listen("tcp", "127.58.1.1:9002")
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,8 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}
 }
 
-// TestEjectionIsNoOutage has the only endpoint left refuse while the other, which is back, is ejected: that one serves.
+// TestEjectionIsNoOutage makes the last endpoint refuse while the other, which works again, is
+// ejected. The other one must serve.
 func TestEjectionIsNoOutage(t *testing.T) {
 	one := serverUntil(t, "127.58.1.1:9001", "one")
 	n, log := startPassive(t, pair, time.Hour)
@@ -153,12 +154,12 @@ func TestEjectionIsNoOutage(t *testing.T) {
 	if ended := log.lines("it accepted a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
 		t.Errorf("logged ends: %q", ended)
 	}
-	n.write("") // and whoever is no endpoint any more is not ejected any more
+	n.write("") // a removed endpoint is no longer ejected
 	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
 }
 
-// TestFailedDialHintsTheCheck has clients find out before the check does, whose turn is a long time away; and the ejection
-// ends as soon as the checks pass.
+// TestFailedDialHintsTheCheck makes an endpoint refuse long before its next check. Failed dials
+// must trigger the check, and the ejection must end as soon as checks pass.
 func TestFailedDialHintsTheCheck(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
@@ -174,11 +175,12 @@ func TestFailedDialHintsTheCheck(t *testing.T) {
 	}
 }
 
-// TestChecksEndTheEjection has an endpoint that failed for a moment come back long before its time.
+// TestChecksEndTheEjection makes an endpoint fail for a moment. Passing checks must end its
+// ejection early.
 func TestChecksEndTheEjection(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
-	// fall is so high that only the ejection takes it out.
+	// fall is so high that only the ejection removes the endpoint.
 	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "1s", timeout = "900ms", rise = 2, fall = 1000 }`, time.Hour)
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
 	wait.For(t, 20*time.Second, "both to be found up, as the first result of a check counts at once", func() bool {
@@ -195,7 +197,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	}
 }
 
-// moments are when something happened.
+// moments records times.
 type moments struct {
 	mu  sync.Mutex
 	all []time.Time
@@ -207,7 +209,7 @@ func (m *moments) add() {
 	m.all = append(m.all, time.Now())
 }
 
-// until forgets what came later.
+// until forgets later times.
 func (m *moments) until(end time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStatusPage: the page is complete without script, has nothing from elsewhere, allows its own script and style alone, and follows
-// what changes.
+// TestStatusPage reads the page without a browser. It must be complete without scripts and external
+// assets, allow only its own script and style, and follow changes.
 func TestStatusPage(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, web+`
@@ -69,7 +69,7 @@ ports = [{ port = "<b>" }]
 	})
 }
 
-// TestFleetPage: the page shows the nodes that etcd has, and says so at once when etcd is away.
+// TestFleetPage shows the nodes in etcd. The page must report at once that etcd is unavailable.
 func TestFleetPage(t *testing.T) {
 	m := joinFleet(t, web)
 	m.start()
@@ -85,7 +85,7 @@ func TestFleetPage(t *testing.T) {
 	has("etcd to be missed", "etcd does not tell of the nodes")
 }
 
-// follows reads a page's events until one has a part that comes with a change.
+// follows reads a page's events until one contains part, which appears after change.
 func (n *node) follows(t *testing.T, path, part string, change func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// row returns the row of a service in the list of all.
+// row returns the row of a service in the list of all services.
 func (n *node) row(t *testing.T, name balancer.Name) api.Service {
 	t.Helper()
 	all, err := n.client.Services(t.Context())
@@ -23,7 +23,8 @@ func (n *node) row(t *testing.T, name balancer.Name) api.Service {
 	return all[i]
 }
 
-// TestRefusedService adds a service with an error that was never accepted. It has a row with its problem, until it is fixed.
+// TestRefusedService adds a service that has an error and was never accepted. It must have a row
+// with its problem until it is fixed.
 func TestRefusedService(t *testing.T) {
 	n := startNode(t, web)
 	const other = "[services.other]\nvips = [\"127.40.0.2\"]\nports = [{ port = 8080 }]\n"
@@ -44,8 +45,9 @@ func TestRefusedService(t *testing.T) {
 	}
 }
 
-// TestRetainedServiceHasProblem makes errors of each kind that leave a service in its last good state, before and after a restart. Its row
-// names the error, and the list of problems has the error once.
+// TestRetainedServiceHasProblem makes each kind of error that leaves a service in its last good
+// state, before and after a restart. The service's row must name the error, and the list of
+// problems must have it once.
 func TestRetainedServiceHasProblem(t *testing.T) {
 	n := startNode(t, web)
 	for name, text := range map[string]string{
@@ -97,7 +99,8 @@ func isErrorAt(p balancer.Problem) bool {
 	return p.Severity == balancer.SeverityError && p.Origin.Line > 0
 }
 
-// TestStatusSaysLastGood starts vipd with a file that can't be used. Status says so until the file is fixed.
+// TestStatusSaysLastGood starts vipd with an unusable file. Status must report that until the file
+// is fixed.
 func TestStatusSaysLastGood(t *testing.T) {
 	n := startNode(t, web)
 	says := func() bool {
@@ -122,7 +125,8 @@ func TestStatusSaysLastGood(t *testing.T) {
 	}
 }
 
-// TestReloadWaitsForRevision changes the file many times. After each reload, its revision is applied.
+// TestReloadWaitsForRevision changes the file many times. Each reload must return after its
+// revision is applied.
 func TestReloadWaitsForRevision(t *testing.T) {
 	n := startNode(t, web)
 	for i := range 20 {

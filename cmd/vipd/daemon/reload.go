@@ -13,8 +13,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Reload reads the configuration and all definitions again, and returns what came of it. The history says so, and that
-// by was the cause.
+// Reload reads the configuration and all definitions again, and returns the changes and problems.
+// It records in the history that by requested it.
 func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error) {
 	done := d.transitions.Reloads(d.model.State(), by)
 	traced := d.tracing.Reload(ctx)
@@ -33,7 +33,7 @@ func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (ap
 	}, nil
 }
 
-// reload reads everything again, and reports whether that is applied.
+// reload reads everything again, and reports whether the result is applied.
 func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool, err error) {
 	d.notify.reloading()
 	defer d.notify.reloaded()
@@ -48,15 +48,16 @@ func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool,
 	return d.settle(ctx), nil
 }
 
-// reloaded are the services that the last reload showed. vipd follows files by itself, so what an operator has just saved is often applied
-// when the reload begins: it is shown all the same.
+// reloaded holds the services of the last reload. vipd follows files by itself, so a change that an
+// operator has just saved is often applied before the reload starts. The reload shows it all the
+// same.
 type reloaded struct {
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	started  bool
 	services snap.Map[balancer.Name, *balancer.Service]
 }
 
-// start makes the first services of this process the ones that were shown.
+// start records the first services of this process as shown.
 func (r *reloaded) start(services snap.Map[balancer.Name, *balancer.Service]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +66,7 @@ func (r *reloaded) start(services snap.Map[balancer.Name, *balancer.Service]) {
 	}
 }
 
-// next returns how s differs from what was shown before, and makes it what was shown.
+// next returns the changes since the last reload, and records s as shown.
 func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,11 +75,12 @@ func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	return transitions.ChangesOfFiles(before, s)
 }
 
-// settleTime bounds how long a caller waits until what it asked for is applied. What takes longer goes on, and is seen
-// in status.
+// settleTime is the maximum time that a reload waits for its changes to be applied. Applying
+// continues after it, and status shows the result.
 const settleTime = 5 * time.Second
 
-// settle waits until what is compiled is applied, but for frontends in backoff, and reports whether it is.
+// settle waits until all compiled frontends are applied, except those in backoff, and reports
+// whether they are.
 func (d *Daemon) settle(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()

@@ -13,8 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". They load at boot, when neither rules nor
-// interfaces exist, and replace the rules of the running vipd without a difference.
+// TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". They must load
+// at boot, before rules and interfaces exist, and over the rules of a running vipd without a
+// difference.
 func TestSavedRulesetLoads(t *testing.T) {
 	for name, mode := range map[string]struct {
 		mode            config.ModeName
@@ -49,7 +50,7 @@ func TestSavedRulesetLoads(t *testing.T) {
 	}
 }
 
-// featureRichServices use every kind of set, map and chain that rules are made from.
+// featureRichServices use every kind of set, map and chain.
 const featureRichServices = `
 [services.web]
 vips = ["10.96.0.10", "fd00:96::10"]
@@ -84,7 +85,8 @@ no_endpoints = "drop"
 endpoints = []
 `
 
-// savedTables lists vipd's tables, and returns the commands that delete them. Tables of iptables would not survive nft -f.
+// savedTables lists vipd's tables, and returns the commands that delete them. It excludes tables of
+// iptables, which would not survive nft -f.
 func savedTables(t *testing.T) (saved, remove string) {
 	t.Helper()
 	for table := range strings.Lines(nft(t, "", "list", "tables")) {
@@ -96,7 +98,7 @@ func savedTables(t *testing.T) (saved, remove string) {
 	return saved, remove
 }
 
-// nft runs nft in the test's namespace with the input, and returns its output.
+// nft runs nft in the test's namespace with input, and returns its output.
 func nft(t *testing.T, input string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("nft", args...)

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMistakeOutsideService hides a service by a misspelled heading, restarts, and fixes that without the service: it is served until then,
-// and each reload names it.
+// TestMistakeOutsideService hides a service behind a misspelled heading, restarts, and fixes the
+// heading without the service. The service must be served until then, and each reload must name it.
 func TestMistakeOutsideService(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -50,15 +50,15 @@ func TestMistakeOutsideService(t *testing.T) {
 	wait.For(t, 10*time.Second, "the other service", func() bool { return n.status().Services == 2 })
 	added := kept
 	added.Added = []balancer.Name{"other"}
-	reload(added) // which vipd has noticed before
+	reload(added) // vipd has already noticed it
 	reload(kept)
 	reload(api.ReloadChanges{Removed: []balancer.Name{"web"}}, api.ReloadPrune)
 	n.write("")
 	reload(api.ReloadChanges{Removed: []balancer.Name{"other"}})
 }
 
-// TestStartWithMistake starts vipd with a file that it can't use, or that is empty: the last good configuration is in use. It refuses to
-// start without one.
+// TestStartWithMistake starts vipd with an unusable or empty file. It must use the last good
+// configuration, and refuse to start without one.
 func TestStartWithMistake(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -85,8 +85,8 @@ func TestStartWithMistake(t *testing.T) {
 	}
 }
 
-// TestSavingInPlace: a configuration that is emptied, by a program that writes it just now or by a full disk, changes neither the
-// services nor the settings. To serve nothing on purpose takes a word.
+// TestSavingInPlace empties the configuration, as a program that is writing it or a full disk does.
+// Services and settings must stay. Only an explicit reload may remove all services.
 func TestSavingInPlace(t *testing.T) {
 	n := startNode(t, web)
 	unchanged := func(problem string) {

@@ -22,7 +22,7 @@ import (
 // socketGroup may use the API's socket, if the group exists.
 const socketGroup = "vipd"
 
-// fileProblems are what is wrong with vipd's files, and with the certificate by which etcd knows it.
+// fileProblems returns problems with vipd's files, and with its client certificate for etcd.
 func (d *Daemon) fileProblems() []balancer.Problem {
 	all := d.lostFiles()
 	if text := client.Config(d.config.Etcd).Expiry(time.Now()); text != "" && d.fleet != nil {
@@ -38,7 +38,8 @@ func (d *Daemon) fileProblems() []balancer.Problem {
 	return all
 }
 
-// lostFiles says that vipd's files were removed under it. What they said of the kernel is written anew once, so that a restart finds it.
+// lostFiles reports that another program has removed vipd's files. It starts one full resync, which
+// writes the record of the kernel's state again for the next start.
 func (d *Daemon) lostFiles() []balancer.Problem {
 	_, err := os.Stat(d.config.API.Socket)
 	lost := d.socket != nil && errors.Is(err, fs.ErrNotExist) || lockfile.Lost(d.lock)
@@ -53,8 +54,8 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 
-// makeFolder makes a folder and those around it, unless they are there, that all users may enter, whatever the umask: the socket's
-// group is among them.
+// makeFolder creates a folder and its missing parents. Every user may enter them, whatever the
+// umask, because the socket's group must reach the socket.
 func makeFolder(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -65,19 +66,19 @@ func makeFolder(path string) error {
 		}
 	}
 	if os.Mkdir(path, 0o755) != nil {
-		return os.MkdirAll(path, 0o755) // nil where another process has made it just now
+		return os.MkdirAll(path, 0o755) // nil if another process has just created it
 	}
 	return os.Chmod(path, 0o755)
 }
 
-// listenSocket opens the API's socket. One that is there and answers belongs to another vipd, of another run_dir; one
-// that does not is left over from a dead one.
+// listenSocket opens the API's socket. An existing socket that answers belongs to another vipd with
+// another run_dir; if it doesn't answer, a dead vipd left it.
 func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeFolder(dir); err != nil {
 		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
 	}
-	if err := folder.Check(dir); err != nil { // another user may have made it just now
+	if err := folder.Check(dir); err != nil { // another user may have just created it
 		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {

@@ -13,8 +13,10 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// StartConfig returns the configuration to start with. If the file has an error, or is empty and may not be, that is the last good one of
-// an earlier vipd, and mistake says why: a restart serves on, as a reload of such a file does. Without one the error is ErrConfig.
+// StartConfig returns the configuration to start with. If the file is invalid, or is empty without
+// allowEmpty, it returns the last good configuration of an earlier vipd, and mistake says why. A
+// restart then continues to serve, as a reload of such a file does. If there is no last good
+// configuration, the error is ErrConfig.
 func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
 	c, problems, err := config.Load(file)
 	if err != nil {
@@ -45,12 +47,13 @@ func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err er
 	return c, nil, configError{mistake}
 }
 
-// stateDir is the state_dir of c, or the one that a readable line of the file names: the file may not be valid as a whole.
+// stateDir returns the state_dir of c or, if the file is not valid as a whole, of its readable
+// lines.
 func stateDir(file string, c *config.Config) string {
 	var line struct {
 		StateDir string `toml:"state_dir"`
 	}
-	text, _ := tomlfile.ReadFile(file) // one that can't be read names nothing
+	text, _ := tomlfile.ReadFile(file) // an unreadable file yields the default
 	tomlfile.DecodeLines(text, "state_dir", &line)
 	switch {
 	case line.StateDir == "":
@@ -61,7 +64,7 @@ func stateDir(file string, c *config.Config) string {
 	return filepath.Join(filepath.Dir(file), line.StateDir)
 }
 
-// isEmpty reports whether a configuration that can be read has nothing in it but comments.
+// isEmpty reports whether a readable configuration consists of nothing but comments.
 func isEmpty(file string) bool {
 	text, err := tomlfile.ReadFile(file)
 	if err != nil {
@@ -71,7 +74,7 @@ func isEmpty(file string) bool {
 	return doc != nil && len(doc.Tree()) == 0
 }
 
-// usable reports whether the configuration file no longer has what kept vipd from starting with it, and s is from such a file.
+// usable reports whether the configuration file can be used again, and s was read from that file.
 func (d *Daemon) usable(s *store.Snapshot) bool {
 	_, problems, err := config.Load(d.ConfigFile)
 	if err != nil || config.Unusable(problems) != nil {
@@ -81,7 +84,8 @@ func (d *Daemon) usable(s *store.Snapshot) bool {
 	return !isEmpty(d.ConfigFile) || !stays
 }
 
-// startProblems says that vipd has started with the last good configuration, until the file can be used.
+// startProblems reports that vipd runs with the last good configuration, until the file can be
+// used.
 func (d *Daemon) startProblems() []balancer.Problem {
 	if !d.misled.Load() {
 		return nil
@@ -92,12 +96,13 @@ func (d *Daemon) startProblems() []balancer.Problem {
 	}}
 }
 
-// ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until it is mended,
-// another attempt ends the same way.
+// ErrConfig is matched by an error of New (errors.Is) if the configuration can't be read or used.
+// Another attempt fails too until the configuration is fixed.
 var ErrConfig = errors.New("the configuration can't be used")
 
-// checkEmptied returns an error if the configuration says nothing, though an earlier vipd has left addresses of services: the
-// power failed, or a disk was full. They stay as they are until the file is mended.
+// checkEmptied returns an error if the configuration is empty but an earlier vipd left addresses of
+// services. The cause may be a power failure or a full disk. The addresses stay until the file is
+// fixed.
 func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {
 		return nil

@@ -12,7 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTraceOfKernelModes: a change tells how many restores or netlink batches it was, and of how many bytes.
+// TestTraceOfKernelModes changes a service. The trace must have the number of restores or netlink
+// batches, and their bytes.
 func TestTraceOfKernelModes(t *testing.T) {
 	lab.New(t)
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
@@ -20,7 +21,7 @@ func TestTraceOfKernelModes(t *testing.T) {
 	}
 }
 
-// TestIPVSTrace is the same in ipvs mode.
+// TestIPVSTrace is TestTraceOfKernelModes in ipvs mode.
 func TestIPVSTrace(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.New(t)

@@ -24,7 +24,7 @@ import (
 	"vipd/test/wait"
 )
 
-// receiver takes traces as OTLP over HTTP.
+// receiver accepts traces as OTLP over HTTP.
 type receiver struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -44,8 +44,8 @@ func startReceiver(t *testing.T) *receiver {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for _, of := range got.ResourceSpans {
-			for _, scope := range of.ScopeSpans {
+		for _, resource := range got.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
 				r.spans = append(r.spans, scope.Spans...)
 			}
 		}
@@ -54,13 +54,14 @@ func startReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// trees writes the traces that have come, a line each: a span's name, its attributes where they are of interest, and its children in
-// parentheses, in order of their begin. What the host gave to the kernel depends on what earlier tests left there.
+// trees returns the received traces, one a line: a span's name, its relevant attributes, and its
+// children in parentheses, in order of their start. It omits the host's changes in the kernel,
+// which depend on earlier tests.
 func (r *receiver) trees() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.spans {
-		if !slices.ContainsFunc(r.spans, func(of *otlp.Span) bool { return string(of.SpanId) == string(s.ParentSpanId) }) {
+		if !slices.ContainsFunc(r.spans, func(resource *otlp.Span) bool { return string(resource.SpanId) == string(s.ParentSpanId) }) {
 			all = append(all, r.tree(s))
 		}
 	}
@@ -105,7 +106,7 @@ func (r *receiver) tree(s *otlp.Span) string {
 		if string(c.ParentSpanId) == string(s.SpanId) {
 			children = append(children, c)
 			if c.Name == "change" && s.Name != "change" {
-				continue // a node carries it out whenever it hears of it
+				continue // a node may apply it at any time
 			}
 			if c.StartTimeUnixNano < s.StartTimeUnixNano || c.EndTimeUnixNano > s.EndTimeUnixNano {
 				text += " (" + c.Name + " is outside)"
@@ -136,8 +137,9 @@ func (r *receiver) gets(t *testing.T, want string) {
 
 const served = "(decode, compile, engine (prepare host, apply 1, finish host))"
 
-// TestTraceOfAFile: a changed file is one trace, from reading to serving; so is a drain, which no store has. What fails is tried again
-// in traces of its own, that name the one of the change.
+// TestTraceOfAFile changes a file, and drains an endpoint, which no store has. Each must be one
+// trace, from reading to serving. Retries after a failure must have traces of their own with a link
+// to the change's trace.
 func TestTraceOfAFile(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
@@ -164,7 +166,8 @@ func (n *node) vipctl(args ...string) {
 	}
 }
 
-// TestTraceOfAReload: the trace of a reload begins at its command, and what the reload finds is part of it.
+// TestTraceOfAReload reloads by a command. The trace must begin at the command, and contain the
+// work of the reload.
 func TestTraceOfAReload(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
@@ -183,7 +186,7 @@ func TestTraceOfAReload(t *testing.T) {
 	})
 }
 
-// TestTraceOfEtcd: a change in etcd is one trace, which begins at the command that made it.
+// TestTraceOfEtcd changes a service in etcd. The trace must begin at the command.
 func TestTraceOfEtcd(t *testing.T) {
 	r := startReceiver(t)
 	m := joinFleet(t, fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL))
@@ -201,9 +204,10 @@ func TestTraceOfEtcd(t *testing.T) {
 	r.gets(t, "vipctl delete service (change of store near "+served+")")
 }
 
-// TestReceiverAway: where nobody takes traces, changes are served and vipd ends as ever.
+// TestReceiverAway exports traces to a server that does not answer. Changes must be served, and
+// vipd must end as usual.
 func TestReceiverAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and answers none
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and answers none
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestFoldersUnderUmask: the socket's group gets to the socket also where vipd makes its folders under the umask of the unit.
+// TestFoldersUnderUmask creates vipd's directories under the umask of the unit. The socket's group
+// must still reach the socket.
 func TestFoldersUnderUmask(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `socket = "run/vipd.sock"`, `socket = "sockets/deep/vipd.sock"`, 1))
@@ -19,12 +20,12 @@ func TestFoldersUnderUmask(t *testing.T) {
 	n.launch()
 	t.Cleanup(func() { n.stop() })
 	for _, folder := range []string{"run", "sockets", "sockets/deep"} {
-		is, err := os.Stat(filepath.Join(n.dir, folder))
+		info, err := os.Stat(filepath.Join(n.dir, folder))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if is.Mode().Perm() != 0o755 {
-			t.Errorf("%s has mode %v", folder, is.Mode())
+		if info.Mode().Perm() != 0o755 {
+			t.Errorf("%s has mode %v", folder, info.Mode())
 		}
 	}
 }

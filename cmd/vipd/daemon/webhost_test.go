@@ -11,8 +11,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestWebHost asks api.http under several names. It answers under the host's own names, those of api.http_hosts and any
-// address, and refuses others.
+// TestWebHost requests api.http under several names. It must answer under the host's own names,
+// those of api.http_hosts and any address, and reject others.
 func TestWebHost(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nhttp_hosts = [\"LB1.example.org\"]\n", 1))
@@ -56,7 +56,7 @@ func TestWebHost(t *testing.T) {
 	}
 }
 
-// TestWebExposed has api.http listen on all addresses. Status has a standing warning.
+// TestWebExposed makes api.http listen on all addresses. Status must have a standing warning.
 func TestWebExposed(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, `http = "0.0.0.0:0"`, 1))

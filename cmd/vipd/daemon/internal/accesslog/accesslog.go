@@ -20,11 +20,11 @@ import (
 	"vipd/dataplane"
 )
 
-// Options are what a Log is made of.
+// Options configures a Log.
 type Options struct {
-	// Default is where connections to services go that say nothing else, as Service.LogsTo writes it.
+	// Default is the destination of services that set none, in the form of Service.LogsTo.
 	Default string
-	// Services returns the services, and a channel that is closed when there are others.
+	// Services returns the services, and a channel that is closed when they change.
 	Services func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{})
 	// Log is vipd's own log.
 	Log *slog.Logger
@@ -32,39 +32,41 @@ type Options struct {
 	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error
 }
 
-// Log writes lines of connections. Its methods may be called by any goroutine.
+// Log writes a line for each connection. Its methods may be called by any goroutine.
 type Log struct {
 	o    Options
 	lost atomic.Uint64
-	// own has the queue of each service that says where its lines go; nil means nowhere. One that was removed stays, for the
-	// connections that still drain.
+	// own maps a service that sets a destination to its queue; a nil queue means nowhere. A removed
+	// service stays, because its connections may still drain.
 	own sync.Map // balancer.Name to chan line
-	// queues are the destinations. Each begins with the first service that names it and ends with Run, which owns them.
+	// queues are the destinations. A queue starts with the first service that names it. Run owns
+	// the queues and closes them at its end.
 	queues  map[string]chan line
 	usual   chan line     // of Default; nil means nowhere
 	files   sync.Map      // path to the file that is written
-	wanted  chan struct{} // closed once the first destination has its services
+	wanted  chan struct{} // closed when the first service has a destination
 	writing sync.WaitGroup
 }
 
-// line is a connection that ended.
+// line is a connection that has ended.
 type line struct {
 	dataplane.Connection
 	at time.Time
 }
 
-// queued is how many lines wait for a disk, some 3 MiB, before the next ones are dropped.
+// queued is the maximum number of lines, about 3 MiB, that wait for a disk. Further lines are
+// dropped.
 const queued = 10_000
 
-// New returns a log that writes nothing yet.
+// New returns a log that writes nothing until Run is called.
 func New(o Options) *Log {
 	return &Log{o: o, queues: map[string]chan line{}, wanted: make(chan struct{})}
 }
 
-// Lost counts the lines that were not written: the disk was too slow, or failed.
+// Lost returns the number of lines that were not written because the disk was too slow or failed.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
 
-// Problems are the files that can't be written, of those that lines are to go to.
+// Problems reports the files that can't be written, as long as a service or the default names them.
 func (l *Log) Problems() (all []balancer.Problem) {
 	for path, f := range l.files.Range {
 		err := f.(*file).wrong()
@@ -79,7 +81,7 @@ func (l *Log) Problems() (all []balancer.Problem) {
 	return all
 }
 
-// named reports whether lines go to a file: by default, or those of a service that is there.
+// named reports whether a file is a destination: the default, or set by an existing service.
 func (l *Log) named(path string) bool {
 	if filepath.Clean(l.o.Default) == path {
 		return true
@@ -94,13 +96,14 @@ func (l *Log) named(path string) bool {
 }
 
 const (
-	// again is the pause before connections are followed again that could not be.
+	// again is the pause before another attempt to follow connections.
 	again = time.Minute
-	// parting is how long the disks may take for the last lines when vipd ends.
+	// parting is the maximum time for the last lines when vipd ends.
 	parting = 2 * time.Second
 )
 
-// Run writes until ctx ends, and then what is queued. Connections are followed from the first service on that has them logged.
+// Run writes until ctx ends, and then writes what is queued. It follows connections only once a
+// service logs them.
 func (l *Log) Run(ctx context.Context) {
 	l.usual = l.queue(l.o.Default)
 	var following sync.WaitGroup
@@ -111,7 +114,7 @@ func (l *Log) Run(ctx context.Context) {
 		close(queue)
 	}
 	written := make(chan struct{})
-	go func() { defer close(written); l.writing.Wait() }() // ends with the writers; a disk that hangs is not waited for
+	go func() { defer close(written); l.writing.Wait() }() // ends with the writers; Run does not wait for a disk that hangs
 	select {
 	case <-written:
 	case <-time.After(parting):
@@ -119,7 +122,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// assign keeps own as the services have it, until ctx ends.
+// assign keeps own up to date until ctx ends.
 func (l *Log) assign(ctx context.Context) {
 	var known snap.Map[balancer.Name, *balancer.Service]
 	begin := sync.OnceFunc(func() { close(l.wanted) })
@@ -147,7 +150,7 @@ func (l *Log) assign(ctx context.Context) {
 	}
 }
 
-// queue returns the queue of a destination; nil for nowhere.
+// queue returns the queue of a destination, or nil for nowhere.
 func (l *Log) queue(to string) chan line {
 	if to == "" {
 		return nil
@@ -164,7 +167,7 @@ func (l *Log) queue(to string) chan line {
 	return queue
 }
 
-// follow hears of connections until ctx ends.
+// follow receives connections until ctx ends.
 func (l *Log) follow(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -178,7 +181,7 @@ func (l *Log) follow(ctx context.Context) {
 	}
 }
 
-// tell never blocks.
+// tell queues the line of a connection. It never blocks.
 func (l *Log) tell(began bool, c *dataplane.Connection) {
 	if began {
 		return
@@ -228,7 +231,7 @@ func (l *Log) write(path string, queue chan line) {
 		}
 		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
 		r.AddAttrs(n.attrs()...)
-		_ = handler.Handle(context.Background(), r) // the writer remembers what fails
+		_ = handler.Handle(context.Background(), r) // the writer keeps its error
 		if pending++; len(queue) > 0 && pending < 1000 {
 			continue
 		}
@@ -246,7 +249,8 @@ func (l *Log) write(path string, queue chan line) {
 	}
 }
 
-// handlerFor formats lines for a file with this name, without what is the same in all.
+// handlerFor returns a handler that formats lines for a file of this name. It omits the attributes
+// that all lines share.
 func handlerFor(path string, out *bufio.Writer) slog.Handler {
 	o := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
@@ -260,7 +264,7 @@ func handlerFor(path string, out *bufio.Writer) slog.Handler {
 	return slog.NewTextHandler(out, o)
 }
 
-// attrs are the fields of a line.
+// attrs returns the fields of a line.
 func (n *line) attrs() []slog.Attr {
 	all := []slog.Attr{
 		slog.String("service", string(n.Service)), slog.String("client", n.Client.String()), slog.String("frontend", n.Frontend.String()),
@@ -278,22 +282,23 @@ func (n *line) attrs() []slog.Attr {
 	return all
 }
 
-// file is appended to. It is opened when it is needed, and again where another one has its name.
+// file is a log file. It is opened when it is needed, and again when its name leads to another
+// file.
 type file struct {
 	path   string
 	open   *os.File
-	looked time.Time // when the name was last looked up, which each write does at most a second after the one before
-	half   bool      // what was written last ends within a line
+	looked time.Time // when the name was last looked up, at most a second before the last write
+	half   bool      // the last write ended within a line
 	torn   bool      // the rest of that line is lost
 
-	failed atomic.Pointer[error]     // of the last lines; nil means they are written
-	since  atomic.Pointer[time.Time] // when the write began that is going on; nil means none is
+	failed atomic.Pointer[error]     // the error of the last lines; nil means they are written
+	since  atomic.Pointer[time.Time] // when the current write began; nil means none is in progress
 }
 
-// silence is how long a file may take no lines before that is a problem.
+// silence is how long a write may last before it is reported as a problem.
 const silence = 5 * time.Second
 
-// wrong is why lines are not written. Any goroutine may ask.
+// wrong says why lines are not written. Any goroutine may call it.
 func (f *file) wrong() error {
 	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
 		return fmt.Errorf("it has taken no line for %s", silence)
@@ -304,18 +309,19 @@ func (f *file) wrong() error {
 	return nil
 }
 
-// idleTime is how long nothing is written before the file is closed: no service may name it any more, and one that was removed takes
-// its room on the disk until then.
+// idleTime is the time without a write after which a file is closed. It may be unused, and a
+// removed file occupies disk space while it is open.
 const idleTime = 10 * time.Second
 
-// rest closes the file if nothing was written for long. One that ends within a line has to stay known as that.
+// rest closes the file if it is idle. It stays open if its last write ended within a line, because
+// that would otherwise be forgotten.
 func (f *file) rest() {
 	if !f.torn && time.Since(f.looked) >= idleTime {
 		f.close()
 	}
 }
 
-// lookEvery is how often the name is looked up.
+// lookEvery is the interval at which the name is looked up.
 const lookEvery = time.Second
 
 // Write implements io.Writer.
@@ -359,7 +365,7 @@ func (f *file) named() bool {
 
 func (f *file) close() {
 	if f.open != nil {
-		_ = f.open.Close() // what was written is with the kernel
+		_ = f.open.Close() // the kernel has all written lines
 		f.open = nil
 	}
 }

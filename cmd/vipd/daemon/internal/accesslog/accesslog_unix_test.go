@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDiskTakesNothing: connections go on where the log's file takes nothing, such as a pipe without a reader, and what is not
-// written is counted: all that were told are written or lost. That is a problem while it lasts.
+// TestDiskTakesNothing logs to a pipe without a reader. Connections must continue, each line must
+// be either written or counted as lost, and there must be a problem while that lasts.
 func TestDiskTakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -66,8 +66,8 @@ func TestDiskTakesNothing(t *testing.T) {
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
 }
 
-// TestHangsThenFails: where a write has hung and fails then, as that to a pipe whose reader ends, the problem becomes that, and vipd's
-// own log says so.
+// TestHangsThenFails makes a write hang and then fail, as on a pipe whose reader ends. The problem
+// must change to the failure, and vipd's log must report it.
 func TestHangsThenFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -82,7 +82,7 @@ func TestHangsThenFails(t *testing.T) {
 	}
 	said := make(chan string, 10)
 	l := New(Options{Default: path, Services: none, Log: slog.New(slog.NewTextHandler(lines(said), nil)), Follow: func(ctx context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
-		for range queued { // more than the pipe has room for
+		for range queued { // more than the pipe's buffer holds
 			tell(false, &dataplane.Connection{Service: "web"})
 		}
 		<-ctx.Done()
@@ -106,7 +106,7 @@ func TestHangsThenFails(t *testing.T) {
 	}
 }
 
-// lines takes lines.
+// lines receives lines.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {
@@ -114,7 +114,8 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestProblemEndsWithTheSetting: that a file can't be written is no problem any more once no service has its lines go there.
+// TestProblemEndsWithTheSetting removes the last service that names an unwritable file. The problem
+// must end.
 func TestProblemEndsWithTheSetting(t *testing.T) {
 	bad, good := filepath.Join(t.TempDir(), "none", "log"), filepath.Join(t.TempDir(), "log")
 	var to atomic.Pointer[string]
@@ -141,7 +142,8 @@ func TestProblemEndsWithTheSetting(t *testing.T) {
 	<-ended
 }
 
-// TestTornLineEndsAlone: where the disk is full within a line, the next that is written begins at the start of one.
+// TestTornLineEndsAlone fills the disk within a line. The next line must start on a line of its
+// own.
 func TestTornLineEndsAlone(t *testing.T) {
 	const room, before, after = 1000, 50, 5
 	var old syscall.Rlimit
@@ -149,7 +151,7 @@ func TestTornLineEndsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	exceeded := make(chan os.Signal, 1)
-	signal.Notify(exceeded, syscall.SIGXFSZ) // it would end the process
+	signal.Notify(exceeded, syscall.SIGXFSZ) // the signal would end the process
 	defer signal.Stop(exceeded)
 	bound := func(n syscall.Rlimit) {
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &n); err != nil {
@@ -158,7 +160,7 @@ func TestTornLineEndsAlone(t *testing.T) {
 	}
 	defer bound(old)
 	full := old
-	full.Cur = room // as a disk that is full: what fits is written, and the rest fails
+	full.Cur = room // like a full disk: a part is written, and the rest fails
 	bound(full)
 	path := filepath.Join(t.TempDir(), "log")
 	ctx, cancel := context.WithCancel(t.Context())

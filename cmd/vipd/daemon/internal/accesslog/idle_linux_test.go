@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestIdleFileIsClosed: a file that nothing is written to, as no service names it any more, is not held open, and is opened again when
-// there is something.
+// TestIdleFileIsClosed stops writing to a file that no service names. It must be closed, and opened
+// again for the next line.
 func TestIdleFileIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "log")
@@ -53,7 +53,8 @@ func TestIdleFileIsClosed(t *testing.T) {
 	})
 }
 
-// TestTornLineRests: a line that was torn before a time without lines ends alone, too.
+// TestTornLineRests closes an idle file after a write that ended within a line. That line must
+// still end alone.
 func TestTornLineRests(t *testing.T) {
 	f := &file{path: filepath.Join(t.TempDir(), "log")}
 	defer f.close()
@@ -63,7 +64,7 @@ func TestTornLineRests(t *testing.T) {
 		}
 	}
 	write("torn")
-	f.torn, f.looked = f.half, time.Time{} // as where the disk was full, long ago
+	f.torn, f.looked = f.half, time.Time{} // as if the disk had been full long ago
 	f.rest()
 	write("next\n")
 	if text, err := os.ReadFile(f.path); err != nil || string(text) != "torn\nnext\n" {

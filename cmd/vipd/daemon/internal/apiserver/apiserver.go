@@ -27,21 +27,21 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Options are what a Handler is made from.
+// Options configures a Handler.
 type Options struct {
-	// Views are the sources of what is shown.
+	// Views are the sources of the answers.
 	Views *status.Sources
 	// ChangeGroup is the group that may change this vipd besides root; "" means none.
 	ChangeGroup string
 	Events      *events.History
 	Log         *slog.Logger
-	// Reload reads the configuration and all definitions again; by is the cause that the history names.
+	// Reload reads the configuration and all definitions again. The history names by as the cause.
 	Reload func(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error)
 	// Settle waits until everything compiled is applied.
 	Settle func(context.Context)
 	// Examined returns this host as doctor sees it.
 	Examined func() doctor.Host
-	// Silence returns what is known of an endpoint that leaves connections without an answer.
+	// Silence returns the statistics of an endpoint that leaves connections without an answer.
 	Silence func(balancer.Target) (explain.Silence, bool)
 }
 
@@ -66,7 +66,7 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("POST /v1/reload", srv.operators(srv.postReload))
 	mux.HandleFunc("POST /v1/check", srv.postCheck)
 	mux.HandleFunc("GET /v1/events", srv.getEvents)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // this socket alone: what it shows is not for everyone
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // only on this socket, because profiles are not for every user
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /debug/vars", expvar.Handler())
@@ -76,7 +76,7 @@ func Handler(o Options) http.Handler {
 	return mux
 }
 
-// view answers with what make returns, once or, with ?watch=1, whenever it has changed.
+// view answers with the result of make, once or, with ?watch=1, at each change.
 func (srv server) view(make func(*status.View) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
@@ -88,19 +88,19 @@ func (srv server) view(make func(*status.View) any) http.HandlerFunc {
 	}
 }
 
-// getTraffic answers with the endpoints of all services, or of the one that the question names.
+// getTraffic answers with the endpoints of all services, or of the named service.
 func (srv server) getTraffic(w http.ResponseWriter, r *http.Request) {
 	named, only := r.URL.Query()["endpoints"]
 	httpserve.Answer(w, srv.Views.Look().Traffic(func(name balancer.Name) bool { return !only || slices.Contains(named, string(name)) }))
 }
 
-// watchInterval is how often an answer that is watched is made again for the sake of its counts.
+// watchInterval is the interval at which a watched answer is built again for its counts.
 const watchInterval = time.Second
 
-// follow writes a line whenever the answer has changed, until the caller goes.
+// follow writes a line whenever the answer has changed, until the caller disconnects.
 func (srv server) follow(ctx context.Context, w http.ResponseWriter, make func(*status.View) any) {
 	last := ""
-	counts := time.NewTicker(watchInterval) // connections come and go without a word
+	counts := time.NewTicker(watchInterval) // counts change without a notification
 	defer counts.Stop()
 	for {
 		compiled, synced := srv.Views.Model.Changed(), srv.Views.Engine.Changed()
@@ -139,7 +139,7 @@ func (srv server) postReload(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, result)
 }
 
-// signedBy is the author of a request as " by NAME", or "" if nobody is known.
+// signedBy returns the author of a request as " by NAME", or "" if the author is unknown.
 func signedBy(r *http.Request) string {
 	if by := httpserve.Author(r, r.URL.Query().Get("by")); by != "" {
 		return " by " + by
@@ -147,10 +147,11 @@ func signedBy(r *http.Request) string {
 	return ""
 }
 
-// compareTime bounds how long a caller waits for the comparison with the kernel.
+// compareTime is the maximum time that a caller waits for the comparison with the kernel.
 const compareTime = 30 * time.Second
 
-// getDiff compares what is wanted with what the kernel has now. What differs is mended at once; what is left is answered.
+// getDiff compares the compiled state with the kernel. It repairs differences at once, and returns
+// those that remain.
 func (srv server) getDiff(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("it takes longer than %s", compareTime))
 	defer cancel()
@@ -201,7 +202,7 @@ func (srv server) postOverrides(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, result)
 }
 
-// operators lets only callers that may change something reach h.
+// operators returns a handler that passes a request to h only if the caller may change vipd.
 func (srv server) operators(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		group := srv.ChangeGroup

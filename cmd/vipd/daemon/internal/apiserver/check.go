@@ -37,7 +37,7 @@ func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// checkedAt finds the endpoint that a request is about, and what is probed for it.
+// checkedAt finds the endpoint of a request, and its probe.
 func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found health.Subject, err error) {
 	service, err := s.Place().Service(q.Service)
 	if err != nil {
@@ -59,7 +59,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 			continue // other nodes run it
 		case several == nil:
 			t, found = target, subject
-		case subject == found: // health.port: one probe for all of them
+		case subject == found: // health.port: all ports share one probe
 			continue
 		}
 		several = append(several, target.Address())
@@ -73,7 +73,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, wording.Some(several, 8))
 }
 
-// unchecked says why nothing is probed for what was named.
+// unchecked says why the named endpoint has no probe.
 func unchecked(service *balancer.Service, named balancer.Target, s *model.State) error {
 	place := s.Place()
 	switch {

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// getConnections writes connections as they are found, as one JSON array, or, with ?follow, those that begin and end. A failure
-// after the first one breaks the answer off.
+// getConnections writes connections as they are found, as one JSON array. With ?follow it writes
+// connections that begin and end. A failure after the first one cuts the answer off.
 func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	switch {
@@ -30,7 +30,7 @@ func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// connectionQuery reads which connections a request is about.
+// connectionQuery reads the filter of a request for connections.
 func (srv server) connectionQuery(r *http.Request) (dataplane.ConnectionQuery, error) {
 	q, err := api.ParseConnectionQuery(r.URL.Query())
 	if err == nil && q.Service != "" {
@@ -58,27 +58,28 @@ func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q data
 	case err != nil && begin == "[":
 		httpserve.Refuse(w, http.StatusInternalServerError, err)
 	case err != nil:
-		panic(http.ErrAbortHandler) // the caller sees that the list is not complete
+		panic(http.ErrAbortHandler) // the caller sees that the list is incomplete
 	case begin == "[":
 		httpserve.Answer(w, []api.Connection{})
 	default:
-		_, _ = out.WriteString("]\n") // as in answer
+		_, _ = out.WriteString("]\n") // an error means that the caller has disconnected
 		_ = out.Flush()
 	}
 }
 
-// followConnections writes a line for each connection that begins or ends. A reader that is too slow misses some, and is told.
+// followConnections writes a line for each connection that begins or ends. A reader that is too
+// slow misses some, and a line reports the loss.
 func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *dataplane.ConnectionQuery) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	out := json.NewEncoder(w)
-	var writing sync.Mutex // losses may be told by another goroutine than connections
+	var writing sync.Mutex // losses may be reported by another goroutine than connections
 	write := func(e api.ConnectionEvent) {
 		writing.Lock()
 		defer writing.Unlock()
 		if out.Encode(e) != nil || http.NewResponseController(w).Flush() != nil {
-			cancel() // the caller has gone
+			cancel() // the caller has disconnected
 		}
 	}
 	write(api.ConnectionEvent{Event: api.Following})
@@ -93,7 +94,7 @@ func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *d
 	}, func(uint64) { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
 	if err != nil {
 		srv.Log.Warn("connections can't be followed", "err", err)
-		panic(http.ErrAbortHandler) // the caller sees that more should have come
+		panic(http.ErrAbortHandler) // the caller sees that the answer is incomplete
 	}
 }
 

@@ -15,13 +15,13 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// eventsAtOnce is how many events are looked at for one page.
+// eventsAtOnce is the maximum number of events that are read for one page.
 const eventsAtOnce = 500
 
-// eventQuery is which events a request is for.
+// eventQuery is the filter of a request for events.
 type eventQuery struct {
 	since   uint64
-	kinds   []string // empty means all
+	kinds   []string // empty means all kinds
 	service balancer.Name
 	follow  bool
 }
@@ -33,7 +33,7 @@ func readEventQuery(from url.Values) (q eventQuery, err error) {
 			return q, fmt.Errorf("since=%q is not the number of an event", text)
 		}
 	}
-	if text := from.Get("kind"); text != "" { // one or several with commas
+	if text := from.Get("kind"); text != "" { // a list with commas
 		q.kinds = strings.Split(text, ",")
 	}
 	for _, kind := range q.kinds {
@@ -44,12 +44,13 @@ func readEventQuery(from url.Values) (q eventQuery, err error) {
 	return q, nil
 }
 
-// names reports whether the query is for an event.
+// names reports whether the query selects an event.
 func (q *eventQuery) names(e *api.Event) bool {
 	return (q.service == "" || e.Service == q.service) && (len(q.kinds) == 0 || slices.Contains(q.kinds, string(e.Kind)))
 }
 
-// page reads the next page of the history, and goes on behind it. More: there may be more.
+// page reads the next page of the history, and moves the query behind it. More reports whether
+// there may be more.
 func (q *eventQuery) page(j *events.History) (page api.EventPage, more bool) {
 	all, missed := j.Read(q.since, eventsAtOnce)
 	if len(all) > 0 {
@@ -64,7 +65,8 @@ func (q *eventQuery) page(j *events.History) (page api.EventPage, more bool) {
 	return page, len(all) == eventsAtOnce
 }
 
-// getEvents answers with what the history has after ?since, page by page, and with ?follow=1 with what comes.
+// getEvents answers with the events after ?since, page by page. With ?follow=1 it continues with
+// new events.
 func (srv server) getEvents(w http.ResponseWriter, r *http.Request) {
 	q, err := readEventQuery(r.URL.Query())
 	if err != nil {
@@ -81,7 +83,7 @@ func (srv server) getEvents(w http.ResponseWriter, r *http.Request) {
 		}
 		if len(page.Events) > 0 || page.Missed > 0 || first {
 			if err := out.Encode(page); err != nil {
-				return // the caller has gone
+				return // the caller has disconnected
 			}
 			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when it is full
 		}

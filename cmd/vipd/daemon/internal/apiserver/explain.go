@@ -19,10 +19,11 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// explainTime bounds one explanation: it reads the kernel, and the firewalls of others.
+// explainTime limits one explanation, which reads the kernel and the firewalls of other programs.
 const explainTime = 8 * time.Second
 
-// getExplain says what would happen to a connection and, with ?live=1, opens one from this node.
+// getExplain describes the path of a connection. With ?live=1 it also opens a connection from this
+// node.
 func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), explainTime)
 	defer cancel()
@@ -65,7 +66,7 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, out)
 }
 
-// drops says which rules of others drop connections to f.
+// drops returns the rules of other programs that drop connections to f.
 func (srv server) drops(ctx context.Context, f *balancer.Frontend) (all []string) {
 	if f == nil {
 		return nil
@@ -78,7 +79,7 @@ func (srv server) drops(ctx context.Context, f *balancer.Frontend) (all []string
 	return all
 }
 
-// whyOf returns what says why a backend has its state.
+// whyOf returns a function that explains the state of a backend.
 func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 	var of balancer.Name
 	endpoints := map[string]*api.Endpoint{}
@@ -97,7 +98,7 @@ func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 	}
 }
 
-// why says why an endpoint has its state.
+// why explains the state of an endpoint.
 func why(e *api.Endpoint) string {
 	switch {
 	case e.State == balancer.Draining && e.Override != nil:
@@ -132,10 +133,11 @@ func byWhom(s balancer.Signature) (text string) {
 	return text
 }
 
-// livePause is between two looks for the endpoint of a live connection.
+// livePause is the pause between two searches for the endpoint of a live connection.
 const livePause = 5 * time.Millisecond
 
-// tryLive opens a connection from this node, says which endpoint took it and how long that lasted, and closes it.
+// tryLive opens a connection from this node, reports its endpoint and how long connecting lasted,
+// and closes it.
 func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 	started := time.Now()
 	c, err := (&net.Dialer{Timeout: explainTime / 2}).DialContext(ctx, "tcp", k.AddrPort().String())
@@ -160,7 +162,7 @@ func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 			}
 		}
 	}
-	if err != nil && !l.Endpoint.IsValid() { // once it is found, what a list that ran out of time lacks does not matter
+	if err != nil && !l.Endpoint.IsValid() { // if the endpoint was found, a list that ran out of time is complete enough
 		l.Error = err.Error()
 	}
 	return l

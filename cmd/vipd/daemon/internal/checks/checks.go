@@ -22,44 +22,46 @@ import (
 	"vipd/store/statedir"
 )
 
-// Checks are this node's health checks.
+// Checks runs this node's health checks.
 type Checks struct {
-	// Fleet is this node's part in what a fleet checks; nil means the store is not a fleet's, which its methods know.
+	// Fleet is this node's part of a fleet's checks. It is nil if the store is not a fleet's; its
+	// methods accept nil.
 	Fleet   *fleetchecks.Checks
 	o       Options
 	runner  *probe.Runner
-	targets health.Targets // belongs to the caller of Verdicts, and so does all
+	targets health.Targets // belongs to the caller of Verdicts, like all
 	all     snap.Map[balancer.Target, health.Subject]
 	found   *statedir.File
 	lease   *statedir.File
-	changed atomic.Bool // since the states were kept
+	changed atomic.Bool // since the states were saved
 	unable  unable
 	late    late
 }
 
-// Options are what Checks are made of.
+// Options configures Checks.
 type Options struct {
-	// StateDir keeps what was found for the next run.
+	// StateDir keeps the results for the next run.
 	StateDir *statedir.Dir
-	// Node is this node's name: nodes check the same endpoint at different times.
+	// Node is this node's name. It gives each node its own schedule for the same endpoint.
 	Node string
-	// Etcd is where a fleet shares checks; nil means they are not shared. Lease is how long after this node's end what it has found
-	// counts there, and Log is for what becomes of the connection.
+	// Etcd is the store in which a fleet shares checks, or nil if they are not shared. Lease is how
+	// long this node's votes count after its end. Log receives the state of the connection.
 	Etcd   *client.Config
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History
-	// Service returns what is served as name; nil means nothing.
+	// Service returns the served service of that name, or nil.
 	Service func(name balancer.Name) *balancer.Service
-	// Kick has Verdicts be called again. It must not block.
+	// Kick makes the model call Verdicts again. It must not block.
 	Kick func()
-	// Heard is told of each result, and where it was found, which may be another port than the target's.
+	// Heard receives each result and the probed address, which may have another port than the
+	// target.
 	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
-	// Observe is told how long each check took.
+	// Observe receives the duration of each check.
 	Observe func(t balancer.HealthType, took time.Duration)
 }
 
-// keepPause is the time between two looks whether there are states of checks to be kept.
+// keepPause is the interval at which changed states are saved.
 const keepPause = 5 * time.Second
 
 const checksFile = "health.json"
@@ -70,8 +72,8 @@ type keptChecks struct {
 	Checks  []probe.Kept `json:"checks"`
 }
 
-// New reads what an earlier run has found. It checks nothing before Verdicts and Run. An error says that the node can't have
-// its name in a fleet.
+// New reads the results of an earlier run. Checks start with Verdicts and Run. An error says why
+// the node can't have its name in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "what health checks have found does not outlive a restart", statedir.Large),
@@ -81,7 +83,7 @@ func New(o Options) (*Checks, error) {
 	held := c.found.Held()
 	c.found.Read(&kept)
 	seed := fnv.New64a()
-	_, _ = seed.Write([]byte(o.Node)) // a hash takes everything
+	_, _ = seed.Write([]byte(o.Node)) // a hash never fails
 	c.runner = probe.NewRunner(probe.Options{
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks, Held: held,
 		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
@@ -101,12 +103,12 @@ func New(o Options) (*Checks, error) {
 	return c, err
 }
 
-// Verdicts has the endpoints of in be checked from now on, and returns what is known of them.
+// Verdicts starts checks of the endpoints of in, stops those of others, and returns the verdicts.
 func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.all
 	c.all = c.targets.Next(env, in)
 	switch {
-	case c.Fleet == nil && c.all == before: // a verdict has changed, or something that is not checked
+	case c.Fleet == nil && c.all == before: // a verdict has changed, or something without a check
 		return c.runner.Verdicts()
 	case c.Fleet == nil:
 		return c.runner.Set(c.all)
@@ -122,7 +124,8 @@ func (c *Checks) heard(t balancer.Target, res health.Result) {
 	}
 }
 
-// Lacking says what this node can't check, of how many endpoints that is true, and which checks are late.
+// Lacking reports the checks that this node can't run, the number of their endpoints, and the
+// checks that are late.
 func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
 	problems, endpoints := c.unable.problems(services, func(t balancer.Target) bool {
 		_, checked := c.runner.Status(t)
@@ -131,7 +134,7 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 	return append(problems, c.late.problems()...), endpoints
 }
 
-// report records what has changed and recompiles.
+// report records changes and recompiles.
 func (c *Checks) report(changes []probe.Transition) {
 	for _, change := range changes {
 		for _, t := range c.Fleet.Vote(change.Targets) {
@@ -142,7 +145,7 @@ func (c *Checks) report(changes []probe.Transition) {
 	c.o.Kick()
 }
 
-// Run checks until ctx ends, and keeps what is known for the next run.
+// Run checks until ctx ends, and saves the results for the next run.
 func (c *Checks) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { c.runner.Run(ctx) })
@@ -168,8 +171,8 @@ func (c *Checks) Run(ctx context.Context) error {
 	}
 }
 
-// keep has what is known be kept, as it is when that is written, and reports whether it does. Where nothing is checked there is
-// nothing to keep.
+// keep saves the results, and reports whether there is something to save. The file is written from
+// the results at that time.
 func (c *Checks) keep() bool {
 	if c.runner.Verdicts().Len() == 0 {
 		return false
@@ -178,7 +181,7 @@ func (c *Checks) keep() bool {
 	return true
 }
 
-// healthEvent tells of a verdict that has changed.
+// healthEvent returns the event of a changed verdict.
 func healthEvent(t balancer.Target, c probe.Transition) events.Event {
 	e := events.Event{
 		At: c.State.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
@@ -195,35 +198,36 @@ func healthEvent(t balancer.Target, c probe.Transition) events.Event {
 
 const leaseFile = "healthlease.json"
 
-// keptLease is the content of that file: under which lease this node has told the fleet what it has found.
+// keptLease is the content of that file: the lease of this node's votes in the fleet.
 type keptLease struct {
 	Version int   `json:"version"`
 	Lease   int64 `json:"lease"`
 }
 
-// formerLease is the lease of a run that was killed, so that this one takes back at once what that one has said.
+// formerLease returns the lease of a run that was killed, so that this run can revoke its votes at
+// once.
 func (c *Checks) formerLease() int64 {
 	var kept keptLease
 	c.lease.Read(&kept)
 	return kept.Lease
 }
 
-// keepLease keeps the lease of this run for the next.
+// keepLease saves the lease of this run for the next one.
 func (c *Checks) keepLease(lease int64) {
 	c.lease.Keep(statedir.Text(keptLease{statedir.Version, lease}))
 }
 
-// Found is what is known of a target.
+// Found is the state of a target.
 type Found struct {
-	// Own is what this node's own check has found, if Checked.
+	// Own is the result of this node's own check, if Checked.
 	Own     probe.Status
 	Checked bool
-	// Fleet is what the fleet has found, if Shared.
+	// Fleet is the fleet's tally, if Shared.
 	Fleet  quorum.Tally
 	Shared bool
 }
 
-// Of returns what is known of a target.
+// Of returns the state of a target.
 func (c *Checks) Of(t balancer.Target) (f Found) {
 	f.Own, f.Checked = c.runner.Status(t)
 	f.Fleet, f.Shared = c.Fleet.Standing(t)
@@ -233,10 +237,10 @@ func (c *Checks) Of(t balancer.Target) (f Found) {
 // All returns the targets of the last Verdicts, checked here or by other nodes. Only the caller of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
-// Hint has the check of a target, if this node makes one, be done at once. It does not block.
+// Hint makes the check of a target run at once, if this node checks it. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 
-// Once checks a target outside of the schedule, also one that other nodes of the fleet check.
+// Once checks a target outside of the schedule, even one that other nodes of the fleet check.
 func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
 	r, exchange, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {
@@ -245,7 +249,7 @@ func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject)
 	return r, exchange, err
 }
 
-// DownSince is since when a target is down, and what its last result was.
+// DownSince returns the time since which a target is down, and its last result.
 func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
 	if standing, shared := c.Fleet.Standing(t); shared && !standing.Alone {
 		return standing.Since, standing.Text()

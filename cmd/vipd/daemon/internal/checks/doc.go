@@ -1,11 +1,12 @@
-// Package checks runs the health checks of endpoints. Its verdicts are an input of what the model compiles:
+// Package checks runs the health checks of endpoints. Its verdicts are an input of the model:
 //
 //	services, endpoints -> targets -> runner -> verdicts -> compile
-//	                                  report -> the model looks again, and the history says so
+//	                                  report -> the model compiles again, and the history records it
 //
-// Verdicts takes in what is compiled next, and returns what is known of it; where checks are shared with a fleet, it asks
-// fleetchecks, which gives the runner its part. What was found outlives a restart, in health.json. Which checks this node can't
-// run is kept apart (unable.go): their endpoints keep their verdicts, and look well.
+// Verdicts receives the next inputs, and returns their verdicts. If a fleet shares checks, it asks
+// fleetchecks, which gives the runner its part. Results outlive a restart in health.json. unable.go
+// records the checks that this node can't run: their endpoints keep their verdicts, and look
+// healthy.
 //
-// The checks themselves, and when each is due, are dataplane/probe's.
+// Package dataplane/probe makes the checks and schedules them.
 package checks

@@ -11,13 +11,13 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// late keeps which checks are reported as late.
+// late records which checks are reported as late.
 type late struct {
 	reported atomic.Pointer[[]probe.Late]
 }
 
-// update adopts what is late now, and reports whether that is another problem. A delay that has not doubled is the same
-// problem: each other text would be an event.
+// update stores the checks that are late now, and reports whether the problem has changed. A delay
+// that has not doubled is the same problem, because each new text makes an event.
 func (l *late) update(now []probe.Late) bool {
 	var before []probe.Late
 	if p := l.reported.Load(); p != nil {
@@ -30,7 +30,7 @@ func (l *late) update(now []probe.Late) bool {
 	return true
 }
 
-// problems says which checks are late, why, and what helps.
+// problems reports which checks are late, why, and the remedy.
 func (l *late) problems() (all []balancer.Problem) {
 	p := l.reported.Load()
 	if p == nil {

@@ -13,31 +13,33 @@ import (
 	"vipd/balancer/snap"
 )
 
-// unable keeps which checks this node can't run: results that say nothing of the endpoint, as many in a row as would
-// take it down if they were failures. Such an endpoint keeps its verdict, and looks well.
+// unable records the checks that this node can't run. Their results say nothing about the endpoint,
+// and there were enough of them in a row to take it down if they were failures. Such an endpoint
+// keeps its verdict, so it looks healthy.
 type unable struct {
 	some atomic.Bool // rows is not empty
 
-	mu   sync.Mutex // guards rows; nothing is called with it held
+	mu   sync.Mutex // guards rows; never held during a call of another package
 	rows map[balancer.Target]row
 
 	said map[balancer.Name]excuse // belongs to the caller of problems
 }
 
-// row is a row of results that were none.
+// row counts consecutive results of checks that could not run.
 type row struct {
 	length int
-	text   string // of the latest
+	text   string // the latest error
 }
 
-// excuse is what is said of a service: one endpoint and the reason, as it was first. The reasons of others, and later
-// ones, may be others.
+// excuse is the reported problem of a service: an endpoint and its first reason. It stays the same
+// while the reasons change.
 type excuse struct {
 	target balancer.Target
 	text   string
 }
 
-// heard takes in a result, and reports whether the row has come to as many as it takes, or such a row has ended.
+// heard adds a result, and reports whether a row has reached fall results, or whether such a row
+// has ended.
 func (u *unable) heard(t balancer.Target, res health.Result, fall int) bool {
 	if res.Outcome != health.NotRun && !u.some.Load() {
 		return false
@@ -58,8 +60,8 @@ func (u *unable) heard(t balancer.Target, res health.Result, fall int) bool {
 	return was.length+1 == fall
 }
 
-// problems says, once for each service, that endpoints of it can't be checked, and of how many that is true in all. Those
-// that this node does not check any more are forgotten.
+// problems returns a problem for each service with endpoints that can't be checked, and their total
+// number. It drops the rows of endpoints that this node no longer checks.
 func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], checked func(balancer.Target) bool) (all []balancer.Problem, targets int) {
 	if !u.some.Load() && len(u.said) == 0 {
 		return nil, 0
@@ -68,7 +70,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	rows := maps.Clone(u.rows)
 	u.mu.Unlock()
 	first := map[balancer.Name]balancer.Target{}
-	is := map[balancer.Target]string{}
+	text := map[balancer.Target]string{}
 	var gone []balancer.Target
 	for t, row := range rows {
 		s := services.At(t.Service)
@@ -79,7 +81,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 		case s == nil || s.Health == nil || row.length < s.Health.Fall:
 			continue
 		}
-		is[t] = row.text
+		text[t] = row.text
 		if f, there := first[t.Service]; !there || t.Compare(f) < 0 {
 			first[t.Service] = t
 		}
@@ -87,8 +89,8 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	u.forget(gone)
 	said := map[balancer.Name]excuse{}
 	for name, t := range first {
-		x := excuse{t, strings.TrimPrefix(is[t], "not run: ")}
-		if before, there := u.said[name]; there && is[before.target] != "" {
+		x := excuse{t, strings.TrimPrefix(text[t], "not run: ")}
+		if before, there := u.said[name]; there && text[before.target] != "" {
 			x = before
 		}
 		said[name] = x
@@ -100,7 +102,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 			Text: fmt.Sprintf("%s can't be checked from here: %s", said[name].target.Address(), said[name].text),
 		})
 	}
-	return all, len(is)
+	return all, len(text)
 }
 
 func (u *unable) forget(gone []balancer.Target) {

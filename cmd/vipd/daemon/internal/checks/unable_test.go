@@ -9,7 +9,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestUnableForgets: of what is not checked any more nothing stays, however few results it had, so that a service that comes back begins anew.
+// TestUnableForgets removes a service with checks that can't run. None of their results may be
+// kept, so that a service that returns starts from zero.
 func TestUnableForgets(t *testing.T) {
 	var u unable
 	var services, none snap.Map[balancer.Name, *balancer.Service]

@@ -17,21 +17,23 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// Options are what a Watch needs of the host.
+// Options connects a Watch with the host.
 type Options struct {
-	// State returns the last compiled state. The channel is closed when there is another.
+	// State returns the last compiled state, and a channel that is closed when the next one is
+	// published.
 	State func() (*model.State, <-chan struct{})
 	// Interfaces lists the devices of the host.
 	Interfaces func() ([]doctor.Interface, error)
-	// Neighbours lists the hosts that the kernel knows, with the devices that lead to them.
+	// Neighbours lists the hosts in the kernel's neighbour tables, with their devices.
 	Neighbours func() (map[netip.Addr]string, error)
 	// Elsewhere asks the link of a device which other hosts have VIPs.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Again is the time after which a link is asked again for a VIP that another host has. Default 30 s.
+	// Again is the pause before a link is asked again for a VIP that another host has. Default 30
+	// s.
 	Again time.Duration
 }
 
-// patience bounds how long the probes of one round may take together.
+// patience is the maximum time for all probes of a round.
 const patience = time.Second
 
 // place is a VIP on a link.
@@ -40,7 +42,8 @@ type place struct {
 	device string
 }
 
-// Watch finds VIPs that another host has. Its fields but problems belong to the goroutine of Run.
+// Watch finds VIPs that another host has. All fields except problems belong to the goroutine of
+// Run.
 type Watch struct {
 	o        Options
 	problems atomic.Pointer[[]balancer.Problem]
@@ -58,7 +61,8 @@ func New(o Options) *Watch {
 	return w
 }
 
-// Problems returns a problem for each VIP that another host has. It must not be changed.
+// Problems returns a problem for each VIP that another host has. The caller must not change the
+// result.
 func (w *Watch) Problems() []balancer.Problem {
 	if w == nil {
 		return nil
@@ -66,7 +70,7 @@ func (w *Watch) Problems() []balancer.Problem {
 	return *w.problems.Load()
 }
 
-// Run asks for new VIPs until ctx ends.
+// Run probes for new VIPs until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	again := time.NewTicker(w.o.Again)
 	defer again.Stop()
@@ -94,13 +98,13 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// concerns reports whether the step between two states may concern VIPs or links.
+// concerns reports whether the change between two states may affect VIPs or links.
 func concerns(before, s *model.State) bool {
 	return s.Desired.Addresses != before.Desired.Addresses || s.Inputs.VIPs != before.Inputs.VIPs || s.Inputs.Pools != before.Inputs.Pools ||
 		!slices.Equal(s.Env.Local, before.Env.Local)
 }
 
-// vips are those that vipd itself holds on this host, or is about to hold.
+// vips returns the VIPs that vipd itself holds on this host, or is about to hold.
 func vips(s *model.State) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	if s.Env.ExternalVIPs {
@@ -114,14 +118,14 @@ func vips(s *model.State) map[netip.Addr]bool {
 	return all
 }
 
-// fresh returns the links that were not asked yet for some of the VIPs: those of networks that contain a VIP, of neighbours with its
-// address, and of the real device that holds it.
+// fresh returns links that were not yet asked for some of the VIPs. They lead to a network that
+// contains a VIP or to a neighbour with its address, or they are the real device that holds it.
 func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	interfaces, err := w.o.Interfaces()
 	if err != nil || len(vips) == 0 {
 		return nil
 	}
-	neighbours, _ := w.o.Neighbours() // without it, networks name the links
+	neighbours, _ := w.o.Neighbours() // without neighbours, networks determine the links
 	add := func(vip netip.Addr, device string) {
 		if p := (place{vip, device}); !w.asked[p] {
 			w.asked[p] = true
@@ -143,8 +147,8 @@ func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	return all
 }
 
-// ask asks all places at once, and takes in who answers. A link that can't be asked answers nothing: that takes privilege, and a link
-// with neighbours.
+// ask asks all places at once, and records the answers. A link that can't be asked counts as
+// silent: probes need privilege, and a link with neighbours.
 func (w *Watch) ask(ctx context.Context, places []place) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -171,7 +175,7 @@ func (w *Watch) ask(ctx context.Context, places []place) {
 	asking.Wait()
 }
 
-// publish makes problems of what was found.
+// publish turns the findings into problems.
 func (w *Watch) publish(s *model.State) {
 	problems := []balancer.Problem{}
 	for p, mac := range w.found {

@@ -8,7 +8,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestCannotByRequire: each service on a VIP must meet its requirement, and no other service.
+// TestCannotByRequire serves VIPs whose services have requirements. Each service must meet its own
+// requirement, and no other.
 func TestCannotByRequire(t *testing.T) {
 	const node, endpoint, local = balancer.RequireNode, balancer.RequireEndpoint, balancer.RequireLocal
 	vip, own := netip.MustParseAddr("192.168.1.100"), netip.MustParseAddr("192.168.1.11")
@@ -43,7 +44,7 @@ func TestCannotByRequire(t *testing.T) {
 		if c.unready != "" {
 			v.Unready = []string{c.unready}
 		}
-		for range 20 { // what is told is written to etcd whenever it is another
+		for range 20 { // each new text is written to etcd
 			if got := cannot(v, vip, c.require); got != c.want {
 				t.Fatalf("%s: got %q, want %q", c.name, got, c.want)
 			}

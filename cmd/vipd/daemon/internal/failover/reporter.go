@@ -18,40 +18,41 @@ import (
 
 // Options configure a Reporter.
 type Options struct {
-	// Socket is the owner's.
+	// Socket is the path of the owner's socket.
 	Socket string
-	// Changed is closed with the next state.
+	// Changed returns a channel that is closed with the next state.
 	Changed func() <-chan struct{}
 	// Grace is how long VIPs are served without this process, if the mode does so.
 	Grace  time.Duration
 	Events *events.History
 }
 
-// Serving is the state of the daemon that a report is made from.
+// Serving is the state of the daemon that a report describes.
 type Serving struct {
 	// State is the compiled model.
 	State *model.State
-	// Unready are the reasons why this vipd does not serve yet.
+	// Unready lists the reasons why this vipd does not serve yet.
 	Unready []string
 	// Keeps reports whether VIPs are served without this process, for at most Options.Grace.
 	Keeps bool
 }
 
-// The times between two reports, and how long vipd may be silent if nothing is served without it.
+// These are the intervals of reports, the grace of a mode that serves nothing without this process,
+// and the minimum pause between reports.
 const (
-	every        = time.Second
-	everyServing = 150 * time.Millisecond
-	shortGrace   = 500 * time.Millisecond
-	least        = 50 * time.Millisecond
+	reportInterval  = time.Second
+	servingInterval = 150 * time.Millisecond
+	shortGrace      = 500 * time.Millisecond
+	minPause        = 50 * time.Millisecond
 )
 
-// Reporter reports to the owner. Nil is a host that owns no VIPs.
+// Reporter reports to the owner. A nil Reporter stands for a host that owns no VIPs.
 type Reporter struct {
 	o      Options
 	client *api.OwnerClient
-	status atomic.Pointer[api.OwnerStatus] // nil means the owner does not answer
+	status atomic.Pointer[api.OwnerStatus] // nil if the owner does not answer
 	failed atomic.Pointer[error]
-	seen   api.OwnerEvent // the owner's last; number 0 means none was seen, and earlier ones belong to an earlier vipd
+	seen   api.OwnerEvent // the owner's last event; number 0 means none was seen, and earlier ones belong to an earlier vipd
 }
 
 // New returns a Reporter that has reported nothing yet.
@@ -59,7 +60,7 @@ func New(o Options) *Reporter {
 	return &Reporter{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
 }
 
-// Status is the owner's state; nil means it does not answer.
+// Status returns the owner's state, or nil if it does not answer.
 func (r *Reporter) Status() *api.OwnerStatus {
 	if r == nil {
 		return nil
@@ -67,7 +68,7 @@ func (r *Reporter) Status() *api.OwnerStatus {
 	return r.status.Load()
 }
 
-// Problems are the reasons why VIPs can't have an owner here.
+// Problems returns the reasons why VIPs can't have an owner here.
 func (r *Reporter) Problems() []balancer.Problem {
 	if r == nil {
 		return nil
@@ -86,7 +87,7 @@ func (r *Reporter) Problems() []balancer.Problem {
 	return out
 }
 
-// Run reports what look returns until ctx ends.
+// Run reports the results of look until ctx ends.
 func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	if r == nil {
 		return nil
@@ -97,32 +98,32 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 		v := look()
 		switch {
 		case !v.State.Complete:
-		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the report of the vipd before still holds, as what it applied does
+		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the report of the previous vipd still holds, like its rules
 			r.process(ctx, r.client.Status, false)
 		default:
 			r.send(ctx, r.report(&v))
 		}
-		pause := every
+		pause := reportInterval
 		if !v.Keeps {
-			pause = everyServing
+			pause = servingInterval
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			v = look()
-			r.farewell(&v)
+			r.reportEnd(&v)
 			return nil
 		case <-timer.C:
 		case <-changed:
 			timer.Stop()
-			time.Sleep(least) // changes come in bursts
+			time.Sleep(minPause) // changes come in bursts
 		}
 	}
 }
 
-// farewell reports at the end that nothing is served here, if the mode does not serve without this process.
-func (r *Reporter) farewell(v *Serving) {
+// reportEnd reports at the end that nothing is served here, if the mode does not serve without this process.
+func (r *Reporter) reportEnd(v *Serving) {
 	if v.Keeps || !v.State.Complete {
 		return
 	}
@@ -182,7 +183,7 @@ func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 	if require == balancer.RequireLocal {
 		served, where = local, " on this host"
 	}
-	for _, name := range slices.Sorted(maps.Keys(served)) { // in order: another text would be written to etcd
+	for _, name := range slices.Sorted(maps.Keys(served)) { // sorted, because each new text is written to etcd
 		if !served[name] {
 			return fmt.Sprintf("service %s has no usable endpoint%s", name, where)
 		}
@@ -212,7 +213,8 @@ func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.
 	}
 }
 
-// unseen returns the owner's new events: all behind the last seen one. Clocks step, and another owner counts from 1.
+// unseen returns the owner's new events: all after the last seen one. It doesn't compare times or
+// numbers, because clocks step and another owner counts from 1.
 func (r *Reporter) unseen(all []api.OwnerEvent) []api.OwnerEvent {
 	if len(all) == 0 {
 		return nil

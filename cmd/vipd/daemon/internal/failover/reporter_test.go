@@ -19,8 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFirstReport starts a vipd. It reports nothing about VIPs that the kernel still serves until it has applied the model, or its grace is
-// over. If nothing is served without it, it reports at once that it can't serve them. It always knows the owner's state.
+// TestFirstReport starts a vipd. It must report nothing about VIPs that the kernel still serves
+// until it has applied the model, or until grace is over. If nothing is served without it, it must
+// report at once that it can't serve them. It must always know the owner's state.
 func TestFirstReport(t *testing.T) {
 	for _, c := range []struct {
 		name    string

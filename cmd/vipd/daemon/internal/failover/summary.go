@@ -11,7 +11,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Summary describes the owner in a line; "" means this host owns no VIPs. Confirmed are the ages of confirmations.
+// Summary describes the owner's state in a line; "" means that this host owns no VIPs. Confirmed
+// has the ages of confirmations.
 func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
 	if r == nil {
 		return "", nil

@@ -1,11 +1,13 @@
-// Package fleet is this node as one of many: it follows what the fleet shares, and tells the fleet how it is.
+// Package fleet makes this node a member of a fleet: it follows the shared state, and publishes the
+// node's status.
 //
 //	PREFIX/services, endpoints, overrides   -> Source -> model
 //	PREFIX/nodes/NODE/config                -> Source -> Configured: mode and zone
 //	PREFIX/nodes/NODE/live, status          <- presence <- Run, from views
 //
-// What it tells is written at most once a second, and only when it has changed. That etcd is lost, or that the fleet does not see
-// this node, begins and ends in the history (events.go).
+// The status is written at most once a second, and only if it has changed. The history records when
+// etcd is lost and when the fleet does not see this node (events.go).
 //
-// Keys, leases and the watch are store/etcd's; the health checks that a fleet shares are fleetchecks'.
+// Package store/etcd has the keys, leases and the watch, and package fleetchecks the health checks
+// that a fleet shares.
 package fleet

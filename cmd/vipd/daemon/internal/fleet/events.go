@@ -28,7 +28,7 @@ func (f *Member) connection(revision int64, err error) {
 	f.o.Events.Record(e)
 }
 
-// Began records, once, that the first state is not etcd's, where that is so.
+// Began records, once, that the first state does not come from etcd, if that is the case.
 func (f *Member) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
 	away := !f.followed && f.lost.IsZero()
@@ -49,7 +49,7 @@ func (f *Member) Began(s *model.State, now time.Time) {
 	f.o.Events.Record(e)
 }
 
-// configured records a change of what is set in etcd for this node, and passes it on.
+// configured records a change of this node's configuration in etcd, and passes it on.
 func (f *Member) configured(set schema.NodeConfig) {
 	if f.set != nil {
 		for _, e := range transitions.NodeSet(*f.set, set) {
@@ -60,7 +60,7 @@ func (f *Member) configured(set schema.NodeConfig) {
 	f.o.Configured(set)
 }
 
-// report takes in whether the fleet sees this node.
+// report records whether the fleet sees this node.
 func (f *Member) report(err error) {
 	err = client.Advised(err)
 	f.mu.Lock()

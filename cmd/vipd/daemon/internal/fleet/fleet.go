@@ -25,7 +25,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// Member is this node as a member of a fleet. If nil, this node belongs to no fleet.
+// Member is this node as a member of a fleet. It is nil if this node belongs to no fleet.
 type Member struct {
 	o        Options
 	source   *watch.Source
@@ -34,44 +34,47 @@ type Member struct {
 
 	mu      sync.Mutex
 	trouble error     // why the fleet does not see this node; nil means it does
-	unseen  time.Time // since when that is so
-	seen    bool      // it did at least once
+	unseen  time.Time // when trouble began
+	seen    bool      // the fleet has seen this node at least once
 
 	followed bool      // etcd was reached at least once
 	lost     time.Time // when etcd was lost; zero means it is followed
 
-	// set is what etcd last said of this node; nil before it said anything. It belongs to the source.
+	// set is etcd's last configuration of this node, or nil before the first one. It belongs to the
+	// source.
 	set *schema.NodeConfig
 
-	// What was published of this node's addresses belongs to Run: from which state and sources, and what it was.
+	// Run owns these fields: the last published addresses of this node, and the state and sources
+	// that they were published from.
 	publishedOf *model.State
 	sources     []netip.Addr
 	published   *balancer.Node
 }
 
-// Options are what a Member is made from.
+// Options configures a Member.
 type Options struct {
-	// Config is that of etcd, Name this node's.
+	// Config is etcd's client configuration, and Name is this node's name.
 	Config client.Config
 	Name   string
-	// StateDir keeps what was read last, for the time when etcd is away.
+	// StateDir keeps the last good state, for times when etcd is unavailable.
 	StateDir *statedir.Dir
-	// Defaults are the fields of services that don't set them; Source().SetDefaults exchanges them.
+	// Defaults are values for services' fields. Source().SetDefaults replaces them.
 	Defaults map[string]any
-	// Version and Started are told to the fleet.
+	// Version and Started are published to the fleet.
 	Version string
 	Started time.Time
-	// Lease is how long after its end this node is still seen by others.
+	// Lease is how long other nodes still see this node after its end.
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History
-	// Configured is told what the fleet says of this node.
+	// Configured receives the fleet's configuration of this node.
 	Configured func(schema.NodeConfig)
-	// Sources are the addresses from which this node sends. If nil, none is known.
+	// Sources lists the addresses that this node sends from. If nil, none is known.
 	Sources func() []netip.Addr
 }
 
-// New returns a node that neither follows nor tells anything yet. The error says what can't be used of the configuration.
+// New returns a node that does nothing until Run and its source start. The error says which part of
+// the configuration can't be used.
 func New(o Options) (*Member, error) {
 	if o.Sources == nil {
 		o.Sources = func() []netip.Addr { return nil }
@@ -95,23 +98,24 @@ func New(o Options) (*Member, error) {
 	return f, nil
 }
 
-// Source is where what the fleet shares comes from.
+// Source returns the source of the fleet's services.
 func (f *Member) Source() *watch.Source { return f.source }
 
-// Reached is the newest revision of the store for which the snapshot of another one is complete.
+// Reached returns the newest revision of the store that the snapshot at revision includes.
 func (f *Member) Reached(revision int64) int64 {
 	if f != nil {
 		if at := f.source.Position(); at.Published == revision {
-			return at.Seen // what has changed since made no difference
+			return at.Seen // later changes made no difference
 		}
 	}
 	return revision
 }
 
-// Nodes returns all nodes of the fleet as etcd has them.
+// Nodes returns all nodes of the fleet from etcd.
 func (f *Member) Nodes(ctx context.Context) ([]fleet.Node, error) { return f.writer.Statuses(ctx) }
 
-// Problems says why the fleet does not see this node. That etcd is away, the store says itself.
+// Problems says why the fleet does not see this node. The store itself reports that etcd is
+// unavailable.
 func (f *Member) Problems(connected bool) []balancer.Problem {
 	if f == nil || !connected {
 		return nil
@@ -130,24 +134,25 @@ func (f *Member) Problems(connected bool) []balancer.Problem {
 	return nil
 }
 
-// Run tells the fleet how this node is, by what look returns, whenever that has changed, until ctx ends.
+// Run publishes this node's status, from the view that look returns, whenever it has changed, until
+// ctx ends.
 func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	if f == nil {
 		return nil
 	}
-	defer func() { _ = f.writer.Close() }() // nothing is left to be done about it
+	defer func() { _ = f.writer.Close() }() // an error needs no reaction
 	var present sync.WaitGroup
 	defer present.Wait()
 	present.Go(func() { f.presence.Run(ctx) })
-	pause := time.NewTicker(time.Second) // what is told changes no more often
+	pause := time.NewTicker(time.Second) // the status is published at most once a second
 	defer pause.Stop()
-	var told news
-	draining := false // the connections that drains have left come and go without a change of all that
+	var published news
+	draining := false // the connections of drains change without another change
 	for {
 		v := look()
-		if now := (news{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != told || draining) {
+		if now := (news{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != published || draining) {
 			status := f.status(v)
-			told, draining = now, len(status.Drains) > 0
+			published, draining = now, len(status.Drains) > 0
 			f.presence.Tell(status)
 		}
 		f.publish(v.State)
@@ -159,7 +164,7 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	}
 }
 
-// publish tells the other nodes which addresses are this node's own, if that has changed.
+// publish publishes this node's own addresses to the other nodes, if they have changed.
 func (f *Member) publish(s *model.State) {
 	sources := f.o.Sources()
 	if !s.Complete || s == f.publishedOf && slices.Equal(sources, f.sources) {
@@ -174,16 +179,16 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// news reports whether the status differs from the last one written; counts of drains alone are no difference.
+// news decides whether a status is worth writing: counts of drains alone are not.
 type news struct {
 	state    *model.State
 	engine   *dataplane.Status
 	mode     *modeswitch.Chosen
 	position watch.Position
-	problems string // those that come and go without a change of the rest
+	problems string // problems that come and go without another change
 }
 
-// status is what the fleet is told of this node.
+// status returns this node's published status.
 func (f *Member) status(v *status.View) schema.NodeStatus {
 	s := v.State
 	out := schema.NodeStatus{
@@ -204,9 +209,9 @@ func (f *Member) status(v *status.View) schema.NodeStatus {
 	return out
 }
 
-// drainsOf lists the endpoints that drain, with their live connections on this node.
+// drainsOf lists the draining endpoints, with their live connections on this node.
 func drainsOf(v *status.View) []schema.NodeDrain {
-	type place struct { // counts are of a port, whatever the VIP
+	type place struct { // counts belong to a port, whatever the VIP
 		traffic.Port
 		at netip.AddrPort
 	}

@@ -26,8 +26,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTellsProblemsOfTheHost: a problem of the host is told to the fleet when it comes and when it has gone, though nothing else
-// has changed.
+// TestTellsProblemsOfTheHost adds and removes a problem of the host. Both changes must be published
+// to the fleet, although nothing else has changed.
 func TestTellsProblemsOfTheHost(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	log := slog.New(slog.DiscardHandler)

@@ -22,73 +22,78 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Checks is a node's part. While no service asks for such checks, there is no connection, no lease and no key. A nil *Checks
-// is that of a node that is in no fleet, which all but Verdicts know. All methods may be called by any goroutine.
+// Checks is a node's part in the fleet's checks. While no service needs them, it has no connection,
+// lease or key. A nil *Checks belongs to a node without a fleet; all methods except Verdicts accept
+// it. All methods may be called by any goroutine.
 type Checks struct {
 	o           Options
 	coordinator *quorum.Coordinator
 	wake        wake.Signal // holds a token: there may be something to follow
-	needed      atomic.Bool // some service asks for it
+	needed      atomic.Bool // some service needs the fleet's checks
 
-	mu sync.Mutex // guards the rest, and the coordinator
-	// board is what was last on it, or nothing. told: it was read, or etcd was given time enough for that.
-	board quorum.Board
-	told  bool
-	// read is when the board could be read last; zero means never.
+	mu sync.Mutex // guards the fields below, and the coordinator
+	// board is its last content, or nothing. boardKnown reports whether it was read, or etcd had
+	// enough time for that.
+	board      quorum.Board
+	boardKnown bool
+	// read is when the board was last read; zero means never.
 	read time.Time
-	// aloneUntil is when this node may rely on the board again after it was away; zero means it may. alone is since when the
-	// history has that this node decides alone; zero means it does not.
+	// aloneUntil is when this node may rely on the board again after an outage; zero means it may
+	// now. alone is the time since which, by the history, this node decides alone; zero means it
+	// does not.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
-	// votes are what this node has found of the targets that it checks for the fleet, and voter writes them; nil means no fleet.
-	// pending are targets that are still to be looked at.
+	// votes are this node's verdicts on the targets that it checks for the fleet, and voter writes
+	// them; nil means no fleet. pending are targets whose state is still to be examined.
 	votes       snap.Map[balancer.Target, *quorum.Vote]
 	voter       *fleet.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
 	pending     map[balancer.Target]bool
-	// cannotRun is when checks that ran before stopped running.
+	// cannotRun has the time at which checks stopped running.
 	cannotRun map[balancer.Target]time.Time
 	wanted    snap.Map[balancer.Target, health.Subject]
 	dissent   dissent
-	// unread and unheard are why the board is not read, and why the votes of this node are not, silent since when that is.
-	unread, unheard error
-	silent          time.Time
+	// unread says why the board can't be read, and unheard why the votes of this node can't be
+	// written. silent is when that began.
+	unread, unpublished error
+	silent              time.Time
 }
 
-// Options are what a node's part is made of.
+// Options configures Checks.
 type Options struct {
-	// Config is that of etcd, Node this node's name.
+	// Config is etcd's client configuration, and Node is this node's name.
 	Config client.Config
 	Node   string
-	// Runner gets the checks that are this node's. It reports to Vote.
+	// Runner runs this node's checks. It reports to Vote.
 	Runner *probe.Runner
 	Log    *slog.Logger
-	// Record is told what begins or ends, and must not block.
+	// Record receives events, and must not block.
 	Record func(events.Event)
-	// Kick has Verdicts be called again.
+	// Kick makes the model call Verdicts again.
 	Kick func()
-	// Lease is how long after this node's end its votes count.
+	// Lease is how long this node's votes count after its end.
 	Lease time.Duration
-	// Patience is how long etcd may be away before this node decides alone. Default: as etcd.BoardOptions has it.
+	// Patience is how long etcd may be unavailable before this node decides alone. Zero means the
+	// default of etcd.BoardOptions.
 	Patience time.Duration
-	// Settle is how long it goes on so after etcd is back: in that time those that checked meanwhile say what they have found,
-	// and what those said who are gone ends with their leases. Default: Lease.
+	// Settle is how long the node continues to decide alone after etcd returns. In that time other
+	// nodes vote, and the leases of dead nodes expire. Zero means Lease.
 	Settle time.Duration
-	// Former is the lease under which an earlier run has said what it has found, and was not able to take that back; 0 means none.
+	// Former is the lease of votes that an earlier run could not revoke; 0 means none.
 	Former int64
-	// Keep, unless nil, keeps the number of a lease, which is the next run's Former.
+	// Keep, unless nil, saves the number of a lease. It is the next run's Former.
 	Keep func(lease int64)
 }
 
-// votePause is the time between two looks at first results, lamePause that between two looks whether checks can still be
-// run.
+// votePause is the interval at which first results are examined, and lamePause the interval at
+// which cannotRun is.
 const (
-	votePause = 250 * time.Millisecond
-	lamePause = time.Second
+	votePause     = 250 * time.Millisecond
+	runnablePause = time.Second
 )
 
-// New returns the part of a node in a fleet's checks, which does nothing before Verdicts and Run. An error says that the node
-// can't have that name.
+// New returns a node's part in a fleet's checks. It does nothing before Verdicts and Run. An error
+// says that the node can't have that name.
 func New(o Options) (*Checks, error) {
 	if err := schema.CheckNode(o.Node); err != nil {
 		return nil, err
@@ -99,51 +104,52 @@ func New(o Options) (*Checks, error) {
 	return f, nil
 }
 
-// forget begins anew: nothing is known of the fleet. The coordinator stays: it has no target of the fleet's then, and knows what
-// this node's own checks have found, from which a service goes on that asks for the fleet's again.
+// forget resets the knowledge of the fleet. The coordinator stays: it then has no target of the
+// fleet, but knows the verdicts of this node's own checks. A service that needs the fleet's checks
+// again starts from these.
 func (f *Checks) forget() {
-	f.board, f.told, f.read, f.aloneUntil, f.alone, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
+	f.board, f.boardKnown, f.read, f.aloneUntil, f.alone, f.unread, f.unpublished = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
 	f.assignments, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
 	f.pending, f.cannotRun = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
-// Awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. It is
-// not waited for where services can't be read either. Nil: there is no fleet.
+// Awaits reports whether a service needs the fleet's checks and the board is still to be read. It
+// returns false if services can't be read either. A nil Checks belongs to no fleet.
 func (f *Checks) Awaits(s *store.Snapshot) bool {
 	if f == nil {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.told {
+	if f.boardKnown {
 		return false
 	}
 	for _, service := range s.Services.All() {
 		if health.ByFleet(service) {
 			f.need(true)
-			f.told = !s.Connected
+			f.boardKnown = !s.Connected
 			return s.Connected
 		}
 	}
 	return false
 }
 
-// need says whether the fleet's checks are to be followed.
-func (f *Checks) need(is bool) {
-	if f.needed.Swap(is) == is {
+// need sets whether the fleet's checks are to be followed.
+func (f *Checks) need(needed bool) {
+	if f.needed.Swap(needed) == needed {
 		return
 	}
 	f.wake.Send()
 }
 
-// Verdicts has this node check its part of what is wanted from now on, and returns what is known of all.
+// Verdicts starts this node's part of the wanted checks, and returns the verdicts on all targets.
 func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec bool) snap.Map[balancer.Target, balancer.Verdict] {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before, shared := f.coordinator.Verdicts(), f.coordinator.Shared()
 	f.exec, f.wanted = exec, wanted
 	mine := f.coordinator.Assign(quorum.Round{
-		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), VoteDelay: f.o.Lease,
+		Wanted: wanted, Board: f.board, Waiting: !f.boardKnown, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), VoteDelay: f.o.Lease,
 	})
 	f.o.Runner.Assume(joined(shared, f.coordinator.Shared()))
 	verdicts := f.coordinator.Judge(f.o.Runner.Set(mine))
@@ -153,8 +159,8 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	return verdicts
 }
 
-// joined are the verdicts after a change, with those that are not the fleet's any more: this node's own checks go on from
-// there too.
+// joined returns the verdicts after a change, plus those of targets that are no longer the fleet's:
+// this node's own checks start from them.
 func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	all := after
 	for t, c := range snap.Diff(before, after) {
@@ -167,10 +173,11 @@ func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[
 
 // aloneLocked reports whether this node can't rely on the board.
 func (f *Checks) aloneLocked() bool {
-	return f.told && (!f.board.Connected || time.Now().Before(f.aloneUntil))
+	return f.boardKnown && (!f.board.Connected || time.Now().Before(f.aloneUntil))
 }
 
-// Run follows the fleet's checks while some service asks for them, until ctx ends. It returns an error that no later try mends.
+// Run follows the fleet's checks while a service needs them, until ctx ends. It returns an error if
+// no retry can succeed.
 func (f *Checks) Run(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -182,15 +189,15 @@ func (f *Checks) Run(ctx context.Context) error {
 		case <-f.wake:
 		}
 		for f.needed.Load() && ctx.Err() == nil {
-			if err := f.take(ctx); err != nil {
+			if err := f.follow(ctx); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// take takes part until ctx ends or no service asks for it any more.
-func (f *Checks) take(ctx context.Context) error {
+// follow takes part in the checks until ctx ends or no service needs them.
+func (f *Checks) follow(ctx context.Context) error {
 	board, err := fleet.NewHealthBoard(fleet.BoardOptions{Config: f.o.Config, Log: f.o.Log, Patience: f.o.Patience})
 	if err != nil {
 		return err
@@ -199,7 +206,7 @@ func (f *Checks) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = writer.Close() }() // nothing is left to be done about it
+	defer func() { _ = writer.Close() }() // an error needs no reaction
 	f.mu.Lock()
 	f.voter, err = writer.HealthVoter(f.o.Node, quorum.Checker{Exec: f.exec}, f.o.Lease)
 	voter := f.voter
@@ -217,8 +224,8 @@ func (f *Checks) take(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { board.Watch(ctx, f.publish) })
-	running.Go(func() { f.speak(ctx, voter) })
-	f.attend(ctx)
+	running.Go(func() { f.runVoter(ctx, voter) })
+	f.examineLoop(ctx)
 	cancel()
 	running.Wait()
 	f.mu.Lock()
@@ -231,18 +238,18 @@ func (f *Checks) take(ctx context.Context) error {
 	return nil
 }
 
-// attend looks at first results, at checks that can't be run any more, and at the end of the time after an absence
-// of etcd, until ctx ends or no service asks for the fleet's checks.
-func (f *Checks) attend(ctx context.Context) {
-	look, limp := time.NewTicker(votePause), time.NewTicker(lamePause)
+// examineLoop examines first results, checks that can't run, and the end of Settle, until ctx ends or no
+// service needs the fleet's checks.
+func (f *Checks) examineLoop(ctx context.Context) {
+	look, runnable := time.NewTicker(votePause), time.NewTicker(runnablePause)
 	defer look.Stop()
-	defer limp.Stop()
+	defer runnable.Stop()
 	for f.needed.Load() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.wake:
-		case <-limp.C:
+		case <-runnable.C:
 			f.mu.Lock()
 			f.retractVotesLocked(time.Now())
 			f.dissentLocked(time.Now())
@@ -253,7 +260,7 @@ func (f *Checks) attend(ctx context.Context) {
 			over := !f.aloneUntil.IsZero() && !f.aloneLocked()
 			if over {
 				f.aloneUntil = time.Time{}
-				f.tellLocked()
+				f.recordAloneLocked()
 			}
 			over = over || f.coordinator.Overdue(time.Now())
 			f.mu.Unlock()
@@ -264,9 +271,10 @@ func (f *Checks) attend(ctx context.Context) {
 	}
 }
 
-// speak has the voter run while the board can be read: a node that does not see what others say does not know what it has
-// to check, and would be waited for in vain. An absence that is no longer than the lease makes no difference.
-func (f *Checks) speak(ctx context.Context, voter *fleet.HealthVoter) {
+// runVoter runs the voter while the board can be read. A node that does not see the other votes does
+// not know its targets, and the others would wait for it in vain. An outage shorter than the lease
+// makes no difference.
+func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
 	end := func() {}
@@ -286,7 +294,8 @@ func (f *Checks) speak(ctx context.Context, voter *fleet.HealthVoter) {
 	}
 }
 
-// begin runs something until ctx, or the function that it returns, ends it, which may be called twice.
+// begin starts run, which ends with ctx or with the returned function. That function may be called
+// twice.
 func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -294,24 +303,24 @@ func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// reads reports whether the board can be read, or could a moment ago.
+// reads reports whether the board can be read, or could be a moment ago.
 func (f *Checks) reads(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.board.Connected || !f.read.IsZero() && now.Sub(f.read) < f.o.Lease
 }
 
-// publish takes in what is on the board.
+// publish stores the content of the board.
 func (f *Checks) publish(b quorum.Board, err error) {
 	f.mu.Lock()
 	if now := time.Now(); b.Connected || f.board.Connected {
 		f.read = now
-		if f.told && !f.board.Connected {
+		if f.boardKnown && !f.board.Connected {
 			f.aloneUntil = now.Add(f.o.Settle)
 		}
 	}
-	f.board, f.unread, f.told = b, err, true
-	f.tellLocked()
+	f.board, f.unread, f.boardKnown = b, err, true
+	f.recordAloneLocked()
 	if f.voter != nil {
 		f.voter.SetBoard(b)
 	}
@@ -319,8 +328,8 @@ func (f *Checks) publish(b quorum.Board, err error) {
 	f.o.Kick()
 }
 
-// tellLocked tells the history when this node begins to decide alone, and when that is over.
-func (f *Checks) tellLocked() {
+// recordAloneLocked records in the history when this node begins to decide alone, and when that ends.
+func (f *Checks) recordAloneLocked() {
 	now := time.Now()
 	switch alone := f.aloneLocked(); {
 	case alone && f.alone.IsZero():

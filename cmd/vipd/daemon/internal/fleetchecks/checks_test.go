@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// everywhere waits until hosts go by a verdict of a target.
+// everywhere waits until hosts use a verdict for a target.
 func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
@@ -28,7 +28,7 @@ func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balan
 	}
 }
 
-// never fails the test if a host went by a verdict since it was asked last.
+// never fails the test if a host has used a verdict since the last call.
 func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
@@ -38,8 +38,9 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	}
 }
 
-// TestFleetOutvotes has a host that sees everything down be outvoted, and one that can't check leave the rest to others;
-// and the history have each change once, with who says so.
+// TestFleetOutvotes shares checks with a host that sees every target down, and a host that can't
+// check. The first must be outvoted, and the second must leave its checks to others. The history
+// must have each change once, with its voters.
 func TestFleetOutvotes(t *testing.T) {
 	w := newWorld(t, 10, quick())
 	w.unhurried()
@@ -95,10 +96,10 @@ func TestFleetOutvotes(t *testing.T) {
 	}
 }
 
-// TestFleetOverTCP has three hosts share the checks of servers that listen and end.
+// TestFleetOverTCP shares the checks of real servers that start and stop between three hosts.
 func TestFleetOverTCP(t *testing.T) {
 	health := quick()
-	health.Timeout = wait.Patience // whoever does not listen refuses at once
+	health.Timeout = wait.Patience // a port without a listener refuses at once
 	w := newWorld(t, 3, health)
 	w.unhurried()
 	w.real = true
@@ -138,8 +139,8 @@ func behind(h *simulated, o *Options) {
 	o.Config.Endpoints = []string{"http://" + h.relay.Addr()}
 }
 
-// TestFleetReplacesCheckers has a host that no longer reaches etcd be replaced as a checker when its lease has ended, and
-// nobody notice, itself included; and have it back when it does.
+// TestFleetReplacesCheckers cuts a host off from etcd. It must be replaced as a checker when its
+// lease expires, and return with the connection, without a change of verdicts on any host.
 func TestFleetReplacesCheckers(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	lost := w.join("host1", behind)
@@ -165,17 +166,18 @@ func TestFleetReplacesCheckers(t *testing.T) {
 	never(t, w.hosts, balancer.HealthDown)
 }
 
-// TestFleetAfterCrash kills the one host that checks, so that what it has said last stands, and starts it again at once: from
-// its first connection on, nothing counts but what the new run finds, though the former lease lives on.
+// TestFleetAfterCrash kills the only host that checks, so its votes remain, and restarts it at
+// once. From its first connection on, only votes of the new run may count, although the old lease
+// is still valid.
 func TestFleetAfterCrash(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	w.unhurried()
-	w.lease = 20 * usual // which nothing here may wait for, however busy the machine is
+	w.lease = 20 * usual // nothing here may wait for it, even on a busy machine
 	var kept atomic.Int64
 	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
 	w.settled(w.hosts, balancer.HealthUp)
-	former.relay.Cut() // it can't even say that it ends
+	former.relay.Cut() // it can't even report its end
 	former.stop()
 	w.hosts = nil
 	w.turn(true, w.targets...)
@@ -195,8 +197,8 @@ func TestFleetAfterCrash(t *testing.T) {
 	}
 }
 
-// TestFleetWithoutEtcd has each host check everything itself while etcd is away, beginning with what the fleet knew; and
-// nothing flap when it comes back, though what it holds is old by then.
+// TestFleetWithoutEtcd stops etcd. Each host must check everything itself, starting with the
+// fleet's verdicts. When etcd returns with old votes, no verdict may flap.
 func TestFleetWithoutEtcd(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	for i := range 5 {
@@ -212,7 +214,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 	w.turn(true, down)
 	everywhere(t, w.hosts, down, balancer.HealthDown)
 	fell := time.Now()
-	for _, h := range w.hosts { // from here on it must not be taken for up, not even for a moment
+	for _, h := range w.hosts { // from here on no host may see it up, even for a moment
 		h.ever("")
 	}
 	w.cluster.Start()
@@ -222,13 +224,13 @@ func TestFleetWithoutEtcd(t *testing.T) {
 			h.checks.mu.Lock()
 			alone := h.checks.aloneLocked()
 			h.checks.mu.Unlock()
-			return !alone && h.checking() < len(w.targets) && len(h.told("shared again")) > 0
+			return !alone && h.checking() < len(w.targets) && len(h.eventsWith("shared again")) > 0
 		})
 		if s, _ := h.checks.Standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
 			t.Errorf("%s: it is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
 		}
 		// On a busy machine etcd may be late once more.
-		if back, away := h.told("shared again"), h.told("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
+		if back, away := h.eventsWith("shared again"), h.eventsWith("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
 			t.Errorf("%s has recorded %+v, %+v", h.name, away, back)
 		}
 		h.seen.Lock()
@@ -245,7 +247,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetBeginsWithoutEtcd has a host that starts while etcd is away check everything itself.
+// TestFleetBeginsWithoutEtcd starts a host without etcd. It must check everything itself.
 func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	w := newWorld(t, 5, quick())
 	w.turn(true, w.targets[0])
@@ -263,8 +265,8 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	wait.For(t, 30*time.Second, "the problems to be over", func() bool { return len(h.checks.Problems(true)) == 0 })
 }
 
-// TestFleetRunsPrograms has checks that run programs be made by the hosts that may, and their verdicts count on the rest,
-// while etcd is away too.
+// TestFleetRunsPrograms uses checks that run programs. The hosts that may run programs must check,
+// and the others must use their verdicts, even without etcd.
 func TestFleetRunsPrograms(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	for target, s := range w.wanted.All() {
@@ -281,7 +283,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 	}
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	wait.For(t, 60*time.Second, "both hosts that may to be the checkers", func() bool { // one alone decides while the other comes
+	wait.For(t, 60*time.Second, "both hosts that may to be the checkers", func() bool { // a host decides alone while the other one starts
 		s, _ := w.hosts[1].checks.Standing(w.targets[1])
 		return slices.Equal(slices.Sorted(slices.Values(s.Checkers)), []balancer.NodeName{"may1", "may2"})
 	})
@@ -297,8 +299,8 @@ func TestFleetRunsPrograms(t *testing.T) {
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
 }
 
-// TestFleetOnlyWhereAsked has a host leave nothing in etcd once no service asks for the fleet's checks, and take part again
-// when one does.
+// TestFleetOnlyWhereAsked removes the last service that needs the fleet's checks. The host must
+// leave nothing in etcd, and take part again when a service needs them.
 func TestFleetOnlyWhereAsked(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	h := w.join("host1")

@@ -10,7 +10,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// gate is a log that takes no lines until it is closed.
+// gate is a log that blocks until it is closed.
 type gate chan struct{}
 
 func (g gate) Write(line []byte) (int, error) {
@@ -18,7 +18,8 @@ func (g gate) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLogOfAChecker: a host whose log takes no lines goes on to vote, and to learn what others have found.
+// TestCloggedLogOfAChecker blocks a host's log. The host must still vote, and receive the other
+// votes.
 func TestCloggedLogOfAChecker(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	w.join("host1")

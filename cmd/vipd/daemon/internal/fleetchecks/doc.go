@@ -1,15 +1,17 @@
-// Package fleetchecks is a node's part in the health checks that the hosts of a fleet share (health.from = "fleet"), so that each
-// endpoint is checked by a few of them, whatever their number.
+// Package fleetchecks is a node's part in the health checks that the hosts of a fleet share
+// (health.from = "fleet"). A few hosts check each endpoint, whatever the size of the fleet.
 //
-// Who checks what, and what votes come to, balancer/health/quorum decides; how votes travel is store/etcd's (HealthBoard,
-// HealthVoter). This package is what connects the two with the node's own checks (probe.Runner):
+// Package balancer/health/quorum decides who checks an endpoint, and counts votes. Package
+// store/etcd transports votes (HealthBoard, HealthVoter). This package connects both with the
+// node's own checks (probe.Runner):
 //
-//	PREFIX/health/ -> board -> coordinator -> what this node checks -> runner -> its verdicts -> votes -> voter -> PREFIX/health/NODE/
+//	PREFIX/health/ -> board -> coordinator -> this node's targets -> runner -> its verdicts -> votes -> voter -> PREFIX/health/NODE/
 //	                              |
 //	                              +-> the majority's verdicts -> compile, history
 //
-// Verdicts has the runner check this node's part, and returns what all nodes have found; Vote takes in what the runner finds;
-// Run keeps in touch with etcd. Where that is away, the node decides alone, and says so.
+// Verdicts starts this node's part of the checks, and returns the verdicts of all nodes. Vote
+// receives the runner's verdicts. Run keeps the connection to etcd. While etcd is unavailable, the
+// node decides alone, and reports that.
 //
-// The package makes no checks, and does not decide what is wanted.
+// The package makes no checks, and does not decide which endpoints need one.
 package fleetchecks

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// world is targets that hosts check together, and what the hosts see of them.
+// world has targets that hosts check together, and the state that hosts see.
 type world struct {
 	t       *testing.T
 	cluster *etcdkit.Cluster
@@ -36,21 +36,21 @@ type world struct {
 	health  *balancer.Health
 	targets []balancer.Target
 	probes  atomic.Int64
-	real    bool          // checks go to the network
+	real    bool          // checks use the network
 	lease   time.Duration // of the hosts
-	// patience is how long etcd may be away before hosts decide alone.
+	// patience is how long etcd may be unavailable before hosts decide alone.
 	patience time.Duration
 	log      *slog.Logger
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	wanted snap.Map[balancer.Target, health.Subject]
 	down   map[netip.AddrPort]bool
-	liars  map[string]bool // hosts that see everything down
-	lame   map[string]bool // hosts that can't carry out any check
+	liars  map[string]bool // hosts that see every target down
+	lame   map[string]bool // hosts that can't run checks
 	hosts  []*simulated
 }
 
-// simulated is a host without a dataplane: its checks, and what stands in for the model.
+// simulated is a host without a dataplane: its checks, and a stand-in for the model.
 type simulated struct {
 	*world
 	name   string
@@ -58,17 +58,17 @@ type simulated struct {
 	runner *probe.Runner
 	kicks  chan struct{}
 	exec   bool
-	own    map[balancer.Target]bool // services of its own file are in place of the fleet's
+	own    map[balancer.Target]bool // services of its own file replace the fleet's
 	relay  *etcdkit.Relay           // between this host and etcd
 	stop   func()
 	events *events.History
 
-	seen    sync.Mutex // guards the rest
+	seen    sync.Mutex // guards the fields below
 	all     snap.Map[balancer.Target, balancer.Verdict]
 	history []snap.Map[balancer.Target, balancer.Verdict]
 }
 
-// newWorld makes targets that are checked at an interval, and an etcd. No goroutine of its hosts outlives it.
+// newWorld creates targets with an interval, and an etcd. No goroutine of its hosts outlives it.
 func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
@@ -92,13 +92,14 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	return w
 }
 
-// usual is how long the leases of nodes are.
+// usual is the duration of nodes' leases.
 const usual = 15 * time.Second
 
-// unhurried gives hosts on a busy machine time to keep their leases, where nothing waits for the end of one.
+// unhurried gives hosts on a busy machine time to renew their leases, in tests that don't wait for
+// a lease to expire.
 func (w *world) unhurried() { w.lease, w.patience = usual, usual }
 
-// quick is a check that is decided in a fraction of a second.
+// quick returns a check that is decided in a fraction of a second.
 func quick() balancer.Health {
 	return balancer.Health{
 		Type: balancer.TCPHealth, Interval: 400 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond, Rise: 2, Fall: 2,
@@ -106,7 +107,7 @@ func quick() balancer.Health {
 	}
 }
 
-// join starts a host. Edit may change what it is made of.
+// join starts a host. edit may change its options.
 func (w *world) join(name string, edit ...func(*simulated, *Options)) *simulated {
 	w.t.Helper()
 	h := &simulated{world: w, name: name, kicks: make(chan struct{}, 1), events: events.New(events.Options{Log: w.log})}
@@ -147,7 +148,7 @@ func (h *simulated) kick() {
 	}
 }
 
-// model asks for verdicts whenever something may have changed.
+// model requests verdicts whenever they may have changed.
 func (h *simulated) model(ctx context.Context) {
 	for {
 		select {
@@ -173,7 +174,7 @@ func (h *simulated) model(ctx context.Context) {
 	}
 }
 
-// check is what the host sees of an address.
+// check returns the host's result for an address.
 func (h *simulated) check(ctx context.Context, p *probe.Probe, at netip.AddrPort) health.Result {
 	h.probes.Add(1)
 	if h.real {
@@ -191,14 +192,14 @@ func (h *simulated) check(ctx context.Context, p *probe.Probe, at netip.AddrPort
 	return health.Result{Outcome: health.Passed, Began: time.Now(), Text: "connected"}
 }
 
-// verdict is what the host goes by.
+// verdict returns the verdict that the host uses.
 func (h *simulated) verdict(t balancer.Target) balancer.Verdict {
 	h.seen.Lock()
 	defer h.seen.Unlock()
 	return h.all.At(t)
 }
 
-// checking is how many targets the host checks.
+// checking returns the number of targets that the host checks.
 func (h *simulated) checking() (n int) {
 	for _, t := range h.targets {
 		if _, ok := h.runner.Status(t); ok {
@@ -208,7 +209,7 @@ func (h *simulated) checking() (n int) {
 	return n
 }
 
-// ever reports whether the host went by a verdict, of any target, since the time that it was asked last.
+// ever reports whether the host has used a verdict, for any target, since the last call.
 func (h *simulated) ever(v balancer.Verdict) bool {
 	h.seen.Lock()
 	defer h.seen.Unlock()
@@ -222,8 +223,8 @@ func (h *simulated) ever(v balancer.Verdict) bool {
 	return found
 }
 
-// told is what the host has recorded of a text, in order.
-func (h *simulated) told(text string) (all []events.Event) {
+// eventsWith returns the host's events that contain text, in order.
+func (h *simulated) eventsWith(text string) (all []events.Event) {
 	events, _ := h.events.Read(0, 0)
 	for _, e := range events {
 		if strings.Contains(e.Text, text) {
@@ -233,7 +234,7 @@ func (h *simulated) told(text string) (all []events.Event) {
 	return all
 }
 
-// turn makes targets be down, or up.
+// turn takes targets down, or up.
 func (w *world) turn(down bool, targets ...balancer.Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,7 +243,8 @@ func (w *world) turn(down bool, targets ...balancer.Target) {
 	}
 }
 
-// settled waits until each target has its votes, all alike, every host knows, and nobody checks more than it has to.
+// settled waits until each target has its votes, all alike, every host has received them, and no
+// host checks more than necessary.
 func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
 	w.t.Helper()
 	size := min(len(hosts), quorum.Size)
@@ -266,7 +268,7 @@ func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
 	})
 }
 
-// revision is that of etcd: each write counts it up.
+// revision returns etcd's revision, which counts writes.
 func (w *world) revision() int64 {
 	w.t.Helper()
 	answer, err := w.client.Get(w.t.Context(), "/vipd")

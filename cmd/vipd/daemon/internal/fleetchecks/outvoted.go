@@ -13,15 +13,16 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// dissent keeps which targets of the fleet this node finds otherwise than the majority, for longer than it takes the others
-// to find the same. It is told once for all of them: a node that is cut off from its endpoints disagrees about them all.
+// dissent finds targets about which this node has disagreed with the majority for longer than the
+// other nodes need to reach the same verdict. It reports them in one event: a node that is cut off
+// from its endpoints disagrees about all of them.
 type dissent struct {
-	since map[balancer.Target]time.Time
-	told  time.Time // since when it is; zero means it is not
+	since    map[balancer.Target]time.Time
+	recorded time.Time // when the event was recorded; zero means it was not
 }
 
-// look takes in what this node has found and what the fleet has, of the targets that it votes about, and returns what there
-// is to be recorded.
+// look compares this node's votes with the fleet's verdicts, and returns an event if there is one
+// to record.
 func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap.Map[balancer.Target, balancer.Verdict],
 	wanted snap.Map[balancer.Target, health.Subject], settle time.Duration, now time.Time,
 ) (events.Event, bool) {
@@ -43,34 +44,35 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 	}
 	d.since = since
 	switch {
-	case len(lasting) > 0 && d.told.IsZero():
+	case len(lasting) > 0 && d.recorded.IsZero():
 		t := lasting[0]
-		d.told = since[t]
+		d.recorded = since[t]
 		return events.Event{
 			At: now, Kind: events.Health, Level: slog.LevelWarn, Cause: votes.At(t).Cause,
 			Text: fmt.Sprintf("this node's own checks are outvoted: it finds %s %s %s, and most of the others %s", t.Service, t.Address(), votes.At(t).Verdict, fleet.At(t)),
 		}, true
-	case len(since) == 0 && !d.told.IsZero():
-		e := events.Event{At: now, Kind: events.Health, Text: "this node's checks agree with the majority again", Was: "outvoted", Lasted: now.Sub(d.told)}
-		d.told = time.Time{}
+	case len(since) == 0 && !d.recorded.IsZero():
+		e := events.Event{At: now, Kind: events.Health, Text: "this node's checks agree with the majority again", Was: "outvoted", Lasted: now.Sub(d.recorded)}
+		d.recorded = time.Time{}
 		return e, true
 	}
 	return events.Event{}, false
 }
 
-// dissentLocked records that this node is outvoted, and the end of that. A node that decides alone is never outvoted.
+// dissentLocked records when this node is outvoted, and when that ends. A node that decides alone
+// is never outvoted.
 func (f *Checks) dissentLocked(now time.Time) {
 	votes := f.votes
 	if f.aloneLocked() {
 		votes = snap.Map[balancer.Target, *quorum.Vote]{}
 	}
-	if e, is := f.dissent.look(votes, f.coordinator.Shared(), f.wanted, f.o.Settle, now); is {
+	if e, changed := f.dissent.look(votes, f.coordinator.Shared(), f.wanted, f.o.Settle, now); changed {
 		f.o.Record(e)
 	}
 }
 
-// Otherwise says what this node has found of a target, where that is not what the fleet goes by: "up by 2 of 3 nodes; this
-// node: no answer within 1s".
+// Otherwise describes this node's verdict on a target if it differs from the fleet's: "up by 2 of 3
+// nodes; this node: no answer within 1s".
 func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 	own, voted := s.Votes[self]
 	if s.Alone || !voted || own.Verdict == s.Verdict || s.Verdict == balancer.HealthUnknown || !slices.Contains(s.Checkers, self) {
@@ -82,15 +84,15 @@ func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 			agree++
 		}
 	}
-	what := "this node"
+	subject := "this node"
 	if own.Verdict == balancer.HealthUnknown {
-		what = "this node can't check"
+		subject = "this node can't check"
 	}
-	return fmt.Sprintf("%s by %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), what, own.Cause)
+	return fmt.Sprintf("%s by %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), subject, own.Cause)
 }
 
-// MayRun reports whether some node may run the programs that checks ask for, as far as was known last, or nothing is known
-// of any. Nil: there is no fleet.
+// MayRun reports whether some node may run the programs of exec checks, as far as is known. It also
+// returns true if no node is known. A nil Checks belongs to no fleet.
 func (f *Checks) MayRun() bool {
 	if f == nil {
 		return false

@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestDissentIsToldOnce: a node that finds other than the fleet says so once, when the others had the time to find the same,
-// and when it is over.
+// TestDissentIsToldOnce lets a node disagree with the fleet. It must record that once, after the
+// others had time to reach the same verdict, and when it ends.
 func TestDissentIsToldOnce(t *testing.T) {
 	var votes snap.Map[balancer.Target, *quorum.Vote]
 	var fleet snap.Map[balancer.Target, balancer.Verdict]
@@ -25,23 +25,24 @@ func TestDissentIsToldOnce(t *testing.T) {
 	}
 	var d dissent
 	start := time.Unix(1e9, 0)
-	told := map[int]string{}
+	recorded := map[int]string{}
 	for s := range 60 {
 		if s == 40 {
 			votes = snap.Map[balancer.Target, *quorum.Vote]{}
 		}
-		if e, is := d.look(votes, fleet, wanted, 15*time.Second, start.Add(time.Duration(s)*time.Second)); is {
-			told[s] = e.Text + ": " + e.Cause + " " + e.Lasted.String()
+		if e, changed := d.look(votes, fleet, wanted, 15*time.Second, start.Add(time.Duration(s)*time.Second)); changed {
+			recorded[s] = e.Text + ": " + e.Cause + " " + e.Lasted.String()
 		}
 	}
 	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, and most of the others up: no answer 0s"
 	const ends = "this node's checks agree with the majority again:  40s"
-	if len(told) != 2 || told[23] != begins || told[40] != ends {
-		t.Errorf("told by seconds: %v", told)
+	if len(recorded) != 2 || recorded[23] != begins || recorded[40] != ends {
+		t.Errorf("told by seconds: %v", recorded)
 	}
 }
 
-// TestOtherwise: who finds other than the fleet says what, and who does not, nothing.
+// TestOtherwise asks nodes for their verdicts. Only a node that disagrees with the fleet may report
+// its own.
 func TestOtherwise(t *testing.T) {
 	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
 	s := quorum.Tally{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{

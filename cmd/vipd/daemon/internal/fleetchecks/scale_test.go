@@ -10,13 +10,14 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetSharesChecks has 5, 10 and 20 hosts (50 in make soak) share the checks of some targets: each target is probed three times an
-// interval however many hosts there are, nothing is written while nothing changes, and three small writes tell all hosts
-// of a target that goes down. When a host leaves, only its targets move.
+// TestFleetSharesChecks shares the checks of some targets between 5, 10 and 20 hosts (50 in make
+// soak). Each target must be probed three times an interval for any number of hosts. Nothing may be
+// written while nothing changes, and three small writes must inform all hosts of a target that goes
+// down. When a host leaves, only its targets may move.
 func TestFleetSharesChecks(t *testing.T) {
 	const targets = 150
 	w := newWorld(t, targets, quick())
-	w.unhurried() // so many hosts on one machine need more time than each its own
+	w.unhurried() // so many hosts on one machine need more time
 	for _, n := range []int{5, 10, wait.Soak(20, 50)} {
 		for len(w.hosts) < n {
 			w.join(fmt.Sprintf("host%d", len(w.hosts)+1))
@@ -25,13 +26,14 @@ func TestFleetSharesChecks(t *testing.T) {
 		w.settled(w.hosts, balancer.HealthUp)
 		settled := time.Since(began)
 		rate := 0.0
-		wait.For(t, time.Minute, "an end of writes, and three probes of each target an interval", func() bool { // votes may still move from host to host
+		wait.For(t, time.Minute, "an end of writes, and three probes of each target an interval", func() bool { // votes may still move between hosts
 			before := w.revision()
 			began = time.Now()
 			w.probes.Store(0)
-			time.Sleep(4 * w.health.Interval) // what is measured takes time
+			time.Sleep(4 * w.health.Interval) // the measured interval
 			rate = float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
-			// Intervals are up to a tenth shorter by chance, and much longer on a busy machine, which makes up for those later.
+			// Intervals are up to a tenth shorter by chance. On a busy machine they are much
+			// longer, and later ones make up for that.
 			t.Logf("%d hosts: %.2f probes of each target an interval, want 3", n, rate)
 			return w.revision() == before && rate > 0 && rate < 3.7
 		})
@@ -48,7 +50,7 @@ func TestFleetSharesChecks(t *testing.T) {
 	w.leaves(t)
 }
 
-// flips has one target go down, and counts what that costs.
+// flips takes one target down, and counts the writes.
 func (w *world) flips(t *testing.T) {
 	t.Helper()
 	before := w.revision()
@@ -63,7 +65,7 @@ func (w *world) flips(t *testing.T) {
 		return true
 	})
 	heard := time.Since(began)
-	time.Sleep(2 * w.health.Interval) // whatever else is written
+	time.Sleep(2 * w.health.Interval) // for any other writes
 	writes := w.revision() - before
 	if writes < 2 || writes > 3 {
 		t.Errorf("a target that goes down takes %d writes, want one of each checker", writes)
@@ -82,7 +84,8 @@ func (w *world) flips(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthUp)
 }
 
-// leaves has one host leave: only its targets move, and nobody takes anything for down or unknown meanwhile.
+// leaves removes one host. Only its targets may move, and no host may see a target as down or
+// unknown meanwhile.
 func (w *world) leaves(t *testing.T) {
 	t.Helper()
 	last := w.hosts[len(w.hosts)-1]

@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// Vote tells the fleet that this node's own checks have come to other verdicts, and returns the targets that are not the
-// fleet's. Nil: there is no fleet.
+// Vote publishes new verdicts of this node's own checks to the fleet, and returns the targets that
+// are not the fleet's. A nil Checks belongs to no fleet.
 func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	if f == nil {
 		return targets
@@ -31,8 +31,8 @@ func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	return others
 }
 
-// voteLocked looks at the targets that this node has begun to check for the fleet or that have changed, and has their
-// votes written.
+// voteLocked writes the votes of targets that have changed, or that this node has just begun to
+// check for the fleet.
 func (f *Checks) voteLocked() {
 	assignments := f.coordinator.Assignments()
 	for t, c := range snap.Diff(f.assignments, assignments) {
@@ -82,8 +82,8 @@ func (f *Checks) retractVotesLocked(now time.Time) {
 	}
 }
 
-// voteOf returns the vote that follows from the state of this node's own check, which may be unable to
-// run; nil means there is none yet. A final vote holds until the verdict changes.
+// voteOf returns the vote for the state of this node's own check, which may be unable to run. It
+// returns nil if there is no vote yet. A final vote holds until the verdict changes.
 func voteOf(s health.State, cannotRun bool) (vote *quorum.Vote, final bool) {
 	switch {
 	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !cannotRun:
@@ -94,12 +94,12 @@ func voteOf(s health.State, cannotRun bool) (vote *quorum.Vote, final bool) {
 	return nil, false
 }
 
-// report takes in whether the fleet hears of what this node has found.
+// report records whether the fleet receives this node's votes.
 func (f *Checks) report(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	was, now := f.unheard, time.Now()
-	f.unheard = err
+	was, now := f.unpublished, time.Now()
+	f.unpublished = err
 	switch {
 	case err != nil && was == nil:
 		f.silent = now
@@ -111,7 +111,8 @@ func (f *Checks) report(err error) {
 	}
 }
 
-// Problems says why checks are not shared with the fleet. That etcd is away, the store says itself.
+// Problems says why checks are not shared with the fleet. The store itself reports that etcd is
+// unavailable.
 func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 	if f == nil {
 		return nil
@@ -126,11 +127,11 @@ func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 		}
 	}
 	add("", "this node does not know what the fleet's health checks find, and checks for itself: ", f.unread)
-	add(f.o.Node+"/", "the fleet does not hear of this node's health checks: ", f.unheard)
+	add(f.o.Node+"/", "the fleet does not hear of this node's health checks: ", f.unpublished)
 	return all
 }
 
-// Standing returns what is known of a target, and whether the fleet checks it at all.
+// Standing returns the tally of a target, and whether the fleet checks it at all.
 func (f *Checks) Standing(t balancer.Target) (quorum.Tally, bool) {
 	if f == nil {
 		return quorum.Tally{}, false
@@ -140,12 +141,12 @@ func (f *Checks) Standing(t balancer.Target) (quorum.Tally, bool) {
 	return f.coordinator.Tally(t)
 }
 
-// recordLocked tells the history of the fleet's targets whose verdicts were others before.
+// recordLocked records changed verdicts of the fleet's targets in the history.
 func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
 	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
 		s, ours := f.coordinator.Tally(t)
 		if !ours || !c.HadOld && time.Since(s.Since) > f.o.Settle {
-			continue // it is gone, or was so before this node has come to know it
+			continue // it was removed, maybe before this node received it
 		}
 		e := events.Event{
 			At: s.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s),
@@ -163,7 +164,7 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 	}
 }
 
-// cause says in words what a verdict rests on.
+// cause describes the votes behind a verdict.
 func (f *Checks) cause(t balancer.Target, s quorum.Tally) string {
 	if s.Alone {
 		own, _ := f.o.Runner.Status(t)

@@ -25,8 +25,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetWithdraws has a host take its vote back when it can't check any more, so that the only other one decides, and
-// Vote again when it can.
+// TestFleetWithdraws makes a host unable to run a check. It must revoke its vote, so that the only
+// other host decides, and vote again when it can.
 func TestFleetWithdraws(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -52,8 +52,9 @@ func TestFleetWithdraws(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetNeedsRights has a host that may not read what others find check for itself, not be waited for, and take part
-// once it may, until it may no more; and one that may not write be told of it.
+// TestFleetNeedsRights removes a host's right to read votes. It must check alone, the others must
+// not wait for it, and it must take part while it has the right. A host that may not write must
+// report that.
 func TestFleetNeedsRights(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	w.lease, w.patience = 4*time.Second, 2*time.Second
@@ -102,7 +103,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settled(w.hosts, balancer.HealthUp)
-	// On a busy machine etcd may be late as well, before or after, which is told in the same way.
+	// On a busy machine etcd may be late as well, which makes the same events.
 	for _, c := range []struct {
 		host          int
 		begins, again string
@@ -111,8 +112,8 @@ func TestFleetNeedsRights(t *testing.T) {
 		{2, "does not hear of this node's health checks", "hears of this node's health checks again"},
 	} {
 		h := w.hosts[c.host]
-		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.told(c.again)) > 0 })
-		ended, begun := h.told(c.again), h.told(c.begins)
+		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.eventsWith(c.again)) > 0 })
+		ended, begun := h.eventsWith(c.again), h.eventsWith(c.begins)
 		if len(begun) < len(ended) || len(begun) > len(ended)+1 {
 			t.Errorf("%s has recorded %+v, %+v", h.name, begun, ended)
 		}
@@ -124,7 +125,8 @@ func TestFleetNeedsRights(t *testing.T) {
 	}
 }
 
-// TestFleetGivesUp has a node that can't read what others find any more take part for as long as its lease, and no longer.
+// TestFleetGivesUp makes the board unreadable for a node. It must take part until its lease
+// expires, and no longer.
 func TestFleetGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := New(Options{Node: "host1", Lease: 15 * time.Second, Record: func(events.Event) {}, Kick: func() {}})
@@ -151,8 +153,8 @@ func TestFleetGivesUp(t *testing.T) {
 	})
 }
 
-// TestFleetPassesOverTheSilent has a host decide for itself where the other, whose own file has a service of that name,
-// never votes; and both share the rest.
+// TestFleetPassesOverTheSilent lets a host, whose own file has a service of that name, never vote.
+// The other host must decide alone; both must share the remaining checks.
 func TestFleetPassesOverTheSilent(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -168,8 +170,8 @@ func TestFleetPassesOverTheSilent(t *testing.T) {
 	})
 }
 
-// TestFleetLeavesToNodes has each host go on from what the fleet knew when a service asks for its own checks instead, and
-// record nothing of it; and the other way round.
+// TestFleetLeavesToNodes makes a service use each host's own checks, and then the fleet's again.
+// Each host must start from the last verdicts, and record nothing.
 func TestFleetLeavesToNodes(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	w.unhurried()
@@ -201,13 +203,14 @@ func TestFleetLeavesToNodes(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthDown)
 	never(t, w.hosts, balancer.HealthUnknown)
 	for _, h := range w.hosts {
-		if told := h.told("is "); len(told) > len(w.targets) {
+		if told := h.eventsWith("is "); len(told) > len(w.targets) {
 			t.Errorf("%s has recorded %+v", h.name, told)
 		}
 	}
 }
 
-// TestVoteSaysWhatDecided: the cause of a vote is that of the verdict, not what the latest result says.
+// TestVoteSaysWhatDecided changes the latest result after a verdict. The cause of the vote must be
+// the cause of the verdict.
 func TestVoteSaysWhatDecided(t *testing.T) {
 	rules := health.Rules{Interval: time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	s := health.New(1, time.Now(), time.Second).Assume(balancer.HealthUp, time.Now())
@@ -229,8 +232,8 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 	}
 }
 
-// TestKnowsAfterLeavingTheFleet: a service may ask for the fleet's checks again at the moment at which this node has stopped
-// following them. It goes on from what the node has found itself.
+// TestKnowsAfterLeavingTheFleet lets a service need the fleet's checks again just after the node
+// has stopped following them. The node must start from its own verdicts.
 func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Health: &balancer.Health{Type: balancer.TCPHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}
@@ -254,7 +257,7 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	}
 }
 
-// TestForgottenIsTold: that nobody knows any more how an endpoint is, has an event.
+// TestForgottenIsTold makes the verdict on an endpoint unknown. That must be recorded.
 func TestForgottenIsTold(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Fleet: true, Health: &balancer.Health{Type: balancer.ExecHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// runTime bounds one run of a program.
+	// runTime is the maximum time of one run.
 	runTime = 30 * time.Second
-	// mostWaiting is how many events wait for a hook at most.
-	mostWaiting = 100
-	// atOnce is how many events are taken from the history in one go.
+	// maxWaiting is the maximum number of events that wait for a hook.
+	maxWaiting = 100
+	// atOnce is the maximum number of events that are read from the history at once.
 	atOnce = 100
 )
 
-// kinds are the events that each hook is told of.
+// kinds maps each hook to the kinds of its events.
 func kinds() map[string][]events.Kind {
 	return map[string][]events.Kind{
 		"on_health": {events.Health, events.Panic}, "on_mode": {events.Mode}, "on_vip": {events.VIP},
@@ -33,7 +33,7 @@ func kinds() map[string][]events.Kind {
 	}
 }
 
-// Options are what Run needs.
+// Options configures Run.
 type Options struct {
 	// Commands are the programs with their arguments, by the name of the hook.
 	Commands map[string][]string
@@ -45,7 +45,7 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Run runs the hooks for all events of the history until ctx ends. Programs that run then are killed.
+// Run runs the hooks for all events of the history until ctx ends, and then kills running programs.
 func Run(ctx context.Context, o Options) error {
 	var running sync.WaitGroup
 	for name, args := range o.Commands {
@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// hook is one program.
+// hook represents one program.
 type hook struct {
 	Options
 	name  string
@@ -65,7 +65,8 @@ type hook struct {
 
 	since   uint64 // the last event that was read
 	waiting []events.Event
-	// missed is how many events were left out since the last run, with those of other kinds that came too fast to be kept.
+	// missed counts the events that were dropped since the last run. It includes other kinds that
+	// came too fast to be kept.
 	missed int
 }
 
@@ -85,13 +86,13 @@ func (h *hook) run(ctx context.Context) {
 		}
 		e := h.waiting[0]
 		h.waiting = h.waiting[1:]
-		if err := h.tell(ctx, e); err != nil && ctx.Err() == nil {
+		if err := h.runFor(ctx, e); err != nil && ctx.Err() == nil {
 			h.Log.Warn("a hook failed", "hook", h.name, "program", h.args[0], "event", e.Seq, "err", err)
 		}
 	}
 }
 
-// read takes what is new in the history.
+// read reads new events from the history.
 func (h *hook) read() {
 	for {
 		all, lost := h.Events.Read(h.since, atOnce)
@@ -102,7 +103,7 @@ func (h *hook) read() {
 				h.waiting = append(h.waiting, e)
 			}
 		}
-		if over := len(h.waiting) - mostWaiting; over > 0 {
+		if over := len(h.waiting) - maxWaiting; over > 0 {
 			h.Log.Warn("a hook is too slow for its events; the oldest are dropped", "hook", h.name, "program", h.args[0], "events", over)
 			h.waiting = slices.Clone(h.waiting[over:])
 			h.missed += over
@@ -113,18 +114,19 @@ func (h *hook) read() {
 	}
 }
 
-// told is what a program reads: an event as "vipctl events -o json" has it, and where it happened.
-type told struct {
+// input is a program's input: an event in the form of "vipctl events -o json", and its host.
+type input struct {
 	Node string `json:"node"`
 	Hook string `json:"hook"`
-	// Missed is how many events were left out before this one, with those of other kinds that came too fast to be kept.
+	// Missed counts the events that were dropped before this one. It includes other kinds that came
+	// too fast to be kept.
 	Missed int `json:"missed,omitempty"`
 	events.Event
 }
 
-// tell runs the program for one event.
-func (h *hook) tell(ctx context.Context, e events.Event) error {
-	input, err := json.Marshal(told{h.Node, h.name, h.missed, e})
+// runFor runs the program for one event.
+func (h *hook) runFor(ctx context.Context, e events.Event) error {
+	input, err := json.Marshal(input{h.Node, h.name, h.missed, e})
 	if err != nil {
 		return fmt.Errorf("writing event %d: %w", e.Seq, err)
 	}
@@ -142,7 +144,7 @@ func (h *hook) tell(ctx context.Context, e events.Event) error {
 	return nil
 }
 
-// environment is the event for programs that don't read JSON.
+// environment returns the event as variables, for programs that don't read JSON.
 func (h *hook) environment(e events.Event) []string {
 	var env []string
 	for _, v := range [][2]string{

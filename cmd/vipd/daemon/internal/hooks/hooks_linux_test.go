@@ -15,11 +15,12 @@ import (
 	"vipd/test/wait"
 )
 
-// hooked runs hooks over a journal until the test ends; script is what each does, with $OUT as a folder that anybody may write.
+// hooked runs hooks over a history until the test ends. Each command is a script; $OUT is a
+// directory that any user may write to.
 func hooked(t *testing.T, commands map[string]string) (journal *events.History, out string, logged *log) {
 	t.Helper()
 	out = t.TempDir()
-	for dir := out; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) { // nobody has to get there
+	for dir := out; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) { // nobody must be able to enter it
 		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil && dir == out {
 			t.Fatal(err)
 		}
@@ -64,7 +65,8 @@ func reads(t *testing.T, file, want string) {
 	})
 }
 
-// TestHooks: each hook is told of its own kinds of events, in order, by stdin and by its environment, and as nobody.
+// TestHooks records events of several kinds. Each hook must receive the events of its kinds in
+// order, by stdin and by its environment, as user nobody.
 func TestHooks(t *testing.T) {
 	say := `echo "$VIPD_NODE $VIPD_HOOK $VIPD_KIND $VIPD_SERVICE $VIPD_ENDPOINT $VIPD_TEXT ($VIPD_CAUSE)" >>$1/said; cat >>$1/json; id -un >$1/who`
 	journal, out, _ := hooked(t, map[string]string{"on_health": say})
@@ -76,7 +78,7 @@ func TestHooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var first told
+	var first input
 	if err := json.NewDecoder(strings.NewReader(string(text))).Decode(&first); err != nil || first.Node != "n1" || first.Text != "is down" || first.Seq == 0 {
 		t.Errorf("read %+v, %v from\n%s", first, err, text)
 	}
@@ -85,8 +87,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestHooksThatFail: one that hangs holds up no other; of the events that wait for it the oldest are left out; a failure is logged with
-// what the program said.
+// TestHooksThatFail runs hooks that hang or fail. A hook that hangs must not delay another, and its
+// oldest waiting events must be dropped. A failure must be logged with the program's output.
 func TestHooksThatFail(t *testing.T) {
 	journal, out, logged := hooked(t, map[string]string{
 		"on_mode":    `touch $1/began; until [ -e $1/go ]; do sleep 0.01; done; sed 's/.*"missed":\([0-9]*\).*"text":"\([^"]*\)".*/\1 \2/; t; s/.*"text":"\([^"]*\)".*/\1/' >>$1/modes`,
@@ -98,9 +100,9 @@ func TestHooksThatFail(t *testing.T) {
 	if line := <-logged.lines; !strings.Contains(line, "exited with 3: no mail today") {
 		t.Errorf("logged %q", line)
 	}
-	const more = 10_200 // of which the history has lost the first ones
+	const more = 10_200 // the history has lost the first ones
 	var want strings.Builder
-	for i := range mostWaiting + more {
+	for i := range maxWaiting + more {
 		journal.Record(events.Event{Kind: events.Mode, Text: fmt.Sprintf("m%d", i)})
 		switch {
 		case i == more:

@@ -1,4 +1,5 @@
-// Package hostwatch looks once a minute for what the rest of the host does to vipd: whether rules of others drop connections to
-// VIPs, as "vipctl doctor" does, whether vipd's own files are there, and whether its certificate lasts. It keeps what it finds as
-// problems of the node. What vipd has in the kernel is the engine's to compare.
+// Package hostwatch checks once a minute how the rest of the host affects vipd. Like "vipctl
+// doctor", it checks whether other programs' rules drop connections to VIPs. It also checks whether
+// vipd's own files exist, and whether its certificate is about to expire. The findings become
+// problems of the node. The engine compares vipd's own rules in the kernel.
 package hostwatch

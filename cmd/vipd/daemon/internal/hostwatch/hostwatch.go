@@ -10,24 +10,24 @@ import (
 	"vipd/cmd/internal/doctor"
 )
 
-// Watch looks at the firewalls of the host, at its programs that listen where services are, and at vipd's files.
+// Watch checks the host's firewalls, its programs that listen on services' ports, and vipd's files.
 type Watch struct {
 	interval time.Duration
 	found    atomic.Pointer[[]balancer.Problem]
 }
 
-// New returns a Watch that has found nothing yet. Interval is the time between two looks; 0 means a minute.
+// New returns a Watch without findings. Interval is the pause between two checks; 0 means a minute.
 func New(interval time.Duration) *Watch {
 	w := &Watch{interval: cmp.Or(interval, time.Minute)}
 	w.found.Store(&[]balancer.Problem{})
 	return w
 }
 
-// Problems returns what the last look has found. It must not be changed.
+// Problems returns the findings of the last check. The caller must not change the result.
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 
-// Run looks at what host returns, with the frontends of now, and asks files what is wrong with those, until ctx ends, for the first
-// time after one interval: before that, vipd's rules may not be there.
+// Run examines the result of host, and adds the problems of files, until ctx ends. The first check
+// is after one interval, because vipd's rules may be missing before.
 func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {
 	next := time.NewTicker(w.interval)
 	defer next.Stop()
@@ -41,10 +41,11 @@ func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() [
 	}
 }
 
-// lookTime bounds how long one look may take: the programs that it runs wait for locks of others.
+// lookTime is the maximum time of a check: its programs may wait for locks of other programs.
 const lookTime = 30 * time.Second
 
-// look examines the host once, and adds what it finds to found. A look that was cut short counts for nothing.
+// look examines the host once, and adds its findings to found. It discards a check that was cut
+// short.
 func (w *Watch) look(ctx context.Context, h doctor.Host, found []balancer.Problem) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()

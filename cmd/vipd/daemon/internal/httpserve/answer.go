@@ -10,7 +10,7 @@ import (
 // Answer writes body as JSON.
 func Answer(w http.ResponseWriter, body any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(body) // fails if the caller has gone
+	_ = json.NewEncoder(w).Encode(body) // fails if the caller has disconnected
 }
 
 // Refuse answers with an error as JSON, under an HTTP status code.

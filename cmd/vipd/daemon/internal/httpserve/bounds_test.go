@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// inMemory is a listener of connections in memory, so that time-outs run in virtual time. Those that are not accepted yet wait.
+// inMemory is a listener of connections in memory, so that timeouts run in virtual time.
+// Connections wait until they are accepted.
 type inMemory struct {
 	queue chan net.Conn
 	over  chan struct{}
@@ -35,18 +36,18 @@ type halfClosing struct{ net.Conn }
 
 func (halfClosing) CloseWrite() error { return nil }
 
-// dial connects, says what it is given, and returns what it reads from.
+// dial connects, sends a text, and returns the client's end.
 func (l *inMemory) dial(t *testing.T, says string) net.Conn {
 	client, server := net.Pipe()
 	t.Cleanup(func() { _ = client.Close() })
 	go func() {
 		l.queue <- server
-		_, _ = io.WriteString(client, says) // fails where it is thrown out before
+		_, _ = io.WriteString(client, says) // fails if the server closes the connection first
 	}()
 	return client
 }
 
-// bounded runs a test in virtual time, beside a server with the default bounds.
+// bounded runs a test in virtual time against a server with the default bounds.
 func bounded(t *testing.T, h http.Handler, test func(t *testing.T, l *inMemory)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -74,7 +75,8 @@ func ask(t *testing.T, l *inMemory) (closes bool, err error) {
 	return r.Close, nil
 }
 
-// TestSilentClients checks that nobody keeps a connection without saying anything, and that connections are bounded.
+// TestSilentClients opens many silent connections. Each must be closed, and their number must be
+// limited.
 func TestSilentClients(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "quick") })
 	for what, says := range map[string]string{
@@ -91,7 +93,7 @@ func TestSilentClients(t *testing.T) {
 			bounded(t, h, func(t *testing.T, l *inMemory) {
 				ends := make(chan error)
 				began := time.Now()
-				for range 2 * Default().Connections { // those above the bound wait until the others are thrown out
+				for range 2 * Default().Connections { // connections above the limit wait until others are closed
 					c := l.dial(t, says)
 					go func() { _, err := io.Copy(io.Discard, c); ends <- err }()
 				}
@@ -112,7 +114,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// TestClientThatDoesNotRead checks that an answer that is not read ends.
+// TestClientThatDoesNotRead requests an answer and does not read it. The answer must end.
 func TestClientThatDoesNotRead(t *testing.T) {
 	var ended chan error
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -132,7 +134,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// TestFollowers checks that what is followed has no bound in time, and that it leaves connections to others.
+// TestFollowers opens connections that follow something. They must have no time limit, and must
+// leave connections to other requests.
 func TestFollowers(t *testing.T) {
 	const lines = 20
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -24,7 +24,8 @@ type caller struct {
 // callerKey is the key of a connection's caller in the context of its requests.
 type callerKey struct{}
 
-// withCaller adds to ctx who has opened c. On systems that don't report it, the mode of the socket alone decides.
+// withCaller adds the process that opened c to ctx. On systems that don't report it, the mode of
+// the socket alone decides.
 func withCaller(ctx context.Context, c net.Conn) context.Context {
 	if s, ok := c.(*slotted); ok {
 		c = s.Conn
@@ -43,7 +44,8 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, callerKey{}, who)
 }
 
-// unknownUser is the user of a caller whose credentials can't be read. No process has it: it is the kernel's "no user" (uid_t -1).
+// unknownUser is the user of a caller whose credentials can't be read. No process has it: it is the
+// kernel's "no user" (uid_t -1).
 const unknownUser = -1
 
 // MayChange reports whether the caller of r may change the running vipd: root, the user that runs it, and the members of group, if it is

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer returns the process that has opened c, as it was then (SO_PEERCRED, and SO_PEERGROUPS of Linux 4.13).
+// peer returns the process that opened c, as it was at that time (SO_PEERCRED, and SO_PEERGROUPS of
+// Linux 4.13).
 func peer(c *net.UnixConn) (who caller, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -30,8 +31,8 @@ func peer(c *net.UnixConn) (who caller, err error) {
 	return who, nil
 }
 
-// peerGroups returns the supplementary groups of the process that has opened the socket fd. Without them (an old kernel, or more
-// groups than a process has) its primary group alone counts.
+// peerGroups returns the supplementary groups of the process that opened the socket fd. If they
+// can't be read (an old kernel, or more groups than the maximum), only the primary group counts.
 func peerGroups(fd uintptr) []int {
 	const maxGroups = 65536 // NGROUPS_MAX of the kernel's include/uapi/linux/limits.h
 	for size := 64; size <= maxGroups; size *= 4 {

@@ -1,5 +1,5 @@
-// Package httpserve serves HTTP to clients that may be hostile: it bounds what they can hold, and finds out who calls on a Unix
-// socket.
+// Package httpserve serves HTTP to clients that may be hostile: it limits the resources of clients,
+// and identifies the caller on a Unix socket.
 //
 //	listener -> free connection -> caller's credentials -> body within its limits -> handler -> writes within their limit
 //

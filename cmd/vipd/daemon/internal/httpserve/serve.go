@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Bounds limit what the clients of a listener can hold. Anyone on the host can connect to api.http, and each connection needs a
-// descriptor that a client of a service could have.
+// Bounds limits the resources that clients of a listener can use. Anyone on the host can connect to
+// api.http, and each connection needs a descriptor that a client of a service could have.
 type Bounds struct {
 	// Connections is the maximum number of open connections; more wait in the kernel's queue.
 	Connections int
-	// header and request are how long a client may take to send the header, and all, of a request.
+	// header and request are the maximum times for a request's header, and for the whole request.
 	header, request time.Duration
-	// write is how long one write of an answer may wait for the client to read. An answer that is followed has no other
-	// bound.
+	// write is the maximum time that one write waits for the client to read. A followed answer has
+	// no other limit.
 	write time.Duration
-	// idle is how long a connection may wait for its next request.
+	// idle is the maximum time between two requests of a connection.
 	idle time.Duration
 }
 
@@ -46,7 +46,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 		limit, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if server.Shutdown(limit) != nil {
-			_ = server.Close() // answers that don't end by themselves are cut
+			_ = server.Close() // cuts answers that don't end by themselves
 		}
 	})
 	err := server.Serve(&boundedListener{l, ctx, slots})
@@ -57,11 +57,12 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 	return nil
 }
 
-// handler bounds how long h waits for its client: for the body before h is called, and then for each write.
+// handler limits how long h waits for its client: for the body before h is called, and then for
+// each write.
 func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
-		if len(slots) > cap(slots)/2 { // clients that ask seldom must not keep others out between their requests
+		if len(slots) > cap(slots)/2 { // idle clients must not keep others out
 			w.Header().Set("Connection", "close")
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -70,12 +71,12 @@ func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		_ = control.SetReadDeadline(time.Time{}) // the request is there; its end would cancel a handler that works for longer
+		_ = control.SetReadDeadline(time.Time{}) // the request is complete; a deadline would cancel a handler that works for longer
 		h.ServeHTTP(&boundedWriter{w, control, b.write}, r)
 	})
 }
 
-// boundedWriter ends an answer whose client does not read.
+// boundedWriter ends an answer if the client does not read.
 type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -83,14 +84,14 @@ type boundedWriter struct {
 }
 
 func (w *boundedWriter) Write(b []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only where the connection is closed, as the write does then
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only if the connection is closed, and then the write fails too
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap lets http.ResponseController find what can flush.
+// Unwrap lets http.ResponseController find the method that flushes.
 func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// boundedListener accepts while there is a free slot.
+// boundedListener accepts connections while there is a free slot.
 type boundedListener struct {
 	net.Listener
 	ctx   context.Context
@@ -122,13 +123,14 @@ func (c *slotted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite lets http.Server end an answer before the connection, so that a reset does not overtake it.
+// CloseWrite lets http.Server end an answer before the connection, so that a reset does not
+// overtake it.
 func (c *slotted) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// LimitFollowers returns h with at most half of b's connections for requests that follow something (?watch, ?follow). The other half
-// is for callers that ask once.
+// LimitFollowers returns h with at most half of b's connections for requests that follow something
+// (?watch, ?follow). The other half is for single requests.
 func LimitFollowers(h http.Handler, b Bounds) http.Handler {
 	following := make(chan struct{}, b.Connections/2)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -13,23 +13,25 @@ import (
 	"vipd/dataplane"
 )
 
-// Options are what a watch of leaving VIPs needs.
+// Options connects a watch of leaving VIPs with the daemon.
 type Options struct {
-	// State returns the last compiled state. The channel is closed when there is another.
+	// State returns the last compiled state, and a channel that is closed when the next one is
+	// published.
 	State func() (*model.State, <-chan struct{})
-	// Done returns the frontends that are applied. The channel is closed when that may have changed.
+	// Done returns the applied frontends, and a channel that is closed when they may have changed.
 	Done func() (snap.Map[balancer.Key, *balancer.Frontend], <-chan struct{})
-	// Mode returns what serves, as a value that differs after a mode switch.
+	// Mode returns the mode in use, as a value that differs after a switch.
 	Mode func() any
 	// Connections calls visit for the connections that the mode in use knows.
 	Connections func(ctx context.Context, visit func(*dataplane.Connection) error) error
-	// Tracked returns those of the VIPs to which the kernel tracks a connection.
+	// Tracked returns the VIPs that have connections in the kernel's tracking.
 	Tracked func(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error)
-	// Release gives up VIPs, unless what is remembered of them has changed.
+	// Release releases VIPs whose drain is still the same.
 	Release func(vips map[netip.Addr]balancer.Drain)
 }
 
-// Listing all connections costs time with their number, so the pauses between looks grow.
+// The pauses between two checks grow, because the cost of a list grows with the number of
+// connections.
 const (
 	leastPause = time.Second
 	mostPause  = 5 * time.Second
@@ -38,11 +40,13 @@ const (
 // leave is a VIP without frontends.
 type leave struct {
 	drain balancer.Drain
-	// mode served when it began. Another mode may not know all of the connections.
+	// mode is the mode in use when the drain began. Another mode may not know all of the
+	// connections.
 	mode any
-	// inherited reports whether it began before this process, which may not know all of the connections either.
+	// inherited reports whether the drain began before this process, which may not know all of the
+	// connections either.
 	inherited bool
-	// removed reports whether its frontends were seen to be removed from the kernel.
+	// removed reports whether the frontends were removed from the kernel.
 	removed bool
 }
 
@@ -53,7 +57,7 @@ type watch struct {
 	began  bool // a complete state was seen
 }
 
-// Run gives up VIPs until ctx ends.
+// Run releases VIPs until ctx ends.
 func Run(ctx context.Context, o Options) error {
 	w := &watch{Options: o, leaves: map[netip.Addr]leave{}}
 	pause := leastPause
@@ -76,7 +80,7 @@ func Run(ctx context.Context, o Options) error {
 		case <-compiled:
 		case <-applied:
 		case <-again.C:
-			if w.look(ctx) {
+			if w.releaseUnused(ctx) {
 				again.Reset(pause)
 				pause = min(2*pause, mostPause)
 			}
@@ -84,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// follow takes in which VIPs leave.
+// follow reads from s which VIPs leave.
 func (w *watch) follow(s *model.State) {
 	if !s.Complete {
 		return
@@ -99,7 +103,8 @@ func (w *watch) follow(s *model.State) {
 	w.began = true
 }
 
-// remove notes whose frontends are removed, and reports whether there is one more: then new connections can't begin any more.
+// remove marks the VIPs whose frontends are removed, and reports whether there is a new one. From
+// then on no new connections can begin.
 func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
 	for a, l := range w.leaves {
 		l.removed = l.removed || !anyOn(done, a)
@@ -116,8 +121,8 @@ func anyOn(done snap.Map[balancer.Key, *balancer.Frontend], a netip.Addr) bool {
 	return false
 }
 
-// look releases the VIPs without connections, and reports whether there are others to look at later.
-func (w *watch) look(ctx context.Context) (others bool) {
+// releaseUnused releases the VIPs without connections, and reports whether others are to be checked later.
+func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 	idle := map[netip.Addr]bool{}
 	for a, l := range w.leaves {
 		if l.removed && !l.inherited && l.mode == w.Mode() {
@@ -151,7 +156,8 @@ func (w *watch) look(ctx context.Context) (others bool) {
 	return len(free) < len(w.leaves)
 }
 
-// isLive reports whether a connection needs the address: it was answered, and has not ended. Flows of UDP end with their frontend.
+// isLive reports whether a connection needs the address: it was answered, and has not ended. UDP
+// flows end with their frontend.
 func isLive(c *dataplane.Connection) bool {
 	return c.Frontend.Proto != balancer.UDP && !slices.Contains([]string{"time-wait", "close", "closed", "syn-sent", "none"}, c.State)
 }

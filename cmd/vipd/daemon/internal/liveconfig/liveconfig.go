@@ -12,30 +12,30 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Config is the daemon's own part of the configuration, of which some can change while it runs. All methods may be called
-// by any goroutine.
+// Config is the daemon's own part of the configuration. Some of it can change at run time. All
+// methods may be called by any goroutine.
 type Config struct {
 	file    string          // vipd.toml
-	mode    config.ModeName // the command line's, which wins
-	start   config.Config   // as it was when vipd started
+	mode    config.ModeName // the command line's mode, which overrides the others
+	start   config.Config   // the configuration at the start of vipd
 	kick    func()
-	changed wake.Signal // holds a token: something else is said about the mode
+	changed wake.Signal // holds a token: the configured mode has changed
 
-	settings store.Document // what was last read; for Follow alone
+	settings store.Document // the last settings; only Follow uses them
 
-	mu       sync.Mutex        // guards the rest
-	read     config.Config     // the file as it was last read without errors
-	node     schema.NodeConfig // what the fleet says of this node
+	mu       sync.Mutex        // guards the fields below
+	read     config.Config     // the last file without errors
+	node     schema.NodeConfig // the fleet's configuration of this node
 	problems []balancer.Problem
 }
 
-// New returns what start says, which was read from file. Mode is the command line's, and kick is called when the fleet
-// has said something of this node.
+// New returns a Config that starts with start, which was read from file. Mode is the command line's
+// mode. kick is called when the fleet's configuration of this node changes.
 func New(file string, mode config.ModeName, start config.Config, kick func()) *Config {
 	return &Config{file: file, mode: mode, start: start, read: start, kick: kick, changed: wake.New()}
 }
 
-// Configure takes what the fleet says of this node.
+// Configure stores the fleet's configuration of this node.
 func (c *Config) Configure(nc schema.NodeConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,42 +47,42 @@ func (c *Config) Configure(nc schema.NodeConfig) {
 	c.kick()
 }
 
-// ModeChanged holds a token when the configuration says something else about the mode.
+// ModeChanged holds a token when the configured mode has changed.
 func (c *Config) ModeChanged() <-chan struct{} { return c.changed }
 
-// Current returns the configuration: the file as it was last read without errors, and over it what the fleet says of
-// this node.
+// Current returns the configuration: the last file without errors, overridden by the fleet's
+// configuration of this node.
 func (c *Config) Current() config.Config {
-	is, _ := c.Now()
-	return is
+	current, _ := c.Now()
+	return current
 }
 
-// Now returns the configuration, and what is wrong with the file.
+// Now returns the configuration, and the problems of the file.
 func (c *Config) Now() (config.Config, []balancer.Problem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.currentLocked(), c.problems
 }
 
-// currentLocked is Current. The mode of the command line wins.
+// currentLocked implements Current. The mode of the command line wins.
 func (c *Config) currentLocked() config.Config {
-	is := c.read
-	is.Zone = cmp.Or(c.node.Zone, is.Zone)
+	current := c.read
+	current.Zone = cmp.Or(c.node.Zone, current.Zone)
 	if c.node.Mode != "" && c.mode == "" {
-		is.Mode = config.ModeName(c.node.Mode)
+		current.Mode = config.ModeName(c.node.Mode)
 	}
-	return is
+	return current
 }
 
-// Standby reports whether the fleet says that this node is to hold no VIP that it can give up.
+// Standby reports whether the fleet wants this node to hold no VIP that it can release.
 func (c *Config) Standby() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.node.Standby
 }
 
-// ModeBy says who asks for the mode of Current: the command line, if that has one, else what the fleet says of this node, else the
-// file.
+// ModeBy names the origin of Current's mode: the command line, the fleet's configuration of this
+// node, or the file.
 func (c *Config) ModeBy() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,9 +95,10 @@ func (c *Config) ModeBy() string {
 	return "configured in " + c.file
 }
 
-// Follow takes the daemon's own part of a snapshot's settings, and reports whether it did. What can change while running does; a
-// part with errors keeps what was there. It is called by one goroutine at a time.
-func (c *Config) Follow(settings store.Document) (taken bool) {
+// Follow applies the daemon's own part of a snapshot's settings, and reports whether it did. It
+// changes what can change at run time; a part with errors keeps its old values. It must not be
+// called concurrently.
+func (c *Config) Follow(settings store.Document) (applied bool) {
 	if settings == nil || settings == c.settings {
 		return false
 	}
@@ -121,18 +122,19 @@ func (c *Config) Follow(settings store.Document) (taken bool) {
 	return true
 }
 
-// keepStart puts back what can't change while vipd runs to what it was when vipd started, and reports what was changed there.
+// keepStart resets the settings that can't change at run time to their values at the start of vipd,
+// and reports which of them were changed.
 func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem
-	was, is := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()
+	before, current := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()
 	addresses := next.Addresses
 	next.Addresses.Allowed, next.Addresses.AllowedEndpoints = c.start.Addresses.Allowed, c.start.Addresses.AllowedEndpoints
-	for i := range is.NumField() {
-		name := is.Type().Field(i).Tag.Get("toml")
+	for i := range current.NumField() {
+		name := current.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health": // followed while running
+		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health": // followed at run time
 			continue
-		case "node": // by which a fleet knows this one
+		case "node": // the fleet knows this node by it
 			if c.start.Store.Kind == config.FileStore {
 				continue
 			}
@@ -141,8 +143,8 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 				continue
 			}
 		}
-		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
-			is.Field(i).Set(was.Field(i))
+		if !reflect.DeepEqual(before.Field(i).Interface(), current.Field(i).Interface()) {
+			current.Field(i).Set(before.Field(i))
 			problems = append(problems, balancer.Problem{
 				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.file}, Field: name,
 				Text: "has changed, which takes a restart of vipd to come into effect",

@@ -9,8 +9,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestNode: services in files follow a new name of the node. A node of a fleet is known there by the name that it began with, and says that a
-// new one takes a restart.
+// TestNode changes the name of the node. Services in files must follow it. A node of a fleet must
+// keep its first name, and report that a new name needs a restart.
 func TestNode(t *testing.T) {
 	for _, test := range []struct {
 		kind     config.StoreKind
@@ -27,14 +27,15 @@ func TestNode(t *testing.T) {
 		if !c.Follow(text) {
 			t.Errorf("%s: the file is not taken", test.kind)
 		}
-		is, problems := c.Now()
-		if is.Node != test.node || len(problems) != test.problems {
-			t.Errorf("%s: the node is %s, want %s; problems: %v", test.kind, is.Node, test.node, problems)
+		current, problems := c.Now()
+		if current.Node != test.node || len(problems) != test.problems {
+			t.Errorf("%s: the node is %s, want %s; problems: %v", test.kind, current.Node, test.node, problems)
 		}
 	}
 }
 
-// TestStart: what takes a restart stays as it was when vipd started, beside what is followed.
+// TestStart changes settings that need a restart, and settings that don't. Only the second ones may
+// change.
 func TestStart(t *testing.T) {
 	start := config.Default()
 	c := liveconfig.New("vipd.toml", "", start, func() {})
@@ -54,15 +55,15 @@ masquerade_bit = 3
 	if !c.Follow(text) {
 		t.Fatal("the file is not taken")
 	}
-	is, problems := c.Now()
+	current, problems := c.Now()
 	if len(problems) != 3 {
 		t.Errorf("problems: %v, want one each of addresses, userspace and iptables", problems)
 	}
-	if len(is.Addresses.Allowed) != 1 || len(is.Addresses.AllowedEndpoints) != 1 || is.Mode != config.UserspaceMode {
-		t.Errorf("allowed %v and %v, mode %s; all are followed", is.Addresses.Allowed, is.Addresses.AllowedEndpoints, is.Mode)
+	if len(current.Addresses.Allowed) != 1 || len(current.Addresses.AllowedEndpoints) != 1 || current.Mode != config.UserspaceMode {
+		t.Errorf("allowed %v and %v, mode %s; all are followed", current.Addresses.Allowed, current.Addresses.AllowedEndpoints, current.Mode)
 	}
-	is.Addresses.Allowed, is.Addresses.AllowedEndpoints = start.Addresses.Allowed, start.Addresses.AllowedEndpoints
-	if !reflect.DeepEqual(is.Addresses, start.Addresses) || is.Userspace != start.Userspace || is.IPTables != start.IPTables {
-		t.Errorf("in use are %+v, %+v, %+v, which take a restart", is.Addresses, is.Userspace, is.IPTables)
+	current.Addresses.Allowed, current.Addresses.AllowedEndpoints = start.Addresses.Allowed, start.Addresses.AllowedEndpoints
+	if !reflect.DeepEqual(current.Addresses, start.Addresses) || current.Userspace != start.Userspace || current.IPTables != start.IPTables {
+		t.Errorf("in use are %+v, %+v, %+v, which take a restart", current.Addresses, current.Userspace, current.IPTables)
 	}
 }

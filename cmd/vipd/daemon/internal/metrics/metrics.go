@@ -15,20 +15,21 @@ import (
 	"vipd/dataplane"
 )
 
-// Options are what Metrics are made from.
+// Options configures Metrics.
 type Options struct {
 	// Views are the sources of gauges.
 	Views *status.Sources
 	// PerEndpoint reports whether endpoints have series.
 	PerEndpoint bool
 	Events      *events.History
-	// AccessLogLost returns how many connections the access log lacks.
+	// AccessLogLost returns the number of connections that are missing in the access log.
 	AccessLogLost func() uint64
-	// Owner returns the state of vipd owner on this host, nil if there is none.
+	// Owner returns the state of vipd owner on this host, or nil if it does not run.
 	Owner func() *api.OwnerStatus
 }
 
-// Metrics are what /metrics shows. Events are counted here; the present state is collected from a view for each scrape.
+// Metrics is the content of /metrics. It counts events itself, and reads the present state from a
+// view at each scrape.
 type Metrics struct {
 	Options
 	registry       *prometheus.Registry
@@ -41,16 +42,17 @@ type Metrics struct {
 	storeEvents    prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	// Counts of what began, by service:
+	// These count the beginnings of events, by service.
 	ejections, drained, panicked serviceCount
 }
 
 var _ dataplane.Metrics = (*Metrics)(nil)
 
-// New returns metrics that have counted nothing.
+// New returns metrics with all counts at zero.
 func New(o Options) *Metrics {
 	m := &Metrics{Options: o, registry: prometheus.NewRegistry()}
-	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
+	// The buckets range from half a millisecond (a sync of one frontend) to half a minute (a full
+	// load of ten thousand).
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "vipd_sync_duration_seconds", Help: "Time of syncs that had work; full ones compare everything.", Buckets: buckets,
@@ -112,36 +114,37 @@ func (m *Metrics) Drained(service balancer.Name) { m.drained.add(service) }
 // Panicked counts a panic that began.
 func (m *Metrics) Panicked(service balancer.Name) { m.panicked.add(service) }
 
-// StorePublished counts a state that the store has published.
+// StorePublished counts a published state of the store.
 func (m *Metrics) StorePublished() { m.storeEvents.Inc() }
 
 // ReloadFailed counts a reload that kept the last good state.
 func (m *Metrics) ReloadFailed() { m.reloadFailures.Inc() }
 
-// Checked counts one health check and how long it took.
+// Checked counts a health check and its duration.
 func (m *Metrics) Checked(t balancer.HealthType, took time.Duration) {
 	m.checks.WithLabelValues(string(t)).Observe(took.Seconds())
 }
 
-// collector shows what is so at the moment of the question. Each of its metrics is named in one place, where it is told, so that
-// the registry does not know them before.
+// collector reads the present state during a scrape. The registry learns its metrics only then, so
+// each is named in one place.
 type collector func(teller)
 
-// Describe is for the registry.
+// Describe implements prometheus.Collector. It describes nothing, which makes the collector
+// unchecked.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is for the registry.
+// Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	c(teller{out, map[string]*prometheus.Desc{}})
 }
 
-// teller takes metrics: their names without vipd_, and labels as NAME, VALUE and so on.
+// teller receives metrics: names without vipd_, and labels as pairs of name and value.
 type teller struct {
 	out   chan<- prometheus.Metric
 	known map[string]*prometheus.Desc
 }
 
-// describe returns what the registry has to know of a metric, and the values of its labels.
+// describe returns the registry's description of a metric, and the values of its labels.
 func (t teller) describe(name, help string, labels []string) (d *prometheus.Desc, values []string) {
 	var names []string
 	for i := 0; i < len(labels); i += 2 {
@@ -172,7 +175,7 @@ func (t teller) histogram(name, help string, h *api.Histogram) {
 	t.out <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, buckets)
 }
 
-// collect tells how this node is, and what was counted.
+// collect reports the node's state and counts.
 func (m *Metrics) collect(tell teller) {
 	v := m.Views.Look()
 	tell.gauge("build_info", "Always 1; the labels say which build this is.", 1, "version", m.Views.Version, "goversion", runtime.Version())
@@ -187,8 +190,8 @@ func (m *Metrics) collect(tell teller) {
 	for _, p := range v.Problems() {
 		problems[place{string(p.Service), p.Field}]++
 	}
-	for at, n := range problems {
-		tell.gauge("problems", "Problems, by service and field.", n, "service", at.service, "field", at.field)
+	for key, n := range problems {
+		tell.gauge("problems", "Problems, by service and field.", n, "service", key.service, "field", key.field)
 	}
 	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", m.AccessLogLost())
 	retries, _ := m.Views.Counters.DialRetries()
@@ -202,7 +205,7 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// collectOwned tells how the owner of VIPs on this host is, where there is one.
+// collectOwned reports the state of the owner of VIPs on this host, if it runs.
 func (m *Metrics) collectOwned(tell teller) {
 	if s := m.Owner(); s != nil {
 		tellOwned(tell, s)

@@ -13,7 +13,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestMetricsOfOwnedVIPs: all that are promised are there, with their labels, and promtool finds nothing wrong with any.
+// TestMetricsOfOwnedVIPs scrapes a node with an owner. All documented metrics must exist with their
+// labels, and promtool must accept them.
 func TestMetricsOfOwnedVIPs(t *testing.T) {
 	vip := netip.MustParseAddr("192.168.1.100")
 	s := &api.OwnerStatus{
@@ -30,8 +31,8 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	for _, one := range all {
-		if _, err := expfmt.MetricFamilyToText(&text, one); err != nil {
+	for _, metric := range all {
+		if _, err := expfmt.MetricFamilyToText(&text, metric); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +58,7 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
 	cmd.Stdin = &text
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool: %v\n%s", err, said)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s", err, output)
 	}
 }

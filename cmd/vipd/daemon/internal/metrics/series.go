@@ -20,8 +20,9 @@ import (
 	"vipd/dataplane"
 )
 
-// ServeHTTP answers a scrape in Prometheus' text format. The series of services and endpoints are written straight from a view: with
-// 10,000 services of ten endpoints the registry takes 2 s of a processor for them, most of it to sort and check what is in order.
+// ServeHTTP answers a scrape in Prometheus' text format. It writes the series of services and
+// endpoints directly from a view. For 10,000 services with ten endpoints the registry would need 2
+// s of CPU, mostly to sort and check lines that are in order.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	families, err := m.registry.Gather()
 	if err != nil {
@@ -39,7 +40,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := bufio.NewWriter(to)
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(out, f); err != nil {
-			return // the caller has gone
+			return // the caller has disconnected
 		}
 	}
 	v := m.Views.Look()
@@ -49,7 +50,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.PerEndpoint {
 		m.writeEndpoints(out, all)
 	}
-	_ = out.Flush() // fails where the caller has gone
+	_ = out.Flush() // fails if the caller has disconnected
 }
 
 // metric is a metric with its help and type.
@@ -59,7 +60,7 @@ func (f *metric) begin(out *bufio.Writer) {
 	_, _ = out.WriteString("# HELP " + f.name + " " + f.help + "\n# TYPE " + f.name + " " + f.kind + "\n")
 }
 
-// serviceCount counts something of services. Its zero value is ready.
+// serviceCount counts events by service. Its zero value is ready to use.
 type serviceCount struct {
 	mu sync.Mutex
 	of map[balancer.Name]uint64
@@ -80,46 +81,48 @@ func (c *serviceCount) at(service balancer.Name) uint64 {
 	return c.of[service]
 }
 
-// serviceSeries is what is shown of one service.
+// serviceSeries has the values of one service.
 type serviceSeries struct {
 	name balancer.Name
-	// known: it is defined. What is counted may be of one that is gone.
+	// known reports whether the service is defined. Counts may belong to a removed service.
 	known     bool
 	ports     []dataplane.FrontendCount
-	udp       map[string]bool // ports, by their names
+	udp       map[string]bool // ports by name
 	states    map[balancer.BackendState]int
-	endpoints []endpointSeries // where they are shown
+	endpoints []endpointSeries // if endpoints have series
 }
 
-// endpointSeries is what is shown of one endpoint of a service, at whichever of its ports.
+// endpointSeries has the values of one endpoint of a service, over all its ports.
 type endpointSeries struct {
-	labels string // as in the text format
-	// known: the service has it, or it drains; up is for those. What is counted may be of one that is gone.
+	labels string // in the text format
+	// known reports whether the endpoint belongs to the service, or drains. Only known endpoints
+	// have up. Counts may belong to a removed endpoint.
 	known, up bool
-	// counted: something tells of it. Several ports may share it.
+	// counted reports whether a count exists. Several ports may share it.
 	counted bool
-	// unanswered are its failures at the ports of TCP and SCTP.
+	// unanswered counts its failures at TCP and SCTP ports.
 	unanswered uint64
 	dataplane.BackendCount
 }
 
-// seriesOfServices collects what is shown of services, in order. None of the labels' values has a character that the format escapes.
+// seriesOfServices returns the values of all services, in order. No label value has a character
+// that the format escapes.
 func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
-	of := map[balancer.Name]*serviceSeries{}
+	series := map[balancer.Name]*serviceSeries{}
 	for port, f := range v.Counts() {
-		if of[port.Service] == nil {
-			of[port.Service] = &serviceSeries{name: port.Service}
+		if series[port.Service] == nil {
+			series[port.Service] = &serviceSeries{name: port.Service}
 		}
-		of[port.Service].ports = append(of[port.Service].ports, f)
+		series[port.Service].ports = append(series[port.Service].ports, f)
 	}
-	at := map[netip.AddrPort]int{} // where those of a service are
+	index := map[netip.AddrPort]int{} // indexes into endpoints
 	for name, s := range v.State.Snapshot.Services.All() {
-		x := of[name]
+		x := series[name]
 		if x == nil {
 			x = &serviceSeries{name: name}
-			of[name] = x
+			series[name] = x
 		}
-		x.known, x.states = true, map[balancer.BackendState]int{balancer.Active: 0} // for alerts at 0
+		x.known, x.states = true, map[balancer.BackendState]int{balancer.Active: 0} // a state without backends is 0, for alerts
 		for _, p := range s.Ports {
 			if p.Protocol == balancer.UDP {
 				if x.udp == nil {
@@ -128,30 +131,31 @@ func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 				x.udp[p.Name] = true
 			}
 		}
-		clear(at)
+		clear(index)
 		for _, e := range v.EndpointsOf(s) {
 			x.states[e.State]++
 			if a, err := netip.ParseAddrPort(e.Address); err == nil && m.PerEndpoint {
-				n := x.endpoint(a, at)
+				n := x.endpoint(a, index)
 				n.known, n.up = true, e.Health != balancer.HealthDown
 			}
 		}
 	}
-	all := slices.SortedFunc(maps.Values(of), func(a, b *serviceSeries) int { return cmp.Compare(a.name, b.name) })
+	all := slices.SortedFunc(maps.Values(series), func(a, b *serviceSeries) int { return cmp.Compare(a.name, b.name) })
 	if m.PerEndpoint {
 		for _, x := range all {
-			x.count(at)
+			x.count(index)
 		}
 	}
 	return all
 }
 
-// endpoint returns the series of the endpoint with an address, the same each time; at says where those of the service are.
-func (x *serviceSeries) endpoint(a netip.AddrPort, at map[netip.AddrPort]int) *endpointSeries {
-	i, there := at[a]
-	if !there {
+// endpoint returns the series of the endpoint with an address, the same at each call. It looks up
+// its index in at.
+func (x *serviceSeries) endpoint(a netip.AddrPort, index map[netip.AddrPort]int) *endpointSeries {
+	i, exists := index[a]
+	if !exists {
 		i = len(x.endpoints)
-		at[a] = i
+		index[a] = i
 		x.endpoints = append(x.endpoints, endpointSeries{
 			labels: `{endpoint="` + a.String() + `",service="` + string(x.name) + `"}`, BackendCount: dataplane.BackendCount{Backend: a},
 		})
@@ -159,15 +163,15 @@ func (x *serviceSeries) endpoint(a netip.AddrPort, at map[netip.AddrPort]int) *e
 	return &x.endpoints[i]
 }
 
-// count adds what was counted of the service's endpoints, of which several ports may share one.
-func (x *serviceSeries) count(at map[netip.AddrPort]int) {
-	clear(at)
+// count adds the counts of the service's endpoints. Several ports may share an endpoint.
+func (x *serviceSeries) count(index map[netip.AddrPort]int) {
+	clear(index)
 	for i := range x.endpoints {
-		at[x.endpoints[i].Backend] = i
+		index[x.endpoints[i].Backend] = i
 	}
 	for _, f := range x.ports {
 		for _, b := range f.Backends {
-			n := x.endpoint(b.Backend, at)
+			n := x.endpoint(b.Backend, index)
 			n.Connections, n.Active, n.Failures = n.Connections+b.Connections, n.Active+b.Active, n.Failures+b.Failures
 			n.counted = true
 			if !x.udp[f.Port] {
@@ -177,8 +181,8 @@ func (x *serviceSeries) count(at map[netip.AddrPort]int) {
 	}
 }
 
-// writeServices writes the series of services. Counters begin at 0, for increase() does not see the first count of a series that
-// begins with it.
+// writeServices writes the series of services. Counters start at 0, because increase() misses the
+// first count of a series that starts with it.
 func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	for _, c := range []struct {
 		metric
@@ -204,12 +208,12 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writePorts writes what was counted of the ports of services.
+// writePorts writes the counts of services' ports.
 func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
-	_, dials := m.Views.Counters.DialRetries() // where the kernel connects, there is no word of connects that fail
+	_, dials := m.Views.Counters.DialRetries() // if the kernel connects, failed connects are not reported
 	for _, f := range []struct {
 		metric
-		first string // of the labels
+		first string // label of each series
 		there bool
 		value func(*dataplane.FrontendCount) uint64
 	}{
@@ -237,12 +241,12 @@ func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writeEndpoints writes the series of endpoints, with what was counted of them.
+// writeEndpoints writes the series of endpoints with their counts.
 func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := m.Views.Counters.DialRetries()
 	for _, f := range []struct {
 		metric
-		value func(*endpointSeries) (n uint64, there bool)
+		value func(*endpointSeries) (n uint64, exists bool)
 	}{
 		{metric{"vipd_endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return x.Active, x.counted }},
@@ -258,7 +262,7 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 		f.begin(out)
 		for _, x := range all {
 			for i := range x.endpoints {
-				if n, there := f.value(&x.endpoints[i]); there {
+				if n, exists := f.value(&x.endpoints[i]); exists {
 					writeSeries(out, f.name, x.endpoints[i].labels, n)
 				}
 			}
@@ -266,7 +270,7 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writeSeries writes a line of the text format; what fails is seen at the end, by Flush.
+// writeSeries writes a line of the text format. Flush reports errors at the end.
 func writeSeries(out *bufio.Writer, name, labels string, n uint64) {
 	_, _ = out.WriteString(name)
 	_, _ = out.WriteString(labels)

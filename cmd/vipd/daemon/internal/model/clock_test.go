@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestClockSteps: every step of the wall clock is noticed once, and in sum they are what it was set by; going on is no step.
+// TestClockSteps sets the wall clock at random. Each step must be detected once, their sum must
+// equal the change, and passing time must not be a step.
 func TestClockSteps(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -29,7 +30,7 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestPauseUntil: what is due is not looked at without end, wherever the clock was set.
+// TestPauseUntil sets the clock to any time. An input that is due must not make the loop spin.
 func TestPauseUntil(t *testing.T) {
 	now := time.Now().Round(0)
 	for ahead, want := range map[time.Duration]time.Duration{

@@ -1,13 +1,14 @@
-// Package model owns everything that is compiled: what the store publishes, the configuration, what operators and the fleet say
-// of this node, verdicts, drains, who holds contested addresses, and facts about the host.
+// Package model owns all inputs of the compiler. These are the store's snapshot, the configuration,
+// overrides of operators and of the fleet, verdicts, drains, holders of contested addresses, and
+// facts about the host.
 //
 //	store -> Publish ---+
 //	API -> Update ------+-> one loop -> balancer.Compiler -> State -> dataplane.Engine
 //	checks, ... -> Kick +                                      |
 //	                                                           +-> history (Compiled), API, metrics (State)
 //
-// The loop compiles all inputs anew whenever something has kicked it, at a cost of what has changed. What must outlive a
-// restart (drains, holders, local overrides) it keeps in state_dir.
+// The loop compiles after each kick; the cost depends on the changes. It saves drains, holders and
+// local overrides in state_dir, because they must outlive a restart.
 //
-// The package decides nothing of what is compiled (balancer does) and carries nothing out (dataplane.Engine does).
+// Package balancer decides what is compiled, and dataplane.Engine applies it.
 package model

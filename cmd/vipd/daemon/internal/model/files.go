@@ -10,7 +10,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// files keep local overrides, and what is remembered: drains, and who holds contested addresses.
+// files keeps the local overrides and the memory: drains, and holders of contested addresses.
 type files struct{ overrides, memory *statedir.File }
 
 func newFiles(dir *statedir.Dir) files {
@@ -41,7 +41,7 @@ type memoryFile struct {
 	Away    []awayEntry    `json:"away"`
 }
 
-// rampEntry has no step: time tells it.
+// rampEntry has no step, because it follows from the time.
 type rampEntry struct {
 	balancer.BackendKey
 	Since time.Time     `json:"since"`
@@ -69,18 +69,19 @@ type holderEntry struct {
 	Service  balancer.Name `json:"service"`
 }
 
-// load reads what an earlier run kept: overrides also that have lapsed since, which has an event.
+// load reads the files of an earlier run. It also returns expired overrides, because each has an
+// event.
 func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var m balancer.Memory
 	var o Overrides
 	if kept := (memoryFile{}); f.memory.Read(&kept) {
 		m = kept.memory()
-		if kept.Saved.After(now) { // this host began with a clock that is behind, and shifts it all again when that is set
+		if kept.Saved.After(now) { // the clock is behind at this start; all times shift again when it is set
 			m = m.AdjustClock(now.Sub(kept.Saved))
 		}
 	}
-	if said := (overridesFile{}); f.overrides.Read(&said) {
-		for _, e := range said.Overrides {
+	if file := (overridesFile{}); f.overrides.Read(&file) {
+		for _, e := range file.Overrides {
 			t, err := balancer.ParseTarget(e.Service, e.Address)
 			if err != nil {
 				f.overrides.Refuse(err)
@@ -92,7 +93,7 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	return m.Expire(now), o
 }
 
-// memory returns what the file says.
+// memory returns the content of the file.
 func (kept *memoryFile) memory() (m balancer.Memory) {
 	for _, d := range kept.Drains {
 		m.Drains = m.Drains.Set(d.BackendKey, balancer.Drain{Until: d.Until.UTC()})
@@ -112,7 +113,7 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 	return m
 }
 
-// textOf is what is written of the local overrides.
+// textOf returns a writer of the local overrides.
 func textOf(o Overrides) func(*bufio.Writer) error {
 	kept := overridesFile{Version: statedir.Version, Overrides: []overrideEntry{}}
 	for t, v := range o.All() {
@@ -121,7 +122,8 @@ func textOf(o Overrides) func(*bufio.Writer) error {
 	return statedir.Text(kept)
 }
 
-// keepMemory has the file say what is remembered of endpoints and VIPs, and who holds the keys that more than one service claims.
+// keepMemory saves the memory of endpoints and VIPs, and the holders of keys that several services
+// claim.
 func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name], now time.Time) {
 	kept := memoryFile{
 		Version: statedir.Version, Saved: now.UTC(), Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}, Ramps: []rampEntry{}, Away: []awayEntry{},
@@ -138,15 +140,16 @@ func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	for k, r := range m.Ramps.All() {
 		kept.Ramps = append(kept.Ramps, rampEntry{k, r.Since, r.Duration})
 	}
-	for a, is := range m.Withdrawals.All() {
-		if is.Withdrawn && !is.Until.IsZero() {
-			kept.Away = append(kept.Away, awayEntry{a, is.Until})
+	for a, withdrawal := range m.Withdrawals.All() {
+		if withdrawal.Withdrawn && !withdrawal.Until.IsZero() {
+			kept.Away = append(kept.Away, awayEntry{a, withdrawal.Until})
 		}
 	}
 	f.memory.Keep(statedir.Text(kept))
 }
 
-// worthSaving reports whether something has begun or ended that the file has to tell: not each step of a ramp.
+// worthSaving reports whether something in the file has begun or ended. Steps of a ramp don't
+// count.
 func worthSaving(before, now balancer.Memory) bool {
 	for _, c := range snap.Diff(before.Ramps, now.Ramps) {
 		if !c.HadOld || !c.HasNew || c.Old.Since != c.New.Since {

@@ -12,7 +12,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// TestMemoryIsKept: a restart loses nothing of what is remembered, and what has ended since is over.
+// TestMemoryIsKept restarts the model. All memory must be kept, except for entries that have
+// expired since.
 func TestMemoryIsKept(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	vip := netip.MustParseAddr("10.96.0.10")
@@ -42,7 +43,7 @@ func TestMemoryIsKept(t *testing.T) {
 	compare(t, "ramps", want.Ramps, got.Ramps)
 	compare(t, "VIPs that are withdrawn", want.Withdrawals, got.Withdrawals)
 
-	const behind = 8 * time.Hour // the clock of a host that has just begun
+	const behind = 8 * time.Hour // the clock of a host that has just booted
 	got, _ = f.load(now.Add(-behind))
 	compare(t, "drains by a clock that is behind", m.AdjustClock(-behind).Drains, got.Drains)
 	compare(t, "VIPs that go by it", m.AdjustClock(-behind).DrainingVIPs, got.DrainingVIPs)

@@ -22,8 +22,9 @@ import (
 	"vipd/store/statedir"
 )
 
-// Model owns everything that is compiled. Its loop is the only one that touches the compiler, the memory and the local
-// overrides; what it has made is published as a State, which never changes. All methods may be called by any goroutine.
+// Model owns all inputs of the compiler. Only its loop uses the compiler, the memory and the local
+// overrides. It publishes each result as a State, which never changes. All methods may be called by
+// any goroutine.
 type Model struct {
 	*Published
 	o     Options
@@ -32,23 +33,23 @@ type Model struct {
 
 	mu     sync.Mutex // guards the rest of this block
 	latest *store.Snapshot
-	seen   time.Time                     // when the oldest snapshot that is not compiled yet came
-	works  time.Time                     // since when the loop is at work; zero means that it waits
+	seen   time.Time                     // when the oldest snapshot that is not compiled yet was published
+	works  time.Time                     // when the loop started its current work; zero means it waits
 	next   *adoption                     // a dataplane that is to take over
-	freed  map[netip.Addr]balancer.Drain // VIPs to be given up before their time
+	freed  map[netip.Addr]balancer.Drain // VIPs to be released early
 
-	// The rest belongs to the loop.
-	carrier   dataplane.Dataplane // for which it is compiled
+	// The loop owns the rest.
+	carrier   dataplane.Dataplane // the dataplane of the compiled state
 	compiler  balancer.Compiler
 	local     Overrides
-	proposed  *proposal // what is to be local; nil means nothing is
+	proposed  *proposal // a pending change of the local overrides, or nil
 	files     files
-	clock     clock        // how far the wall clock was set
-	started   time.Time    // after what an earlier run kept was read, which may wait for the disk
-	everRead  bool         // the store could be read at least once
-	addresses []netip.Addr // the host's own
-	networked []netip.Addr // those of them with a network
-	// nodes are what the fleet's nodes publish, and of their addresses without this node's.
+	clock     clock        // the steps of the wall clock
+	started   time.Time    // after the files of an earlier run were read, which may wait for the disk
+	everRead  bool         // the store was readable at least once
+	addresses []netip.Addr // the host's own addresses
+	networked []netip.Addr // those with a network
+	// nodes are the published nodes of the fleet. Their addresses exclude this node's.
 	nodes snap.Map[balancer.NodeName, *balancer.Node]
 	of    snap.Map[netip.Addr, balancer.NodeName]
 }
@@ -56,14 +57,16 @@ type Model struct {
 // Edit changes the local overrides and returns its events.
 type Edit func(*State, Overrides) (Overrides, []events.Event, error)
 
-// request asks the loop to change the local overrides; a change that is nil changes nothing.
+// request asks the loop to change the local overrides. If change is nil, it only waits for the
+// loop.
 type request struct {
 	change Edit
 	answer chan error
-	err    error // the answer, where change is nil
+	err    error // the answer, if change is nil
 }
 
-// proposal is a change of the local overrides that is made once it is on disk, which kept tells.
+// proposal is a change of the local overrides that takes effect once it is on disk. kept reports
+// that.
 type proposal struct {
 	request
 	local    Overrides
@@ -71,34 +74,38 @@ type proposal struct {
 	kept     <-chan error
 }
 
-// Options are what a Model is made of.
+// Options configures a Model.
 type Options struct {
-	// Published is where states are published, Configuration what the daemon's own part of the configuration says.
+	// Published receives the states, and Configuration is the daemon's own part of the
+	// configuration.
 	Published     *Published
 	Configuration *liveconfig.Config
 	// StateDir keeps overrides and drains for the next run.
 	StateDir *statedir.Dir
 	Events   *events.History
-	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
+	// Carrier is the dataplane until Adopt is called, and Engine receives the compiled states.
 	Carrier  dataplane.Dataplane
 	Engine   *dataplane.Engine
 	Checks   *checks.Checks
 	Outliers *outlier.Detector
-	// LocalAddresses lists the host's own addresses, and those of them with a network on their device.
+	// LocalAddresses lists the host's own addresses, and those with a network on their device.
 	LocalAddresses func() (own, networked []netip.Addr, err error)
-	// Reserved lists what services from etcd may not claim.
+	// Reserved lists the addresses that services from etcd may not claim.
 	Reserved func() []balancer.Reserved
-	// Patient: a store that could not be read yet is waited for without end.
+	// Patient makes the model wait without limit for a store that was never readable.
 	Patient bool
-	// Awaiting is told of each state that says only why the store could not be read yet. It is called by the model's loop.
+	// Awaiting receives each state that only says why the store was never readable. The model's
+	// loop calls it.
 	Awaiting func(s *State, now time.Time)
 	// Traced, unless nil, gets each compiled state and the time when compiling began.
 	Traced func(before, s *State, began time.Time)
-	// Compiled is told of each new state before it is published, and of the one before. It is called by the model's loop.
+	// Compiled receives each new state before it is published, and the previous one. The model's
+	// loop calls it.
 	Compiled func(before, s *State, now time.Time)
 }
 
-// New returns a model of nothing, with what an earlier run kept in state_dir. It compiles nothing before Run and Publish.
+// New returns a model that starts with the files of an earlier run in state_dir. It compiles
+// nothing before Run and Publish.
 func New(o Options) *Model {
 	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
 	m.files = newFiles(o.StateDir)
@@ -109,7 +116,8 @@ func New(o Options) *Model {
 	return m
 }
 
-// Publish takes a snapshot of the store. It does not block, and is called by one goroutine at a time.
+// Publish stores a snapshot of the store for the loop. It does not block, and must not be called
+// concurrently.
 func (m *Model) Publish(s store.Snapshot) {
 	m.mu.Lock()
 	m.latest = &s
@@ -120,7 +128,7 @@ func (m *Model) Publish(s store.Snapshot) {
 	m.wake.Send()
 }
 
-// Run compiles whenever something has changed, until ctx ends.
+// Run compiles at each change until ctx ends.
 func (m *Model) Run(ctx context.Context) error {
 	expiry := time.NewTimer(time.Hour)
 	defer expiry.Stop()
@@ -141,7 +149,7 @@ func (m *Model) Run(ctx context.Context) error {
 		}
 		m.working(time.Now())
 		m.compile()
-		if asked.answer != nil { // what was published before the request counts for it
+		if asked.answer != nil { // the next compile includes everything that was published before the request
 			m.answer(asked)
 		}
 		m.working(time.Time{})
@@ -149,14 +157,14 @@ func (m *Model) Run(ctx context.Context) error {
 	}
 }
 
-// working notes since when the loop is at work.
+// working records when the loop started its work.
 func (m *Model) working(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.works = since
 }
 
-// answer answers a request, or proposes the change that it asks for.
+// answer answers a request, or proposes its change.
 func (m *Model) answer(r request) {
 	if r.change == nil {
 		r.answer <- r.err
@@ -170,12 +178,13 @@ func (m *Model) answer(r request) {
 	m.proposed = &proposal{request{answer: r.answer}, local, recorded, m.files.overrides.Write(textOf(local))}
 }
 
-// decide makes the change that was proposed, unless it could not be kept, and returns what is to be answered.
+// decide applies the proposed change, unless it could not be saved, and returns the request with
+// its answer.
 func (m *Model) decide(err error) request {
 	p := m.proposed
 	m.proposed = nil
 	if err != nil {
-		m.files.overrides.Keep(textOf(m.local)) // what was refused may reach the disk yet
+		m.files.overrides.Keep(textOf(m.local)) // the rejected change may still reach the disk
 		p.err = fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
 		return p.request
 	}
@@ -186,17 +195,18 @@ func (m *Model) decide(err error) request {
 	return p.request
 }
 
-// storePatience is how long after the start a store that can't be read is waited for before what can be read is served.
+// storePatience is how long after the start vipd waits for an unreadable store before it serves the
+// readable part.
 const storePatience = 10 * time.Second
 
-// nextExpiry returns how long nothing lapses by time alone.
+// nextExpiry returns the time until an input expires.
 func (m *Model) nextExpiry() time.Duration {
 	next := time.Now().Add(time.Hour)
 	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
 	var lapses time.Time
-	if m.State().Complete && m.proposed == nil { // before, what has lapsed since an earlier run lapses with the first state
+	if m.State().Complete && m.proposed == nil { // before, expired inputs of an earlier run end with the first state
 		lapses = m.local.nextExpiry()
 	}
 	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.o.Outliers.Next()} {
@@ -207,7 +217,8 @@ func (m *Model) nextExpiry() time.Duration {
 	return pauseUntil(next, time.Now())
 }
 
-// pauseUntil is how long to wait for next. What is due and is not over, though it was looked at, would be looked at without end.
+// pauseUntil returns the time to wait for next. It is never zero: the loop would spin if something
+// is due but has not expired when it is checked.
 func pauseUntil(next, now time.Time) time.Duration {
 	if !next.After(now) {
 		return 100 * time.Millisecond
@@ -215,7 +226,7 @@ func pauseUntil(next, now time.Time) time.Duration {
 	return max(next.Sub(now), time.Millisecond)
 }
 
-// compile makes the state anew and hands it to the engine.
+// compile compiles the inputs and passes the state to the engine.
 func (m *Model) compile() {
 	m.mu.Lock()
 	latest, seen := m.latest, m.seen
@@ -223,14 +234,14 @@ func (m *Model) compile() {
 	m.mu.Unlock()
 	c, fileErrors := m.o.Configuration.Now()
 	if latest == nil {
-		return // the first snapshot is still to come
+		return // there is no snapshot yet
 	}
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		m.await(latest, c, fileErrors)
-		return // a folder that is mounted late would look like services that are gone
+		return // services in a directory that is mounted late would look removed
 	}
 	if !m.State().Complete && m.o.Checks.Fleet.Awaits(latest) {
-		return // what the fleet finds down must not get connections because this node has just started
+		return // endpoints that are down by the fleet's checks must not get connections because this node has just started
 	}
 	next := m.adopted()
 	now := time.Now()
@@ -270,7 +281,7 @@ func (m *Model) compile() {
 	m.o.Engine.Set(s.Desired)
 }
 
-// await publishes why the store could not be read yet, and nothing that it has: nothing of that is served.
+// await publishes why the store was never readable. It serves nothing of the store.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
 	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.o.StateDir.Problems())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
@@ -278,12 +289,13 @@ func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []bala
 	m.show(s)
 }
 
-// waits reports whether a store that could not be read yet is waited for before what can be read is served.
+// waits reports whether the model waits for a store that was never readable before it serves the
+// readable part.
 func (m *Model) waits() bool {
 	return time.Since(m.started) < storePatience || m.o.Patient
 }
 
-// env collects the facts about this node.
+// env collects facts about this node.
 func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	if m.moved.Swap(false) {
 		local, networked, err := m.o.LocalAddresses()
@@ -301,7 +313,7 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	}
 }
 
-// nodesAddresses returns the addresses of the other nodes. The same nodes have the same map.
+// nodesAddresses returns the addresses of the other nodes. Equal nodes yield the same map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
 		m.nodes, m.of = nodes, balancer.UpdateNodeAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
@@ -315,8 +327,8 @@ func (m *Model) AddressesChanged() {
 	m.Kick()
 }
 
-// Update changes the local overrides in the loop, unless change is nil, and returns when that, and all that was published before, is
-// compiled.
+// Update changes the local overrides in the loop, unless change is nil. It returns when the change,
+// and everything published before, is compiled.
 func (m *Model) Update(ctx context.Context, change Edit) error {
 	r := request{change: change, answer: make(chan error, 1)}
 	select {
@@ -332,7 +344,7 @@ func (m *Model) Update(ctx context.Context, change Edit) error {
 	}
 }
 
-// Release gives up VIPs before their time. One that has a frontend again, or another time, is not concerned.
+// Release releases VIPs early. It ignores a VIP that has a frontend again, or another drain.
 func (m *Model) Release(vips map[netip.Addr]balancer.Drain) {
 	m.mu.Lock()
 	m.freed = vips
@@ -340,12 +352,12 @@ func (m *Model) Release(vips map[netip.Addr]balancer.Drain) {
 	m.Kick()
 }
 
-// release returns the memory without the VIPs that were released.
+// release returns the memory without the released VIPs.
 func (m *Model) release(memory balancer.Memory) balancer.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for a, d := range m.freed {
-		if is, leaves := memory.DrainingVIPs.Get(a); leaves && is == d {
+		if current, leaves := memory.DrainingVIPs.Get(a); leaves && current == d {
 			memory.DrainingVIPs = memory.DrainingVIPs.Delete(a)
 		}
 	}
@@ -353,7 +365,7 @@ func (m *Model) release(memory balancer.Memory) balancer.Memory {
 	return memory
 }
 
-// Waiting returns for how long a change has not been compiled: the loop has not come to it, or stands still in its work.
+// Waiting returns how long a change has been waiting for the loop, which may be stuck in its work.
 func (m *Model) Waiting() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -370,11 +382,11 @@ func (m *Model) Waiting() time.Duration {
 // adoption is a dataplane that is to take over.
 type adoption struct {
 	dataplane dataplane.Dataplane
-	moved     chan struct{} // closed when it has
+	moved     chan struct{} // closed when it has taken over
 }
 
-// Adopt compiles for another dataplane from now on, and has it take over. The channel is closed when all traffic has
-// moved; it never is when another one is adopted before that.
+// Adopt compiles for another dataplane from now on, and makes it take over. The channel is closed
+// when all traffic has moved. It is never closed if another dataplane is adopted before that.
 func (m *Model) Adopt(dp dataplane.Dataplane) <-chan struct{} {
 	a := &adoption{dataplane: dp, moved: make(chan struct{})}
 	m.mu.Lock()
@@ -384,7 +396,7 @@ func (m *Model) Adopt(dp dataplane.Dataplane) <-chan struct{} {
 	return a.moved
 }
 
-// adopted returns the dataplane that is to take over with the state that is compiled now; nil means none is.
+// adopted returns the dataplane that takes over with the current state, or nil.
 func (m *Model) adopted() *adoption {
 	m.mu.Lock()
 	next := m.next

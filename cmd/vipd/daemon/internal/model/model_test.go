@@ -26,7 +26,7 @@ import (
 	"vipd/test/fake"
 )
 
-// options make a model of what is in stateDir, without a host.
+// options returns the options of a model on a state directory, without a host.
 func options(t *testing.T, path string) model.Options {
 	t.Helper()
 	published := model.NewPublished(config.Default())
@@ -49,7 +49,8 @@ func options(t *testing.T, path string) model.Options {
 	}
 }
 
-// TestWaiting: a loop that stands still, as before a disk that does not answer, is noticed, whatever it was about.
+// TestWaiting blocks the loop, as a disk that hangs does. Waiting must report that, whatever the
+// loop's work is.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(t, t.TempDir())
@@ -59,7 +60,7 @@ func TestWaiting(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- m.Run(ctx) }()
-		is := func(want time.Duration) {
+		expect := func(want time.Duration) {
 			t.Helper()
 			synctest.Wait()
 			if got := m.Waiting(); got != want {
@@ -68,18 +69,18 @@ func TestWaiting(t *testing.T) {
 		}
 		m.Publish(store.Snapshot{Connected: true, Services: snap.Map[balancer.Name, *balancer.Service]{}})
 		time.Sleep(time.Minute)
-		is(time.Minute)
+		expect(time.Minute)
 		stuck <- struct{}{}
-		is(0)
+		expect(0)
 		time.Sleep(time.Minute)
 		m.Kick()
 		time.Sleep(2 * time.Minute)
-		is(2 * time.Minute)
+		expect(2 * time.Minute)
 		m.Publish(store.Snapshot{Connected: true})
 		time.Sleep(time.Minute)
-		is(3 * time.Minute)
+		expect(3 * time.Minute)
 		close(stuck)
-		is(0)
+		expect(0)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -87,7 +88,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestWaitsAtRest: while a store can't be read, nothing is done over and over about what has lapsed since an earlier run.
+// TestWaitsAtRest keeps the store unreadable after an override has expired. The loop must not spin.
 func TestWaitsAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -7,12 +7,12 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Overrides are what operators said by hand on this node.
+// Overrides are the manual overrides of this node.
 type Overrides struct {
 	snap.Map[balancer.Target, *balancer.Override]
 }
 
-// expire drops what has lapsed.
+// expire removes expired overrides.
 func (o Overrides) expire(now time.Time) Overrides {
 	for t, v := range o.All() {
 		switch left := v.Unexpired(now); left {
@@ -26,7 +26,7 @@ func (o Overrides) expire(now time.Time) Overrides {
 	return o
 }
 
-// nextExpiry returns when the next one lapses; zero means none does.
+// nextExpiry returns the time of the next expiry; zero means none.
 func (o Overrides) nextExpiry() time.Time {
 	var next time.Time
 	for _, v := range o.All() {
@@ -37,7 +37,8 @@ func (o Overrides) nextExpiry() time.Time {
 	return next
 }
 
-// over lays the local overrides over those of the store: what is said here wins here. What has not changed since last is the same.
+// over merges the local overrides into those of the store. Local ones win. Unchanged entries keep
+// their pointers in last.
 func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
 		both := v.Inherit(stored.At(t))
@@ -49,7 +50,7 @@ func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Overrid
 	return stored
 }
 
-// Say returns them changed by what is said of one target; defined are the endpoints that it names.
+// Say returns the overrides with a change of one target; defined are the endpoints that match it.
 func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) Overrides {
 	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined) {
 		var old balancer.Override

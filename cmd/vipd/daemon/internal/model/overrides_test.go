@@ -12,7 +12,8 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// web is a service with two endpoints at one address, and what there is to say of endpoints of it.
+// web returns a service with two endpoints at one address, and functions for their targets and
+// definitions.
 func web(t *testing.T) (in balancer.Inputs, at func(port uint16) balancer.Target, defined func(balancer.Target) []*balancer.Endpoint) {
 	addr := netip.MustParseAddr("192.168.1.1")
 	endpoint := func(port int64) map[string]any { return map[string]any{"address": addr.String(), "port": port} }
@@ -35,15 +36,15 @@ func web(t *testing.T) (in balancer.Inputs, at func(port uint16) balancer.Target
 	return in, at, defined
 }
 
-// TestOverridesInAnyMixture: an address and one of its ports may be named in any mixture: what was said last holds, and what
-// says no more than the definition is not kept.
+// TestOverridesInAnyMixture overrides an address and its ports in random order. The last override
+// must hold, and one that equals the definition must not be kept.
 func TestOverridesInAnyMixture(t *testing.T) {
 	in, at, defined := web(t)
 	yes, no, one, five := true, false, 1, 5
 	userspace, _ := modes.Find(config.UserspaceMode)
 	var o Overrides
 	for _, c := range []struct {
-		port uint16 // 0 means all of the address
+		port uint16 // 0 means all ports of the address
 		said balancer.Override
 		want string
 		kept int
@@ -76,8 +77,8 @@ func TestOverridesInAnyMixture(t *testing.T) {
 	}
 }
 
-// TestFleetDrainBesideLocalWeight: a drain of the fleet counts on a node that has a weight of its own for the endpoint, and what
-// holds there is a new value only when one of the two has changed.
+// TestFleetDrainBesideLocalWeight combines a fleet's drain with a node's own weight for an
+// endpoint. Both must hold, and the merged value must be new only if one of them has changed.
 func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	in, at, defined := web(t)
 	yes, five := true, 5
@@ -99,7 +100,8 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	}
 }
 
-// TestOverridesLapse: what has an end is dropped then, and not before, and the rest stays.
+// TestOverridesLapse lets an override expire. It must be removed then, and not before, and the
+// others must stay.
 func TestOverridesLapse(t *testing.T) {
 	_, at, defined := web(t)
 	yes, now := true, time.Unix(1e9, 0)

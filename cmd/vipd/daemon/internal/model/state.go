@@ -15,32 +15,34 @@ import (
 	"vipd/store"
 )
 
-// State is one compiled state with what it was made from.
+// State is a compiled state with its inputs.
 type State struct {
 	Snapshot store.Snapshot
 	Inputs   balancer.Inputs
 	Env      balancer.Env
 	Desired  balancer.Desired
-	// Checked is what has a health check, made here or by other nodes.
+	// Checked has the targets with a health check, which this or another node makes.
 	Checked snap.Map[balancer.Target, health.Subject]
-	// Local is what was said by hand on this node.
+	// Local has the manual overrides of this node.
 	Local  snap.Map[balancer.Target, *balancer.Override]
 	Config config.Config
-	// Problems are of the configuration, and of what is kept on disk.
+	// Problems are problems of the configuration, and of saved files.
 	Problems []balancer.Problem
-	// Complete: the first snapshot is in it. EverRead: the store could be read at least once.
+	// Complete reports whether the first snapshot is included, and EverRead whether the store was
+	// readable at least once.
 	Complete, EverRead bool
-	// Lacking are the problems of checks that this node can't run, which are as many as Unable.
+	// Lacking has the problems of Unable checks that this node can't run.
 	Lacking []balancer.Problem
 	Unable  int
-	// Fell is what went down from being up.
+	// Fell has the targets that went from up to down.
 	Fell snap.Map[balancer.Target, bool]
 }
 
-// Reported returns the problems of the configuration, of the store and of what is kept on disk, each once: a file that can't be read is a
-// problem of the configuration and of the store, which may add what follows from it.
+// Reported returns the problems of the configuration, the store and saved files without duplicates.
+// An unreadable file is a problem of the configuration and of the store, which may add its
+// consequences.
 func (s *State) Reported() []balancer.Problem {
-	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // JSON writes it as []
+	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so that JSON has []
 	for _, p := range s.Problems {
 		if !slices.ContainsFunc(all, func(q balancer.Problem) bool {
 			text := q.Text
@@ -53,15 +55,15 @@ func (s *State) Reported() []balancer.Problem {
 	return all
 }
 
-// Place is where what users name is searched: among all services, with what is said of them by hand on this node.
+// Place returns the place to search for names: all services, with this node's manual overrides.
 func (s *State) Place() lookup.Place {
 	in := s.Inputs
 	in.Overrides = s.Local
 	return lookup.Place{Inputs: &in}
 }
 
-// fallen keeps, from those before, the targets that went down from being up. What was down from the first look on had no
-// connections to be cut.
+// fallen keeps the targets that went from up to down, including the previous ones. Targets that
+// were never up had no connections to cut.
 func (s *State) fallen(before *State) {
 	s.Fell = before.Fell
 	for t, c := range snap.Diff(before.Inputs.Health, s.Inputs.Health) {
@@ -74,15 +76,16 @@ func (s *State) fallen(before *State) {
 	}
 }
 
-// Published is the last state that a Model has compiled, and how others ask it for the next one. It is made before the parts from
-// which a Model compiles, some of which ask. All methods may be called by any goroutine.
+// Published is the last compiled state, and the way to request the next one. It is created before
+// the Model's inputs, because some of them request compiles. All methods may be called by any
+// goroutine.
 type Published struct {
-	wake    wake.Signal // holds one token: look again
+	wake    wake.Signal // holds a token: compile again
 	current atomic.Pointer[State]
 	changed atomic.Pointer[chan struct{}] // closed when current is replaced
 }
 
-// NewPublished returns one with a state that has nothing but c.
+// NewPublished returns a Published whose state has only a configuration.
 func NewPublished(c config.Config) *Published {
 	p := &Published{wake: wake.New()}
 	changed := make(chan struct{})
@@ -91,13 +94,13 @@ func NewPublished(c config.Config) *Published {
 	return p
 }
 
-// Kick makes the model look again. It does not block.
+// Kick makes the model compile again. It does not block.
 func (p *Published) Kick() { p.wake.Send() }
 
-// State returns what was last compiled; its zero but for Config and Local before anything was.
+// State returns the last compiled state. Before the first one, only Config and Local are set.
 func (p *Published) State() *State { return p.current.Load() }
 
-// Changed returns a channel that is closed when another state is published than State returns after this call.
+// Changed returns a channel that is closed when a state is published after this call.
 func (p *Published) Changed() <-chan struct{} { return *p.changed.Load() }
 
 // show publishes a state.
@@ -107,20 +110,21 @@ func (p *Published) show(s *State) {
 	close(*p.changed.Swap(&changed))
 }
 
-// clock notices that the wall clock was set: drains and ramps are kept by it, to outlive a restart, and must not take hours
-// longer, or end at once, because the clock was set. Time for which the host slept counts as a step too: nothing went on then.
+// clock detects steps of the wall clock. Drains and ramps use it to outlive a restart, and a step
+// must neither end them early nor extend them by hours. Sleep of the host counts as a step too,
+// because nothing progressed.
 type clock struct {
-	began time.Time     // with both readings
-	ahead time.Duration // by which the wall clock was set forward since
+	began time.Time     // with both clock readings
+	ahead time.Duration // by how much the wall clock was stepped forward since then
 }
 
 func newClock(now time.Time) clock { return clock{began: now} }
 
-// clockStep is the least that counts: less is how far apart the two readings are taken.
+// clockStep is the minimum step: smaller differences come from the time between the two readings.
 const clockStep = 100 * time.Millisecond
 
-// stepped returns by how much the wall clock was set forward since the last call (negative: back), when it says wall, and so
-// much time has gone by since the beginning.
+// stepped returns by how much the wall clock was stepped forward since the last call (negative:
+// back), given its current reading and the time since the beginning.
 func (c *clock) stepped(wall time.Time, gone time.Duration) time.Duration {
 	step := wall.Sub(c.began.Round(0)) - gone - c.ahead
 	if step.Abs() < clockStep {

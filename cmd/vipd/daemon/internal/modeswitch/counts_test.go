@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestCountsAreReadByNobody: where nobody asks for counts, the dataplane is asked now and then, so that it forgets what is
-// gone; but not before it knows what an earlier process has left.
+// TestCountsAreReadByNobody runs a switch without requests for counts. The dataplane's counters
+// must be read at intervals, so that it forgets removed endpoints, but not before the first apply.
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
@@ -40,7 +40,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 	})
 }
 
-// asked is a dataplane that notes how often it was asked for its counts.
+// asked is a dataplane that counts reads of its counters.
 type asked struct {
 	refusing
 	times int

@@ -1,12 +1,12 @@
-// Package modeswitch owns which mode serves. It chooses again at every reload, and when mode or strict_mode has changed, and
-// switches while traffic goes on:
+// Package modeswitch owns the choice of the mode that serves. It chooses again at each reload, and
+// when mode or strict_mode has changed, and switches without interrupting traffic:
 //
-//	trial of the next mode -> the engine carries everything out in both -> the one before is closed, and drains
+//	trial of the next mode -> the engine applies everything in both -> the previous one is closed, and drains
 //
-// A next mode that can't carry anything out is left again. What a mode that is left still serves goes on for as long as
-// drains may take (retire.go). What modes have left in the kernel that do not serve is removed once the one in use has carried
-// out the first complete state (leftovers.go).
+// A next mode that can't apply anything is abandoned. Connections of the previous mode continue for
+// as long as drains may take (retire.go). Once the mode in use has applied the first complete
+// state, the remains of unused modes are removed from the kernel (leftovers.go).
 //
-// The modes themselves are cmd/internal/modes', and the moving is dataplane.Engine's. The package writes to the kernel only by
-// them.
+// Package cmd/internal/modes has the modes, and dataplane.Engine moves the traffic. Package
+// modeswitch writes to the kernel only through them.
 package modeswitch

@@ -8,16 +8,17 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// The pauses between two attempts at removing leftovers, of which each is twice the one before.
+// The pause between two attempts to remove leftovers doubles each time.
 const (
 	firstLeftoversPause   = 5 * time.Second
 	longestLeftoversPause = 5 * time.Minute
 )
 
-// RemoveLeftovers removes what other modes left, when a vipd that served by one of them was stopped or killed: kernel
-// modes leave their rules on purpose. It waits until the mode in use has applied the first complete state, so that
-// the traffic has moved before, and tries again until nothing is left. So it does whenever a mode that was left could not
-// remove everything: its rules may stand before those of the mode in use, and lead to endpoints of the past.
+// RemoveLeftovers removes the kernel state of unused modes. A vipd in a kernel mode leaves its
+// rules on purpose when it stops or is killed. RemoveLeftovers waits until the mode in use has
+// applied the first complete state, so that the traffic has moved, and retries until everything is
+// removed. It also runs after a retired mode could not remove everything, because old rules may
+// precede those of the mode in use and lead to old endpoints.
 func (c *Switch) RemoveLeftovers(ctx context.Context) error {
 	for {
 		changed := c.o.Engine.Changed()
@@ -48,15 +49,15 @@ func (c *Switch) RemoveLeftovers(ctx context.Context) error {
 	}
 }
 
-// removeOther removes what a mode left that is not in use, and reports whether nothing of it is left.
+// removeOther removes the kernel state of an unused mode, and reports whether nothing remains.
 func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
-	c.changing.Lock() // no mode is tried meanwhile
+	c.changing.Lock() // blocks trials of modes
 	defer c.changing.Unlock()
 	if m.Name == c.Serving().Name || c.isRetiring(m.Name) {
 		return true
 	}
 	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
-	if lookErr != nil { // without privilege nothing can be seen, nor have been left
+	if lookErr != nil { // without privilege nothing can be seen, or have been left
 		c.o.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {
@@ -67,7 +68,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 		c.o.Log.Error("removing what another mode left; it is tried again, and vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
 		return false
 	}
-	c.o.Engine.Resync() // as after a mode that has ended
+	c.o.Engine.Resync() // as after a retired mode
 	for _, what := range removed {
 		c.o.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
 	}

@@ -19,7 +19,7 @@ import (
 	"vipd/test/fake"
 )
 
-// refusing is a dataplane, and the host around it, that can't be written to before it works.
+// refusing is a dataplane, and its host, that can't be written to before it works.
 type refusing struct {
 	fake.NoHost
 	works atomic.Bool
@@ -43,11 +43,11 @@ func (r *refusing) Apply(context.Context, []dataplane.Change) error {
 	return errors.New("the kernel refuses")
 }
 
-// remains is what another mode left, which goes at the last of some attempts.
+// remains is the kernel state of another mode, which is removed at the last of several attempts.
 type remains struct {
 	attempts int
 	looks    int
-	blind    int // the first looks that fail
+	blind    int // the number of first checks that fail
 }
 
 func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]string, error) {
@@ -66,7 +66,8 @@ func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]strin
 	return []string{"delete rules"}, nil
 }
 
-// What another mode left serves on until the mode in use does, and is removed at last, however many attempts that takes.
+// TestLeftoversGoOnceTheModeServes starts next to the remains of another mode. They must serve
+// until the mode in use does, and then be removed, whatever the number of attempts.
 func TestLeftoversGoOnceTheModeServes(t *testing.T) {
 	for name, others := range map[string]*remains{
 		"at once":                  {attempts: 1},
@@ -99,7 +100,7 @@ func leftoversGo(t *testing.T, others *remains) {
 
 	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
 	engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
-	time.Sleep(time.Hour) // of the bubble's time
+	time.Sleep(time.Hour) // in the bubble's time
 	synctest.Wait()
 	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
 		t.Errorf("tried %t, ready %t, %d looks; want that nothing is touched that may still serve", s.Tried, s.Ready, others.looks)
@@ -111,7 +112,7 @@ func leftoversGo(t *testing.T, others *remains) {
 		t.Errorf("%d attempts before the last", others.attempts)
 	}
 	looks := others.looks
-	others.attempts = 3 // a mode that is left later can't remove everything
+	others.attempts = 3 // a mode that retires later can't remove everything
 	c.left.Send()
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
@@ -125,7 +126,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	<-ended
 }
 
-// Attempts end with the daemon.
+// TestLeftoversEndWithTheDaemon stops the daemon while remains exist. No attempt may follow.
 func TestLeftoversEndWithTheDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, serving := slog.New(slog.DiscardHandler), &refusing{}

@@ -15,44 +15,45 @@ import (
 	"vipd/dataplane"
 )
 
-// Chosen is a mode that serves, and why it does.
+// Chosen is the mode that serves, with the reason for its choice.
 type Chosen struct {
 	modes.Mode
 	Dataplane dataplane.Dataplane
-	// Fallback: another mode was wanted, which is not usable here.
+	// Fallback reports whether the configured mode is not usable here.
 	Fallback bool
-	// Reason is in words for users.
+	// Reason is for users.
 	Reason string
-	// left is closed when another mode serves in its place, and ended when nothing of it serves any more.
+	// left is closed when another mode has taken over, and ended when nothing of this mode serves
+	// any longer.
 	left, ended chan struct{}
 }
 
-// Choice is how a mode is chosen.
+// Choice chooses a mode.
 type Choice struct {
-	// Modes are those that there are, the best first.
+	// Modes are the available modes, the best first.
 	Modes []modes.Mode
-	// Configuration has the configuration as it is now, which says what mode is wanted.
+	// Configuration has the current configuration, which names the wanted mode.
 	Configuration *liveconfig.Config
 	Log           *slog.Logger
 	Events        *events.History
 
-	// use is the mode in use, which needs no trial; nil means none is.
+	// use is the mode in use, which needs no trial, or nil.
 	use *Chosen
-	// unfit are modes that can't be taken, with the reason.
+	// unfit are unusable modes with the reason.
 	unfit map[config.ModeName]error
-	// before is called before a mode is tried that is not in use; nil means nothing is.
+	// before is called before the trial of a mode that is not in use, unless nil.
 	before func(config.ModeName)
 }
 
-// Make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
-// its dataplane, another one with a new dataplane.
+// Make tries the wanted mode, then the others from the best on, and returns the first that works.
+// The mode in use keeps its dataplane; another mode gets a new one.
 func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	var no refusals
 	conf := c.Configuration.Current()
 	wanted := conf.Mode
 	for _, name := range order(c.Modes, wanted) {
 		m, dp, err := c.try(ctx, name, conf)
-		if err != nil && ctx.Err() != nil { // vipd ends: a trial that was cut short says nothing of the mode
+		if err != nil && ctx.Err() != nil { // vipd is stopping: a trial that was cut short proves nothing
 			return nil, ctx.Err()
 		}
 		if err != nil {
@@ -85,16 +86,16 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	return nil, errors.New("no mode is usable here: " + no.join("; "))
 }
 
-// refusals are why modes are not usable, in the order in which they were tried.
+// refusals are the reasons why modes are not usable, in the order of the trials.
 type refusals []refusal
 
-// refusal is a reason, and the modes that it is the reason of.
+// refusal is a reason with its modes.
 type refusal struct {
 	modes  []string
 	reason string
 }
 
-// add notes why a mode is not usable.
+// add records why a mode is not usable.
 func (r *refusals) add(name config.ModeName, err error) {
 	i := slices.IndexFunc(*r, func(one refusal) bool { return one.reason == err.Error() })
 	if i < 0 {
@@ -104,7 +105,7 @@ func (r *refusals) add(name config.ModeName, err error) {
 	(*r)[i].modes = append((*r)[i].modes, string(name))
 }
 
-// join writes all reasons with the modes that share them.
+// join returns all reasons as text, each with its modes.
 func (r refusals) join(between string) string {
 	all := make([]string, len(r))
 	for i, one := range r {
@@ -135,7 +136,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 	return modes.Mode{}, nil, errors.New("this version does not have it")
 }
 
-// order lists the modes to be tried: the wanted one, then the others, the best first.
+// order lists the modes to try: the wanted one, then the others, the best first.
 func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	var names []config.ModeName
 	if wanted != config.AutoMode {

@@ -16,60 +16,62 @@ import (
 	"vipd/dataplane"
 )
 
-// Switch owns which mode serves. Serving, Connections, Reload and DrainTime may be called by any goroutine.
+// Switch owns the choice of the mode that serves. Serving, Connections, Reload and DrainTime may be
+// called by any goroutine.
 type Switch struct {
 	o       Options
 	serving atomic.Pointer[Chosen]
 	ask     chan chan struct{} // a request to choose again, closed when that is done
-	left    wake.Signal        // holds a token: something of a mode that does not serve may be left
-	ended   wake.Signal        // holds a token: a mode that was left has ended
+	left    wake.Signal        // holds a token: an unused mode may have left state in the kernel
+	ended   wake.Signal        // holds a token: a retired mode has ended
 
-	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
+	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the fields below
 	retiring []*retirement
-	// tuned is what the host was last told of the modes.
+	// tuned is the last sum of needs that was sent to the host.
 	tuned dataplane.Needs
-	// resumed are modes whose drains were ended because they are to serve again; what they had in the kernel is there.
+	// resumed are modes whose drains were ended because they are to serve again. Their state in the
+	// kernel still exists.
 	resumed map[config.ModeName]bool
 	unused  []*Chosen // could not be closed yet
 }
 
-// Options are what a Switch is made of.
+// Options configures a Switch.
 type Options struct {
 	Choice
 	// Config is the configuration at the start.
 	Config config.Config
 	// Engine applies the state in the mode that serves.
 	Engine *dataplane.Engine
-	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
-	// moved. Kick makes the engine look at the host again.
+	// Adopt makes the model compile for a dataplane, and the engine apply to it. The returned
+	// channel is closed when all traffic has moved. Kick makes the engine check the host again.
 	Adopt func(dataplane.Dataplane) <-chan struct{}
 	Kick  func()
-	// Tell tells the host what modes need of it.
+	// Tell sends the needs of modes to the host.
 	Tell func(dataplane.Needs)
-	// Listen is called with a dataplane before it begins.
+	// Listen receives a dataplane before it starts.
 	Listen func(dataplane.Dataplane)
-	// Counters counts in the dataplanes that serve and have served.
+	// Counters counts in current and past dataplanes.
 	Counters *traffic.Counters
 }
 
-// New returns a Switch that begins with first.
+// New returns a Switch that starts with first.
 func New(o Options, first *Chosen) *Switch {
 	c := &Switch{
 		o: o, ask: make(chan chan struct{}), left: wake.New(), ended: wake.New(), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
 	}
 	c.serving.Store(first)
-	o.Counters.Begin(first.Name, first.Dataplane, true) // where an earlier process has left something for it
+	o.Counters.Begin(first.Name, first.Dataplane, true) // an earlier process may have left state for it
 	return c
 }
 
 // Serving returns the mode in use.
 func (c *Switch) Serving() *Chosen { return c.serving.Load() }
 
-// countPause is the time between two reads of the dataplanes' counters. What is gone is
-// forgotten at a read: without scrapes and questions, it would pile up as endpoints come and go.
+// countPause is the interval at which the dataplanes' counters are read. Each read drops removed
+// endpoints; without scrapes or requests they would pile up.
 const countPause = 10 * time.Minute
 
-// Run chooses again whenever that is asked for, until ctx ends.
+// Run chooses again at each request until ctx ends.
 func (c *Switch) Run(ctx context.Context) error {
 	count := time.NewTicker(countPause)
 	defer count.Stop()
@@ -94,7 +96,7 @@ func (c *Switch) Run(ctx context.Context) error {
 	}
 }
 
-// Reload chooses again, and returns when that is done.
+// Reload chooses again, and returns when the choice has taken effect.
 func (c *Switch) Reload(ctx context.Context) {
 	done := make(chan struct{})
 	select {
@@ -107,7 +109,7 @@ func (c *Switch) Reload(ctx context.Context) {
 	}
 }
 
-// again chooses, and switches if another mode than the one in use is to serve.
+// again chooses, and switches if the choice differs from the mode in use.
 func (c *Switch) again(ctx context.Context) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -123,7 +125,7 @@ func (c *Switch) again(ctx context.Context) {
 			return
 		case ctx.Err() != nil:
 			return
-		case err != nil: // strict_mode ends the start, but not what serves
+		case err != nil: // strict_mode prevents a start, but does not end a serving mode
 			c.o.Events.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
 			})
@@ -142,14 +144,14 @@ func (c *Switch) again(ctx context.Context) {
 	}
 }
 
-// moveTime bounds how long the next mode may take to apply what is wanted, before it is left again. A first load of
-// ten thousands of services takes some seconds.
+// moveTime is the maximum time for the next mode to apply everything before it is abandoned. A
+// first load of tens of thousands of services needs some seconds.
 const moveTime = 2 * time.Minute
 
-// failLooks is for how many seconds nothing at all may work in the next mode before it is left again.
+// failLooks is the number of seconds without any success in the next mode before it is abandoned.
 const failLooks = 10
 
-// move has the next mode take over. The error says why the one in use still serves.
+// move makes the next mode take over. The error says why the mode in use still serves.
 func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
@@ -169,7 +171,8 @@ func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	return nil
 }
 
-// tune tells the host what the mode in use needs of it, and what those need whose connections the kernel still forwards.
+// tune sends to the host the needs of the mode in use, and of modes whose connections the kernel
+// still forwards.
 func (c *Switch) tune() {
 	needs := c.Serving().Dataplane.Traits().Needs
 	for _, r := range c.retiring {
@@ -188,7 +191,7 @@ func (c *Switch) tell(needs dataplane.Needs) {
 	c.o.Tell(needs)
 }
 
-// await waits until traffic has moved; the error says why it has not.
+// await waits until traffic has moved. The error says why it has not.
 func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	limit := time.NewTimer(moveTime)
 	defer limit.Stop()
@@ -214,7 +217,7 @@ func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	}
 }
 
-// back leaves a mode to which traffic could not move.
+// back abandons a mode to which traffic could not move.
 func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 	if ctx.Err() == nil {
 		c.o.Events.Record(events.Event{
@@ -226,13 +229,13 @@ func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 			return
 		}
 	}
-	c.unused = append(c.unused, next) // the engine may be at work in it
+	c.unused = append(c.unused, next) // the engine may still use it
 }
 
-// closeTime bounds how long it may take to close a dataplane that does not serve.
+// closeTime is the maximum time to close a dataplane that does not serve.
 const closeTime = 20 * time.Second
 
-// drop closes the dataplane of a mode that is not to serve after all.
+// drop closes the dataplane of a mode that will not serve.
 func (c *Switch) drop(next *Chosen) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
@@ -242,7 +245,7 @@ func (c *Switch) drop(next *Chosen) {
 	}
 }
 
-// Close closes all dataplanes but the one in use. It is called when the engine has ended.
+// Close closes all dataplanes except the one in use. It is called after the engine has ended.
 func (c *Switch) Close() {
 	for _, r := range c.retiring {
 		r.cut()
@@ -255,10 +258,11 @@ func (c *Switch) Close() {
 	}
 }
 
-// Follow calls tell for the connections that begin and end in the mode that serves, and for those that end in a mode that was left, until
-// ctx ends; then it returns nil. It calls lost where some may have been missed, as when another mode takes over.
+// Follow calls tell for connections that begin and end in the mode that serves, and for those that
+// end in a retired mode. It calls lost when some may have been missed, for example when another
+// mode takes over. It returns nil when ctx ends.
 func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func(ends uint64)) error {
-	var mu sync.Mutex // one after the other
+	var mu sync.Mutex // serializes the calls
 	var following sync.WaitGroup
 	defer following.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -286,7 +290,7 @@ func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.
 				return err
 			}
 		case <-serving.left:
-			if serving.Keeps && c.Serving().Keeps { // the kernel tells the next mode of all
+			if serving.Keeps && c.Serving().Keeps { // the kernel reports all connections to the next mode
 				end()
 			}
 			following.Go(func() {

@@ -16,27 +16,28 @@ import (
 	"vipd/dataplane"
 )
 
-// retirement is a mode that was left, while it drains.
+// retirement is a mode that no longer serves and drains.
 type retirement struct {
 	modes.Mode
 	needs dataplane.Needs
 	cut   context.CancelFunc
-	// yielded is closed when the mode has let go of what the next dataplane of its kind needs, if it goes on in this
-	// process, and done when it has ended.
+	// yielded is closed when the mode has released what the next dataplane of its kind needs, while
+	// it continues in this process. done is closed when it has ended.
 	yielded, done chan struct{}
-	// resumed: the mode is to serve again, so that what it still has in the kernel stays, for the next dataplane of its
-	// kind to take over.
+	// resumed reports whether the mode is to serve again. Its state in the kernel then stays, for
+	// the next dataplane of its kind.
 	resumed atomic.Bool
-	drains  bool // its connections have a time to end
-	kept    bool // what it had in the kernel stayed; known once it is done
+	drains  bool // its connections may finish
+	kept    bool // its state in the kernel stayed; valid once it is done
 }
 
-// retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
+// retire closes a mode that traffic has moved away from. Its connections may continue for as long
+// as a drain lasts.
 func (c *Switch) retire(old *Chosen) {
 	close(old.left)
 	ctx, cut := context.WithCancel(context.Background())
 	traits := old.Dataplane.Traits()
-	traits.Needs.Resets = false // its rules go: nothing new is translated that could go on
+	traits.Needs.Resets = false // its rules are removed: no new translation can outlive them
 	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	began := time.Now()
@@ -50,7 +51,7 @@ func (c *Switch) retire(old *Chosen) {
 		end()
 		close(r.yielded)
 		r.kept = r.resumed.Load()
-		closing, end := context.WithTimeout(ctx, c.DrainTime()) // what the mode took while it yielded has all of its time
+		closing, end := context.WithTimeout(ctx, c.DrainTime()) // yielding does not count
 		failed = errors.Join(failed, old.Dataplane.Close(closing, r.kept))
 		end()
 		c.o.Counters.End(old.Dataplane, r.kept)
@@ -63,8 +64,8 @@ func (c *Switch) retire(old *Chosen) {
 		close(r.done)
 		close(old.ended)
 		c.ended.Send()
-		c.o.Engine.Resync() // the mode in use looks at what conntrack carries on of this one
-		if failed != nil {  // nothing is looked for while it retires
+		c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps from this one
+		if failed != nil {  // leftovers are not removed while it retires
 			c.left.Send()
 		}
 	}()
@@ -79,9 +80,9 @@ func (r *retirement) isDone() bool {
 	}
 }
 
-// Connections calls visit for the connections that q names of the mode in use, and of modes that were left and drain. Where
-// connections end in this process, a kernel mode that has come after sees them too, on their way here: each is visited as the
-// mode that serves it describes it.
+// Connections calls visit for the connections that q selects, of the mode in use and of modes that
+// drain. If connections end in this process, a later kernel mode also sees them on their way here.
+// Each is visited once, as the mode that serves it describes it.
 func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	serving := c.Serving().Dataplane
 	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })
@@ -101,7 +102,7 @@ func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 		return nil
 	}
 	for _, dp := range draining {
-		_ = list(ctx, dp, q, once) // one that fails has just ended
+		_ = list(ctx, dp, q, once) // a mode that fails has just ended
 	}
 	return list(ctx, serving, q, once)
 }
@@ -114,7 +115,8 @@ func list(ctx context.Context, dp dataplane.Dataplane, q dataplane.ConnectionQue
 	return nil
 }
 
-// Kill ends the connections that q names, of the mode in use and of modes that were left and drain, and returns how many.
+// Kill ends the connections that q selects, of the mode in use and of modes that drain, and returns
+// their number.
 func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	for _, dp := range c.o.Counters.Dataplanes() {
 		d, ends := dataplane.As[dataplane.EndsConnections](dp)
@@ -124,32 +126,33 @@ func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, 
 		killed, failed := d.Kill(ctx, q)
 		n += killed
 		if dp == c.Serving().Dataplane {
-			err = failed // a mode that drains may have ended just now
+			err = failed // a mode that drains may have just ended
 		}
 	}
 	return n, err
 }
 
-// DrainTime is how long connections may take to end when what serves them goes as a whole.
+// DrainTime returns the maximum time for connections to finish when their mode ends.
 func (c *Switch) DrainTime() time.Duration {
 	limit := time.Second
 	want, _ := c.o.Engine.Wanted()
 	for key, f := range want.Frontends.All() {
-		if key.Proto != balancer.UDP { // its flows have no end to wait for
+		if key.Proto != balancer.UDP { // UDP flows have no end to wait for
 			limit = max(limit, f.DrainTimeout)
 		}
 	}
 	return limit
 }
 
-// isRetiring reports whether a mode of that name drains.
+// isRetiring reports whether a mode of that name is draining.
 func (c *Switch) isRetiring(name config.ModeName) bool {
 	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
 }
 
-// endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way. One
-// that has no drain ends by itself, with all that it has counted. Where connections end in this process, another of the
-// kind does not disturb them, but needs the same ports.
+// endRetiring ends the drain of a kernel mode that is about to be tried again, because two
+// dataplanes of a kernel mode would conflict. Without a drain the mode ends by itself with all its
+// counts. If connections end in this process, two of a kind don't conflict, but need the same
+// ports.
 func (c *Switch) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
 		switch {
@@ -169,7 +172,7 @@ func (c *Switch) endRetiring(name config.ModeName) {
 	}
 }
 
-// forsake has removed what is left of modes that were to serve again and do not.
+// forsake removes the remains of modes that were to serve again but don't.
 func (c *Switch) forsake() {
 	for name := range c.resumed {
 		if name != c.Serving().Name {

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane"
 )
 
-// leaving is a dataplane that yields for as long as it may, and says how long it may then drain.
+// leaving is a dataplane that yields for the maximum time, and records the time for its drain.
 type leaving struct {
 	refusing
 	yielded time.Duration
@@ -34,8 +34,8 @@ func (l *leaving) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// TestDrainsBeginAfterYielding: a mode that steps aside takes what is on its way meanwhile, and those connections have the whole time of a
-// drain, too.
+// TestDrainsBeginAfterYielding yields for the maximum time. Connections that arrive meanwhile must
+// have the full time of a drain.
 func TestDrainsBeginAfterYielding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const drain = time.Minute

@@ -1,12 +1,13 @@
 // Package outlier learns from the results of clients' connections:
 //
 //	userspace: each dial       -> ejections -> the model compiles without the endpoint
-//	                           -> where the service has a check, that is done at once
-//	kernel modes: no answer    -> where the service has a check, that is done at once
+//	                           -> if the service has a check, it runs at once
+//	kernel modes: no answer    -> if the service has a check, it runs at once
 //	both          no answer    -> counted, and watched for the share of an endpoint (package unanswered)
 //
-// Only userspace mode ejects: it knows what came of each connect, and tries another endpoint before the client notices.
-// When that is, and for how long, balancer/health.Ejections decides. A dataplane that dials is given to Listen before it
-// begins; Ejected takes in what is compiled next, and answers with what is ejected of it; Run looks at the kernel's
-// connections where a dataplane lists those without an answer (dataplane.WatchesUnanswered).
+// Only userspace mode ejects: it knows the result of each connect, and tries another endpoint
+// before the client notices. balancer/health.Ejections decides when an endpoint is ejected, and for
+// how long. Listen receives a dataplane that dials before it starts. Ejected receives the next
+// inputs, and returns the ejected endpoints among them. Run watches the kernel's connections if the
+// dataplane lists those without an answer (dataplane.WatchesUnanswered).
 package outlier

@@ -20,38 +20,39 @@ import (
 	"vipd/dataplane"
 )
 
-// Detector is what is learned and remembered. All methods may be called by any goroutine.
+// Detector ejects endpoints by the results of connections. All methods may be called by any
+// goroutine.
 type Detector struct {
 	o    Options
-	wake wake.Signal // holds one token for run: there may be something to be looked for elsewhere
-	some atomic.Bool // something is ejected: results of checks matter
+	wake wake.Signal // holds a token for run: another dataplane may be watched
+	some atomic.Bool // an endpoint is ejected, so results of checks matter
 
-	mu        sync.Mutex // guards the rest; nothing is called with it held that waits
+	mu        sync.Mutex // guards the fields below; never held during a call that blocks
 	ejections *health.Ejections
 	services  snap.Map[balancer.Name, *balancer.Service]
 	rooms     *balancer.EjectionBudget
-	checked   int                 // services that have checks
-	carrier   dataplane.Dataplane // what applies frontends
+	checked   int                 // number of services that have checks
+	carrier   dataplane.Dataplane // the dataplane that applies frontends
 }
 
-// Options are what a Detector is made of.
+// Options configures a Detector.
 type Options struct {
-	// Rules say when failed connects eject an endpoint. Default health.DefaultEjectionRules.
+	// Rules determine when failed connects eject an endpoint. Default health.DefaultEjectionRules.
 	Rules health.EjectionRules
-	// Events is told of ejections.
+	// Events records ejections.
 	Events *events.History
-	// Hint has the health check of a target, if it has one, be done at once. It must not block.
+	// Hint makes the health check of a target, if it has one, run at once. It must not block.
 	Hint func(balancer.Target)
-	// Kick has Ejected be called again. It must not block.
+	// Kick makes the model call Ejected again. It must not block.
 	Kick func()
-	// Unanswered is called with each connection that an endpoint did not answer: with the client where the kernel connects, else
-	// with the error of the dial. It must not block.
+	// Unanswered receives each connection that an endpoint did not answer: with the client if the
+	// kernel connects, otherwise with the error of the dial. It must not block.
 	Unanswered func(t balancer.Target, client netip.Addr, err error)
-	// Ejects is called with the service of each ejection that begins. It must not block.
+	// Ejects receives the service of each ejection that begins. It must not block.
 	Ejects func(balancer.Name)
 }
 
-// New returns one that has learned nothing yet.
+// New returns a Detector without results.
 func New(o Options) *Detector {
 	if o.Rules == (health.EjectionRules{}) {
 		o.Rules = health.DefaultEjectionRules()
@@ -62,14 +63,15 @@ func New(o Options) *Detector {
 	}
 }
 
-// Listen subscribes to the results of the dials of a dataplane that has not started yet, if it makes any.
+// Listen subscribes to the dial results of a dataplane, if it dials. The dataplane must not have
+// started.
 func (p *Detector) Listen(dp dataplane.Dataplane) {
 	if d, dials := dataplane.As[dataplane.ReportsDials](dp); dials {
 		d.ReportDials(p.dialed)
 	}
 }
 
-// dialed takes in what came of a connect to t. It is called by connections.
+// dialed processes the result of a connect to t. Connections call it.
 func (p *Detector) dialed(t balancer.Target, err error) {
 	if err != nil {
 		p.o.Hint(t)
@@ -91,7 +93,8 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 	}
 }
 
-// Heard takes in the result of a check, which counts for an ejection if it looked at the endpoint's own port.
+// Heard processes the result of a check. It counts for an ejection if it probed the endpoint's own
+// port.
 func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
@@ -108,7 +111,7 @@ func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, res health.Result
 	}
 }
 
-// Ejected takes in what is compiled next, and returns what is ejected of it.
+// Ejected receives the next inputs, and returns their ejected endpoints.
 func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,12 +131,12 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 	return p.ejections.Ejected()
 }
 
-// roomLocked is the room for what was last compiled, beside what is ejected by now.
+// roomLocked returns how many more endpoints may be ejected in the last compiled state.
 func (p *Detector) roomLocked(t balancer.Target) int {
 	return p.rooms.Remaining(t, p.ejections.Ejected())
 }
 
-// changedLocked records that an ejection began or ended.
+// changedLocked records the beginning or end of an ejection.
 func (p *Detector) changedLocked(x health.EjectionChange) {
 	p.some.Store(p.ejections.Ejected().Len() > 0)
 	if x.End == "" {
@@ -154,20 +157,20 @@ func ejectionEvent(x health.EjectionChange) events.Event {
 	return e
 }
 
-// Next returns when the next ejection ends; zero means nothing is ejected.
+// Next returns when the next ejection ends; zero means that nothing is ejected.
 func (p *Detector) Next() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ejections.Next()
 }
 
-// looking is how the kernel's connections are looked at.
+// looking configures the watch of the kernel's connections.
 type looking struct {
-	in       dataplane.WatchesUnanswered // nil means not at all
-	refusals bool                        // also at those that are refused
+	in       dataplane.WatchesUnanswered // nil means no watch
+	refusals bool                        // also watch refused connections
 }
 
-// Run looks at the kernel's connections until ctx ends.
+// Run watches the kernel's connections until ctx ends.
 func (p *Detector) Run(ctx context.Context) error {
 	var now looking
 	var running sync.WaitGroup
@@ -193,7 +196,7 @@ func (p *Detector) Run(ctx context.Context) error {
 	}
 }
 
-// wanted returns how the kernel's connections are to be looked at: refusals are of use to health checks only.
+// wanted returns how to watch the kernel's connections. Only health checks use refusals.
 func (p *Detector) wanted() looking {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +204,7 @@ func (p *Detector) wanted() looking {
 	return looking{in, p.checked > 0}
 }
 
-// suspect receives a connection that the kernel's endpoint refused or did not answer.
+// suspect processes a connection that the kernel's endpoint refused or did not answer.
 func (p *Detector) suspect(s dataplane.FailedConnect) {
 	if s.Counted {
 		p.o.Unanswered(s.Target, s.Client, nil)
@@ -210,15 +213,16 @@ func (p *Detector) suspect(s dataplane.FailedConnect) {
 	p.o.Hint(s.Target)
 }
 
-// The pauses between two attempts to look: the first, doubled each time up to the longest.
+// The pause between two attempts to watch doubles from the first to the longest.
 const (
 	lookPause    = time.Second
 	longestPause = time.Minute
 )
 
-// keepLooking looks until ctx ends, again and again where that fails. Once it went well for long, a failure is news again.
+// keepLooking watches until ctx ends, and retries after failures. After a long success, a failure
+// is logged again.
 func (p *Detector) keepLooking(ctx context.Context, how looking) {
-	pause, told := lookPause, false
+	pause, logged := lookPause, false
 	for {
 		began := time.Now()
 		err := how.in.WatchUnanswered(ctx, how.refusals, p.suspect)
@@ -226,10 +230,10 @@ func (p *Detector) keepLooking(ctx context.Context, how looking) {
 			return
 		}
 		if time.Since(began) > longestPause {
-			pause, told = lookPause, false
+			pause, logged = lookPause, false
 		}
-		if err != nil && !told {
-			told = true
+		if err != nil && !logged {
+			logged = true
 			p.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Cause: err.Error(),
 				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
@@ -242,7 +246,7 @@ func (p *Detector) keepLooking(ctx context.Context, how looking) {
 	}
 }
 
-// causeOf says why a connect failed, in words.
+// causeOf describes why a connect failed.
 func causeOf(err error) string {
 	var errno syscall.Errno
 	switch {

@@ -17,7 +17,7 @@ import (
 	"vipd/test/fake"
 )
 
-// passiveOf returns a Detector that ejects at the first failure, and what it has been given of a service web.
+// passiveOf returns a Detector that ejects at the first failure, and its inputs for a service web.
 func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
 		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Max: time.Hour, Forgive: time.Hour},
@@ -30,7 +30,7 @@ func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	return p, &in
 }
 
-// large is a service of two ports with n endpoints, and those at its first port.
+// large returns a service of two ports with n endpoints, and the targets of its first port.
 func large(n int) (*balancer.Service, []balancer.Target) {
 	s := &balancer.Service{Name: "web", Ports: []balancer.Port{{Name: "a", Port: 80, TargetPort: 80}, {Name: "b", Port: 443, TargetPort: 443}}}
 	var targets []balancer.Target
@@ -42,8 +42,9 @@ func large(n int) (*balancer.Service, []balancer.Target) {
 	return s, targets
 }
 
-// TestFailedDialsAreCheap: with half of a thousand endpoints ejected, another failed dial costs the same as in a service of
-// ten, and what is compiled next costs one look at the endpoints, not one for each that is ejected.
+// TestFailedDialsAreCheap ejects half of a thousand endpoints. Another failed dial must cost as
+// much as in a service of ten, and the next inputs one pass over the endpoints, not one for each
+// ejection.
 func TestFailedDialsAreCheap(t *testing.T) {
 	s, targets := large(1000)
 	p, in := passiveOf(s)
@@ -84,7 +85,8 @@ func BenchmarkEjectedOfThousand(b *testing.B) {
 	}
 }
 
-// moody is a dataplane whose kernel tells nothing for some attempts, and then tells until the end.
+// moody is a dataplane whose first attempts to watch the kernel fail; the next one lasts to the
+// end.
 type moody struct {
 	*fake.Dataplane
 	fails int
@@ -100,8 +102,8 @@ func (m *moody) WatchUnanswered(ctx context.Context, _ bool, _ func(dataplane.Fa
 	return nil
 }
 
-// TestHintsComeBack: a kernel that can't be asked for connections without an answer is asked again, with growing pauses,
-// and that it could not is told once.
+// TestHintsComeBack makes the watch of unanswered connections fail. It must be retried with growing
+// pauses, and be reported once.
 func TestHintsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := large(2)

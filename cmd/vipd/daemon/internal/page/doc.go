@@ -1,10 +1,12 @@
-// Package page is the status page of api.http: one HTML document for the node, one for each service and one for the fleet, without assets from elsewhere.
+// Package page is the status page of api.http: one HTML document for the node, one for each service
+// and one for the fleet, without external assets.
 //
 //	GET /                    the node: mode, store, problems, services with rates, latest events
 //	GET /services/NAME       one service: its endpoints
-//	GET /fleet               the nodes as etcd has them, where the store is a fleet's
-//	GET /live?of=...         the same content again and again, as Server-Sent Events
+//	GET /fleet               the nodes in etcd, if the store is a fleet's
+//	GET /live?of=...         the same content at intervals, as Server-Sent Events
 //
-// Pages are complete without script; with it they replace their content. Whatever the number of readers, what
-// they see is made once in two seconds, and less often where that takes more than a twentieth of a processor. It reads only, and changes nothing.
+// Pages are complete without scripts; a script replaces their content. All readers share content
+// that is made every two seconds, or less often if that takes more than a twentieth of a CPU. The
+// package only reads.
 package page

@@ -24,30 +24,30 @@ import (
 	"vipd/store/etcd/fleet"
 )
 
-// html never changes: it is the text of the file.
+// html is the text of the file, and never changes.
 //
 //go:embed page.html
 var html string
 
-// style never changes: it is the text of the file.
+// style is the text of the file, and never changes.
 //
 //go:embed style.css
 var style string
 
-// script never changes: it is the text of the file.
+// script is the text of the file, and never changes.
 //
 //go:embed script.js
 var script string
 
-// Options are what a Page shows.
+// Options configures the content of a Page.
 type Options struct {
-	// Status and Traffic return what is so now, and Events the latest events, in order.
+	// Status and Traffic return the present state, and Events the latest events, in order.
 	Status  func() api.Status
 	Traffic func() api.Traffic
 	Events  func() []events.Event
-	// Keys returns where a service is served.
+	// Keys returns the keys that serve a service.
 	Keys func(balancer.Name) []balancer.Key
-	// Fleet returns the nodes of the fleet; nil means that this node is in none.
+	// Fleet returns the nodes of the fleet; nil means that this node belongs to none.
 	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
@@ -57,32 +57,33 @@ type Page struct {
 	template *template.Template
 	policy   string
 
-	mu     sync.Mutex // held while content is made: readers share it
+	mu     sync.Mutex // held while content is made, because readers share it
 	window rates.Window
 	status api.Status
-	at     time.Time                // when window and status were asked for
-	until  time.Time                // until when they are shown
-	made   map[balancer.Name][]byte // of that moment, for those who follow: by the service; "" is the node
+	at     time.Time                // when window and status were read
+	until  time.Time                // when they expire
+	made   map[balancer.Name][]byte // content of that moment for followers, by the service; "" is the node
 
-	asking sync.Mutex // held while etcd is asked for the fleet; mu is not, so that other pages do not wait for etcd
-	fleet  nodes      // what it said; mu guards it too, against who only reads it
+	asking sync.Mutex // held while etcd is read; mu is not, so that other pages do not wait for etcd
+	fleet  nodes      // the last result; mu also guards it, for readers
 }
 
-// nodes is what etcd said of the fleet.
+// nodes are the fleet's nodes in etcd.
 type nodes struct {
 	all   []fleet.Node
 	err   error
-	until time.Time // until when it is shown
+	until time.Time // when it expires
 }
 
 const (
-	// fresh is how long content is shown before it is made anew; where that takes long, share times as long as it took.
+	// fresh is the lifetime of content. If it takes long to make, the lifetime is share times as
+	// long as that took.
 	fresh, share = 2 * time.Second, 20
-	// mostServices bounds the list of services, and mostEvents that of events.
-	mostServices, mostEvents = 200, 30
-	// fleetPage is the page of all nodes: no service can have the name.
+	// maxServices is the maximum number of listed services, and maxEvents of events.
+	maxServices, maxEvents = 200, 30
+	// fleetPage is the page of all nodes. No service can have the name.
 	fleetPage = "/fleet"
-	// fleetTime bounds how long etcd may take to tell of them.
+	// fleetTime is the maximum time for etcd to list them.
 	fleetTime = 700 * time.Millisecond
 )
 
@@ -114,23 +115,23 @@ func (p *Page) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /live", p.follow)
 }
 
-// view is what the templates show.
+// view is the input of the templates.
 type view struct {
 	Name          balancer.Name // of the service; "" means the node, fleetPage the fleet
-	Fleet         bool          // this node is in one
+	Fleet         bool          // this node belongs to a fleet
 	Nodes         []fleet.Node
-	Error         error          // why Nodes are not there
+	Error         error          // why Nodes are missing
 	Keys          []balancer.Key // of the service
 	Status        api.Status
 	At            time.Time
 	Rows          []rates.Row
-	More          int // services that are left out
+	More          int // number of omitted services
 	Problems      []balancer.Problem
 	Events        []events.Event
 	Style, Script any
 }
 
-// viewLocked is what a page shows now; false: there is no such service.
+// viewLocked returns the present content of a page; false means that the service does not exist.
 func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	if began := time.Now(); !began.Before(p.until) {
 		p.window.Add(p.o.Traffic())
@@ -145,13 +146,13 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 		return v, v.Fleet
 	case "":
 		v.Rows = p.window.Services()
-		if v.More = len(v.Rows) - mostServices; v.More > 0 {
+		if v.More = len(v.Rows) - maxServices; v.More > 0 {
 			slices.SortStableFunc(v.Rows, func(a, b rates.Row) int { return cmp.Compare(b.New, a.New) })
-			v.Rows = v.Rows[:mostServices]
+			v.Rows = v.Rows[:maxServices]
 		}
 		v.More = max(v.More, 0)
 		v.Events = p.o.Events()
-		v.Events = v.Events[max(0, len(v.Events)-mostEvents):]
+		v.Events = v.Events[max(0, len(v.Events)-maxEvents):]
 		slices.Reverse(v.Events)
 		return v, true
 	}
@@ -164,7 +165,8 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	return v, slices.ContainsFunc(p.window.Last().Services, func(s api.ServiceTraffic) bool { return s.Name == name })
 }
 
-// prepare asks etcd for the nodes if they are to be shown, unless it has just answered or failed.
+// prepare reads the nodes from etcd if the page shows them, unless etcd has just answered or
+// failed.
 func (p *Page) prepare(ctx context.Context, name balancer.Name) {
 	if name != fleetPage || p.o.Fleet == nil {
 		return
@@ -183,16 +185,16 @@ func (p *Page) prepare(ctx context.Context, name balancer.Name) {
 	delete(p.made, fleetPage)
 }
 
-// show answers with a whole page.
+// show answers with a complete page.
 func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) {
 	p.prepare(r.Context(), name)
 	p.mu.Lock()
-	v, there := p.viewLocked(name)
+	v, found := p.viewLocked(name)
 	var out bytes.Buffer
 	err := p.template.ExecuteTemplate(&out, "page", v)
 	p.mu.Unlock()
 	switch {
-	case !there:
+	case !found:
 		http.Error(w, fmt.Sprintf("there is no service %q", name), http.StatusNotFound)
 		return
 	case err != nil:
@@ -205,10 +207,11 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) 
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	_, _ = w.Write(out.Bytes()) // a reader that has gone misses nothing
+	_, _ = w.Write(out.Bytes()) // a reader that has disconnected misses nothing
 }
 
-// message is the content of a page as an event, the same for all who follow it, and when it was made; nil means there is no such page.
+// message returns the content of a page as an event, and its time. All followers share it. It
+// returns nil if the page does not exist.
 func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Time) {
 	p.prepare(ctx, name)
 	p.mu.Lock()
@@ -216,17 +219,17 @@ func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Ti
 	if m := p.made[name]; m != nil && time.Now().Before(p.until) {
 		return m, p.at
 	}
-	v, there := p.viewLocked(name)
+	v, found := p.viewLocked(name)
 	var out bytes.Buffer
-	if err := p.template.ExecuteTemplate(&out, "content", v); err != nil || !there {
+	if err := p.template.ExecuteTemplate(&out, "content", v); err != nil || !found {
 		return nil, p.at
 	}
-	text, _ := json.Marshal(out.String()) // a string can be written
+	text, _ := json.Marshal(out.String()) // a string can always be encoded
 	p.made[name] = slices.Concat([]byte("data: "), text, []byte("\n\n"))
 	return p.made[name], p.at
 }
 
-// follow answers with the content of a page, again and again, until the reader goes.
+// follow answers with the content of a page at intervals, until the reader disconnects.
 func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
@@ -234,12 +237,12 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	defer again.Stop()
 	var last time.Time
 	for {
-		message, at := p.message(r.Context(), balancer.Name(r.URL.Query().Get("of")))
+		message, made := p.message(r.Context(), balancer.Name(r.URL.Query().Get("of")))
 		if message == nil {
 			return
 		}
-		if at != last {
-			last = at
+		if made != last {
+			last = made
 			if _, err := w.Write(message); err != nil || http.NewResponseController(w).Flush() != nil {
 				return
 			}
@@ -252,7 +255,8 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// useClass is the class of a row's state. A service is bad only if no port has an endpoint in use.
+// useClass returns the CSS class of a row's state. A service is bad only if no port has an endpoint
+// in use.
 func useClass(r rates.Row) string {
 	switch {
 	case r.Endpoint == nil && r.Use.None(), r.Endpoint != nil && r.Endpoint.State == balancer.Down:
@@ -263,7 +267,7 @@ func useClass(r rates.Row) string {
 	return "good"
 }
 
-// readyClass is the class of a node in the fleet.
+// readyClass returns the CSS class of a node in the fleet.
 func readyClass(n fleet.Node) string {
 	switch n.Ready() {
 	case fleet.NodeReady:

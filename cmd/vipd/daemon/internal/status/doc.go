@@ -1,7 +1,7 @@
-// Package status says how this node is at one moment: what the API answers, what metrics and the fleet are told, and whether it is
-// ready.
+// Package status describes the node at one moment: the answers of the API, the values of metrics,
+// the status in the fleet, and readiness.
 //
-// It reads what the parts of the daemon have last published (Sources), and owns and changes nothing. A View is made for each
-// question, so that what one answer says of services, frontends and the mode is of the same moment; counts are read when they
-// are first asked for, as that may cost more than all the rest.
+// It reads the published states of the daemon's parts (Sources), and owns and changes nothing. Each
+// request gets a View of its own, so all its details are of one moment. Counts are read on demand,
+// because that may cost more than the rest.
 package status

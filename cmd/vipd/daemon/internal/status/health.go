@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// checkOf is what the check of a target has found; nil means it is not checked.
+// checkOf returns the result of a target's check, or nil if it has none.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	found := v.from.Checks.Of(t)
 	switch {
@@ -27,7 +27,7 @@ func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	return v.ownCheckOf(s, found.Own)
 }
 
-// fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.
+// fleetCheckOf returns the fleet's result for a target, and this node's if it checks the target.
 func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Tally) *api.Check {
 	c := v.ownCheckOf(s, own)
 	c.At = v.State.Checked.At(t).At.String()
@@ -49,18 +49,18 @@ func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	return c
 }
 
-// ownCheckOf is what this node's own check has found.
+// ownCheckOf returns the result of this node's own check.
 func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
-	is := &status.State
+	state := &status.State
 	c := &api.Check{
-		At: status.At.String(), Type: s.Health.Type, Since: is.Since, Against: is.Streak, Needed: s.Health.Fall, Next: is.Due,
+		At: status.At.String(), Type: s.Health.Type, Since: state.Since, Against: state.Streak, Needed: s.Health.Fall, Next: state.Due,
 		Checking: status.Checking,
 	}
-	if is.Verdict == balancer.HealthDown {
+	if state.Verdict == balancer.HealthDown {
 		c.Needed = s.Health.Rise
 	}
-	if is.Last.Outcome != "" {
-		c.Last, c.LastOutcome, c.LastText = is.Last.Ended(), string(is.Last.Outcome), is.Last.Text
+	if state.Last.Outcome != "" {
+		c.Last, c.LastOutcome, c.LastText = state.Last.Ended(), string(state.Last.Outcome), state.Last.Text
 	}
 	if v.Watched {
 		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
@@ -68,8 +68,8 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	return c
 }
 
-// unchecked says why an endpoint of a service is not checked, here or, as far as this node knows, elsewhere; "" means it is
-// checked, or has no check.
+// unchecked says why an endpoint of a service has no check, here or, as far as this node knows, on
+// other nodes. It returns "" if the endpoint has a check, or the service has none.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	var field, path string
 	if h := s.Health; h != nil && (h.CAFile != "" || h.CertFile != "" || h.KeyFile != "") {
@@ -95,8 +95,8 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	return ""
 }
 
-// uses reports whether this node uses endpoints of s at the address. It is asked of one endpoint of a service after the
-// other, of which there may be very many.
+// uses reports whether this node uses endpoints of s at the address. Callers pass a service's
+// endpoints in sequence, so it caches the service.
 func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
 	if v.usedOf != s {
 		v.usedOf, v.used = s, map[netip.Addr]bool{}
@@ -107,12 +107,13 @@ func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
 	return v.used[a]
 }
 
-// ramp is how many percent of its weight a backend has while it starts slowly; 0 means it does not.
+// ramp returns the percentage of a backend's weight during its slow start; 0 means that it has
+// none.
 func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.BackendKey{Frontend: key, Backend: at}).Percent()
 }
 
-// checkedOf counts the endpoints of a service that are checked at one of their ports.
+// checkedOf returns the number of endpoints of a service that are checked at one of their ports.
 func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
 	if s.Health == nil {
 		return 0
@@ -127,7 +128,7 @@ func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 	return n
 }
 
-// health sums up what checks find of so many endpoints.
+// health summarizes the checks of a number of endpoints.
 func (v *View) health(endpoints int) (n api.HealthCount) {
 	n.Endpoints = endpoints
 	n.Checked, n.Unable = v.State.Checked.Len(), v.State.Unable
@@ -156,11 +157,12 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 			}
 		}
 	}
-	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // one for each port of a service
+	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // an entry for each port becomes one for the service
 	return n
 }
 
-// healthPerPort counts the checked endpoints of a service that are not down, for each port.
+// healthPerPort returns, for each port, the number of a service's checked endpoints that are not
+// down.
 func (v *View) healthPerPort(s *balancer.Service) (ports api.Use) {
 	endpoints := balancer.EndpointsOf(s, &v.State.Inputs)
 	for i := range s.Ports {

@@ -10,8 +10,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestUncheckedOfMany: why an endpoint is not checked is said without a look at all the others: whoever may register
-// endpoints must not hold up scrapes and questions by that.
+// TestUncheckedOfMany explains why endpoints of a large service have no check. The explanation must
+// not scan all endpoints, so that many registrations can't delay scrapes and requests.
 func TestUncheckedOfMany(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},

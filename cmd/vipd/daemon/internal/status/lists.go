@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 )
 
-// Services lists the services, with all that is known of each, and those that were never accepted.
+// Services lists the services with their details, and those that were never accepted.
 func (v *View) Services() []api.Service {
 	frontends := map[balancer.Name][]api.Frontend{}
 	for _, f := range v.Frontends() {
@@ -27,7 +27,7 @@ func (v *View) Services() []api.Service {
 		endpoints := v.EndpointsOf(s)
 		out := api.Service{
 			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s, api.UseOf(endpoints)),
-			Endpoints: endpoints, Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // JSON writes [] of none
+			Endpoints: endpoints, Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // not nil, so that JSON has []
 		}
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
@@ -49,8 +49,8 @@ func (v *View) Services() []api.Service {
 	return all
 }
 
-// refused reports whether a service with these problems was never accepted: its definition has an error. Other problems may be left of
-// a removed service.
+// refused reports whether a service with these problems was never accepted because its definition
+// has an error. Other problems may belong to a removed service.
 func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
 	return name != "" && !v.State.Snapshot.Services.Has(name) && slices.ContainsFunc(problems, func(p balancer.Problem) bool {
 		return isError(p) && (p.Kind == "" || p.Kind == balancer.Refused || p.Kind == balancer.PortReserved)
@@ -59,7 +59,8 @@ func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
 
 func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
 
-// retained returns a problem for each service that stays in its last good state because of an error outside its definition.
+// retained returns a problem for each service that stays in its last good state because of an error
+// outside its definition.
 func (v *View) retained() (all []balancer.Problem) {
 	reported := v.State.Reported()
 	for _, name := range v.State.Snapshot.Retained {
@@ -103,46 +104,48 @@ func (v *View) Endpoints() []api.Endpoint {
 	return all
 }
 
-// EndpointsOf lists the endpoints of a service at each of its ports, those that only drain included.
+// EndpointsOf lists the endpoints of a service at each of its ports, including those that only
+// drain.
 func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	defined := balancer.EndpointsOf(s, &v.State.Inputs)
-	all := make([]api.Endpoint, 0, len(s.Ports)*len(defined)) // one is large
+	all := make([]api.Endpoint, 0, len(s.Ports)*len(defined)) // allocated at once because an api.Endpoint is large
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		of := make(map[netip.AddrPort]*api.Endpoint, len(defined))
+		byAddress := make(map[netip.AddrPort]*api.Endpoint, len(defined))
 		for _, e := range defined {
 			at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
-			if of[at] == nil {
-				of[at] = v.endpoint(s, p, e, at)
+			if byAddress[at] == nil {
+				byAddress[at] = v.endpoint(s, p, e, at)
 			}
 		}
 		for _, f := range v.frontendsOf(s, p) {
 			for _, b := range f.Backends {
-				e := of[b.Addr]
+				e := byAddress[b.Addr]
 				if e == nil {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
-					of[b.Addr] = e
+					byAddress[b.Addr] = e
 				}
 				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), b.State == balancer.Down && !b.Until.IsZero() && v.State.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
 		for _, b := range v.Counts()[traffic.Port{Service: s.Name, Name: p.Name}].Backends {
-			if e := of[b.Backend]; e != nil {
+			if e := byAddress[b.Backend]; e != nil {
 				e.Active, e.Connections = b.Active, b.Connections
 				if p.Protocol != balancer.UDP { // one-way UDP is normal
 					e.Unanswered = b.Failures
 				}
 			}
 		}
-		for _, at := range slices.SortedFunc(maps.Keys(of), netip.AddrPort.Compare) {
-			all = append(all, *of[at])
+		for _, at := range slices.SortedFunc(maps.Keys(byAddress), netip.AddrPort.Compare) {
+			all = append(all, *byAddress[at])
 		}
 	}
 	return all
 }
 
-// endOf is when what is left of a backend's connections is ended; zero means never, or that was at once.
+// endOf returns when the remaining connections of a backend are ended; zero means never, or already
+// done.
 func endOf(b balancer.Backend) time.Time {
 	if b.State == balancer.Down {
 		return time.Time{}
@@ -150,7 +153,7 @@ func endOf(b balancer.Backend) time.Time {
 	return b.Until
 }
 
-// endpoint starts the view of one endpoint from its definition.
+// endpoint returns the view of an endpoint's definition.
 func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
 	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
 	var ejection *balancer.Ejection
@@ -165,7 +168,8 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	}
 }
 
-// frontendsOf returns the frontends that a port of a service has; none where another service holds them all.
+// frontendsOf returns the frontends of a service's port. There are none if another service holds
+// all of them.
 func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
 	var all []*balancer.Frontend
 	for _, vip := range s.Addresses() {
@@ -177,7 +181,7 @@ func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Fr
 	return all
 }
 
-// Frontends lists what is compiled, and what has become of it.
+// Frontends lists the compiled frontends, and the results of applying them.
 func (v *View) Frontends() []api.Frontend {
 	all := []api.Frontend{}
 	for key, f := range v.State.Desired.Frontends.All() {
@@ -198,7 +202,8 @@ func (v *View) Frontends() []api.Frontend {
 	return all
 }
 
-// Differences lists the keys that do not run as wanted, and where all keys do, what frontends share and is unavailable.
+// Differences lists the keys whose applied state differs from the compiled one. If there are none,
+// it lists unavailable shared parts.
 func (v *View) Differences() []api.Difference {
 	all := []api.Difference{}
 	for key, c := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
@@ -222,7 +227,7 @@ func (v *View) Differences() []api.Difference {
 	return all
 }
 
-// Overrides lists what is said by hand of endpoints, here or for the whole fleet.
+// Overrides lists manual overrides of endpoints, on this node or for the whole fleet.
 func (v *View) Overrides() api.OverrideResult {
 	r := api.OverrideResult{Targets: []api.OverrideTarget{}}
 	for t, o := range v.State.Inputs.Overrides.All() {
@@ -233,7 +238,7 @@ func (v *View) Overrides() api.OverrideResult {
 	return r
 }
 
-// Keys returns where a service is served; none where there is no such service.
+// Keys returns the keys that serve a service, or none if it does not exist.
 func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	s, ok := v.State.Snapshot.Services.Get(name)
 	if !ok {
@@ -247,7 +252,7 @@ func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	return keys
 }
 
-// Traffic lists what was counted, by service, and by endpoint of those that detailed is true of.
+// Traffic lists counts by service, and by endpoint for services that detailed selects.
 func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {

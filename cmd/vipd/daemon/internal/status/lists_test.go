@@ -7,7 +7,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestRefusedServices asks about services that the snapshot lacks. Only an error in a definition makes such a service a refused one.
+// TestRefusedServices reads services that the snapshot lacks. Only an error in a definition makes
+// such a service a refused one.
 func TestRefusedServices(t *testing.T) {
 	v := &View{State: &model.State{}}
 	for _, test := range []struct {

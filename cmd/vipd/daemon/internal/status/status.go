@@ -20,11 +20,11 @@ import (
 	"vipd/dataplane/host"
 )
 
-// Sources are what is looked at.
+// Sources are the parts that a View reads.
 type Sources struct {
 	Version string
 	Started time.Time
-	// ConfigFile is vipd.toml, and Config what was in it at the start.
+	// ConfigFile is the path of vipd.toml, and Config its content at the start.
 	ConfigFile string
 	Config     config.Config
 	Model      *model.Model
@@ -32,30 +32,32 @@ type Sources struct {
 	Engine     *dataplane.Engine
 	Counters   *traffic.Counters
 	Checks     *checks.Checks
-	// Addresses are the VIPs, and who holds them.
+	// Addresses returns the VIPs and their holders.
 	Addresses func() []host.Held
 	Fleet     Fleet
-	// HostProblems are those of the host, and of what is in the way on it.
+	// HostProblems returns the problems of the host and of its other programs.
 	HostProblems func() []balancer.Problem
-	// Ownership says how owning VIPs goes here, and how old confirmations of other hosts are; "" means this host owns none.
+	// Ownership describes the owner's state and the ages of confirmations by other hosts; "" means
+	// that this host owns no VIPs.
 	Ownership func() (text string, confirmed map[string]float64)
 }
 
-// Fleet is what is asked of this node's part in a fleet.
+// Fleet is a member's part of a status.
 type Fleet interface {
 	// Problems says why the fleet does not see this node, while etcd is connected.
 	Problems(connected bool) []balancer.Problem
-	// Reached is the newest revision of the store for which the snapshot of another one is complete.
+	// Reached returns the newest revision of the store that the snapshot at revision includes.
 	Reached(revision int64) int64
 }
 
-// View is what is said of one moment: the last compiled state, the mode that serves, the engine's status and, once they are
-// asked for, the counts, taken together. It belongs to one goroutine.
+// View is the state of one moment: the last compiled state, the mode that serves, and the engine's
+// status. Counts are read on demand, together. A View belongs to one goroutine.
 type View struct {
 	State *model.State
 	Mode  *modeswitch.Chosen
 	Sync  *dataplane.Status
-	// Watched: it is made for a follower of changes; a check with the same result is no change.
+	// Watched reports whether the view is for a follower of changes. A check with the same result
+	// is not a change.
 	Watched bool
 
 	from *Sources
@@ -65,13 +67,14 @@ type View struct {
 	used   map[netip.Addr]bool
 }
 
-// Look returns what is so now.
+// Look returns the present state.
 func (s *Sources) Look() *View {
 	return &View{State: s.Model.State(), Mode: s.Modes.Serving(), Sync: s.Engine.Status(), from: s}
 }
 
-// Counts returns what was counted when they were first asked for: reading them may cost more than all the rest. Nothing is counted
-// before the first state is applied: a dataplane that does not know yet what an earlier process has left would show nothing of it.
+// Counts returns the counts at the first call, because reading them may cost more than the rest.
+// There are none before the first state is applied: until then a dataplane may lack the counts of
+// an earlier process.
 func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
@@ -79,7 +82,7 @@ func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	return v.sums
 }
 
-// Active are the live connections of a port to one backend.
+// Active returns the number of live connections of a port to one backend.
 func (v *View) Active(port traffic.Port, at netip.AddrPort) uint64 {
 	for _, b := range v.Counts()[port].Backends {
 		if b.Backend == at {
@@ -89,7 +92,7 @@ func (v *View) Active(port traffic.Port, at netip.AddrPort) uint64 {
 	return 0
 }
 
-// Status sums up how this node is.
+// Status summarizes the node's state.
 func (v *View) Status() api.Status {
 	s, e := v.State, v.Sync
 	store := api.Store{
@@ -108,7 +111,7 @@ func (v *View) Status() api.Status {
 	owning, confirmed := v.from.Ownership()
 	byHand := v.Overrides().Targets
 	return api.Status{
-		Overrides: len(byHand), ByHand: byHand[:min(mostByHand, len(byHand))],
+		Overrides: len(byHand), ByHand: byHand[:min(maxByHand, len(byHand))],
 		Ownership: owning, Confirmed: confirmed,
 		Version: v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
 		Sync: api.Sync{
@@ -121,10 +124,10 @@ func (v *View) Status() api.Status {
 	}
 }
 
-// mostByHand bounds the overrides that a status has.
-const mostByHand = 10
+// maxByHand is the maximum number of overrides in a status.
+const maxByHand = 10
 
-// ModeStatus says which mode serves, and why.
+// ModeStatus returns the mode that serves, with the reason.
 func (v *View) ModeStatus() api.Mode {
 	return api.Mode{
 		InUse: string(v.Mode.Name), Wanted: string(v.State.Config.Mode), Reason: v.Mode.Reason, Fallback: v.Mode.Fallback,
@@ -153,10 +156,10 @@ func (v *View) Unready() []string {
 	return nil
 }
 
-// Applied is the store's revision that is applied.
+// Applied returns the applied revision of the store.
 func (v *View) Applied() int64 { return v.from.Fleet.Reached(v.Sync.Applied.Store) }
 
-// Pending counts the frontends that are not as wanted, those in backoff aside.
+// Pending returns the number of frontends that are not applied, except those in backoff.
 func (v *View) Pending() int {
 	n := 0
 	for key := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
@@ -167,17 +170,17 @@ func (v *View) Pending() int {
 	return n
 }
 
-// Settled reports whether what is compiled is applied, but for the frontends in backoff.
+// Settled reports whether the compiled state is applied, except for frontends in backoff.
 func (v *View) Settled() bool {
 	return v.Pending() == 0 && v.Sync.Applied.Store == v.State.Desired.Revision.Store
 }
 
-// Addresses are the VIPs and who holds them.
+// Addresses returns the VIPs and their holders.
 func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
 	for _, h := range v.from.Addresses() {
 		a := api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note}
-		if why := v.State.Config.Unowned(); a.Owned && why != "" { // the host knows nothing of owners
+		if why := v.State.Config.Unowned(); a.Owned && why != "" { // the host does not know owners
 			a.Note = "no host owns it: " + why
 		}
 		all = append(all, a)
@@ -188,7 +191,7 @@ func (v *View) Addresses() []api.Address {
 	return all
 }
 
-// resting are the VIPs that another program owns and has not added, sorted.
+// resting returns the VIPs that another program owns and has not added, sorted.
 func (v *View) resting() []netip.Addr {
 	if !v.State.Env.ExternalVIPs {
 		return nil
@@ -205,7 +208,7 @@ func (v *View) resting() []netip.Addr {
 	return slices.Compact(vips)
 }
 
-// place says where services come from.
+// place describes the source of services.
 func (v *View) place() string {
 	text := v.from.ConfigFile
 	if path := v.State.Config.Store.Path; path != "" {
@@ -217,8 +220,8 @@ func (v *View) place() string {
 	return text
 }
 
-// Problems collects everything that an operator should know: of the configuration, the store, the services, the mode, the
-// host, and the frontends that can't be applied.
+// Problems collects everything that an operator should know: problems of the configuration, the
+// store, the services, the mode, the host, and of frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State
 	all := s.Reported()
@@ -228,8 +231,8 @@ func (v *View) Problems() []balancer.Problem {
 			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.Mode.Name, v.State.Config.Mode, v.Mode.Reason),
 		})
 	}
-	for _, of := range s.Desired.Problems.All() {
-		all = append(all, *of...)
+	for _, endpoints := range s.Desired.Problems.All() {
+		all = append(all, *endpoints...)
 	}
 	all = append(all, s.Lacking...)
 	all = append(all, v.LiveProblems()...)
@@ -253,8 +256,8 @@ func (v *View) Problems() []balancer.Problem {
 	return all
 }
 
-// LiveProblems are those of the problems that come and go without a change of the state, the mode or what is applied: those of
-// the host, of checks, and of being one of a fleet.
+// LiveProblems returns the problems that change independently of the state, the mode and the
+// applied frontends. They are about the host, checks, and the fleet.
 func (v *View) LiveProblems() (all []balancer.Problem) {
 	s := v.State
 	all = append(all, v.from.Fleet.Problems(s.Snapshot.Connected)...)

@@ -11,46 +11,51 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// Counters sums up what the dataplanes of this process have counted, and those of earlier ones if Open was called. Its zero value is
-// ready. All methods may be called by any goroutine.
+// Counters sums the counts of this process's dataplanes, and those of earlier processes if Open was
+// called. Its zero value is ready to use. All methods may be called by any goroutine.
 type Counters struct {
 	file file
 
 	mu   sync.Mutex  // not held while a dataplane counts: the kernel may hang
 	live []*counting // in use, or draining
-	// gone is what was counted that no dataplane tells of any more; nil means nothing.
+	// gone has the counts that no dataplane reports any longer; nil means none.
 	gone *counters.Sums[counters.Backend, amount]
-	// left is what the kernel had, of each mode and of conntrack, when it was last read.
+	// left has the counts of remaining kernel objects, by mode and of conntrack, at the last
+	// reading.
 	left    map[config.ModeName]map[counters.Backend]amount
-	retries uint64 // of dataplanes that are gone
-	// last is what was counted last, which nothing changes.
+	retries uint64 // of closed dataplanes
+	// last is the latest result, which never changes.
 	last map[Port]dataplane.FrontendCount
-	// reading is closed when the reading that is going on, since began, ends; nil means none is. Dataplanes begin and end in one.
+	// reading is closed when the current reading, which started at began, ends; nil means none is
+	// in progress. Dataplanes begin and end within a reading.
 	reading chan struct{}
 	began   time.Time
 }
 
-// patience is how long a reading may take before Counts no longer waits for it.
+// patience is the maximum time that Counts waits for a reading.
 const patience = 500 * time.Millisecond
 
-// Port is a port of a service, by its name: counts are of a port, whatever the VIP.
+// Port is a port of a service, by its name. Counts belong to a port, whatever the VIP.
 type Port = counters.Port
 
 // counting is a dataplane that counts. Counters.mu guards again.
 type counting struct {
 	dp   dataplane.Dataplane
 	mode config.ModeName
-	// again is what the kernel had when it was last read for the sums: a dataplane that finds it tells of it again. It is nil after
-	// the first reading that has told of connections.
+	// again has the counts that kernel objects held at the last reading of the sums. A dataplane
+	// that finds these objects reports the counts again. It is nil after the first reading with
+	// connections.
 	again map[counters.Backend]amount
-	// frozen are bytes of conntrack's flows as they were when another dataplane began to count them.
+	// frozen has the bytes of conntrack's flows at the time when another dataplane began to count
+	// them.
 	frozen map[counters.Backend]amount
 }
 
-// conntrack names what all modes that read it find in the kernel.
+// conntrack is the key of counts that all modes read from the kernel's connection tracking.
 const conntrack config.ModeName = "conntrack"
 
-// alone waits until nobody else reads, begins or ends, and keeps others from it until done is called.
+// alone waits for exclusive access: no other reading, begin or end is in progress until done is
+// called.
 func (t *Counters) alone() (done func()) {
 	for {
 		t.mu.Lock()
@@ -72,8 +77,8 @@ func (t *Counters) readingEnds() {
 	t.reading = nil
 }
 
-// Begin counts in a dataplane of a mode. One that is resumed goes on with what another of its kind has left in the kernel; what others
-// have left there is removed.
+// Begin starts counting in a dataplane of a mode. A resumed dataplane continues with the kernel
+// objects of its predecessor; otherwise these are removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	defer t.alone()()
 	t.mu.Lock()
@@ -85,13 +90,14 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 	t.live = append(slices.Clip(t.live), c)
 	begins := len(t.live) == 1
 	t.mu.Unlock()
-	if !begins { // else it may not know yet what an earlier process has left for it
+	if !begins { // otherwise it may not know the objects of an earlier process yet
 		t.read()
 	}
 }
 
-// passOnLocked has the flows of conntrack that a dataplane tells of be counted by a newer one from now on, which tells of the same: of those that
-// are there, and of those that have ended since it began. It has read them later: what flows had by the first reading, they have in the second.
+// passOnLocked moves the counts of conntrack's flows from a dataplane to a newer one that reports
+// the same flows. These are existing flows, and flows that ended since it began. The newer one has
+// read them later, so its counts include the older ones.
 func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	for k, had := range was.tracked {
 		if kept, both := newer.tracked[k]; both {
@@ -106,7 +112,7 @@ func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	}
 }
 
-// freeze has what another dataplane counts now be what it was.
+// freeze resets counts that another dataplane reports now to their values at that time.
 func (c *counting) freeze(s sums) {
 	for k, was := range c.frozen {
 		now := s.all[k]
@@ -116,7 +122,8 @@ func (c *counting) freeze(s sums) {
 	}
 }
 
-// End keeps what a dataplane has counted, which is closed. What it has in the kernel stays if another of its kind is to go on with it.
+// End keeps the counts of a closed dataplane. If stays is true, its kernel objects remain for
+// another dataplane of its kind.
 func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	defer t.alone()()
 	t.mu.Lock()
@@ -162,7 +169,7 @@ func (t *Counters) leaveLocked(mode config.ModeName, kept map[counters.Backend]a
 	t.left[mode] = kept
 }
 
-// takeOffLocked has what a dataplane tells of again be counted once.
+// takeOffLocked subtracts counts that a dataplane reports again.
 func (t *Counters) takeOffLocked(c *counting, first sums) {
 	if first.connections {
 		for k, had := range c.again {
@@ -178,7 +185,7 @@ func (t *Counters) takeOffLocked(c *counting, first sums) {
 	}
 }
 
-// Dataplanes returns those that count, the oldest first.
+// Dataplanes returns the counting dataplanes, the oldest first.
 func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,13 +195,14 @@ func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	return all
 }
 
-// Counts returns the sums, or what they were last if a dataplane hangs: the kernel's dump, or a tool. To read them has dataplanes
-// forget what is gone. The result belongs to all callers. A dataplane must know by then what an earlier process has left for it.
+// Counts returns the sums, or the last ones if a dataplane hangs in the kernel's dump or a tool.
+// Reading makes dataplanes forget removed objects. All callers share the result. A dataplane must
+// already know the objects of an earlier process.
 func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
 		t.reading, t.began = make(chan struct{}), time.Now()
-		go func() { // it ends when the dataplanes have counted, which they bound
+		go func() { // ends with the dataplanes' reads, which have time limits
 			defer t.readingEnds()
 			t.read()
 		}()
@@ -219,7 +227,7 @@ func (t *Counters) Last() {
 	t.read()
 }
 
-// read reads what the dataplanes have counted, the oldest first, for alone's caller.
+// read reads the counts of the dataplanes, the oldest first. The caller must have called alone.
 func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live
@@ -235,7 +243,7 @@ func (t *Counters) read() {
 	t.last = shown
 }
 
-// sum puts together what the dataplanes that live have counted, and what is gone.
+// sum adds the counts of live dataplanes and those that are gone.
 func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]dataplane.FrontendCount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -261,7 +269,7 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 		maps.Copy(tracked, counted[i].tracked)
 		all = all.with(counted[i])
 	}
-	maps.Copy(tracked, t.left[conntrack]) // of what nobody tells now
+	maps.Copy(tracked, t.left[conntrack]) // the part that no dataplane reports now
 	kept[conntrack] = tracked
 	if all.all == nil {
 		all.all = map[counters.Backend]amount{}
@@ -279,7 +287,8 @@ func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
 	return d.DialRetries(), true
 }
 
-// DialRetries returns the sum of retries; false means that no dataplane of this process has counted them.
+// DialRetries returns the sum of retries; false means that no dataplane of this process counts
+// them.
 func (t *Counters) DialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 func web() Port { return Port{Service: "web", Name: "http"} }
 
-// meter is a dataplane that has counted something.
+// meter is a dataplane with given counts.
 type meter struct {
 	*fake.Dataplane
 	counted []dataplane.FrontendCount
@@ -30,7 +30,7 @@ type meter struct {
 
 func (m *meter) Counters() []dataplane.FrontendCount { return m.counted }
 
-// counted is one port's counts: connections, bytes and what is live, by endpoint.
+// counted returns a port's counts: connections, bytes and live connections, by endpoint.
 func counted(port string, in uint64, backends ...dataplane.BackendCount) dataplane.FrontendCount {
 	f := dataplane.FrontendCount{Service: "web", Port: port, In: in, Out: 2 * in, Backends: backends}
 	for _, b := range backends {
@@ -39,7 +39,7 @@ func counted(port string, in uint64, backends ...dataplane.BackendCount) datapla
 	return f
 }
 
-// counts is what is counted by now: on a busy machine a reading may take so long that Counts tells of the one before.
+// counts returns the current counts. On a busy machine Counts may return the previous reading.
 func counts(c *Counters) map[Port]dataplane.FrontendCount {
 	c.Counts()
 	c.Last()
@@ -48,8 +48,8 @@ func counts(c *Counters) map[Port]dataplane.FrontendCount {
 	return c.last
 }
 
-// TestCountsOfAModeThatComesBack: what the kernel went on counting while a mode was left is told once, whether the next
-// dataplane of its kind goes on with the kernel's counters or begins anew.
+// TestCountsOfAModeThatComesBack returns to a mode whose kernel objects kept counting. Their counts
+// must be included once, whether the next dataplane keeps the objects or replaces them.
 func TestCountsOfAModeThatComesBack(t *testing.T) {
 	one, two := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
 	var all Counters
@@ -60,7 +60,7 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 	all.Begin("b", between, false)
 	all.End(first, true)
 	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 0, dataplane.BackendCount{Backend: one, Connections: 8, Active: 2})}}
-	all.Begin("a", resumed, true) // an endpoint had counted 2 that is gone
+	all.Begin("a", resumed, true) // a removed endpoint had counted 2
 	all.End(between, false)
 	want := counted("http", 570, dataplane.BackendCount{Backend: one, Connections: 10, Active: 2}, dataplane.BackendCount{Backend: two, Connections: 7})
 	if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
@@ -82,21 +82,21 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 	}
 }
 
-// sorted has the backends in order.
+// sorted returns the counts with backends in order.
 func sorted(f dataplane.FrontendCount) dataplane.FrontendCount {
 	slices.SortFunc(f.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })
 	return f
 }
 
-// objects are what the kernel counts with, each by a number.
+// objects are the kernel's counting objects, by number.
 type objects map[int]dataplane.BackendCount
 
 // counter is a dataplane whose kernel objects outlive it.
 type counter struct {
 	*fake.Dataplane
 	kernel objects
-	ended  map[netip.AddrPort]uint64 // what objects had counted that it has removed
-	busy   int                       // so often it can't read them
+	ended  map[netip.AddrPort]uint64 // counts of objects that it has removed
+	busy   int                       // the number of readings that fail
 }
 
 func (c *counter) Counters() []dataplane.FrontendCount {
@@ -115,8 +115,8 @@ func (c *counter) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{counted("http", 0, slices.Collect(maps.Values(backends))...)}
 }
 
-// TestLiveConnectionsOfTwoModes: connections that conntrack has are live once, though a mode that was left and the next one count them; those
-// that end in this process are others.
+// TestLiveConnectionsOfTwoModes counts conntrack's connections in a retired mode and the next one.
+// They must be live once, and connections that end in this process must be added.
 func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	var all Counters
@@ -129,13 +129,14 @@ func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	}
 }
 
-// TestCountsOfProcesses has random histories of a mode whose objects come, count and go, and of processes that end or are killed: what
-// is counted is what was sent, but for what objects had counted that went after the last reading before a kill. It never goes back.
+// TestCountsOfProcesses runs random histories of a mode's kernel objects, and of processes that end
+// or are killed. Counts must equal sent connections, except for objects removed after the last
+// reading before a kill. They must never decrease.
 func TestCountsOfProcesses(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 5000)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		dir, kernel, next := t.TempDir(), objects{}, 0
-		var sent, lost, shown uint64 // lost: at most
+		var sent, lost, shown uint64 // lost is a maximum
 		for range 6 {
 			all, c := &Counters{}, &counter{kernel: kernel, ended: map[netip.AddrPort]uint64{}, busy: r.IntN(5)}
 			all.Open(dir, slog.New(slog.DiscardHandler))
@@ -178,9 +179,9 @@ func TestCountsOfProcesses(t *testing.T) {
 			}
 			lost += gone // by a kill
 			if c.busy >= 0 {
-				lost += gone // nothing was read: the next one can't tell what comes in its place from what it has replaced
+				lost += gone // nothing was read: the next process can't tell new objects from replaced ones
 			}
-			for n, o := range kernel { // the kernel serves on
+			for n, o := range kernel { // the kernel continues to serve
 				o.Connections++
 				kernel[n], sent = o, sent+1
 			}
@@ -188,7 +189,8 @@ func TestCountsOfProcesses(t *testing.T) {
 	}
 }
 
-// TestCountsOfABrokenFile begins at what the kernel has, and goes on with what stands before a line that a kill has cut short.
+// TestCountsOfABrokenFile reads a file that a kill has cut off. Counts must include the complete
+// lines and the kernel's counts.
 func TestCountsOfABrokenFile(t *testing.T) {
 	one := netip.MustParseAddrPort("192.0.2.1:80")
 	for text, before := range map[string]uint64{
@@ -209,8 +211,9 @@ func TestCountsOfABrokenFile(t *testing.T) {
 	}
 }
 
-// TestWritesWhatChanged: a reading adds a line for each backend that has counted, the file stays short, and one that another program has
-// cut or removed is written anew.
+// TestWritesWhatChanged reads changing counts. Each reading must add a line for each changed
+// backend, and the file must stay short. A file that another program has cut off or removed must be
+// rewritten.
 func TestWritesWhatChanged(t *testing.T) {
 	dir, backends := t.TempDir(), 100
 	m := &meter{counted: crowd(1, backends)}
@@ -261,7 +264,7 @@ func TestWritesWhatChanged(t *testing.T) {
 	}
 }
 
-// crowd is so many services with so many endpoints that have had a connection each.
+// crowd returns a number of services with a number of endpoints that have one connection each.
 func crowd(services, endpoints int) (all []dataplane.FrontendCount) {
 	for i := range services {
 		f := dataplane.FrontendCount{Service: balancer.Name(fmt.Sprint("s", i)), Connections: uint64(endpoints)}
@@ -274,7 +277,8 @@ func crowd(services, endpoints int) (all []dataplane.FrontendCount) {
 	return all
 }
 
-// BenchmarkCounts reads the counters of 10,000 services with ten endpoints each, of which some, or all, had connections since the last reading.
+// BenchmarkCounts reads the counters of 10,000 services with ten endpoints each. Some or all of
+// them had connections since the last reading.
 func BenchmarkCounts(b *testing.B) {
 	for _, busy := range []int{0, 100, 10_000} {
 		b.Run(fmt.Sprint("changed=", busy), func(b *testing.B) {

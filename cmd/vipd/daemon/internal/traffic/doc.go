@@ -1,13 +1,17 @@
-// Package traffic sums up what dataplanes have counted, also those that are gone, so that no counter goes back or counts twice:
-// when a mode takes over from another, when a mode comes back, and when another process goes on with what this one left.
+// Package traffic sums the counts of dataplanes, including closed ones. No counter goes back or
+// counts twice when a mode takes over from another, when a mode returns, and when another process
+// continues.
 //
-// Begin is called when a dataplane takes over, End when one is closed; in between both count. A dataplane that goes on with kernel
-// objects of an earlier one reads what those have counted again. So it is remembered with the sums, in a file as well, how much of
-// them the kernel has. At the first reading, as much of it as is still there is taken off the sums: the rest is of objects that are
-// gone. Every reading is in the file before it is shown, so that a process that is killed takes back nothing either. What it then
-// misses is what objects had counted since the last reading that went before the kill. To write that down with each change would put
-// a file on the path of an apply, for counts of some seconds at a crash: it is not done.
+// Begin is called when a dataplane takes over, and End when one is closed; in between both count. A
+// dataplane that continues with the kernel objects of an earlier one reads their counts again. The
+// sums, and their file, therefore record how much of them these objects hold. The first reading
+// subtracts the part that still exists; the rest belongs to removed objects.
 //
-// What is counted is of a port of a service (Counters of dataplane.Dataplane). The package knows no metrics: it reads counters when
-// it is asked.
+// Each reading is saved before it is shown, so even a killed process takes nothing back. The next
+// process misses the counts of objects that were removed between the last reading and the kill. To
+// save each change would put a file in the path of each apply, for a few seconds of counts after a
+// crash.
+//
+// Counts belong to a port of a service (Counters of dataplane.Dataplane). The package knows no
+// metrics; it reads counters on demand.
 package traffic

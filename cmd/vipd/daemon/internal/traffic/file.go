@@ -22,37 +22,40 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// FileName is the name of the file in run_dir that keeps the sums.
+// FileName is the file in run_dir that keeps the sums.
 const FileName = "counts.json"
 
-// file keeps the sums for the next process. Its zero value keeps nothing.
+// file keeps the sums for the next process. Its zero value does nothing.
 type file struct {
 	path   string
 	log    *slog.Logger
-	failed bool // told once
-	// last is the reading that is in the file.
+	failed bool // a failure was logged
+	// last is the reading in the file.
 	last reading
-	// size is how long the file is, and whole how long it was when it was last replaced; 0 means this process has not written it.
+	// size is the length of the file, and whole its length after the last replacement. 0 means that
+	// this process has not written it.
 	size, whole int64
 }
 
-// reading is what was counted by then, and of this what the kernel had, by the mode whose objects those are. Nothing changes it.
+// reading is an immutable set of counts: the sums, and the part of them that kernel objects of a
+// mode still hold.
 type reading struct {
 	all  map[counters.Backend]amount
 	kept map[config.ModeName]map[counters.Backend]amount
 }
 
-// entry is a line of the file: what was counted of a backend, or of a port as a whole. Of several lines of one the last counts.
+// entry is a line of the file: the counts of a backend, or of a port as a whole. The last line of a
+// key counts.
 type entry struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	amount
-	// Kernel is what the kernel had of it, by the mode whose objects those are.
+	// Kernel is the part that kernel objects hold, by mode.
 	Kernel map[config.ModeName]amount `json:"kernel,omitempty"`
 }
 
-// Open goes on with the sums that an earlier process has left in a run_dir, and keeps them there.
+// Open reads the sums that an earlier process left in a run_dir, and saves new ones there.
 func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.file = file{path: filepath.Join(runDir, FileName), log: log}
 	entries, err := t.file.read()
@@ -73,14 +76,14 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 			t.left[mode][k] = a
 		}
 	}
-	t.last = all.ports() // until a first reading has ended
+	t.last = all.ports() // until the first reading has ended
 }
 
 // entry returns the line of a backend.
 func (r reading) entry(k counters.Backend) entry {
 	e := entry{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
-	for mode, of := range r.kept {
-		if had := of[k]; had != (amount{}) {
+	for mode, amounts := range r.kept {
+		if had := amounts[k]; had != (amount{}) {
 			if e.Kernel == nil {
 				e.Kernel = map[config.ModeName]amount{}
 			}
@@ -90,18 +93,18 @@ func (r reading) entry(k counters.Backend) entry {
 	return e
 }
 
-// same reports whether a backend's line is that of an earlier reading.
+// same reports whether a backend's line equals its line in an earlier reading.
 func (r reading) same(k counters.Backend, before reading) bool {
 	if r.all[k] != before.all[k] {
 		return false
 	}
-	for mode, of := range r.kept {
-		if of[k] != before.kept[mode][k] {
+	for mode, amounts := range r.kept {
+		if amounts[k] != before.kept[mode][k] {
 			return false
 		}
 	}
-	for mode, of := range before.kept {
-		if of[k] != r.kept[mode][k] {
+	for mode, amounts := range before.kept {
+		if amounts[k] != r.kept[mode][k] {
 			return false
 		}
 	}
@@ -115,7 +118,7 @@ func (r reading) changed(before reading) (keys []counters.Backend) {
 			keys = append(keys, k)
 		}
 	}
-	for k := range before.all { // what was forgotten is among what its port has
+	for k := range before.all { // a forgotten backend is added to its port
 		if _, there := r.all[k]; !there {
 			keys = append(keys, k)
 		}
@@ -136,7 +139,7 @@ func (f *file) read() (all []entry, err error) {
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) { // what follows the last whole line was cut short by a kill
+		if errors.Is(err, io.EOF) { // a kill cut the file off after the last complete line
 			return all, nil
 		}
 		var e entry
@@ -159,7 +162,7 @@ func (e *entry) key() counters.Backend {
 	return counters.Backend{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
 }
 
-// keep has the file say what was counted: it appends what has changed, and replaces the file when it has grown to twice its length.
+// keep saves the counts: it appends changed lines, and replaces the file once it has doubled.
 func (f *file) keep(now reading) {
 	if f.path == "" {
 		return
@@ -178,10 +181,10 @@ func (f *file) keep(now reading) {
 	f.last, f.failed = now, err != nil
 }
 
-// shortest is the length below which a file is not worth the replacing.
+// shortest is the length below which a file is not replaced.
 const shortest = 1 << 16
 
-// errWhole: the file has to be replaced.
+// errWhole means that the file must be replaced.
 var errWhole = errors.New("the file is long, or not what was last written")
 
 // append adds lines to the file.
@@ -205,7 +208,7 @@ func (f *file) append(now reading, keys []counters.Backend) error {
 	return err
 }
 
-// replace writes the file anew. What was not counted is not in it.
+// replace rewrites the file, without entries that are zero.
 func (f *file) replace(now reading) error {
 	f.size, f.whole = 0, 0
 	err := atomicfile.Write(f.path, atomicfile.ThisBoot, func(w *bufio.Writer) error { return writeEntries(w, now, maps.Keys(now.all), false) })
@@ -218,7 +221,7 @@ func (f *file) replace(now reading) error {
 	return err
 }
 
-// writeEntries writes lines, and those of what was not counted only where empty says so.
+// writeEntries writes lines. It omits zero entries unless empty is true.
 func writeEntries(to io.Writer, now reading, keys iter.Seq[counters.Backend], empty bool) error {
 	lines := json.NewEncoder(to)
 	for k := range keys {

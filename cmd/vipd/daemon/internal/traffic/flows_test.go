@@ -12,14 +12,15 @@ import (
 	"vipd/test/wait"
 )
 
-// tracker is a dataplane that counts the bytes of conntrack's flows: of those there are in full, and of those that ended since it began.
+// tracker is a dataplane that counts the bytes of conntrack's flows: open flows completely, and
+// flows that ended since it began.
 type tracker struct {
 	*fake.Dataplane
 	flows map[int]uint64
-	grow  func() // bytes come just before it reads
+	grow  func() // adds bytes just before a reading
 	ended uint64
-	shut  bool // from its end on it tells the same
-	fresh bool // of a reading it tells until this is false
+	shut  bool // after its end it reports the same counts
+	fresh bool // it reports the last reading until this is false
 	last  []dataplane.FrontendCount
 }
 
@@ -39,10 +40,10 @@ func (c *tracker) Counters() []dataplane.FrontendCount {
 // world has flows, and the dataplanes of a process that count them.
 type world struct {
 	r    *rand.Rand
-	slow bool // readings are told of for a while
+	slow bool // readings are reported for a while
 	all  *Counters
 	live []*tracker // the last one serves
-	// flows are what was sent by each that is open, and sent by all that there were.
+	// flows has the bytes of each open flow, and sent the bytes of all flows.
 	flows map[int]uint64
 	sent  uint64
 	shown uint64
@@ -57,7 +58,7 @@ func (w *world) send(n int) {
 	w.flows[n], w.sent = w.flows[n]+more, w.sent+more
 }
 
-// end ends a flow, of which each that reads hears.
+// end ends a flow. Each dataplane that reads conntrack receives the end.
 func (w *world) end(n int, more ...*tracker) {
 	for _, c := range slices.Concat(w.live, more) {
 		c.ended += w.flows[n]
@@ -65,21 +66,21 @@ func (w *world) end(n int, more ...*tracker) {
 	delete(w.flows, n)
 }
 
-// serve has a dataplane begin.
+// serve starts a dataplane.
 func (w *world) serve() {
 	c := &tracker{flows: w.flows, grow: func() { w.send(w.r.IntN(5)) }}
 	mode := []config.ModeName{config.NFTablesMode, config.IPTablesMode, config.UserspaceMode}[w.r.IntN(3)]
 	if mode == config.UserspaceMode {
 		c.shut = true
 	} else if w.reads() && w.r.IntN(2) == 0 {
-		w.end(w.r.IntN(5), c) // it hears of ends before it counts
+		w.end(w.r.IntN(5), c) // it receives ends before it counts
 	}
 	w.live = append(w.live, c)
 	w.all.Begin(mode, c, w.r.IntN(2) == 0)
 	c.fresh = w.slow
 }
 
-// stop has the oldest dataplane end, which reads once more.
+// stop ends the oldest dataplane, which reads once more.
 func (w *world) stop(stays bool) {
 	c := w.live[0]
 	c.fresh = false
@@ -89,7 +90,7 @@ func (w *world) stop(stays bool) {
 	w.live = w.live[1:]
 }
 
-// look returns what is counted.
+// look returns the sum of counted bytes.
 func (w *world) look() uint64 {
 	for _, c := range w.live {
 		c.fresh = w.slow && w.r.IntN(2) == 0
@@ -101,9 +102,9 @@ func (w *world) look() uint64 {
 	return n.In
 }
 
-// TestFlowsAreCountedOnce has random histories of flows that begin, go on and end while modes that read conntrack take over from each other,
-// at once or after one that does not, and processes from processes that end or are killed: what is counted is what was sent. Where readings are
-// told of for a while it is never more, and never goes back.
+// TestFlowsAreCountedOnce runs random histories of flows. Modes that read conntrack take over from
+// each other, at once or after another mode, and processes end or are killed. Counted bytes must
+// equal sent bytes. If readings are reported for a while, counts must never be higher, or decrease.
 func TestFlowsAreCountedOnce(t *testing.T) {
 	for seed := range uint64(wait.Soak(120, 6000)) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 8)), slow: seed%2 == 1, flows: map[int]uint64{}}
@@ -124,7 +125,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 				case 0, 1, 2:
 					w.send(w.r.IntN(5))
 				case 3:
-					if w.reads() { // nobody hears of its end otherwise
+					if w.reads() { // otherwise no dataplane receives its end
 						w.end(w.r.IntN(5))
 					}
 				case 4:
@@ -138,7 +139,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 				}
 				check()
 			}
-			if w.r.IntN(2) == 0 { // it is not killed
+			if w.r.IntN(2) == 0 { // the process is not killed
 				for len(w.live) > 0 {
 					w.stop(true)
 				}

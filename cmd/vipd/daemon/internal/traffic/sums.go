@@ -5,8 +5,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// amount is what was counted of one backend of a port. With the port itself are the bytes, and what no backend was given. Amounts
-// are signed: what the kernel tells of again may be more than was counted of it, as where an endpoint comes back to it.
+// amount has the counts of one backend of a port. The entry of the port itself has the bytes, and
+// connections without a backend. Amounts are signed, because the kernel may report more than was
+// counted, for example after an endpoint returns.
 type amount struct {
 	Connections int64 `json:"connections,omitempty"`
 	Failures    int64 `json:"failures,omitempty"`
@@ -24,20 +25,20 @@ func (a amount) least(b amount) amount {
 
 func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -a.In, -a.Out} }
 
-// sums are counts of many ports.
+// sums has the counts of many ports.
 type sums struct {
 	all, kept map[counters.Backend]amount
-	// tracked are bytes of conntrack's flows, of each port that they are counted of, as a whole.
+	// tracked has the bytes of conntrack's flows, by port as a whole.
 	tracked map[counters.Backend]amount
-	// active are live connections, and flows those that are conntrack's.
+	// active counts live connections, and flows those of conntrack.
 	active, flows map[counters.Backend]uint64
-	// connections: their counters were read.
+	// connections reports whether connection counters were read.
 	connections bool
 }
 
-// sumsOf takes apart what a dataplane tells of.
+// sumsOf splits the counts of a dataplane.
 func sumsOf(counts []dataplane.FrontendCount) sums {
-	size := 0 // ten thousand services have many: their room is made at once
+	size := 0 // allocated at once, because ten thousand services have many backends
 	for _, f := range counts {
 		size += 1 + len(f.Backends)
 	}
@@ -69,7 +70,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 				s.active[k] += b.Active
 			}
 		}
-		s.all[whole] = s.all[whole].plus(rest) // a port without backends is told of as well
+		s.all[whole] = s.all[whole].plus(rest) // ports without backends have an entry too
 		if kept := (amount{In: int64(f.KeptIn), Out: int64(f.KeptOut)}); f.Tracked {
 			s.tracked[whole] = s.tracked[whole].plus(kept)
 		} else {
@@ -79,9 +80,9 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	return s
 }
 
-// with returns both together, in the maps of one of them.
+// with returns the sum of both, in the maps of one of them.
 func (s sums) with(more sums) sums {
-	if s.all == nil { // the usual case, in which one dataplane counts: nothing is copied
+	if s.all == nil { // the usual case, with one counting dataplane: nothing is copied
 		return more
 	}
 	for k, a := range more.all {
@@ -90,15 +91,15 @@ func (s sums) with(more sums) sums {
 	for k, n := range more.active {
 		s.active[k] += n
 	}
-	for k, n := range more.flows { // both have read the same
+	for k, n := range more.flows { // both have read the same flows
 		s.flows[k] = max(s.flows[k], n)
 	}
 	return s
 }
 
-// ports puts the counts of each port together.
+// ports adds the counts of each port.
 func (s sums) ports() map[Port]dataplane.FrontendCount {
-	ports := 0 // each has one entry as a whole; their room is made at once
+	ports := 0 // one entry as a whole for each; allocated at once
 	for k := range s.all {
 		if !k.Addr.IsValid() {
 			ports++

@@ -16,22 +16,23 @@ import (
 	"vipd/dataplane"
 )
 
-// carriedOut records what the engine has applied, and what it can't.
+// carriedOut records what the engine has applied, and what it can't apply.
 type carriedOut struct {
 	o       Options
-	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
-	told    told                                       // of the host
-	failing time.Time                                  // since when something can't be applied; zero means nothing
-	errors  map[string]bool                            // what was recorded of that
+	done    snap.Map[balancer.Key, *balancer.Frontend] // recorded as applied
+	open    openProblems                               // problems of the host
+	failing time.Time                                  // since when something can't be applied; zero means that everything is
+	errors  map[string]bool                            // recorded reasons
 }
 
-// applyPause is the least time between two applies: those of a stream of changes are told as one a second.
+// applyPause is the minimum time between two applies in the history: a stream of changes makes one
+// event a second.
 const applyPause = time.Second
 
-// hostPause is the time between two looks at the host's problems while the engine does nothing.
+// hostPause is the interval at which the host's problems are checked while the engine is idle.
 const hostPause = 5 * time.Second
 
-// Follow records what the engine applies, and what it can't, until ctx ends.
+// Follow records what the engine applies, and what it can't apply, until ctx ends.
 func (r *Tracker) Follow(ctx context.Context) error {
 	c := &carriedOut{o: r.o}
 	problems := time.NewTicker(hostPause)
@@ -50,17 +51,17 @@ func (r *Tracker) Follow(ctx context.Context) error {
 	}
 }
 
-// look records what is new, and reports whether anything was applied.
+// look records changes, and reports whether anything was applied.
 func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.o.Engine.Status()
-	c.told = c.told.next(c.o.Events, now, c.o.HostProblems(), nil)
+	c.open = c.open.next(c.o.Events, now, c.o.HostProblems(), nil)
 	if s.Moving {
-		return false // the dataplane that takes over begins with nothing, and has its own failures
+		return false // the next dataplane starts empty, and has its own failures
 	}
 	c.lookAtFailures(s, now)
 	services, n := map[balancer.Name]bool{}, 0
 	for _, change := range snap.Diff(c.done, s.Done) {
-		switch { // a frontend without a service marks what failed
+		switch { // a frontend without a service stands for a failure
 		case change.HasNew && change.New.Service != "":
 			services[change.New.Service] = true
 			n++
@@ -87,7 +88,8 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	return true
 }
 
-// lookAtFailures records that something can't be applied, and each new reason, until everything is.
+// lookAtFailures records that something can't be applied, and each new reason, until everything is
+// applied.
 func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 	switch {
 	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < reasonsTold:
@@ -106,10 +108,10 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 	}
 }
 
-// reasonsTold bounds the reasons that are recorded until everything is applied again.
+// reasonsTold is the maximum number of reasons that are recorded until everything is applied.
 const reasonsTold = 20
 
-// Repaired records that what others had changed was mended.
+// Repaired records that changes of other programs were repaired.
 func Repaired(history *events.History, n int, what string) {
 	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "repaired an object that another program had changed", Cause: what}
 	if n > 1 {
@@ -118,7 +120,7 @@ func Repaired(history *events.History, n int, what string) {
 	history.Record(e)
 }
 
-// several names services for a sentence; of many, the first.
+// several lists service names in a sentence; of many, only the first.
 func several(names []balancer.Name) string {
 	const most = 3
 	var all []string

@@ -11,8 +11,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// ByHand returns the events of a change of the override of a target, from was to is: one for each thing that is set or taken
-// back, signed as that was. It returns none if nothing has changed.
+// ByHand returns the events of a changed override of a target: one for each setting that was set or
+// removed, signed by its author. It returns none if nothing has changed.
 func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
 	var old, next balancer.Override
 	if was != nil {
@@ -48,8 +48,8 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 	return out
 }
 
-// renewed reports whether two overrides that set the same differ in when they end, in who signed them, or why, and returns the end of
-// what differs in b.
+// renewed reports whether two overrides with the same settings differ in their end, author or
+// reason. It returns the end of the first differing part of b.
 func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	weight, draining := a.Expiries()
 	lasts, drains := b.Expiries()
@@ -64,12 +64,12 @@ func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	return b.Expires, weighed != weighs || drained != drain || !a.Until.Equal(b.Until)
 }
 
-// signature is " by NAME", or " by hand" where the name is not known.
+// signature returns " by NAME", or " by hand" if the name is unknown.
 func signature(by string) string {
 	return " by " + cmp.Or(by, "hand")
 }
 
-// lasting is " for TIME" where what is said expires.
+// lasting returns " for TIME" if the override expires.
 func lasting(end, now time.Time) string {
 	if end.IsZero() {
 		return ""
@@ -77,8 +77,8 @@ func lasting(end, now time.Time) string {
 	return " for " + end.Sub(now).Round(time.Second).String()
 }
 
-// tellOverrides records how the overrides have changed that the fleet shares. Of those of this node it records the ones that
-// have expired; who changes others records that.
+// tellOverrides records changed overrides of the fleet. It records the expiry of this node's
+// overrides; the request that changes them records the rest.
 func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
@@ -94,8 +94,9 @@ func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balance
 	}
 }
 
-// expired names what of an override has lapsed, and who said it, if that is the change: else "".
-func expired(c snap.Change[*balancer.Override], now time.Time) (what string, by balancer.Signature) {
+// expired returns the expired settings of an override, and their author, if the change is an
+// expiry. Otherwise it returns "".
+func expired(c snap.Change[*balancer.Override], now time.Time) (settings string, by balancer.Signature) {
 	if !c.Old.IsSet() {
 		return "", by
 	}
@@ -115,7 +116,7 @@ func expired(c snap.Change[*balancer.Override], now time.Time) (what string, by 
 	return "undrain", draining
 }
 
-// saidBy names who said something, and why.
+// saidBy names the author of an override, and the reason.
 func saidBy(by balancer.Signature) string {
 	text := "said" + signature(by.By)
 	if by.Reason != "" {
@@ -124,9 +125,9 @@ func saidBy(by balancer.Signature) string {
 	return text
 }
 
-// NodeSet returns the events of a change of what is set in etcd for this node.
-func NodeSet(was, is schema.NodeConfig) (out []events.Event) {
-	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, is.Mode}, {"zone", was.Zone, is.Zone}} {
+// NodeSet returns the events of a changed configuration of this node in etcd.
+func NodeSet(was, now schema.NodeConfig) (out []events.Event) {
+	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, now.Mode}, {"zone", was.Zone, now.Zone}} {
 		text := field.name + " set to " + field.is
 		switch field.is {
 		case field.was:
@@ -134,7 +135,7 @@ func NodeSet(was, is schema.NodeConfig) (out []events.Event) {
 		case "":
 			text = field.name + " " + field.was + " taken back"
 		}
-		out = append(out, events.Event{Kind: events.Override, Text: "node: " + text + signature(is.By), Cause: is.Reason})
+		out = append(out, events.Event{Kind: events.Override, Text: "node: " + text + signature(now.By), Cause: now.Reason})
 	}
 	return out
 }

@@ -8,7 +8,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestExpired: what lapses by its time is named, and what is taken back or said anew has not expired.
+// TestExpired changes overrides. Only settings that reached their end have expired; removed and
+// renewed ones have not.
 func TestExpired(t *testing.T) {
 	yes, no, two, five, end := true, false, 2, 5, time.Unix(3600, 0)
 	weight := &balancer.Override{Weight: &five, Expires: end}
@@ -36,7 +37,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestSignedInEvents: each of two things that are heard of at once, as after an outage of etcd, has its own name and reason.
+// TestSignedInEvents receives two overrides at once, as after an outage of etcd. Each must keep its
+// own author and reason.
 func TestSignedInEvents(t *testing.T) {
 	yes, five, now := true, 5, time.Unix(3600, 0)
 	got := ByHand(balancer.Target{Service: "web"}, nil,
@@ -46,7 +48,7 @@ func TestSignedInEvents(t *testing.T) {
 	}
 }
 
-// TestEndsInEvents: an event tells the end of the part that it is about.
+// TestEndsInEvents changes parts of overrides. Each event must have the end of its own part.
 func TestEndsInEvents(t *testing.T) {
 	yes, five, now := true, 5, time.Unix(3600, 0)
 	minute, hour := now.Add(time.Minute), now.Add(time.Hour)

@@ -11,14 +11,15 @@ import (
 	"vipd/store"
 )
 
-// ChangesOfFiles returns the services of files that differ in s from before, and those that stay in their last good state because of an
-// error. Its cost is that of comparing what differs. A service whose text has only moved has not changed.
+// ChangesOfFiles returns the services of files that differ between before and s, and those that
+// stay in their last good state because of an error. Its cost depends on the changes. A service
+// whose text has only moved has not changed.
 func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.Snapshot) api.ReloadChanges {
 	c := api.ReloadChanges{Kept: s.Retained, Vanished: s.Vanished}
-	for name, is := range snap.Diff(before, s.Services) {
-		had, has := is.HadOld && is.Old.Origin.File != "", is.HasNew && is.New.Origin.File != ""
+	for name, change := range snap.Diff(before, s.Services) {
+		had, has := change.HadOld && change.Old.Origin.File != "", change.HasNew && change.New.Origin.File != ""
 		switch {
-		case had && has && !sameDefinition(is.Old, is.New):
+		case had && has && !sameDefinition(change.Old, change.New):
 			c.Changed = append(c.Changed, name)
 		case has && !had:
 			c.Added = append(c.Added, name)
@@ -29,17 +30,17 @@ func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.
 	return c
 }
 
-// sameDefinition reports whether two services say the same, wherever they were read.
+// sameDefinition reports whether two services are equal, except for their place in the files.
 func sameDefinition(a, b *balancer.Service) bool {
 	x, y := *a, *b
 	x.Origin, y.Origin = balancer.Origin{}, balancer.Origin{}
 	return reflect.DeepEqual(x, y)
 }
 
-// namesShown bounds the names of one kind of change in an event.
+// namesShown is the maximum number of names in an event for each kind of change.
 const namesShown = 10
 
-// inWords writes changes for an event: "+ a, b; - c".
+// inWords returns changes in the form of an event: "+ a, b; - c".
 func inWords(c api.ReloadChanges) string {
 	var all []string
 	for _, kind := range []struct {

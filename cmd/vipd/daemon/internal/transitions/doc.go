@@ -1,11 +1,12 @@
-// Package transitions turns what changes on a node into events of the events: each once, when it begins and when it ends, with how
-// long it lasted.
+// Package transitions turns changes of a node into events: one at the beginning, and one at the
+// end, with the duration.
 //
-//	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, who is still down
-//	engine -> Follow   -> what is applied, what can't be, what the host lacks
-//	reload -> Reloads  -> what came of it
+//	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, endpoints that are still down
+//	engine -> Follow   -> what is applied, what can't be, problems of the host
+//	reload -> Reloads  -> the result
 //
-// What checks, ejections, the choice of the mode and the fleet find is recorded by those parts, who decide it.
+// Checks, ejections, the choice of the mode and the fleet record their own events, because they
+// decide them.
 //
-// The package keeps what it has told and is not over yet; it decides nothing, and nothing depends on it.
+// The package keeps its open records; it decides nothing, and nothing depends on it.
 package transitions

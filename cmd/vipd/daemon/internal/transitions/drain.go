@@ -11,7 +11,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// drainsOpen are the endpoints that drain: in how many frontends, and since when.
+// drainsOpen maps draining endpoints to the number of their frontends, and the beginning of the
+// drain.
 type drainsOpen map[balancer.Target]openDrain
 
 type openDrain struct {
@@ -19,25 +20,25 @@ type openDrain struct {
 	since     time.Time
 }
 
-// next records the drains that begin and end from before to what s wants, at a cost of what has changed. It returns the service of
-// each that begins.
+// next records the drains that begin and end between before and the desired state of s. Its cost
+// depends on the changes. It returns the service of each drain that begins.
 func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Desired, now time.Time) (begun []balancer.Name) {
 	if *o == nil {
 		*o = drainsOpen{}
 	}
-	more, is := drainsBetween(before, s.Desired)
-	for _, t := range slices.SortedFunc(maps.Keys(more), balancer.Target.Compare) {
+	increase, states := drainsBetween(before, s.Desired)
+	for _, t := range slices.SortedFunc(maps.Keys(increase), balancer.Target.Compare) {
 		d := (*o)[t]
 		was := d.frontends
-		d.frontends += more[t]
+		d.frontends += increase[t]
 		e := events.Event{Kind: events.Drain, Service: t.Service, Endpoint: t.Address()}
 		switch {
 		case was == 0 && d.frontends > 0:
 			d.since = now
 			begun = append(begun, t.Service)
-			e.Text, e.Cause = drainBegins(t, is[t], s, now)
+			e.Text, e.Cause = drainBegins(t, states[t], s, now)
 		case was > 0 && d.frontends == 0:
-			e.Text, e.Lasted = drainEnds(is, t), now.Sub(d.since)
+			e.Text, e.Lasted = drainEnds(states, t), now.Sub(d.since)
 		}
 		if (*o)[t] = d; d.frontends == 0 {
 			delete(*o, t)
@@ -49,15 +50,16 @@ func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Des
 	return begun
 }
 
-// drainsBetween returns in how many frontends more each endpoint drains (negative: fewer), of those whose frontends have changed,
-// and how these endpoints are now: where they differ from frontend to frontend, as one that drains.
-func drainsBetween(before, after balancer.Desired) (more map[balancer.Target]int, is map[balancer.Target]balancer.Backend) {
-	more, is = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}
+// drainsBetween examines the frontends that have changed. It returns by how many each endpoint's
+// draining frontends have increased (negative: decreased), and the endpoint's present state. An
+// endpoint whose state differs between frontends counts as draining.
+func drainsBetween(before, after balancer.Desired) (increase map[balancer.Target]int, states map[balancer.Target]balancer.Backend) {
+	increase, states = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}
 	for _, c := range snap.Diff(before.Frontends, after.Frontends) {
 		if c.HadOld {
 			for _, b := range c.Old.Backends {
 				if b.Drains() {
-					more[c.Old.Target(b)]--
+					increase[c.Old.Target(b)]--
 				}
 			}
 		}
@@ -67,24 +69,24 @@ func drainsBetween(before, after balancer.Desired) (more map[balancer.Target]int
 		for _, b := range c.New.Backends {
 			t := c.New.Target(b)
 			if b.Drains() {
-				more[t]++
+				increase[t]++
 			}
-			if known, ok := is[t]; !ok || !known.Drains() {
-				is[t] = b
+			if known, ok := states[t]; !ok || !known.Drains() {
+				states[t] = b
 			}
 		}
 	}
-	return more, is
+	return increase, states
 }
 
-// drainBegins says that the endpoint at t drains, and why.
+// drainBegins describes the drain of the endpoint at t, and its cause.
 func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time.Time) (text, cause string) {
 	text = "drains"
 	switch left := b.Until.Sub(now); {
 	case b.Until.IsZero():
 	case left > 0:
 		text += ", for " + left.Round(time.Second).String() + " at most"
-	default: // as after a start later than that
+	default: // for example after a later start
 		text += "; its time is over"
 	}
 	o := balancer.OverrideOf(&s.Inputs, t)
@@ -98,9 +100,9 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	return text, saidBy(by)
 }
 
-// drainEnds says what the endpoint at t is now that it does not drain any more.
-func drainEnds(is map[balancer.Target]balancer.Backend, t balancer.Target) string {
-	switch b, there := is[t]; {
+// drainEnds describes the state of the endpoint at t after its drain.
+func drainEnds(states map[balancer.Target]balancer.Backend, t balancer.Target) string {
+	switch b, there := states[t]; {
 	case !there:
 		return "is gone: its time to drain is over, and connections that it had left are cut"
 	case b.State == balancer.Active:

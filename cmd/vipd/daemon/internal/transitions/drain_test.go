@@ -8,7 +8,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainBegins says for how long at most, and nothing of a time below zero: a drain outlives restarts, also its own end.
+// TestDrainBegins describes drains with several ends. The text must have the maximum duration, and
+// never a negative one, because a drain may outlive its end across restarts.
 func TestDrainBegins(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for until, want := range map[time.Time]string{

@@ -13,8 +13,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainEventsAlternate: over random histories of what is wanted, the drain of each endpoint begins and ends in turn,
-// once each, whatever number of frontends it is in; and those that have begun and not ended are those that drain.
+// TestDrainEventsAlternate runs random histories of desired states. The drain of each endpoint must
+// begin and end alternately, once each, for any number of frontends. Drains without an end must be
+// those that are in progress.
 func TestDrainEventsAlternate(t *testing.T) {
 	states := []balancer.BackendState{balancer.Active, balancer.Draining, balancer.Removed, balancer.Down}
 	for range 50 {
@@ -27,7 +28,7 @@ func TestDrainEventsAlternate(t *testing.T) {
 		for range 60 {
 			now = now.Add(time.Second)
 			after := before
-			for range 1 + r.IntN(3) { // of three frontends, of two services
+			for range 1 + r.IntN(3) { // three frontends of two services
 				n := r.IntN(3)
 				key := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), Port: 80, Proto: balancer.TCP}
 				if r.IntN(4) == 0 {
@@ -76,13 +77,14 @@ func TestDrainEventsAlternate(t *testing.T) {
 	}
 }
 
-// TestProblemEventsAlternate: over random histories each problem begins and ends in turn, with its duration.
+// TestProblemEventsAlternate runs random histories of problems. Each must begin and end
+// alternately, with its duration.
 func TestProblemEventsAlternate(t *testing.T) {
 	for range 50 {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
 		j := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
-		var now told
+		var now openProblems
 		is := map[string]bool{}
 		since := map[string]time.Time{}
 		at := time.Unix(1e9, 0)
@@ -98,7 +100,7 @@ func TestProblemEventsAlternate(t *testing.T) {
 					if i > 2 {
 						p.Kind, p.Port = "", ""
 					}
-					all = append(all, p, p) // one may be found twice
+					all = append(all, p, p) // a problem may be found twice
 					next[string(p.Service)] = true
 				}
 			}
@@ -128,7 +130,7 @@ func TestProblemEventsAlternate(t *testing.T) {
 	}
 }
 
-// TestSeveral names some of many.
+// TestSeveral lists many names. Only some of them may be named.
 func TestSeveral(t *testing.T) {
 	for want, names := range map[string][]balancer.Name{
 		"a and b": {"a", "b"}, "a, b and c": {"a", "b", "c"}, "a, b, c and 2 more": {"a", "b", "c", "d", "e"},

@@ -11,40 +11,40 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// told is what was recorded as wrong and still is, with when it began.
-type told map[string]toldProblem
+// openProblems has the recorded problems that still exist, with their beginning.
+type openProblems map[string]openProblem
 
-type toldProblem struct {
+type openProblem struct {
 	balancer.Problem
 	since time.Time
 }
 
-// next records the problems that are not in t yet, and those in t that are over. It returns those that hold. Served
-// reports whether a port of a service has an endpoint in use.
-func (t told) next(j *events.History, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) told {
-	holds := told{}
+// next records the problems that are new, and those that have ended. It returns the present ones.
+// Served reports whether a port of a service has an endpoint in use.
+func (t openProblems) next(j *events.History, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) openProblems {
+	holds := openProblems{}
 	for _, p := range problems {
-		is := identity(&p)
-		if _, twice := holds[is]; twice {
+		id := identity(&p)
+		if _, twice := holds[id]; twice {
 			continue
 		}
-		was, known := t[is]
+		was, known := t[id]
 		if !known {
-			was = toldProblem{p, now}
+			was = openProblem{p, now}
 			j.Record(problemBegins(p))
 		}
-		holds[is] = was
+		holds[id] = was
 	}
-	for _, is := range slices.Sorted(maps.Keys(t)) {
-		if _, still := holds[is]; !still {
-			j.Record(t[is].over(now, served))
+	for _, id := range slices.Sorted(maps.Keys(t)) {
+		if _, still := holds[id]; !still {
+			j.Record(t[id].over(now, served))
 		}
 	}
 	return holds
 }
 
-// identity tells problems apart. In a panic the number of healthy endpoints may change, and where none takes
-// connections that of those that drain. Of an endpoint that does not answer the numbers change.
+// identity returns the key of a problem, without numbers that may change. These are the numbers of
+// healthy and draining endpoints in a panic or outage, and of unanswered connections.
 func identity(p *balancer.Problem) string {
 	q := *p
 	switch p.Kind {
@@ -72,7 +72,7 @@ func problemBegins(p balancer.Problem) events.Event {
 	return e
 }
 
-func (t toldProblem) over(now time.Time, served func(balancer.Name, string) bool) events.Event {
+func (t openProblem) over(now time.Time, served func(balancer.Name, string) bool) events.Event {
 	e := problemBegins(t.Problem)
 	e.Level, e.Lasted = slog.LevelInfo, now.Sub(t.since)
 	switch {

@@ -17,46 +17,47 @@ import (
 	"vipd/dataplane"
 )
 
-// Tracker records what is compiled and what is applied.
+// Tracker records compiled and applied changes.
 type Tracker struct {
 	o       Options
-	reloads atomic.Int32 // under way, which say themselves that files were read
+	reloads atomic.Int32 // in progress; each records itself that files were read
 
-	// The rest belongs to Compiled.
-	told   told // what was recorded and still holds
+	// Compiled owns the fields below.
+	open   openProblems // recorded problems that still hold
 	drains drainsOpen
-	unread time.Time // since when the services' files can't be read; zero means they can be
-	// withdrawn are the VIPs that are withdrawn, since when.
+	unread time.Time // since when the services' files can't be read; zero means they can
+	// withdrawn maps withdrawn VIPs to the time of the withdrawal.
 	withdrawn map[netip.Addr]time.Time
 }
 
-// Options are what a Tracker is made of.
+// Options configures a Tracker.
 type Options struct {
 	Events *events.History
-	// Started is when vipd was.
+	// Started is the start time of vipd.
 	Started time.Time
-	// Files: services are in files alone. Otherwise Began is told of the first state, and of those before it that say only
-	// why the store can't be read; afterwards a fleet's source says itself whether it can be.
+	// Files reports whether all services are in files. Otherwise the fleet's source records whether
+	// the store is readable, and Began receives the first state. It also receives earlier states
+	// that only say why the store can't be read.
 	Files bool
 	Began func(s *model.State, now time.Time)
-	// DownSince is since when a target is down, and why.
+	// DownSince returns the time since which a target is down, and the cause.
 	DownSince func(balancer.Target) (since time.Time, cause string)
-	// Refused is called when what was written has new errors, for which the last good state stays.
+	// Refused is called when definitions have new errors, so the last good state stays.
 	Refused func()
-	// Drains and Panics are called with the service of each drain and each panic that begins.
+	// Drains and Panics receive the service of each drain and each panic that begins.
 	Drains, Panics func(balancer.Name)
-	// Engine applies what is compiled. Reached is the store's newest revision for which the snapshot of another one is complete, and HostProblems
-	// are what the host can't do.
+	// Engine applies compiled states. Reached returns the newest revision of the store that a
+	// snapshot includes. HostProblems returns the problems of the host.
 	Engine       *dataplane.Engine
 	Reached      func(revision int64) int64
 	HostProblems func() []balancer.Problem
 }
 
-// New returns a Tracker that has recorded nothing.
+// New returns a Tracker without records.
 func New(o Options) *Tracker { return &Tracker{o: o} }
 
-// Reloads says that the configuration and the services, which are last so far, are being read again, because of by. What it returns
-// is called with the result, and records that.
+// Reloads announces that by requested a reload of the configuration and the services, whose last
+// state is last. The caller passes the result to done, which records it.
 func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
@@ -65,7 +66,7 @@ func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.Stat
 	}
 }
 
-// reload tells the result of a reload.
+// reload returns the event of a reload.
 func reload(by string, last, s *model.State, problems []balancer.Problem, err error) events.Event {
 	e := events.Event{Kind: events.Reload, Cause: by, Revision: s.Snapshot.Revision}
 	switch {
@@ -81,8 +82,8 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 	return e
 }
 
-// Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is
-// called by the goroutine that calls Compiled.
+// Awaiting records that the store was never readable, and that nothing of it is served yet. The
+// goroutine that calls Compiled calls it.
 func (r *Tracker) Awaiting(s *model.State, now time.Time) {
 	switch {
 	case !r.o.Files:
@@ -92,8 +93,8 @@ func (r *Tracker) Awaiting(s *model.State, now time.Time) {
 	}
 }
 
-// Compiled records what s, which is compiled from now on, changes: problems, drains, and whether files can be read. It is
-// called by one goroutine at a time.
+// Compiled records the changes of s against the previous state: problems, drains, and whether files
+// can be read. It must not be called concurrently.
 func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	switch {
 	case r.o.Files:
@@ -106,22 +107,22 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	}
 	written := s.Reported()
 	all := slices.Concat(written, s.Lacking)
-	for _, of := range s.Desired.Problems.All() {
-		all = append(all, *of...)
+	for _, problems := range s.Desired.Problems.All() {
+		all = append(all, *problems...)
 	}
 	for i := range written {
-		if _, known := r.told[identity(&written[i])]; !known && written[i].Severity == balancer.SeverityError {
+		if _, known := r.open[identity(&written[i])]; !known && written[i].Severity == balancer.SeverityError {
 			r.o.Refused()
 			break
 		}
 	}
-	told := r.told.next(r.o.Events, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
-	for is, p := range told {
-		if _, known := r.told[is]; !known && p.Kind == balancer.InPanic {
+	recorded := r.open.next(r.o.Events, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	for id, p := range recorded {
+		if _, known := r.open[id]; !known && p.Kind == balancer.InPanic {
 			r.o.Panics(p.Service)
 		}
 	}
-	r.told = told
+	r.open = recorded
 	if last.Complete {
 		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
 	}
@@ -132,21 +133,21 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	r.tellWithdrawn(last, s, now)
 }
 
-// tellFiles records that files were read again, or can't be.
+// tellFiles records that files were read again, or can't be read.
 func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
-	was, is := &last.Snapshot, &s.Snapshot
+	was, id := &last.Snapshot, &s.Snapshot
 	switch {
-	case !is.Connected:
+	case !id.Connected:
 		r.tellUnread("the services' files can't be read; serving what they last held", s, now)
 	case !r.unread.IsZero():
 		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
-	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
+	case last.Complete && was.Revision != id.Revision && r.reloads.Load() == 0:
 		r.o.Events.Record(reload("a file has changed", last, s, s.Reported(), nil))
 	}
 }
 
-// tellUnread records, once, that files can't be read, and why.
+// tellUnread records, once, why files can't be read.
 func (r *Tracker) tellUnread(text string, s *model.State, now time.Time) {
 	if !r.unread.IsZero() {
 		return
@@ -159,7 +160,7 @@ func (r *Tracker) tellUnread(text string, s *model.State, now time.Time) {
 	r.o.Events.Record(e)
 }
 
-// served reports whether a port of a service, as Problem.Port has it, has an endpoint in use.
+// served reports whether a port of a service, in the form of Problem.Port, has an endpoint in use.
 func served(s *model.State, name balancer.Name, port string) bool {
 	service, there := s.Snapshot.Services.Get(name)
 	if !there {
@@ -180,11 +181,12 @@ func served(s *model.State, name balancer.Name, port string) bool {
 	return false
 }
 
-// stillDownTold is how many endpoints are named at the start; more are told in one event.
+// stillDownTold is the maximum number of endpoints that have an event each at the start. More are
+// recorded in one event.
 const stillDownTold = 20
 
-// tellStillDown records which endpoints are down as vipd starts, by what is known from before: they have no event that says
-// so in this process.
+// tellStillDown records which endpoints are down when vipd starts. An earlier process recorded when
+// they went down, so this one has no event of that.
 func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 	var down []events.Event
 	for t, verdict := range s.Inputs.Health.All() {
@@ -193,7 +195,7 @@ func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 		}
 		since, cause := r.o.DownSince(t)
 		if since.IsZero() || since.After(r.o.Started) {
-			continue // it is told as what has happened now
+			continue // recorded as a present event
 		}
 		down = append(down, events.Event{
 			At: now, Kind: events.Health, Level: slog.LevelWarn, Service: t.Service, Endpoint: t.Address(), Text: "is still down", Cause: cause,
@@ -211,7 +213,7 @@ func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 	}
 }
 
-// tellWithdrawn records the VIPs that are withdrawn from now on, and those that are so no more.
+// tellWithdrawn records the VIPs whose withdrawal begins or ends.
 func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
 	for vip, c := range snap.Diff(last.Desired.VIPStates, s.Desired.VIPStates) {
 		switch {
@@ -240,7 +242,7 @@ func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
 	}
 }
 
-// servicesOn names the services on a VIP.
+// servicesOn lists the names of the services on a VIP.
 func servicesOn(vip netip.Addr, desired balancer.Desired) string {
 	var names []string
 	seen := map[balancer.Name]bool{}

@@ -16,55 +16,59 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// Options are what a Watch is made of.
+// Options configures a Watch.
 type Options struct {
-	// Counts returns what was counted of each port of a service.
+	// Counts returns the counts of each service's ports.
 	Counts func() map[traffic.Port]dataplane.FrontendCount
-	// Service returns what is served as name; nil means nothing.
+	// Service returns the served service of that name, or nil.
 	Service func(name balancer.Name) *balancer.Service
 	// Health returns the verdict of an endpoint's checks.
 	Health func(balancer.Target) balancer.Verdict
-	// Source returns the address of this host from which it reaches an endpoint; an invalid one means it is not known.
+	// Source returns this host's address towards an endpoint. An invalid address means that it is
+	// unknown.
 	Source func(netip.Addr) netip.Addr
 }
 
-// Watch knows which endpoints do not answer. All methods may be called by any goroutine.
+// Watch finds endpoints that leave connections without an answer. All methods may be called by any
+// goroutine.
 type Watch struct {
 	o    Options
 	wake wake.Signal
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	suspects map[balancer.Target]*suspect
 	found    map[balancer.Target]explain.Silence
 }
 
 // suspect is an endpoint that left a connection without an answer in the last minute.
 type suspect struct {
-	client  netip.Addr // of the last of them; invalid if this host connects
+	client  netip.Addr // of the last failure; invalid if this host connects
 	err     error      // of the last dial
 	samples []sample   // of the last minute, the oldest first
 }
 
-// sample is what was counted by then.
+// sample has the counts of one moment.
 type sample struct {
 	at                    time.Time
 	connections, failures uint64
 }
 
 const (
-	// pause is the least time between two readings, and share the part of the time that they may take: one in so many.
+	// pause is the minimum time between two readings. share limits the time that readings need to
+	// one part in share.
 	pause, share = 3 * time.Second, 100
-	// maxPause is the most time between two readings, so that a problem is found within a window.
+	// maxPause is the maximum time between two readings, so that a problem is found within a
+	// window.
 	maxPause = window / 4
-	// window is the time over which the share of an endpoint is judged.
+	// window is the time over which an endpoint's share of failures is computed.
 	window = time.Minute
-	// minConnections and minPercent are what makes a problem.
+	// minConnections and minPercent are the minimum counts of a problem.
 	minConnections, minPercent = 10, 3
-	// maxSuspects bounds the endpoints that are watched at a time.
+	// maxSuspects is the maximum number of endpoints that are watched at a time.
 	maxSuspects = 1000
 )
 
-// New returns a Watch that knows of nothing.
+// New returns a Watch without suspects.
 func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
@@ -96,7 +100,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		for {
 			began := time.Now()
-			if !w.look() {
+			if !w.examine() {
 				break
 			}
 			if !wake.Sleep(ctx, min(max(pause, share*time.Since(began)), maxPause)) {
@@ -106,8 +110,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// look judges all suspects, and reports whether there are still some.
-func (w *Watch) look() bool {
+// examine examines all suspects, and reports whether any remain.
+func (w *Watch) examine() bool {
 	counts, now := w.o.Counts(), time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,14 +122,15 @@ func (w *Watch) look() bool {
 			delete(w.suspects, t)
 			continue
 		}
-		if failed, of := s.recent(); of >= minConnections && 100*failed >= minPercent*of {
-			w.found[t] = explain.Silence{Unanswered: failed, Of: of, Cause: w.cause(service, t, s)}
+		if failed, total := s.recent(); total >= minConnections && 100*failed >= minPercent*total {
+			w.found[t] = explain.Silence{Unanswered: failed, Of: total, Cause: w.cause(service, t, s)}
 		}
 	}
 	return len(w.suspects) > 0
 }
 
-// count sums up an endpoint at the ports of TCP and SCTP: one-way UDP is normal.
+// count returns the sums of an endpoint over its TCP and SCTP ports. UDP is excluded, because
+// one-way UDP is normal.
 func count(service *balancer.Service, t balancer.Target, counts map[traffic.Port]dataplane.FrontendCount, now time.Time) sample {
 	n := sample{at: now}
 	for _, p := range service.Ports {
@@ -141,7 +146,7 @@ func count(service *balancer.Service, t balancer.Target, counts map[traffic.Port
 	return n
 }
 
-// add takes in what is counted now. It reports false once a whole window has passed without a failure.
+// add adds a sample. It returns false after a window without a failure.
 func (s *suspect) add(n sample) bool {
 	s.samples = append(s.samples, n)
 	for len(s.samples) > 2 && n.at.Sub(s.samples[1].at) >= window {
@@ -151,20 +156,20 @@ func (s *suspect) add(n sample) bool {
 	return n.failures != first.failures || n.at.Sub(first.at) < window
 }
 
-// recent returns how many new connections were not answered within the window, and of how many.
-func (s *suspect) recent() (failed, of uint64) {
+// recent returns the numbers of unanswered and of all new connections in the window.
+func (s *suspect) recent() (failed, total uint64) {
 	first, last := s.samples[0], s.samples[len(s.samples)-1]
-	if last.connections < first.connections || last.failures < first.failures { // the endpoint was forgotten, and is back
+	if last.connections < first.connections || last.failures < first.failures { // the endpoint was forgotten, and has returned
 		return 0, 0
 	}
-	failed, of = last.failures-first.failures, last.connections-first.connections
+	failed, total = last.failures-first.failures, last.connections-first.connections
 	if s.err != nil {
-		of += failed // a dial that fails is none of the endpoint's connections
+		total += failed // a failed dial is not counted as a connection of the endpoint
 	}
-	return min(failed, of), of
+	return min(failed, total), total
 }
 
-// cause names the likely cause, and the command that fixes it.
+// cause returns the likely cause, and the command that fixes it.
 func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) string {
 	listening := fmt.Sprintf("on the endpoint, look at `ss -ltn sport = :%d` and its firewall", t.Port)
 	switch {
@@ -183,7 +188,7 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
-// Of returns what is known of an endpoint; false means that it answers, as far as is known.
+// Of returns the statistics of an endpoint; false means that it answers, as far as is known.
 func (w *Watch) Of(t balancer.Target) (explain.Silence, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

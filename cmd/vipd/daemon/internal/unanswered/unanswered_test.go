@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane"
 )
 
-// node is a service whose endpoint is counted as the test says.
+// node has a service whose endpoint's counts the test sets.
 type node struct {
 	*Watch
 	mu       sync.Mutex
@@ -56,7 +56,7 @@ func start(t *testing.T) *node {
 	return n
 }
 
-// count sets what was counted at a port since the start.
+// count sets the counts of a port.
 func (n *node) count(port string, connections, failures uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -86,7 +86,7 @@ func TestProblemThresholds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := start(t)
-				n.count(c.port, 1000, 500) // of earlier days
+				n.count(c.port, 1000, 500) // of an earlier time
 				n.Heard(target(), netip.MustParseAddr("10.1.0.2"), c.dial)
 				time.Sleep(pause / 2)
 				n.count(c.port, 1000+c.connections, 500+c.failures)

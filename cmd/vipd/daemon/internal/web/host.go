@@ -16,7 +16,7 @@ import (
 
 // ownNames are the names under which api.http answers, in lower case: those of this host, of the listener, and of api.http_hosts.
 func ownNames(c *config.Config) []string {
-	listener, _, _ := net.SplitHostPort(c.API.HTTP) // it was validated
+	listener, _, _ := net.SplitHostPort(c.API.HTTP) // the address was validated
 	names := append([]string{"localhost", c.Node, listener}, c.API.HTTPHosts...)
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
@@ -28,9 +28,9 @@ func ownNames(c *config.Config) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// onlyOwnNames refuses requests to a foreign name. A web page elsewhere can let its own name lead to this host, and have a
-// browser behind the firewall read api.http as if it were that page's (DNS rebinding). An address can't be rebound, so any address
-// is accepted.
+// onlyOwnNames rejects requests to a foreign name. A web page elsewhere can point its own name to
+// this host. A browser behind the firewall would then read api.http for that page (DNS rebinding).
+// Addresses can't be rebound, so any address is accepted.
 func onlyOwnNames(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -38,7 +38,7 @@ func onlyOwnNames(h http.Handler, names []string) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		// Every browser sends a name; probes of HTTP/1.0 may send none.
+		// Every browser sends a name, but HTTP/1.0 probes may send none.
 		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || slices.Contains(names, host) {
 			h.ServeHTTP(w, r)
 			return
@@ -47,7 +47,8 @@ func onlyOwnNames(h http.Handler, names []string) http.Handler {
 	})
 }
 
-// Exposure warns of an api.http that other hosts may read. At is where it listens, nil if it is turned off; file is the configuration.
+// Exposure warns if other hosts can read api.http. At is its address, or nil if it is off; file is
+// the configuration.
 func Exposure(at net.Addr, file string) []balancer.Problem {
 	if at == nil {
 		return nil

@@ -16,29 +16,30 @@ import (
 	"vipd/store/etcd/fleet"
 )
 
-// Options are what a Handler is made from.
+// Options configures a Handler.
 type Options struct {
-	// Views are the sources of what is shown.
+	// Views are the sources of the answers.
 	Views *status.Sources
 	// Metrics answers scrapes.
 	Metrics http.HandlerFunc
 	Events  *events.History
-	// Fleet returns the nodes of the fleet; nil means that this node is in none.
+	// Fleet returns the nodes of the fleet; nil means that this node belongs to none.
 	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
 // server answers the requests to api.http.
 type server struct{ Options }
 
-// Bounds limit what clients of api.http can hold. Many may follow its status page: they get a quarter of the descriptors that
-// userspace mode leaves, 256 of 1024 if the process may open 4096. Clients there can't use up those of health checks, files and services.
+// Bounds returns the limits of api.http's clients, many of whom may follow the status page. They
+// get a quarter of the descriptors that userspace mode leaves, 256 of 1024 if the process may open
+// 4096. They can't use up the descriptors of health checks, files and services.
 func Bounds() httpserve.Bounds {
 	b := httpserve.Default()
 	b.Connections = max(b.Connections, userspace.Reserve()/4)
 	return b
 }
 
-// Handler returns the handler of api.http: the status page, metrics and health, nothing that changes anything.
+// Handler returns the handler of api.http: the status page, metrics and health. It changes nothing.
 func Handler(o Options) http.Handler {
 	srv := server{o}
 	mux := http.NewServeMux()
@@ -61,12 +62,13 @@ func Handler(o Options) http.Handler {
 // verdict is the body of /healthz and /readyz.
 type verdict struct {
 	OK bool `json:"ok"`
-	// Reasons say why not; empty where it is.
+	// Reasons say why the answer is no; otherwise it is empty.
 	Reasons []string `json:"reasons"`
-	// Problems are those of the host, which may keep traffic away though all is applied; /readyz has them.
+	// Problems are problems of the host. They may keep traffic away although everything is applied.
+	// Only /readyz has them.
 	Problems []string `json:"problems,omitempty"`
 	Mode     string   `json:"mode"`
-	// Revision is the store's that is applied.
+	// Revision is the applied revision of the store.
 	Revision int64 `json:"revision_applied"`
 }
 
@@ -87,10 +89,12 @@ func (srv server) check(reasons func() []string, problems func() []balancer.Prob
 	}
 }
 
-// patience is how long a change may wait to be applied, besides sync.min_interval, before the daemon counts as unhealthy.
+// patience is how long a change may wait to be applied, besides sync.min_interval, before the
+// daemon is unhealthy.
 const patience = time.Minute
 
-// unhealthy says which loop is stuck, or what has waited too long. Frontends in backoff are separate problems.
+// unhealthy reports which loop is stuck, or which change has waited too long. Frontends in backoff
+// are separate problems.
 func (srv server) unhealthy() []string {
 	var reasons []string
 	if stuck := srv.Views.Engine.Working(); stuck > patience {
@@ -105,7 +109,7 @@ func (srv server) unhealthy() []string {
 	return reasons
 }
 
-// overdue says for how long what is wanted was not applied, and what the last round failed at.
+// overdue says how long the desired state has not been applied, and the last error.
 func overdue(behind time.Duration, last string) string {
 	text := fmt.Sprintf("changes have not been applied for %s", behind.Round(time.Second))
 	if last != "" {
