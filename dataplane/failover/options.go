@@ -30,3 +30,15 @@ type Rival struct {
 	VIP netip.Addr
 	MAC net.HardwareAddr
 }
+
+// Advert is a received packet of VRRP.
+type Advert struct {
+	// On is the interface, From and To are the addresses of the IP header, and TTL is its TTL or hop limit.
+	On       string
+	From, To netip.Addr
+	TTL      int
+	// At is when the kernel received it. The time of day may have been set since.
+	At time.Time
+	// Data is the message after the IP header.
+	Data []byte
+}

@@ -1,0 +1,247 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// router is a host with Adverts on its device lan.
+type router struct {
+	*Adverts
+	ns       *lab.NS
+	own4     netip.Addr
+	own6     netip.Addr // link-local
+	received chan Advert
+}
+
+// newRouter connects a host to a bridge and opens its sockets.
+func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
+	t.Helper()
+	b.Join(ns, own4+"/24")
+	r := &router{ns: ns, own4: netip.MustParseAddr(own4), received: make(chan Advert, 1000)}
+	r.Adverts = NewAdverts(func(a Advert) { r.received <- a }, slog.New(slog.DiscardHandler))
+	wait.For(t, wait.Patience, "a link-local address", func() bool { r.own6 = linkLocal(t, ns); return r.own6.IsValid() })
+	if err := ns.Do(func() error { return r.Follow([]string{"lan"}) }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.mu.Lock()
+		for _, s := range r.sockets {
+			_ = s.file.Close()
+		}
+		r.mu.Unlock()
+		r.running.Wait()
+	})
+	return r
+}
+
+// linkLocal returns the link-local address of a host's device lan, once other hosts may learn it.
+func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
+	t.Helper()
+	for _, field := range strings.Fields(ns.Exec("ip", "-6", "-o", "addr", "show", "dev", "lan", "scope", "link", "-tentative")) {
+		if p, err := netip.ParsePrefix(field); err == nil && !p.IsSingleIP() {
+			return p.Addr()
+		}
+	}
+	return a
+}
+
+// next returns the next packet that the router receives.
+func (r *router) next(t *testing.T) Advert {
+	t.Helper()
+	select {
+	case a := <-r.received:
+		return a
+	case <-time.After(wait.Patience):
+		t.Fatal("no packet arrived")
+		return Advert{}
+	}
+}
+
+// silent reports whether the router has received nothing.
+func (r *router) silent() bool { return len(r.received) == 0 }
+
+// TestAdvertsArrive sends packets in both families, to the group and to a peer. They carry the given source, although the device has VIPs
+// that the kernel would prefer, and a TTL of 255. The sender does not receive its own packets.
+func TestAdvertsArrive(t *testing.T) {
+	l := lab.New(t)
+	lan := l.Bridge("lan")
+	a, b := newRouter(t, lan, l.Add("a"), "10.9.0.1"), newRouter(t, lan, l.Add("b"), "10.9.0.2")
+	for _, vip := range []string{"10.9.0.100/32", "10.9.0.101/24", "fe80::100/128", "fd09::100/128"} {
+		a.ns.AddAddr("lan", vip)
+	}
+	for _, c := range []struct {
+		name     string
+		from, to netip.Addr
+	}{
+		{"multicast", a.own4, vrrpGroup(true)},
+		{"unicast", a.own4, b.own4},
+		{"another source", netip.MustParseAddr("10.9.0.101"), vrrpGroup(true)},
+		{"IPv6 multicast", a.own6, vrrpGroup(false)},
+		{"IPv6 unicast", a.own6, b.own6},
+		{"IPv6 source that is a VIP", netip.MustParseAddr("fe80::100"), vrrpGroup(false)},
+	} {
+		before := time.Now()
+		if err := a.Send("lan", c.from, c.to, []byte(c.name)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		got := b.next(t)
+		if got.At.Before(before.Add(-time.Second)) || got.At.After(time.Now()) {
+			t.Errorf("%s: received at %s, want a moment after %s", c.name, got.At, before)
+		}
+		got.At = time.Time{}
+		if want := (Advert{On: "lan", From: c.from, To: c.to, TTL: 255, Data: []byte(c.name)}); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: received %v, want %v", c.name, got, want)
+		}
+	}
+	if !a.silent() {
+		t.Errorf("the sender receives its own packet %v", a.next(t))
+	}
+	if err := a.Send("lan", netip.MustParseAddr("10.9.0.77"), vrrpGroup(true), nil); err == nil {
+		t.Error("a packet was sent from an address of another host")
+	}
+	if err := a.Send("wan", a.own4, vrrpGroup(true), nil); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("sending on an unknown interface = %v, want %v", err, unix.ENODEV)
+	}
+}
+
+// TestAdvertsTTL sends packets that may have crossed routers. They arrive with their TTL, by which the receiver drops them.
+func TestAdvertsTTL(t *testing.T) {
+	l := lab.New(t)
+	lan := l.Bridge("lan")
+	a, b := newRouter(t, lan, l.Add("a"), "10.9.0.1"), newRouter(t, lan, l.Add("b"), "10.9.0.2")
+	send := func(network string, from, to netip.Addr, limit func(net.PacketConn) error) {
+		t.Helper()
+		c, err := a.ns.ListenPacket(network, from.String())
+		if err == nil {
+			err = limit(c)
+		}
+		if err == nil {
+			_, err = c.WriteTo([]byte("far"), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
+			err = errors.Join(err, c.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("ip4:112", a.own4, b.own4, func(c net.PacketConn) error { return ipv4.NewPacketConn(c).SetTTL(64) })
+	if got := b.next(t); got.TTL != 64 || got.From != a.own4 {
+		t.Errorf("received %v, want TTL 64", got)
+	}
+	send("ip6:112", a.own6.WithZone("lan"), b.own6.WithZone("lan"), func(c net.PacketConn) error { return ipv6.NewPacketConn(c).SetHopLimit(63) })
+	if got := b.next(t); got.TTL != 63 || got.From != a.own6 {
+		t.Errorf("received %v, want hop limit 63", got)
+	}
+}
+
+// TestAdvertsQueued delays a receiver. The packets that wait carry the time of their arrival, so the receiver can drop them.
+func TestAdvertsQueued(t *testing.T) {
+	l := lab.New(t)
+	lan := l.Bridge("lan")
+	a, b := newRouter(t, lan, l.Add("a"), "10.9.0.1"), newRouter(t, lan, l.Add("b"), "10.9.0.2")
+	held := make(chan bool)
+	var once bool
+	b.Adverts.received = func(x Advert) {
+		if !once {
+			once = true
+			<-held
+		}
+		b.received <- x
+	}
+	_ = b.ns.Do(func() error { _ = b.Follow(nil); return b.Follow([]string{"lan"}) })
+	for range 3 {
+		if err := a.Send("lan", a.own4, vrrpGroup(true), []byte("queued")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sent := time.Now()
+	const delay = 300 * time.Millisecond
+	time.Sleep(delay) // time that really passes: the kernel stamps with it
+	close(held)
+	for range 3 {
+		if got := b.next(t); got.At.After(sent.Add(delay / 2)) {
+			t.Errorf("a packet that was sent by %s is stamped %s", sent, got.At)
+		}
+	}
+}
+
+// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Meanwhile nothing is sent; afterwards packets to the group
+// arrive again in both directions.
+func TestAdvertsFollowLinks(t *testing.T) {
+	l := lab.New(t)
+	lan := l.Bridge("lan")
+	peer, host := newRouter(t, lan, l.Add("peer"), "10.9.0.2"), newRouter(t, lan, l.Host(), "10.9.0.1")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan bool)
+	go func() { host.Run(ctx); close(ended) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	both := func(after string) {
+		t.Helper()
+		for _, v4 := range []bool{true, false} {
+			wait.For(t, wait.Patience, fmt.Sprintf("packets after %s, IPv4: %t", after, v4), func() bool {
+				return arrives(host, peer, v4) && arrives(peer, host, v4)
+			})
+		}
+	}
+	both("the start")
+
+	host.ns.Exec("ip", "link", "set", "lan", "down")
+	if err := host.Send("lan", host.own4, vrrpGroup(true), nil); err == nil {
+		t.Error("a packet was sent on a device that is down")
+	}
+	host.ns.Exec("ip", "link", "set", "lan", "up")
+	both("the link came up")
+
+	host.ns.Exec("sh", "-c", "ip link set lan down; ip link set lan name other")
+	wait.For(t, wait.Patience, "no socket on a renamed device", func() bool {
+		return errors.Is(host.Send("lan", host.own4, vrrpGroup(true), nil), unix.ENODEV)
+	})
+	host.ns.Exec("sh", "-c", "ip link set other name lan; ip link set lan up")
+	both("the name came back")
+
+	host.ns.Exec("ip", "link", "del", "lan")
+	wait.For(t, wait.Patience, "no socket on a missing device", func() bool {
+		return errors.Is(host.Send("lan", host.own4, vrrpGroup(true), nil), unix.ENODEV)
+	})
+	lan.Join(host.ns, host.own4.String()+"/24")
+	wait.For(t, wait.Patience, "a link-local address", func() bool { host.own6 = linkLocal(t, host.ns); return host.own6.IsValid() })
+	both("the device was created again")
+}
+
+// arrives reports whether a packet to the group arrives within a moment.
+func arrives(from, to *router, v4 bool) bool {
+	source := from.own6
+	if v4 {
+		source = from.own4
+	}
+	text := fmt.Sprint(time.Now().UnixNano())
+	if from.Send("lan", source, vrrpGroup(v4), []byte(text)) != nil {
+		return false
+	}
+	timeout := time.After(100 * time.Millisecond)
+	for {
+		select {
+		case a := <-to.received:
+			if string(a.Data) == text {
+				return true
+			}
+		case <-timeout:
+			return false
+		}
+	}
+}
