@@ -202,7 +202,7 @@ func (a *acceptor) leave(ctx context.Context) error {
 	}
 	if _, err = removeChains(ctx, a.tool, filterTable, slices.Collect(maps.Keys(a.jumps())), chainNames(a.chains()), false); err == nil {
 		a.settled, a.prints, a.fault = false, nil, nil
-	} else if strings.Contains(err.Error(), "is incompatible, use 'nft' tool") {
+	} else if xtables.IsIncompatible(err) {
 		return nil // the table was loaded by nft -f, so iptables can't change it, and a retry would not help
 	}
 	return err

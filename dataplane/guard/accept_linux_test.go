@@ -198,3 +198,28 @@ func TestFiltersWithoutIptables(t *testing.T) {
 		}
 	}
 }
+
+// TestGuardLeavesFiltersOfNFT loads a table filter with chains of vipd with "nft -f", which iptables then can't read. A round
+// without services succeeds and leaves the table as it is.
+func TestGuardLeavesFiltersOfNFT(t *testing.T) {
+	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
+	g.want(frontend("10.96.0.10:80"), -1, false)
+	g.want(frontend("10.96.0.10:80"), -1, true)
+	nftables(t, `table ip filter {
+		chain VIPD-FORWARD {
+			accept
+		}
+		chain FORWARD {
+			type filter hook forward priority 0
+			ct mark & 0x8000 == 0x8000 counter jump VIPD-FORWARD
+		}
+	}`, "-f", "-")
+	before := nftables(t, "", "list", "ruleset")
+	g.round()
+	if !g.looked {
+		t.Error("looked = false, want a guard that is removed")
+	}
+	if after := nftables(t, "", "list", "ruleset"); after != before {
+		t.Errorf("rules after a round =\n%s\nwant\n%s", after, before)
+	}
+}

@@ -73,6 +73,11 @@ func IsBusy(err error) bool {
 		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not even be started
 }
 
+// IsIncompatible reports whether err says that a table holds rules of nft that iptables can neither read nor change.
+func IsIncompatible(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "is incompatible, use 'nft' tool")
+}
+
 // failure makes the error of a program from what it wrote to stderr. input is what it was given, "" if nothing.
 func failure(op, input, stderr string, err error) *OpError {
 	e := &OpError{Op: op, Text: firstReason(stderr), Err: err}
