@@ -114,3 +114,21 @@ func TestRestoredWhileAway(t *testing.T) {
 		t.Errorf("services = %d, want api among them; problems = %v, want one", s.Services.Len(), s.Problems)
 	}
 }
+
+// TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, restarts the source, and deletes another service
+// meanwhile. The restarted source recognizes the history, so that service is removed.
+func TestRestartAfterInvalidText(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}],"unknown":{"owner":"M` + "\xfc" + `ller"}}`)
+	options, dir := watch.Options{Config: p.config}, t.TempDir()
+	f := keep(t, options, dir)
+	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Has("api") && s.Services.Has("web") })
+	f.stop()
+	p.remove("/services/web")
+	f = keep(t, options, dir)
+	s := f.wait("etcd", func(s store.Snapshot) bool { return s.Connected })
+	if s.Services.Has("web") || !s.Services.Has("api") {
+		t.Errorf("services = %d, want api alone; problems = %v", s.Services.Len(), s.Problems)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -69,7 +70,8 @@ func (w *watchRun) restore(head cacheHead, keys []cachedKey) client.History {
 		if i < 0 {
 			continue // this node had another name
 		}
-		if !k.Kept && !w.scopes[i].Optional() {
+		exact := !strings.ContainsRune(k.Text, utf8.RuneError) // JSON replaces bytes that are not UTF-8
+		if exact && !k.Kept && !w.scopes[i].Optional() {
 			h.NoteLast(&mvccpb.KeyValue{Key: []byte(k.Key), Value: []byte(k.Text), ModRevision: k.Modified})
 		}
 		r := w.reader.make(k.Key, value{[]byte(k.Text), k.Created, k.Modified, k.Lease}, nil)
