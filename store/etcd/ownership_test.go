@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -310,6 +311,61 @@ func TestLateRegistration(t *testing.T) {
 	all := <-loaded
 	if err := json.Unmarshal(all[0].Text, &there); err != nil || len(all) > 1 || there.Boot < 2 || there.Boot == 0xff { // a later one than the second if etcd was late
 		t.Errorf("etcd has %+v, %v, want the second run", there, err)
+	}
+}
+
+// TestOwnershipAfterRestoreAndCompaction follows records, of which the host's own key is the last one. While the host is cut off, etcd
+// is restored from a backup without the last session, written to, and compacted. The host notices the other history, although its own
+// key is newer there.
+func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
+	t.Parallel()
+	c, relay, p := single(t, etcdkit.Options{})
+	m := c.Members[0]
+	p.put("/ownership/sessions/gw2", `{"id":"0000000000000001"}`)
+	m.Stop()
+	backup := m.Backup()
+	m.Start()
+	p.client = c.Client()
+	o, err := owners.NewOwnership(p.config, "gw1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var followed atomic.Int64
+	own := p.config.Prefix + "/ownership/nodes/gw1"
+	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
+	o.Tell = func(_ []failover.RecordChange, revision int64, _ bool) { followed.Store(revision) }
+	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(error) {}
+	ended := make(chan error, 1)
+	inBackground(t, func(ctx context.Context) { ended <- o.Run(ctx) })
+	upTo := func(what string, revision int64) {
+		t.Helper()
+		wait.For(t, wait.Patience, what, func() bool { return followed.Load() >= revision })
+	}
+	upTo("the first state", 1)
+	session := p.put("/ownership/sessions/gw2", `{"id":"0000000000000002"}`)
+	upTo("the session", session)
+	o.MemberChanged()
+	upTo("the own key", session+1)
+	if answer, err := p.client.Get(t.Context(), own); err != nil || answer.Kvs[0].ModRevision < session {
+		t.Fatalf("own key = %v, %v, want the last one", answer, err)
+	}
+	relay.Cut()
+	m.Stop()
+	m.Restore(backup)
+	m.Start()
+	p.client = c.Client()
+	for range 50 {
+		p.put("/elsewhere", "x")
+	}
+	c.Compact()
+	relay.Heal()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, client.ErrAnother) {
+			t.Errorf("Run = %v, want %v", err, client.ErrAnother)
+		}
+	case <-time.After(wait.Bound(30 * time.Second)):
+		t.Errorf("Run follows the other history at revision %d", followed.Load())
 	}
 }
 

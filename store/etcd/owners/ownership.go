@@ -3,7 +3,6 @@ package owners
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,6 +57,7 @@ type Ownership struct {
 
 	// The rest belongs to Run. proxied reports whether etcd is reached through a proxy, which can't be followed.
 	history client.History
+	seen    seen
 	proxied bool
 }
 
@@ -203,6 +203,10 @@ func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 	if err := o.verify(ctx, m); err != nil {
 		return 0, err
 	}
+	if o.seen.disagrees(records) {
+		return 0, client.ErrAnother
+	}
+	o.seen.read(records, both.Header.Revision)
 	o.history = client.History{Cluster: both.Header.ClusterId, Revision: both.Header.Revision}
 	for _, kv := range records {
 		o.history.Note(kv)
@@ -308,6 +312,7 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 				o.Report(nil)
 			}
 			o.history.Follow(answer.Header.Revision, answer.Events)
+			o.seen.follow(answer.Events)
 			var changes []failover.RecordChange
 			for _, e := range answer.Events {
 				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {
@@ -388,67 +393,4 @@ func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 			return fmt.Errorf("renewing the registration: %w", err)
 		}
 	}
-}
-
-// Write runs a transaction once.
-func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outcome, int64, error) {
-	if !o.ready.Load() {
-		return failover.Unsent, 0, errors.New("there is no connection to etcd")
-	}
-	request := &etcdserverpb.TxnRequest{}
-	for _, c := range w.If {
-		request.Compare = append(request.Compare, client.Unchanged(o.keys.Ownership(c.Key), c.Revision))
-	}
-	for _, k := range w.Delete {
-		request.Success = append(request.Success, client.Remove(o.keys.Ownership(k)))
-	}
-	for _, p := range w.Put {
-		request.Success = append(request.Success, client.Put(o.keys.Ownership(p.Key), p.Text, 0))
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.WriteLimit)
-	defer cancel()
-	answer, repeated, err := o.client.TransactRepeated(ctx, o.keys.Prefix+schema.OwnershipFolder, request)
-	switch never := (client.Unsent{}); {
-	case errors.As(err, &never):
-		return failover.Unsent, 0, o.denied(err)
-	case err != nil && (client.Forbidden(err) && !repeated || client.Full(err) && o.holds(ctx, request.Compare)):
-		return failover.Unsent, 0, o.denied(err)
-	case err != nil:
-		return failover.Unknown, 0, client.Plain(client.Unwrapped(err))
-	case !answer.Succeeded && repeated:
-		return failover.Unknown, 0, errors.New("etcd has refused the repetition of a write that it may have carried out")
-	case !answer.Succeeded:
-		return failover.Refused, 0, nil
-	}
-	return failover.Done, answer.Header.Revision, nil
-}
-
-// holds reports whether conditions hold. Then a transaction that etcd refused as full was not
-// carried out. etcd gives the same answer to the transaction that fills it, which is carried out.
-func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compare) bool {
-	key := o.keys.NodeConfig(o.node) // without any, a member answers what it knows
-	look := []*etcdserverpb.RequestOp{client.Read(&etcdserverpb.RangeRequest{Key: []byte(key)})}
-	_, ok, err := o.client.Commit(ctx, key, conditions, look)
-	return err == nil && ok
-}
-
-// secrets is the value of ownership/key.
-type secrets struct {
-	Key      []byte `json:"key"`
-	Previous []byte `json:"previous,omitempty"`
-}
-
-func (s secrets) list() (all [][]byte) {
-	for _, k := range [][]byte{s.Key, s.Previous} {
-		if len(k) > 0 {
-			all = append(all, k)
-		}
-	}
-	return all
-}
-
-func newSecret() []byte {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // it never fails
-	return b
 }

@@ -1,0 +1,52 @@
+package owners
+
+import (
+	"bytes"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// seen has the last state of each key that was read or followed. After a compaction, etcd can't be asked for its history, and the
+// marker of [client.History] may have been written again in another one: this host writes its own key after each outage.
+type seen struct {
+	keys map[string]*mvccpb.KeyValue
+	// revision is the last one whose events were received. The revision in the head of an answer may be ahead of its events.
+	revision int64
+}
+
+// read replaces the state by all keys at a revision.
+func (s *seen) read(keys []*mvccpb.KeyValue, revision int64) {
+	*s = seen{make(map[string]*mvccpb.KeyValue, len(keys)), revision}
+	for _, kv := range keys {
+		s.keys[string(kv.Key)] = kv
+	}
+}
+
+// follow applies events.
+func (s *seen) follow(events []*mvccpb.Event) {
+	for _, e := range events {
+		s.revision = e.Kv.ModRevision
+		if e.Type == mvccpb.DELETE {
+			delete(s.keys, string(e.Kv.Key))
+		} else {
+			s.keys[string(e.Kv.Key)] = e.Kv
+		}
+	}
+}
+
+// disagrees reports whether a later reading belongs to another history: a key is older than it was, or has a revision that was
+// followed and is not the same.
+func (s *seen) disagrees(keys []*mvccpb.KeyValue) bool {
+	for _, kv := range keys {
+		was := s.keys[string(kv.Key)]
+		switch {
+		case was != nil && kv.ModRevision == was.ModRevision:
+			if !bytes.Equal(kv.Value, was.Value) {
+				return true
+			}
+		case kv.ModRevision <= s.revision, was != nil && kv.ModRevision < was.ModRevision:
+			return true
+		}
+	}
+	return false
+}
