@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -180,25 +182,35 @@ func TestTimeGrowsWithSize(t *testing.T) {
 	}
 }
 
-// processorTime returns the time that a processor spends in a conversion by vipctl. One thread at a time runs Go code, so the garbage
-// collector does not use processors that are idle.
+// processorTime returns the time that a processor spends in a conversion by vipctl.
 func processorTime(t *testing.T, vipctl, name, text string) time.Duration {
 	t.Helper()
-	format, _, _ := strings.Cut(name, "/")
-	cmd := exec.CommandContext(t.Context(), vipctl, "convert", "--from", format, "-")
-	cmd.Env, cmd.Stdin = []string{"GOMAXPROCS=1"}, strings.NewReader(text)
-	var printed strings.Builder
-	cmd.Stderr = &printed
 	const servicesDisabled = 3
-	if err := cmd.Run(); err != nil && cmd.ProcessState.ExitCode() != servicesDisabled && !strings.Contains(printed.String(), "has no service that vipd could serve") {
-		t.Fatalf("%s: %v\n%s", cmd, err, printed.String())
+	stderr, cmd := runConvert(t, vipctl, name, text)
+	if code := cmd.ProcessState.ExitCode(); code != 0 && code != servicesDisabled && !strings.Contains(stderr, "has no service that vipd could serve") {
+		t.Fatalf("%s ended with %d\n%s", cmd, code, stderr)
 	}
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
-// TestSharedListsAreBounded multiplies lists by the services that share them, and variables by their uses. Each text is refused with a
-// place, before the result fills the memory.
+// runConvert converts a text of the format that name begins with. One thread at a time runs Go code, so the garbage collector does
+// not use processors that are idle.
+func runConvert(t *testing.T, vipctl, name, text string) (stderr string, cmd *exec.Cmd) {
+	t.Helper()
+	format, _, _ := strings.Cut(name, "/")
+	cmd = exec.CommandContext(t.Context(), vipctl, "convert", "--from", format, "-")
+	var printed strings.Builder
+	cmd.Env, cmd.Stdin, cmd.Stderr = []string{"GOMAXPROCS=1"}, strings.NewReader(text), &printed
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return printed.String(), cmd
+}
+
+// TestSharedListsAreBounded multiplies lists by the services that share them, and variables by their uses. vipctl refuses each text with
+// a place, before the result fills the memory.
 func TestSharedListsAreBounded(t *testing.T) {
+	vipctl := filepath.Join(program.Bin(t), "vipctl")
 	many := func(n int, format string) string {
 		var b strings.Builder
 		for i := range n {
@@ -206,6 +218,7 @@ func TestSharedListsAreBounded(t *testing.T) {
 		}
 		return b.String()
 	}
+	refusal := regexp.MustCompile(`:\d+: .*convert the file in parts`)
 	for name, text := range map[string]string{
 		"haproxy/backend":    "backend b\n" + many(3000, "server a 10.1.%d.%d\n") + many(3000, "frontend f\nbind 10.2.%d.%d:80\ndefault_backend b\n"),
 		"haproxy/binds":      "listen l\n" + many(3000, "bind 10.2.%d.%d:%[2]d\n") + many(3000, "server a 10.1.%d.%d\n"),
@@ -220,10 +233,12 @@ func TestSharedListsAreBounded(t *testing.T) {
 		"ldirectord/ranges":     "virtual=10.2.1.1:80\n" + many(3000, " real=10.1.%d.1->10.1.%[1]d.%d:80 masq\n"),
 		"keepalived/longchecks": "virtual_server 10.2.1.1 80 {\nvirtualhost " + strings.Repeat("x", 1<<20) + "\n" + many(3000, "real_server 10.1.%d.%d 80 {\nTCP_CHECK {\n}\n}\n") + "}\n",
 	} {
-		format, _, _ := strings.Cut(name, "/")
-		_, err := Convert(t.Context(), format, "origin", []byte(text), Options{})
-		if _, placed := errors.AsType[*Error](err); !placed || !strings.Contains(err.Error(), "convert the file in parts") {
-			t.Errorf("%s: error = %v, want an error with a place about shared lists", name, err)
+		stderr, cmd := runConvert(t, vipctl, name, text)
+		if cmd.ProcessState.ExitCode() != 1 || !refusal.MatchString(stderr) {
+			t.Errorf("%s: error = %s, want an error with a place about shared lists", name, stderr)
+		}
+		if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok || usage.Maxrss > 1<<20 {
+			t.Errorf("%s: memory = %d KB, want 1 GB at most", name, usage.Maxrss)
 		}
 	}
 }
