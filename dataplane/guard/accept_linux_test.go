@@ -216,8 +216,8 @@ func TestGuardLeavesFiltersOfNFT(t *testing.T) {
 	}`, "-f", "-")
 	before := nftables(t, "", "list", "ruleset")
 	g.round()
-	if !g.looked {
-		t.Error("looked = false, want a guard that is removed")
+	if !g.formerChecked {
+		t.Error("formerChecked = false, want a guard that is removed")
 	}
 	if after := nftables(t, "", "list", "ruleset"); after != before {
 		t.Errorf("rules after a round =\n%s\nwant\n%s", after, before)

@@ -120,7 +120,7 @@ func TestRestoredWhileAway(t *testing.T) {
 func TestRestartAfterInvalidText(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}],"unknown":{"owner":"M` + "\xfc" + `ller"}}`)
+	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}],"unknown":{"owner":"M`+"\xfc"+`ller"}}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
 	f := keep(t, options, dir)
 	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Has("api") && s.Services.Has("web") })
