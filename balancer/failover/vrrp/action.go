@@ -1,0 +1,43 @@
+package vrrp
+
+import (
+	"net/netip"
+
+	"vipd/balancer/failover/local"
+)
+
+// Send sends an advert at once. [Node.Sent] receives the result.
+type Send struct {
+	Group string
+	// On is the index of the interface, and Source the address to send from. The TTL is 255.
+	On      int
+	Source  netip.Addr
+	Packets []Packet
+	// number orders the adverts of a group.
+	number uint64
+}
+
+// Packet is an advert to one destination.
+type Packet struct {
+	To   netip.Addr
+	Data []byte // behind the IP header
+}
+
+// Ask asks the hosts that must be within reach of an interface once more. [Node.Reached] receives the answers.
+type Ask struct{ On int }
+
+// Action marks an Action.
+func (Send) Action() {}
+
+// Action marks an Action.
+func (Ask) Action() {}
+
+// Datagram is a packet that arrived.
+type Datagram struct {
+	On       int // index of the interface
+	From, To netip.Addr
+	TTL      int
+	// At is when it arrived; 0 means now.
+	At   local.Time
+	Data []byte // behind the IP header
+}

@@ -1,0 +1,166 @@
+package vrrp_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+)
+
+// bench is a node whose kernel carries out each action at once, and the other routers of its group.
+type bench struct {
+	t      *testing.T
+	node   *vrrp.Node
+	groups []vrrp.Group
+	now    local.Time
+	open   bool
+	bound  map[netip.Addr]bool
+	// sent are the adverts since the last look, and sendErr is why they do not leave.
+	sent         []vrrp.Advert
+	sums         []vrrp.Checksum
+	sendErr      error
+	notes        []string
+	probes, asks int
+	// found are the answers to Probes.
+	found map[netip.Addr]string
+	// mute keeps an action from being answered.
+	mute bool
+}
+
+const (
+	vip  = "10.9.0.100"
+	self = "10.9.0.5"
+	high = "10.9.0.9" // whose address is higher
+	low  = "10.9.0.1"
+)
+
+// main is the group of most tests: an interval of 100 ms and priority 100.
+func mainGroup() vrrp.Group {
+	return vrrp.Group{
+		Name: "main", RouterID: 51, Priority: 100, Version: 3, Interval: interval, Preempt: 0,
+		Link: vrrp.Link{Source: netip.MustParseAddr(self)}, Advertise: addrs(vip), VIPs: addrs(vip),
+	}
+}
+
+func newBench(t *testing.T, groups ...vrrp.Group) *bench {
+	t.Helper()
+	b := &bench{t: t, groups: groups, node: vrrp.New(groups), now: local.Time(time.Hour), bound: map[netip.Addr]bool{}, found: map[netip.Addr]string{}}
+	b.do(b.node.Tick(b.now))
+	return b
+}
+
+// do carries out actions.
+func (b *bench) do(actions []local.Action) {
+	for _, a := range actions {
+		switch a := a.(type) {
+		case vrrp.Send:
+			for _, p := range a.Packets {
+				advert, sum, err := vrrp.Decode(p.Data, a.Source, p.To)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				b.sent, b.sums = append(b.sent, *advert), append(b.sums, sum)
+			}
+			b.do(b.node.Sent(b.now, a, b.now, b.sendErr))
+		case local.Note:
+			b.notes = append(b.notes, a.Text)
+		case local.OpenGate:
+			b.open = true
+			b.do(b.node.Opened(b.now, nil))
+		case local.CloseGate:
+			b.open = false
+			clear(b.bound)
+			b.do(b.node.Closed(b.now))
+		case local.Bind:
+			for _, v := range a.Addrs {
+				b.bound[v] = true
+			}
+		case local.Unbind:
+			for _, v := range a.Addrs {
+				delete(b.bound, v)
+			}
+			if a.ID != 0 && !b.mute {
+				b.do(b.node.Unbound(b.now, a.ID))
+			}
+		case local.Probe:
+			b.probes++
+			b.do(b.node.Probed(b.now, a.Addrs, b.found))
+		case vrrp.Ask:
+			b.asks++
+		}
+	}
+}
+
+// run advances the time.
+func (b *bench) run(d time.Duration) {
+	for end := b.now.Add(d); b.now < end; {
+		b.now = b.now.Add(5 * ms)
+		b.do(b.node.Tick(b.now))
+	}
+}
+
+// hear delivers an advert of another router with a priority, as the group's and then changed.
+func (b *bench) hear(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
+	g := b.groups[0]
+	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
+	if g.Version == 2 && g.Password != "" {
+		a.Auth, a.Password = vrrp.SimpleAuth, g.Password
+	}
+	d := vrrp.Datagram{From: netip.MustParseAddr(from), To: vrrp.MulticastGroup(true), TTL: vrrp.TTL, At: b.now}
+	for _, f := range change {
+		f(a, &d)
+	}
+	if d.Data == nil {
+		d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
+	}
+	b.do(b.node.Heard(b.now, d))
+}
+
+// hearFor delivers an advert each interval for a time.
+func (b *bench) hearFor(d time.Duration, from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
+	for ; d > 0; d -= interval {
+		b.hear(from, priority, change...)
+		b.run(interval)
+	}
+}
+
+// state is the group's state.
+func (b *bench) state() vrrp.State { return b.group().State }
+
+func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
+
+// want fails unless the group has a state. The VIP must be bound, behind an open gate, if it is Active, and not otherwise.
+func (b *bench) want(s vrrp.State) {
+	b.t.Helper()
+	if got := b.state(); got != s {
+		b.t.Fatalf("state = %s, want %s; notes: %s", got, s, strings.Join(b.notes, "\n"))
+	}
+	if is := b.bound[netip.MustParseAddr(vip)]; is != (s == vrrp.Active) || s == vrrp.Active && !b.open {
+		b.t.Fatalf("%s: bound = %t, gate open = %t", s, is, b.open)
+	}
+}
+
+// priorities are those of the adverts since the last call.
+func (b *bench) priorities() (all []uint8) {
+	for _, a := range b.sent {
+		all = append(all, a.Priority)
+	}
+	b.sent, b.sums = nil, nil
+	return all
+}
+
+// noted reports whether a note has a text.
+func (b *bench) noted(text string) bool {
+	return strings.Contains(strings.Join(b.notes, "\n"), text)
+}
+
+// active makes the node Active after silence.
+func (b *bench) active() {
+	b.t.Helper()
+	b.run(500 * ms)
+	b.want(vrrp.Active)
+	b.sent = nil
+}

@@ -1,0 +1,50 @@
+package vrrp
+
+import (
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// env is shared by the routers of a node: the present moment, the actions to return, and the gate.
+type env struct {
+	now     local.Time
+	actions []local.Action
+	// awake is when the process woke up after a pause. Packets that arrived before are stale.
+	awake local.Time
+	// gate is what the node knows of the kernel's gate, which stays open for gateTime after a refresh.
+	gate     gateState
+	gateTime time.Duration
+	// ids numbers the Unbinds.
+	ids int
+	// stopping reports whether the node was stopped, and standby whether an operator wants no VIP here.
+	stopping, standby bool
+}
+
+// do adds an action.
+func (e *env) do(a local.Action) { e.actions = append(e.actions, a) }
+
+// flush returns the actions since the last flush.
+func (e *env) flush() []local.Action {
+	actions := e.actions
+	e.actions = nil
+	return actions
+}
+
+// closeGate closes the gate and unbinds all VIPs.
+func (e *env) closeGate() {
+	e.gate = closing
+	e.do(local.CloseGate{})
+}
+
+// gateState is what a node knows of the kernel's gate.
+type gateState int
+
+const (
+	closed  gateState = iota // and nothing is bound
+	closing                  // an action that closes it is under way
+	opening
+	open
+)
+
+func (s gateState) String() string { return [...]string{"closed", "closing", "opening", "open"}[s] }

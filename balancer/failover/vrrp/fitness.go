@@ -1,0 +1,45 @@
+package vrrp
+
+import "vipd/balancer/failover/local"
+
+// Priorities with a meaning of their own.
+const (
+	// resigns is in the last advert of an owner that gives the VIPs away.
+	resigns = 0
+	// unwell is the priority of a router that can't serve the VIPs.
+	unwell = 1
+)
+
+// fitness is whether this host should have the VIPs.
+type fitness struct {
+	// why is the reason why this host can't serve them, "" if it can, since then.
+	why   string
+	since local.Time
+	// moving reports whether an operator moves the VIPs away, and held whether they went and stay away: a lower owner is not preempted.
+	moving, held bool
+}
+
+// priority is the priority of the next advert.
+func (r *router) priority() uint8 {
+	if r.fitness.why != "" || r.fitness.moving || r.witness.lost {
+		return unwell
+	}
+	return r.g.Priority
+}
+
+// preempts reports whether this host takes over from a lower owner.
+func (r *router) preempts() bool {
+	return r.g.Preempt >= 0 && !r.fitness.held && !r.fitness.moving && r.now.Since(r.fitness.since) >= r.g.Preempt
+}
+
+// ready processes whether this host can serve the VIPs. A change for the worse makes an owner resign; an owner that began unwell stays,
+// because no other router wanted the VIPs.
+func (r *router) ready(why string) {
+	worse := r.fitness.why == "" && why != ""
+	if r.fitness.why != "" && why == "" {
+		r.fitness.since = r.now
+	}
+	if r.fitness.why = why; worse && (r.state == Active || r.state == Claiming) {
+		r.resign(Backup, cause{"not ready", why})
+	}
+}

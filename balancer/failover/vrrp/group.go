@@ -1,0 +1,100 @@
+package vrrp
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Group is the configuration of a virtual router: VIPs that have the same owner.
+type Group struct {
+	Name     string
+	RouterID uint8
+	// Priority is 1 to 254. The highest owns the VIPs.
+	Priority uint8
+	Version  int // 2 or 3
+	Interval time.Duration
+	// DownAdverts is how many adverts a backup misses until it takes over; 0 means 3. All routers must have the same.
+	DownAdverts int
+	// Preempt is how long this host must be well before it takes over from a router of a lower priority; Never means it does not.
+	Preempt time.Duration
+	// Link is where adverts are sent and received, and how.
+	Link Link
+	// Advertise are the addresses in adverts, and VIPs all that move together.
+	Advertise, VIPs []netip.Addr
+	// Password is for version 2; "" means none.
+	Password string
+	// Checksum is the kind to send; "" means the kind that the receiver sends.
+	Checksum Checksum
+	// Unyielding reports whether this host stays Active although another owner ignores its adverts.
+	Unyielding bool
+	// Witness reports whether this host takes over from a silent owner only if a host that must be within reach answers.
+	Witness bool
+}
+
+// Never is the value of Group.Preempt that never takes over from a router that is well.
+const Never time.Duration = -1
+
+// Link is where a group sends and receives adverts.
+type Link struct {
+	// On is the index of the interface, as the process numbers them.
+	On int
+	// Source is this host's address there. Its family is the group's.
+	Source netip.Addr
+	// Peers are the only other routers, in unicast; nil means multicast.
+	Peers []netip.Addr
+	// MinTTL is the lowest TTL that is accepted from peers; 0 means 255.
+	MinTTL int
+}
+
+// sameRouter reports whether another configuration can replace this one while the group is Active.
+func (g *Group) sameRouter(o *Group) bool {
+	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source && slices.Equal(g.Advertise, o.Advertise)
+}
+
+// receivers are the destinations of an advert.
+func (l *Link) receivers() []netip.Addr {
+	if len(l.Peers) > 0 {
+		return l.Peers
+	}
+	return []netip.Addr{MulticastGroup(l.Source.Is4())}
+}
+
+// advert returns the group's advert with a priority.
+func (g *Group) advert(priority uint8) *Advert {
+	a := &Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
+	if g.Version == 2 && g.Password != "" {
+		a.Auth, a.Password = SimpleAuth, g.Password
+	}
+	return a
+}
+
+// accept returns the advert in a datagram and its kind of checksum, or a *DropError if this group can't use it.
+func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
+	minTTL := TTL
+	if len(g.Link.Peers) > 0 && g.Link.MinTTL > 0 {
+		minTTL = g.Link.MinTTL
+	}
+	switch {
+	case d.TTL < minTTL:
+		return nil, "", dropf(LowTTL, "has TTL %d, less than %d", d.TTL, minTTL)
+	case len(g.Link.Peers) > 0 && !slices.Contains(g.Link.Peers, d.From):
+		return nil, "", dropf(WrongPeer, "comes from an address that is not in peers")
+	}
+	a, sum, err := Decode(d.Data, d.From, d.To)
+	if err != nil {
+		return nil, "", err
+	}
+	own := g.advert(g.Priority)
+	switch {
+	case a.Version != g.Version:
+		return nil, "", dropf(WrongVersion, "has version %d, and %s has %d", a.Version, g.Name, g.Version)
+	case a.Version == 2 && (a.Auth != own.Auth || own.Auth != NoAuth && a.Password != own.Password):
+		return nil, "", dropf(WrongPassword, "has another password or none")
+	case a.Version == 2 && a.Interval != g.Interval:
+		return nil, "", dropf(WrongInterval, "has the interval %s, and %s has %s", a.Interval, g.Name, g.Interval)
+	case !slices.ContainsFunc(a.Addrs, func(v netip.Addr) bool { return slices.Contains(g.VIPs, v) }):
+		return nil, "", dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
+	}
+	return a, sum, nil
+}

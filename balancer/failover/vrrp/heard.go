@@ -1,0 +1,71 @@
+package vrrp
+
+import "fmt"
+
+// heard processes a packet with the group's router ID.
+func (r *router) heard(d *Datagram) {
+	p := r.peers.find(d.From)
+	a, sum, err := r.g.accept(d)
+	if err != nil {
+		if r.dropped(p, err); p.drop.counts() {
+			r.ignored(p)
+		}
+		return
+	}
+	p.advert, p.sum, p.at = a, sum, r.now
+	p.received++
+	r.peers.owner = p
+	switch r.state {
+	case Backup:
+		r.heardAsBackup(p)
+	case Claiming, Active:
+		r.heardAsOwner(p)
+	}
+}
+
+// ignored processes a dropped advert of a router that may be an owner.
+func (r *router) ignored(p *peer) {
+	switch r.state {
+	case Backup:
+		if r.peers.yielded != "" {
+			r.restart(p.interval(r.g.Interval))
+		}
+	case Claiming, Active:
+		r.heardRival(p)
+	}
+}
+
+// heardAsBackup restarts the down timer, unless this host takes over from the sender.
+func (r *router) heardAsBackup(p *peer) {
+	a := p.advert
+	if a.Priority == resigns {
+		r.hurry()
+		return
+	}
+	if r.fitness.moving {
+		r.fitness.moving, r.fitness.held = false, true
+	}
+	own := r.priority()
+	switch {
+	case a.Priority >= own || r.peers.yielded != "":
+		r.restart(a.Interval)
+	case a.Priority == unwell:
+		r.hurry() // it can't serve the VIPs
+	case !r.preempts():
+		r.restart(a.Interval)
+	}
+}
+
+// heardAsOwner leaves the VIPs to a higher router, and makes a lower one do so.
+func (r *router) heardAsOwner(p *peer) {
+	a, own := p.advert, r.priority()
+	switch {
+	case a.Priority == resigns:
+		r.reply()
+	case a.Priority > own || a.Priority == own && p.addr.Compare(r.g.Link.Source) > 0:
+		r.yieldTo(p, cause{"priority", fmt.Sprintf("priority %d over %d", a.Priority, own)})
+	default:
+		r.reply()
+		r.heardRival(p)
+	}
+}

@@ -1,0 +1,274 @@
+package vrrp_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+	"vipd/test/wait"
+)
+
+// scenario is a course of events without faults. The model repeats it with each fault before each act of each host.
+type scenario struct {
+	name   string
+	groups []vrrp.Group
+	// from and to limit the time of faults, after prepare.
+	prepare  func(w *world)
+	from, to time.Duration
+	// both is how long both hosts may answer, if the victim stops while the other one preempts it.
+	both time.Duration
+	// losses is how many adverts before the fault may be lost.
+	losses int
+	// ends reports whether the first host ends, so a fault of the second leaves no owner.
+	ends bool
+}
+
+func startAt(w *world, h *host, d time.Duration) {
+	w.run(d)
+	h.start()
+}
+
+// scenarios are all courses of a pair.
+func scenarios() []scenario {
+	const preempting = gateTime // a peer may take over within the gate's time of a stop
+	return []scenario{
+		{name: "an owner and a backup", groups: pair(150, 100, 0), from: 500 * ms, to: 610 * ms, losses: 1, prepare: func(w *world) {
+			w.hosts[0].start()
+			startAt(w, w.hosts[1], 7*ms)
+		}},
+		{name: "both start", groups: pair(150, 150, 0), from: 300 * ms, to: 420 * ms, both: preempting, prepare: func(w *world) {
+			w.hosts[0].start()
+			w.hosts[1].start()
+		}},
+		{name: "the higher host comes back", groups: pair(150, 100, 0), from: 300 * ms, to: 450 * ms, both: preempting, prepare: func(w *world) {
+			w.hosts[1].start()
+			startAt(w, w.hosts[0], 603*ms)
+		}},
+		{name: "the owner resigns", groups: pair(150, 100, vrrp.Never), from: 0, to: 150 * ms, prepare: func(w *world) {
+			w.hosts[0].start()
+			startAt(w, w.hosts[1], 7*ms)
+			w.run(450 * ms)
+			h := w.hosts[0]
+			h.input(func(now local.Time) []local.Action { return h.node.Resign(now, "main") })
+		}},
+		{name: "the owner stops for good", groups: pair(150, 100, 0), from: 0, to: 150 * ms, ends: true, prepare: func(w *world) {
+			w.hosts[0].start()
+			startAt(w, w.hosts[1], 7*ms)
+			w.run(450 * ms)
+			h := w.hosts[0]
+			h.input(h.node.Stop)
+		}},
+	}
+}
+
+// faults are all that the model knows. A stop shorter than the gate's time, and others around the times at which a backup takes over.
+func faults() []fault {
+	all := []fault{{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)}, {name: "loop hangs", do: hangLoop, hangs: true}, {name: "worker hangs", do: hangWorker, hangs: true}}
+	stops := []time.Duration{30, 60, 345, 600}
+	if wait.Soaking() {
+		stops = []time.Duration{10, 30, 45, 60, 100, 200, 260, 300, 330, 345, 360, 380, 400, 500, 1000}
+	}
+	for _, d := range stops {
+		all = append(all, fault{name: fmt.Sprintf("stopped for %s", d*ms), do: stopFor(d * ms), lasts: d * ms})
+	}
+	return all
+}
+
+// silence is the longest time without an owner: the down time of a host that may have begun it late, twice if it had just paused.
+const silence = 2 * (4*interval + 50*ms)
+
+// history is a scenario with a fault of one host. The lost adverts are the last before the fault.
+type history struct {
+	*scenario
+	fault
+	victim, lost int
+	adverts      []int
+	mistake      string
+}
+
+func (h *history) run(verbose bool) *world {
+	w := newWorld(h.groups...)
+	w.mistake, w.verbose = h.mistake, verbose
+	v := w.hosts[h.victim]
+	v.fault = h.fault
+	before := 0
+	for _, act := range h.adverts {
+		if act < h.act {
+			before++
+		}
+	}
+	v.lost = func(n int) bool { return n <= before && n > before-h.lost }
+	h.prepare(w)
+	w.run(h.to + h.lasts + 700*ms)
+	return w
+}
+
+// acts returns the first and last act of a host in the time of faults, and the acts of its adverts.
+func (s *scenario) acts(victim int) (first, last int, adverts []int) {
+	w := newWorld(s.groups...)
+	s.prepare(w)
+	w.run(s.from)
+	first = w.hosts[victim].acts
+	w.run(s.to - s.from)
+	return first + 1, w.hosts[victim].acts, w.hosts[victim].adverts
+}
+
+// visit calls check for each history of a scenario: each fault before each act of each host.
+func (s *scenario) visit(mistake string, check func(h *history)) (histories int) {
+	for victim := range s.groups {
+		first, last, adverts := s.acts(victim)
+		for act := first; act <= last; act++ {
+			for _, f := range faults() {
+				for lost := range s.losses + 1 {
+					f.act = act
+					histories++
+					check(&history{s, f, victim, lost, adverts, mistake})
+				}
+			}
+		}
+	}
+	return histories
+}
+
+// wrong returns what is wrong after a history; "" means nothing.
+func (h *history) wrong(w *world) string {
+	most := h.both
+	if h.both > 0 && h.fault.hangs {
+		most = h.groups[0].OwnerTime() // the gate of a host that hangs is refreshed for longer
+	}
+	alone := h.ends && h.victim == 1
+	switch owners := w.owners(); {
+	case w.wrong != "":
+		return w.wrong
+	case w.both > most:
+		return fmt.Sprintf("both hosts answer for %s, want at most %s", w.both, most)
+	case h.fault.hangs && h.fault.name != "loop hangs" || alone && h.fault.lasts == 0: // there might be no host that can answer
+	case w.nobody > silence && !alone:
+		return fmt.Sprintf("nobody answers for %s, want at most %s", w.nobody, silence)
+	case owners != 1:
+		return fmt.Sprintf("%d hosts answer at the end, want 1", owners)
+	}
+	return ""
+}
+
+// TestPairMeetsAllFaults runs each course of a pair with each fault before each act of each host. Two hosts must never answer, unless one
+// preempts the other within the gate's time of its stop, and at last one must.
+func TestPairMeetsAllFaults(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenarios() {
+		failures := 0
+		n := s.visit("", func(h *history) {
+			if wrong := h.wrong(h.run(false)); wrong != "" && failures < 3 {
+				failures++
+				t.Errorf("%s, %s before act %d of host %d: %s\n%s", s.name, h.fault.name, h.act, h.victim, wrong, strings.Join(h.run(true).log, "\n"))
+			}
+		})
+		t.Logf("%s: %d histories", s.name, n)
+	}
+}
+
+// owners is the number of hosts that answer.
+func (w *world) owners() (n int) {
+	for _, h := range w.hosts {
+		if h.answers() {
+			n++
+		}
+	}
+	return n
+}
+
+// TestModelFindsMistakes is a control: it does one thing wrong. The model must find two hosts that answer, or none at the end.
+func TestModelFindsMistakes(t *testing.T) {
+	t.Parallel()
+	for mistake, names := range map[string][]string{
+		gateless:        {"killed", "stopped", "loop hangs", "stopped for 600ms"},
+		refreshesLapsed: {"stopped for 60ms"},
+	} {
+		s := scenarios()[0]
+		s.to = s.from + 20*ms
+		found := map[string]int{}
+		s.visit(mistake, func(h *history) {
+			if w := h.run(false); w.both > 0 || w.owners() != 1 {
+				found[h.fault.name]++
+			}
+		})
+		for _, name := range names {
+			if found[name] == 0 {
+				t.Errorf("%s, and %s: nothing wrong was found", mistake, name)
+			}
+		}
+	}
+}
+
+// TestRandomHistories has random pauses, hangs, kills, restarts, moves and changes of readiness, and packets with random delays. Hosts may
+// both answer only within the gate's time of a stop, or the owner's time of a hang, and when all is calm one must.
+func TestRandomHistories(t *testing.T) {
+	t.Parallel()
+	for seed := range wait.Soak(60, 5000) {
+		w := randomHistory(seed, false)
+		most := gateTime // a peer may preempt this host
+		if hangs(seed) {
+			most = w.hosts[0].group.OwnerTime()
+		}
+		if n := w.owners(); n != 1 || w.both > most || w.wrong != "" {
+			t.Fatalf("seed %d: %d owners, want 1; both answered for %s, want at most %s; %s\n%s",
+				seed, n, w.both, most, w.wrong, strings.Join(randomHistory(seed, true).log, "\n"))
+		}
+	}
+}
+
+// hangs reports whether a history has hung loops.
+func hangs(seed int) bool { return seed%2 == 0 }
+
+func randomHistory(seed int, verbose bool) *world {
+	r := rand.New(rand.NewPCG(uint64(seed), 1))
+	preempt := []time.Duration{vrrp.Never, 0, 300 * ms}[r.IntN(3)]
+	w := newWorld(pair(uint8(50+r.IntN(200)), uint8(50+r.IntN(200)), preempt)...)
+	w.random, w.verbose = r, verbose
+	w.hosts[0].start()
+	startAt(w, w.hosts[1], time.Duration(r.IntN(500))*ms)
+	for range 12 {
+		w.run(time.Duration(r.IntN(700)) * ms)
+		w.disturb(w.hosts[r.IntN(2)], hangs(seed))
+	}
+	for _, h := range w.hosts {
+		if h.down || h.loop.stopped > w.now.Add(time.Second) {
+			h.start()
+		}
+		h.input(func(now local.Time) []local.Action { return h.node.Ready(now, "main", "") })
+	}
+	w.run(3 * time.Second)
+	return w
+}
+
+// disturb does something random to a host.
+func (w *world) disturb(h *host, hangs bool) {
+	say := func(what string) { w.notef("%s: %s", h.group.Link.Source, what) }
+	switch w.random.IntN(7) {
+	case 0:
+		d := time.Duration(w.random.IntN(800)) * ms
+		say("stopped for " + d.String())
+		stopFor(d)(h)
+	case 1:
+		say("killed")
+		kill(h)
+	case 2:
+		if hangs {
+			say("loop hangs")
+			hangLoop(h)
+		}
+	case 3:
+		h.start()
+	case 4:
+		say("moved")
+		h.input(func(now local.Time) []local.Action { return h.node.Resign(now, "main") })
+	case 5:
+		h.input(func(now local.Time) []local.Action { return h.node.Ready(now, "main", "no endpoint") })
+	default:
+		h.input(func(now local.Time) []local.Action { return h.node.Ready(now, "main", "") })
+	}
+}

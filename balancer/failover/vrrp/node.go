@@ -1,0 +1,296 @@
+package vrrp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// Node is this host's part of all groups. Its methods are called by one goroutine, and return the actions to carry out, in order.
+type Node struct {
+	*env
+	routers []*router
+	// leaving are the routers of removed groups whose VIPs are being unbound.
+	leaving []*router
+}
+
+// New returns a node. Its gate must be closed and no VIP bound, and the gate must stay open for GateTime(groups) after each refresh.
+func New(groups []Group) *Node {
+	n := &Node{env: &env{gateTime: GateTime(groups)}}
+	for i := range groups {
+		n.routers = append(n.routers, newRouter(n.env, groups[i]))
+	}
+	return n
+}
+
+// begin starts the processing of an event. After a pause of the process, no timer and no packet from before may make it take over.
+func (n *Node) begin(now local.Time) {
+	paused := n.now > 0 && now.Since(n.now) > n.maxPause()
+	n.now = max(n.now, now)
+	if paused {
+		n.awake = n.now
+	}
+	for _, r := range n.routers {
+		if paused && (r.state == Backup || r.state == Claiming) {
+			r.backUp(cause{"paused", "the process paused"}, r.g.Interval)
+		}
+		if r.state == Active && n.gate == open && now >= r.deadline() {
+			n.lapse(local.NotConfirmed, now.Since(r.tenure.sent))
+		}
+	}
+}
+
+// maxPause is the longest time between two events that counts as no pause.
+func (n *Node) maxPause() time.Duration {
+	d := 2 * MaxGate
+	for _, r := range n.routers {
+		d = min(d, r.g.Interval/2)
+	}
+	return d
+}
+
+// step does all that is due, and returns the actions.
+func (n *Node) step() []local.Action {
+	for _, r := range n.routers {
+		r.step()
+	}
+	if n.gate == open && !slices.ContainsFunc(n.routers, func(r *router) bool { return r.state == Active }) {
+		n.closeGate()
+	}
+	return n.flush()
+}
+
+// Tick is called several times an interval.
+func (n *Node) Tick(now local.Time) []local.Action {
+	n.begin(now)
+	return n.step()
+}
+
+// Deadline returns until when adverts that left allow an open gate; 0 means the gate is not needed.
+func (n *Node) Deadline() (earliest local.Time) {
+	for _, r := range n.routers {
+		if r.state == Active || r.state == Claiming && n.gate == opening {
+			if d := r.deadline(); earliest == 0 || d < earliest {
+				earliest = d
+			}
+		}
+	}
+	return earliest
+}
+
+// Sent processes that an advert left, or the error that kept all its packets. At is a moment before the first of them was sent.
+func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Action {
+	n.begin(now)
+	if r := n.find(s.Group); r != nil {
+		r.sent(s.number, at, err)
+	}
+	return n.step()
+}
+
+// Heard processes a packet that arrived.
+func (n *Node) Heard(now local.Time, d Datagram) []local.Action {
+	n.begin(now)
+	if d.At > 0 && d.At < n.awake || len(d.Data) < 2 {
+		return n.step()
+	}
+	for _, r := range n.routers {
+		l := &r.g.Link
+		if l.On == d.On && l.Source.Is4() == d.From.Is4() && r.g.RouterID == d.Data[1] && l.Source != d.From {
+			r.heard(&d)
+		}
+	}
+	return n.step()
+}
+
+// Opened processes that the gate was opened, or could not be. VIPs are bound after a check of the deadline that follows the opening,
+// because that may have taken long.
+func (n *Node) Opened(now local.Time, err error) []local.Action {
+	n.begin(now)
+	if n.gate != opening {
+		return n.step()
+	}
+	n.gate = open
+	if err != nil {
+		n.do(local.Note{Kind: local.NoteGate, Text: "the gate can't be opened: " + err.Error()})
+		for _, r := range n.routers {
+			if r.state == Claiming {
+				r.backUp(cause{"gate", "the gate can't be opened"}, r.g.Interval)
+			}
+		}
+	}
+	return n.step()
+}
+
+// Closed processes that a CloseGate is carried out.
+func (n *Node) Closed(now local.Time) []local.Action {
+	n.begin(now)
+	if n.gate == closing {
+		n.gate = closed
+	}
+	return n.step()
+}
+
+// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known. It is called before anything else that happened
+// meanwhile: an advert that a host with a closed gate sends keeps the VIPs silent.
+func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
+	n.begin(now)
+	if n.gate == open {
+		n.lapse(why, lasts)
+	}
+	return n.step()
+}
+
+// lapse closes an open gate that may have closed by itself. All groups become Backup, and no packet reports it: the others take over
+// when they hear nothing.
+func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
+	n.awake = n.now
+	text := "gate closed: " + string(why)
+	if lasts > 0 {
+		text += " for " + formatSeconds(lasts)
+	}
+	vips := 0
+	for _, r := range n.routers {
+		vips += len(r.bound)
+		if r.state == Active || r.state == Claiming {
+			r.backUp(cause{"lapse", text}, r.g.Interval)
+		}
+	}
+	n.do(local.Note{Kind: local.NoteGate, Text: text, VIPs: vips, Why: string(why)})
+	for _, r := range slices.Concat(n.routers, n.leaving) {
+		r.bound, r.giving = nil, 0
+	}
+	n.leaving = nil
+	n.closeGate()
+}
+
+// Unbound processes that addresses are removed from their devices.
+func (n *Node) Unbound(now local.Time, id int) []local.Action {
+	n.begin(now)
+	for _, r := range slices.Concat(n.routers, n.leaving) {
+		if r.giving == id && id != 0 {
+			r.resigned()
+		}
+	}
+	n.leaving = slices.DeleteFunc(n.leaving, func(r *router) bool { return r.giving == 0 })
+	return n.step()
+}
+
+// Probed processes the answers to a Probe: the MACs of the hosts that have addresses.
+func (n *Node) Probed(now local.Time, _ []netip.Addr, found map[netip.Addr]string) []local.Action {
+	n.begin(now)
+	for _, r := range n.routers {
+		r.probed(found)
+	}
+	return n.step()
+}
+
+// Reached processes an answer of a host that must be within reach of an interface.
+func (n *Node) Reached(now local.Time, on int) []local.Action {
+	n.begin(now)
+	for _, r := range n.routers {
+		if r.g.Link.On == on {
+			r.reached()
+		}
+	}
+	return n.step()
+}
+
+// Reaching processes that other hosts must be within reach of an interface.
+func (n *Node) Reaching(now local.Time, on int) []local.Action {
+	n.begin(now)
+	for _, r := range n.routers {
+		if r.g.Link.On == on {
+			r.witness = witness{}
+		}
+	}
+	return n.step()
+}
+
+// Ready processes whether this host can serve a group's VIPs: "", or the reason why it can't.
+func (n *Node) Ready(now local.Time, group, why string) []local.Action {
+	n.begin(now)
+	if r := n.find(group); r != nil {
+		r.ready(why)
+	}
+	return n.step()
+}
+
+// Resign gives a group to another router, if this host has it. If none takes over, this host does so again.
+func (n *Node) Resign(now local.Time, group string) []local.Action {
+	n.begin(now)
+	if r := n.find(group); r != nil && r.state == Active {
+		r.fitness.moving = true
+		r.resign(Backup, cause{"moved", "an operator moves it"})
+	}
+	return n.step()
+}
+
+// Standby keeps this host from owning VIPs, or lets it own them again.
+func (n *Node) Standby(now local.Time, on bool) []local.Action {
+	n.begin(now)
+	n.standby = on
+	for _, r := range n.routers {
+		if r.fitness.held = false; on {
+			r.resign(Init, cause{"standby", "this host is in standby"})
+		}
+	}
+	return n.step()
+}
+
+// Stop gives all VIPs to other routers, and then closes the gate; Left reports when that is done.
+func (n *Node) Stop(now local.Time) []local.Action {
+	n.begin(now)
+	n.stopping = true
+	for _, r := range n.routers {
+		r.resign(Init, cause{"stopped", "vipd owner stops"})
+	}
+	return n.step()
+}
+
+// Left reports whether a node that was stopped has given all VIPs away and closed its gate.
+func (n *Node) Left() bool {
+	return n.stopping && n.gate == closed && !slices.ContainsFunc(slices.Concat(n.routers, n.leaving), func(r *router) bool { return r.giving != 0 })
+}
+
+// Whose returns the name of the other host with a MAC: VRRP does not know any.
+func (n *Node) Whose(string) string { return "" }
+
+// SetGroups replaces the groups. Those with another router ID, version, interface, source or list of addresses are given away and begun
+// again. GateTime(groups) must not change.
+func (n *Node) SetGroups(now local.Time, groups []Group) []local.Action {
+	n.begin(now)
+	var after []*router
+	for i := range groups {
+		g := groups[i]
+		r := n.find(g.Name)
+		if r == nil || !r.g.sameRouter(&g) {
+			r = newRouter(n.env, g)
+		} else {
+			r.set(g)
+		}
+		after = append(after, r)
+	}
+	for _, r := range n.routers {
+		if !slices.Contains(after, r) {
+			r.resign(Init, cause{"removed", "the group is removed or another"})
+			n.leaving = append(n.leaving, r)
+		}
+	}
+	n.routers = after
+	n.leaving = slices.DeleteFunc(n.leaving, func(r *router) bool { return r.giving == 0 })
+	return n.step()
+}
+
+func (n *Node) find(group string) *router {
+	for _, r := range n.routers {
+		if r.g.Name == group {
+			return r
+		}
+	}
+	return nil
+}
+
+func formatSeconds(d time.Duration) string { return fmt.Sprintf("%.2fs", d.Seconds()) }

@@ -1,0 +1,486 @@
+package vrrp_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+)
+
+// TestTakeoverAfterSilence has no other router, and then one that falls silent. The node must take over after 3 intervals and its skew.
+func TestTakeoverAfterSilence(t *testing.T) {
+	b := newBench(t, mainGroup())
+	down := b.groups[0].DownTime(100, interval)
+	b.run(down - 5*ms)
+	b.want(vrrp.Backup)
+	b.run(10 * ms)
+	b.want(vrrp.Claiming)
+	b.run(25 * ms)
+	b.want(vrrp.Active)
+	if got := b.priorities(); !slices.Equal(got, []uint8{100}) {
+		t.Errorf("adverts %v, want one", got)
+	}
+	b.run(300 * ms)
+	if got := b.priorities(); len(got) != 3 {
+		t.Errorf("adverts %v in 3 intervals, want 3", got)
+	}
+
+	b = newBench(t, mainGroup())
+	b.hearFor(time.Second, high, 150)
+	b.run(down - interval - 5*ms)
+	b.want(vrrp.Backup)
+	b.run(40 * ms)
+	b.want(vrrp.Active)
+	if !b.noted("took main (10.9.0.100): 10.9.0.9 was silent for 0.3") {
+		t.Errorf("notes %q, want the silence", b.notes)
+	}
+}
+
+// TestOwnerHears has an Active node receive each kind of advert.
+func TestOwnerHears(t *testing.T) {
+	for _, c := range []struct {
+		name, from string
+		priority   uint8
+		want       vrrp.State
+		replies    int
+	}{
+		{name: "a resigning router", from: high, priority: 0, want: vrrp.Active, replies: 1},
+		{name: "a lower router", from: high, priority: 99, want: vrrp.Active, replies: 1},
+		{name: "an equal router of a lower address", from: low, priority: 100, want: vrrp.Active, replies: 1},
+		{name: "an equal router of a higher address", from: high, priority: 100, want: vrrp.Backup},
+		{name: "a higher router", from: low, priority: 101, want: vrrp.Backup},
+		{name: "an address owner", from: low, priority: 255, want: vrrp.Backup},
+		{name: "this host itself", from: self, priority: 255, want: vrrp.Active},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, mainGroup())
+			b.active()
+			b.hear(c.from, c.priority)
+			b.want(c.want)
+			if got := b.priorities(); len(got) != c.replies {
+				t.Errorf("adverts %v, want %d", got, c.replies)
+			}
+			for range 100 {
+				b.hear(c.from, c.priority)
+			}
+			if got := b.priorities(); len(got) > 0 {
+				t.Errorf("%d replies to 100 more adverts at once, want none", len(got))
+			}
+		})
+	}
+}
+
+// TestBackupHears has a Backup receive an advert each interval. It must take over only if it preempts the sender.
+func TestBackupHears(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		preempt  time.Duration
+		priority uint8
+		within   time.Duration // 0 means it stays a Backup
+	}{
+		{name: "a higher router", priority: 150},
+		{name: "an equal router", priority: 100},
+		{name: "a lower router", priority: 50, within: 400 * ms},
+		{name: "a lower router, without preemption", preempt: vrrp.Never, priority: 50},
+		{name: "a lower router, with a delay", preempt: time.Second, priority: 50, within: 1350 * ms},
+		{name: "an unwell router, without preemption", preempt: vrrp.Never, priority: 1, within: 100 * ms},
+		{name: "a resigning router", preempt: vrrp.Never, priority: 0, within: 100 * ms},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := mainGroup()
+			g.Preempt = c.preempt
+			b := newBench(t, g)
+			took := time.Duration(0)
+			for d := time.Duration(0); d < 2*time.Second && b.state() == vrrp.Backup; d += 5 * ms {
+				if d%interval == 0 {
+					b.hear(low, c.priority)
+				}
+				b.run(5 * ms)
+				took = d
+			}
+			switch {
+			case c.within == 0:
+				b.want(vrrp.Backup)
+			case b.state() != vrrp.Claiming || took > c.within || took < c.within-100*ms:
+				t.Errorf("%s after %s, want Claiming after about %s", b.state(), took, c.within)
+			}
+		})
+	}
+}
+
+// TestBackupUsesTheOwnersInterval hears an owner with an interval of 300 ms. The node must wait for 3 of them.
+func TestBackupUsesTheOwnersInterval(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.hear(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
+	b.run(1000 * ms)
+	b.want(vrrp.Backup)
+	b.run(150 * ms)
+	b.want(vrrp.Active)
+}
+
+// TestDroppedPackets delivers adverts of a higher router that this group can't use. The node must take over, count the reason, and report
+// it once.
+func TestDroppedPackets(t *testing.T) {
+	for _, c := range []struct {
+		reason vrrp.Reason
+		group  func(g *vrrp.Group)
+		change func(a *vrrp.Advert, d *vrrp.Datagram)
+	}{
+		{reason: vrrp.LowTTL, change: func(_ *vrrp.Advert, d *vrrp.Datagram) { d.TTL = 254 }},
+		{reason: vrrp.Short, change: func(_ *vrrp.Advert, d *vrrp.Datagram) { d.Data = []byte{0x31, 51, 200} }},
+		{reason: vrrp.WrongChecksum, change: func(_ *vrrp.Advert, d *vrrp.Datagram) { d.Data = []byte{0x31, 51, 200, 1, 0, 10, 1, 1, 10, 9, 0, 100} }},
+		{reason: vrrp.WrongVersion, change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }},
+		{reason: vrrp.WrongPeer, group: func(g *vrrp.Group) { g.Link.Peers = addrs(low) }},
+		{reason: vrrp.WrongList, change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs("10.9.0.200") }},
+		{reason: vrrp.WrongInterval, group: version2, change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 2 * time.Second }},
+		{reason: vrrp.WrongPassword, group: version2, change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Password = "another" }},
+		{reason: vrrp.WrongPassword, group: version2, change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Password, a.Auth = "", vrrp.NoAuth }},
+	} {
+		t.Run(string(c.reason), func(t *testing.T) {
+			g := mainGroup()
+			if c.group != nil {
+				c.group(&g)
+			}
+			b := newBench(t, g)
+			change := c.change
+			if change == nil {
+				change = func(*vrrp.Advert, *vrrp.Datagram) {}
+			}
+			for range 20 {
+				b.hear(high, 200, change)
+				b.run(g.Interval / 5)
+				if b.state() == vrrp.Active {
+					break
+				}
+			}
+			b.want(vrrp.Active)
+			s := b.group()
+			if s.Counters.Dropped[c.reason] < 10 || s.Routers[0].Dropped != c.reason || s.Routers[0].Differs == "" || len(s.Problems) == 0 {
+				t.Errorf("status %+v, want the reason %q", s, c.reason)
+			}
+			n := 0
+			for _, note := range b.notes {
+				if len(note) > 7 && note[:7] == "dropped" {
+					n++
+				}
+			}
+			if n != 1 {
+				t.Errorf("%d notes in %q, want 1", n, b.notes)
+			}
+		})
+	}
+}
+
+func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
+
+// TestOtherListsAreAccepted hears a router that lists another address as well. It must be the owner, and a problem must name the address.
+func TestOtherListsAreAccepted(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.hearFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
+	b.want(vrrp.Backup)
+	if s := b.group(); s.Owner.String() != high || len(s.Problems) != 1 || s.Routers[0].Differs != "it lists 10.9.0.101 as well" {
+		t.Errorf("status %+v, want the owner and the difference", s)
+	}
+}
+
+// TestChecksumFollowsThePeer hears routers with each kind of checksum. The node must send the same kind, and keepalived's at first.
+func TestChecksumFollowsThePeer(t *testing.T) {
+	sum := func(c vrrp.Checksum) func(a *vrrp.Advert, d *vrrp.Datagram) {
+		return func(a *vrrp.Advert, d *vrrp.Datagram) { d.Data = a.Append(nil, d.From, d.To, c) }
+	}
+	b := newBench(t, mainGroup())
+	for _, c := range []vrrp.Checksum{vrrp.Pseudo, vrrp.Plain, vrrp.Pseudo} {
+		if c == vrrp.Plain || b.state() == vrrp.Active {
+			b.hear(low, 50, sum(c))
+		}
+		b.run(500 * ms)
+		if got := b.sums[len(b.sums)-1]; got != c {
+			t.Errorf("checksum %q, want %q", got, c)
+		}
+	}
+	g := mainGroup()
+	g.Checksum = vrrp.Plain
+	g.Link.Peers = addrs(low, high)
+	b = newBench(t, g)
+	b.run(500 * ms)
+	if len(b.sums)%2 != 0 || b.sums[0] != vrrp.Plain {
+		t.Errorf("checksums %q, want plain ones to each of two peers", b.sums)
+	}
+}
+
+// TestYield preempts a router that ignores this host's adverts. The node must give up, and stay a Backup until the router is silent.
+func TestYield(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(a *vrrp.Advert, d *vrrp.Datagram)
+	}{
+		{name: "a lower router", change: func(*vrrp.Advert, *vrrp.Datagram) {}},
+		{name: "another version", change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, mainGroup())
+			var since time.Duration
+			for b.state() != vrrp.Active {
+				b.hearFor(interval, low, 50, c.change)
+			}
+			for ; b.state() == vrrp.Active && since < time.Second; since += interval {
+				b.hearFor(interval, low, 50, c.change)
+			}
+			if since > 5*interval {
+				t.Errorf("both were Active for %s, want at most 5 intervals", since)
+			}
+			b.hearFor(2*time.Second, low, 50, c.change)
+			b.want(vrrp.Backup)
+			if s := b.group(); len(s.Problems) != 1 {
+				t.Errorf("problems %q, want one", s.Problems)
+			}
+			b.run(500 * ms)
+			b.want(vrrp.Active)
+		})
+	}
+}
+
+// TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP. The node must give up; it must not if it
+// took over after silence, or is told not to yield.
+func TestYieldToAnAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		lower, forever bool
+		want           vrrp.State
+	}{
+		{name: "after preemption", lower: true, want: vrrp.Backup},
+		{name: "after silence", want: vrrp.Active},
+		{name: "unyielding", lower: true, forever: true, want: vrrp.Active},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := mainGroup()
+			g.Unyielding = c.forever
+			b := newBench(t, g)
+			b.found[netip.MustParseAddr(vip)] = "02:00:00:00:00:01"
+			for b.state() != vrrp.Active && b.now < local.Time(time.Hour+time.Second) {
+				if c.lower {
+					b.hear(low, 50)
+				}
+				b.run(50 * ms)
+			}
+			b.want(vrrp.Active)
+			b.run(200 * ms)
+			b.want(c.want)
+		})
+	}
+}
+
+// TestReadiness makes an owner unable to serve the VIP. It must resign, take back if no router does, and then stay until another does.
+func TestReadiness(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.active()
+	b.do(b.node.Ready(b.now, "main", "no endpoint of web"))
+	b.want(vrrp.Backup)
+	b.run(600 * ms)
+	b.want(vrrp.Active)
+	if got := b.priorities(); got[0] != 0 || got[1] != 1 {
+		t.Errorf("adverts %v, want 0 and then 1", got)
+	}
+	b.do(b.node.Ready(b.now, "main", "no endpoint of web"))
+	b.want(vrrp.Active)
+	b.hear(low, 2)
+	b.want(vrrp.Backup)
+	b.do(b.node.Ready(b.now, "main", ""))
+	b.hearFor(400*ms, low, 2)
+	b.run(25 * ms)
+	b.want(vrrp.Active)
+}
+
+// TestOrderOfResigning resigns while the VIP is bound. The advert must follow its removal.
+func TestOrderOfResigning(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.active()
+	b.mute = true
+	b.do(b.node.Resign(b.now, "main"))
+	b.want(vrrp.Backup)
+	if got := b.priorities(); len(got) > 0 {
+		t.Fatalf("adverts %v before the VIP is removed, want none", got)
+	}
+	b.do(b.node.Unbound(b.now, 1))
+	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
+		t.Errorf("adverts %v, want 0", got)
+	}
+}
+
+// TestMove moves a group away from a host that preempts. The other router must keep it until it falls silent; without another router the
+// host must take it back.
+func TestMove(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.active()
+	b.do(b.node.Resign(b.now, "main"))
+	b.hearFor(2*time.Second, low, 50)
+	b.want(vrrp.Backup)
+	b.do(b.node.Standby(b.now, false))
+	b.hearFor(400*ms, low, 50)
+	b.run(25 * ms)
+	b.want(vrrp.Active)
+	b.do(b.node.Resign(b.now, "main"))
+	b.run(450 * ms)
+	b.want(vrrp.Active)
+}
+
+// TestStandbyAndStop must resign, and own nothing afterwards.
+func TestStandbyAndStop(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.active()
+	b.do(b.node.Standby(b.now, true))
+	b.run(time.Second)
+	b.want(vrrp.Init)
+	b.do(b.node.Standby(b.now, false))
+	b.sent = nil
+	b.active()
+	b.do(b.node.Stop(b.now))
+	b.want(vrrp.Init)
+	if got := b.priorities(); !slices.Equal(got, []uint8{0}) || !b.node.Left() || b.open {
+		t.Errorf("adverts %v, left %t, gate open %t; want 0, and a closed gate", got, b.node.Left(), b.open)
+	}
+	b.run(time.Second)
+	b.want(vrrp.Init)
+}
+
+// TestLapse stops an owner for a second. Whether or not its process reports the lapse first, it must not answer the packets from before, and
+// send nothing until it takes over again.
+func TestLapse(t *testing.T) {
+	for _, reported := range []bool{true, false} {
+		b := newBench(t, mainGroup())
+		b.active()
+		queued := b.now.Add(500 * ms)
+		b.now = b.now.Add(time.Second)
+		if reported {
+			b.do(b.node.Lapsed(b.now, local.NotRefreshed, time.Second))
+		}
+		b.hear(low, 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
+		b.hear(low, 0, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
+		b.want(vrrp.Backup)
+		b.run(300 * ms)
+		if got := b.priorities(); len(got) > 0 || b.state() != vrrp.Backup {
+			t.Errorf("reported %t: adverts %v and state %s, want a silent Backup", reported, got, b.state())
+		}
+		b.run(100 * ms)
+		b.want(vrrp.Active)
+	}
+}
+
+// TestPausedBackup pauses a Backup for longer than its down timer. It must not take over from an owner whose adverts are queued.
+func TestPausedBackup(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.hearFor(time.Second, high, 150)
+	b.now = b.now.Add(5 * time.Second)
+	b.do(b.node.Tick(b.now))
+	b.hearFor(time.Second, high, 150)
+	b.want(vrrp.Backup)
+	if got := b.priorities(); len(got) > 0 {
+		t.Errorf("adverts %v, want none", got)
+	}
+}
+
+// TestFailedAdverts keeps adverts of one of two groups from leaving. Its VIP must be unbound, and the other group must stay Active.
+func TestFailedAdverts(t *testing.T) {
+	other := mainGroup()
+	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
+	b := newBench(t, mainGroup(), other)
+	b.active()
+	for range 30 { // the adverts of main fail, and those of other do not
+		b.now = b.now.Add(10 * ms)
+		for _, a := range b.node.Tick(b.now) {
+			s, ok := a.(vrrp.Send)
+			if b.sendErr = nil; ok && s.Group == "main" {
+				b.sendErr = errors.New("network is down")
+			}
+			b.do([]local.Action{a})
+		}
+	}
+	b.want(vrrp.Backup)
+	if s := b.node.Status(b.now).Groups[1]; s.State != vrrp.Active || !b.open || !b.bound[netip.MustParseAddr("10.9.1.100")] {
+		t.Errorf("the other group is %s behind an open gate: %t; want Active", s.State, b.open)
+	}
+	if d := b.node.Deadline(); d <= b.now.Add(gateTime) {
+		t.Errorf("deadline in %s, want the other group's", d.Since(b.now))
+	}
+}
+
+// TestWitness has hosts that must be within reach. An owner must resign once when they fall silent, and a Backup must not take over from a
+// silent router without them.
+func TestWitness(t *testing.T) {
+	g := mainGroup()
+	g.Witness = true
+	b := newBench(t, g)
+	b.run(2 * time.Second)
+	b.want(vrrp.Backup)
+	if b.asks < 3 || !b.noted("no host that must be within reach answers") || len(b.group().Problems) != 1 {
+		t.Errorf("%d questions, notes %q, problems %q; want 3 and a problem", b.asks, b.notes, b.group().Problems)
+	}
+	b.do(b.node.Reached(b.now, 0))
+	b.run(25 * ms)
+	b.want(vrrp.Active)
+	b.do(b.node.Reached(b.now, 0))
+	b.priorities()
+	b.run(2010 * ms)
+	b.want(vrrp.Backup)
+	if got := b.priorities(); got[len(got)-1] != 0 {
+		t.Errorf("adverts %v, want 0 at last", got)
+	}
+	b.run(2 * time.Second)
+	b.want(vrrp.Backup) // it is cut off
+	b.hear(low, 50)
+	b.hear(low, 0)
+	b.run(150 * ms)
+	b.want(vrrp.Active) // the other router resigned
+	b.run(3 * time.Second)
+	b.want(vrrp.Active) // no host answered while it was Active
+}
+
+// TestSetGroups changes a group in place, and then its router ID.
+func TestSetGroups(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.active()
+	g := mainGroup()
+	g.Priority, g.VIPs = 200, addrs(vip, "10.9.0.101")
+	b.do(b.node.SetGroups(b.now, []vrrp.Group{g}))
+	b.want(vrrp.Active)
+	b.run(interval)
+	if got := b.priorities(); len(b.bound) != 2 || got[len(got)-1] != 200 {
+		t.Errorf("adverts %v and VIPs %v, want priority 200 and two", got, b.bound)
+	}
+	g.RouterID = 52
+	b.do(b.node.SetGroups(b.now, []vrrp.Group{g}))
+	b.want(vrrp.Backup)
+	if got := b.sent; len(got) != 1 || got[0].RouterID != 51 || got[0].Priority != 0 {
+		t.Errorf("adverts %+v, want router 51 to resign", got)
+	}
+	b.run(500 * ms)
+	b.want(vrrp.Active)
+	b.do(b.node.SetGroups(b.now, nil))
+	if len(b.bound) > 0 || b.open {
+		t.Errorf("VIPs %v and an open gate %t after the removal of the group, want none", b.bound, b.open)
+	}
+}
+
+// TestStatus must have the owner, the routers and the last changes.
+func TestStatus(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.hear(high, 150)
+	b.run(50 * ms)
+	s := b.group()
+	if s.Owner.String() != high || s.Routers[0].Age != 50*ms || s.Routers[0].Priority != 150 || s.Advertised != -1 {
+		t.Errorf("status %+v of a Backup, want the router", s)
+	}
+	b.active()
+	for range 20 {
+		b.hear(high, 150)
+		b.active()
+	}
+	s = b.group()
+	if s.Owner.String() != self || s.Advertised < 0 || len(s.Changes) != 10 || s.Changes[9].To != vrrp.Active || s.Changes[9].Why != "silence" {
+		t.Errorf("status %+v of an owner, want 10 changes", s)
+	}
+}

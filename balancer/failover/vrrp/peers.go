@@ -1,0 +1,167 @@
+package vrrp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// peer is another router that sends adverts with the group's router ID.
+type peer struct {
+	addr netip.Addr
+	// advert is its last advert that was accepted, sum the kind of its checksum, and at when it arrived.
+	advert   *Advert
+	sum      Checksum
+	at       local.Time
+	received uint64
+	// drop is why its last dropped packet was dropped, at droppedAt, and noted when people were last told.
+	drop             *DropError
+	droppedAt, noted local.Time
+}
+
+// peers are the other routers of a group.
+type peers struct {
+	of map[netip.Addr]*peer
+	// owner sent the last advert that was accepted.
+	owner *peer
+	// yielded is why this host leaves the VIPs to a router that ignores its adverts; "" means it does not.
+	yielded string
+}
+
+// maxPeers is the maximum number of routers that are remembered: anybody on the network can invent some.
+const maxPeers = 32
+
+// find returns the record of a router.
+func (p *peers) find(addr netip.Addr) *peer {
+	if one := p.of[addr]; one != nil {
+		return one
+	}
+	if len(p.of) >= maxPeers {
+		oldest := slices.MinFunc(p.sorted(), func(a, b *peer) int { return cmp.Compare(max(a.at, a.droppedAt), max(b.at, b.droppedAt)) })
+		delete(p.of, oldest.addr)
+	}
+	p.of[addr] = &peer{addr: addr}
+	return p.of[addr]
+}
+
+func (p *peers) sorted() (all []*peer) {
+	for _, one := range p.of {
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b *peer) int { return a.addr.Compare(b.addr) })
+	return all
+}
+
+// interval is the time between two adverts of the router, or another one if it is not known.
+func (p *peer) interval(unknown time.Duration) time.Duration {
+	if p.advert == nil {
+		return unknown
+	}
+	return p.advert.Interval
+}
+
+// counts reports whether the sender of a dropped packet may be an owner of the group's VIPs.
+func (e *DropError) counts() bool {
+	return e.Reason == WrongChecksum || e.Reason == WrongVersion || e.Reason == WrongInterval || e.Reason == WrongPassword
+}
+
+// owned reports whether another router has been the owner a moment ago.
+func (p *peers) owned(now local.Time, g *Group) bool {
+	for _, one := range p.of {
+		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
+		if one.advert != nil && one.advert.Priority != resigns && within(one.at, one.advert.Interval) {
+			return true
+		}
+		if one.drop != nil && one.drop.counts() && one.droppedAt > one.at && within(one.droppedAt, g.Interval) {
+			return true
+		}
+	}
+	return false
+}
+
+// resigned reports whether the owner has resigned a moment ago.
+func (p *peers) resigned(now local.Time, g *Group) bool {
+	o := p.owner
+	return o != nil && o.advert.Priority == resigns && now.Since(o.at) <= g.DownTime(unwell, o.advert.Interval)
+}
+
+// heardLast is the router that sent the last packet, even if it was dropped; nil means none has.
+func (p *peers) heardLast() (last *peer) {
+	for _, one := range p.sorted() {
+		if last == nil || max(one.at, one.droppedAt) > max(last.at, last.droppedAt) {
+			last = one
+		}
+	}
+	return last
+}
+
+// claimed returns why this host takes over.
+func (p *peers) claimed(now local.Time, g *Group) cause {
+	switch o := p.owner; {
+	case o == nil:
+		return cause{"silence", "no other owner was heard"}
+	case p.resigned(now, g):
+		return cause{"resigned", o.addr.String() + " resigned"}
+	case p.owned(now, g):
+		return cause{"preempted", fmt.Sprintf("the priority of %s is %d", o.addr, o.advert.Priority)}
+	default:
+		return cause{"silence", fmt.Sprintf("%s was silent for %s", o.addr, formatSeconds(now.Since(o.at)))}
+	}
+}
+
+// checksum returns the kind of the checksum for a receiver: the kind that it sends, or keepalived's.
+func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
+	from := p.of[to]
+	if to.IsMulticast() {
+		from = p.owner
+	}
+	if g.Checksum == "" && from != nil && from.sum != "" {
+		return from.sum
+	}
+	return cmp.Or(g.Checksum, Pseudo)
+}
+
+// differs describes how the configuration of a router differs from the group's; "" means it does not.
+func (p *peer) differs(g *Group) string {
+	var all []string
+	if a := p.advert; a != nil {
+		for _, v := range a.Addrs {
+			if !slices.Contains(g.Advertise, v) {
+				all = append(all, fmt.Sprintf("it lists %s as well", v))
+			}
+		}
+		for _, v := range g.Advertise {
+			if !slices.Contains(a.Addrs, v) {
+				all = append(all, fmt.Sprintf("it does not list %s", v))
+			}
+		}
+		if a.Interval != g.Interval {
+			all = append(all, fmt.Sprintf("its interval is %s, not %s", a.Interval, g.Interval))
+		}
+	}
+	if p.drop != nil && p.droppedAt > p.at {
+		all = append(all, "its advert "+p.drop.Text)
+	}
+	return strings.Join(all, "; ")
+}
+
+// noteEvery is the time between two notes about the same router.
+const noteEvery = time.Minute
+
+// dropped records a packet that this group can't use.
+func (r *router) dropped(p *peer, err error) {
+	var drop *DropError
+	errors.As(err, &drop)
+	r.history.dropped[drop.Reason]++
+	if p.drop == nil || p.drop.Reason != drop.Reason || r.now.Since(p.noted) >= noteEvery {
+		p.noted = r.now
+		r.do(local.Note{Kind: local.NoteRefused, Why: string(drop.Reason), Text: fmt.Sprintf("dropped adverts of %s for %s: the advert %s", p.addr, r.g.Name, drop.Text)})
+	}
+	p.drop, p.droppedAt = drop, r.now
+}

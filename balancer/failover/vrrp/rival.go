@@ -1,0 +1,76 @@
+package vrrp
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// rival is a router that sends adverts while this host is the owner, although it should have given way.
+type rival struct {
+	addr        netip.Addr
+	since, last local.Time
+	adverts     int
+}
+
+// heardRival processes an advert that should be the last of its router. After a few more, the router does not accept this host's adverts,
+// so only this host can end the double ownership.
+func (r *router) heardRival(p *peer) {
+	v := &r.tenure.rival
+	if v.addr != p.addr || r.now.Since(v.last) > r.g.k()*p.interval(r.g.Interval) {
+		*v = rival{addr: p.addr, since: r.now}
+	}
+	v.last = r.now
+	if v.adverts++; v.adverts == 2 {
+		r.do(local.Note{Kind: local.NoteRival, VIPs: len(r.bound), Text: fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)})
+	}
+	if v.adverts >= downAdverts && r.now.Since(v.since) >= r.g.k()*r.g.Interval {
+		r.yield(p, p.addr.String()+" is Active and ignores the adverts of this host")
+	}
+}
+
+// probeTimes are the times after a takeover from a router that was an owner. An owner restarts its advert timer at each packet that it
+// receives, so a router may keep the VIPs and yet send no advert.
+var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
+
+// probe asks whether the last owner still answers for the VIPs.
+func (r *router) probe() {
+	t := &r.tenure
+	if t.preempts && !r.g.Unyielding && t.probes < len(probeTimes) && r.now.Since(t.active) >= probeTimes[t.probes] {
+		t.probes++
+		r.do(local.Probe{Addrs: r.bound})
+	}
+}
+
+// probed processes the answers to Probes.
+func (r *router) probed(found map[netip.Addr]string) {
+	if r.state != Active || r.tenure.probes == 0 {
+		return
+	}
+	for _, a := range r.bound {
+		if mac := found[a]; mac != "" {
+			r.yield(r.peers.heardLast(), fmt.Sprintf("%s still has %s, which was to give it away", mac, a))
+			return
+		}
+	}
+}
+
+// yield leaves the VIPs to a router that ignores this host's adverts, until it is silent.
+func (r *router) yield(p *peer, text string) {
+	if r.g.Unyielding {
+		return
+	}
+	interval := r.g.Interval
+	if p != nil {
+		interval = p.interval(interval)
+		if d := p.differs(&r.g); d != "" {
+			text += ": " + d
+		}
+	}
+	r.do(local.Note{Kind: local.NoteRival, VIPs: len(r.bound), Text: "gave up " + r.label() + ": " + text, Why: "yield"})
+	r.peers.yielded = text
+	r.unbind(0)
+	r.backUp(cause{"yield", text}, interval)
+}

@@ -1,0 +1,291 @@
+package vrrp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// State is the state of a group on this host.
+type State string
+
+// The states.
+const (
+	Init   State = "Init"
+	Backup State = "Backup"
+	// Claiming has sent its first advert, and waits until a lower owner has removed the VIPs.
+	Claiming State = "Claiming"
+	Active   State = "Active"
+)
+
+// router is this host's part of one group.
+type router struct {
+	*env
+	g     Group
+	state State
+	// due is when a Backup takes over, a Claiming router has settled, or an Active router sends its next advert.
+	due local.Time
+	// number counts the adverts, and last is the interval between those of the last owner.
+	number uint64
+	last   time.Duration
+	bound  []netip.Addr
+	// giving is the ID of the Unbind before the advert that resigns; 0 means none.
+	giving  int
+	tenure  tenure
+	fitness fitness
+	witness witness
+	peers   peers
+	history history
+}
+
+// tenure is the time as Claiming and Active.
+type tenure struct {
+	// first is the number of its first advert, and sent is when the newest advert left; 0 means none has.
+	first uint64
+	sent  local.Time
+	// replied is when another router was last answered.
+	replied local.Time
+	// preempts reports whether another router was an owner when it began; probes counts the Probes since active.
+	preempts bool
+	active   local.Time
+	probes   int
+	rival    rival
+}
+
+// newRouter returns the router of a group that knows nothing yet.
+func newRouter(e *env, g Group) *router {
+	return &router{env: e, g: g, state: Init, last: g.Interval, peers: peers{of: map[netip.Addr]*peer{}}, history: history{dropped: map[Reason]uint64{}}}
+}
+
+// set replaces the configuration. Addresses that are no longer VIPs are removed.
+func (r *router) set(g Group) {
+	before := r.bound
+	r.g = g
+	if r.state != Active {
+		return
+	}
+	gone := slices.DeleteFunc(slices.Clone(before), func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) })
+	added := slices.DeleteFunc(slices.Clone(g.VIPs), func(a netip.Addr) bool { return slices.Contains(before, a) })
+	r.bound = slices.Clone(g.VIPs)
+	if len(gone) > 0 {
+		r.do(local.Unbind{Addrs: gone})
+	}
+	if len(added) > 0 {
+		r.do(local.Bind{Addrs: added})
+	}
+}
+
+// deadline is when the gate must be closed without another advert.
+func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
+
+func (r *router) passes() bool { return r.g.passes(r.now, r.tenure.sent, r.gateTime) }
+
+// step does what is due.
+func (r *router) step() {
+	switch r.state {
+	case Init:
+		if !r.stopping && !r.standby {
+			r.fitness.since = r.now
+			r.backUp(cause{"started", "started"}, r.g.Interval)
+		}
+	case Backup:
+		if r.now >= r.due && r.giving == 0 && r.hasWitness() {
+			r.claim()
+		}
+	case Claiming:
+		r.settle()
+	case Active:
+		r.hold()
+	}
+}
+
+// become changes the state.
+func (r *router) become(s State, why cause) {
+	r.history.add(Change{At: r.now, From: r.state, To: s, Why: why.word, Text: why.text})
+	r.state = s
+}
+
+// backUp makes the router a Backup with a full timer. The interval is the owner's.
+func (r *router) backUp(why cause, interval time.Duration) {
+	if r.state != Backup {
+		r.become(Backup, why)
+	}
+	r.tenure = tenure{}
+	r.restart(interval)
+}
+
+// restart starts the down timer, with the interval of the owner.
+func (r *router) restart(interval time.Duration) {
+	r.last = interval
+	r.due = r.now.Add(r.g.DownTime(r.priority(), interval))
+	r.witness.asks, r.witness.blocked = 0, false
+}
+
+// hurry shortens the down timer to the skew: the owner has resigned.
+func (r *router) hurry() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
+
+// claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes them when it receives the advert.
+func (r *router) claim() {
+	why := r.peers.claimed(r.now, &r.g)
+	r.fitness.moving = false
+	r.peers.yielded = ""
+	r.tenure = tenure{first: r.number + 1, preempts: r.peers.owned(r.now, &r.g)}
+	r.become(Claiming, why)
+	r.due = r.now.Add(settle)
+	r.advertise(r.priority())
+}
+
+// settle binds the VIPs when that is safe: after the pause, behind an open gate, and soon after an advert.
+func (r *router) settle() {
+	switch {
+	case r.tenure.sent == 0: // it has not left yet
+	case !r.passes():
+		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
+	case r.now < r.due:
+	case r.gate == closed:
+		r.gate = opening
+		r.do(local.OpenGate{})
+	case r.gate == open:
+		r.bind()
+	}
+}
+
+// bind makes the router Active.
+func (r *router) bind() {
+	why := r.history.latest()
+	note := local.Note{Kind: local.NoteTook, Text: "took " + r.label() + ": " + why.text, VIPs: len(r.g.VIPs), Why: why.word}
+	if p := r.peers.owner; p != nil {
+		note.After = r.now.Since(p.at)
+	}
+	r.become(Active, why)
+	r.bound, r.tenure.active = slices.Clone(r.g.VIPs), r.now
+	r.witness.here = false
+	r.fitness.held = false
+	r.due = r.tenure.sent.Add(r.g.Interval)
+	r.do(local.Bind{Addrs: r.bound})
+	r.do(note)
+}
+
+// hold sends the adverts of an owner, and gives the VIPs away when it must.
+func (r *router) hold() {
+	if !r.passes() {
+		r.lose(cause{"deadline", "no advert left in time"})
+		return
+	}
+	if r.witnessLost() {
+		r.resign(Backup, cause{"witness", "no host that must be within reach answers"})
+		return
+	}
+	if r.now >= r.due {
+		r.history.late = max(r.history.late, r.now.Since(r.due))
+		r.advertise(r.priority())
+	}
+	r.probe()
+}
+
+// advertise sends an advert.
+func (r *router) advertise(priority uint8) {
+	r.number++
+	if priority != resigns && r.state == Active {
+		r.due = r.now.Add(r.g.Interval)
+	}
+	s := Send{Group: r.g.Name, On: r.g.Link.On, Source: r.g.Link.Source, number: r.number}
+	a := r.g.advert(priority)
+	for _, to := range r.g.Link.receivers() {
+		s.Packets = append(s.Packets, Packet{to, a.Append(nil, r.g.Link.Source, to, r.peers.checksum(to, &r.g))})
+	}
+	r.do(s)
+}
+
+// reply answers an advert with an own one, at most a few times an interval: anybody on the network may send many.
+func (r *router) reply() {
+	if r.state == Active && r.now.Since(r.tenure.replied) >= r.g.Interval/4 {
+		r.tenure.replied = r.now
+		r.advertise(r.priority())
+	}
+}
+
+// sent processes the result of an advert of the present tenure.
+func (r *router) sent(number uint64, at local.Time, err error) {
+	if err == nil {
+		r.history.sent++
+	}
+	switch {
+	case number < r.tenure.first || r.state != Claiming && r.state != Active:
+	case err != nil:
+		r.lose(cause{"send", "adverts can't be sent: " + err.Error()})
+	default:
+		r.tenure.sent = max(r.tenure.sent, at)
+	}
+}
+
+// lose makes an owner a Backup, without an advert.
+func (r *router) lose(why cause) {
+	if r.state == Active {
+		r.do(local.Note{Kind: local.NoteLost, Text: "lost " + r.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
+	}
+	r.unbind(0)
+	r.backUp(why, r.g.Interval)
+}
+
+func (r *router) unbind(id int) {
+	if len(r.bound) > 0 {
+		r.do(local.Unbind{ID: id, Addrs: r.bound})
+		r.bound = nil
+	}
+}
+
+// yieldTo makes an owner a Backup because another router is the owner.
+func (r *router) yieldTo(p *peer, why cause) {
+	if r.state == Active {
+		r.do(local.Note{Kind: local.NoteGave, Text: fmt.Sprintf("gave %s to %s (%s)", r.label(), p.addr, why.text), VIPs: len(r.bound), Why: why.word})
+	}
+	r.unbind(0)
+	r.backUp(cause{why.word, fmt.Sprintf("%s has %s", p.addr, why.text)}, p.interval(r.g.Interval))
+}
+
+// resign gives the VIPs away: the VIPs are unbound, and then an advert reports that. The next state is Backup or Init.
+func (r *router) resign(next State, why cause) {
+	before := r.state
+	if before == Active {
+		r.do(local.Note{Kind: local.NoteGave, Text: "resigned " + r.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
+		if len(r.bound) > 0 {
+			r.ids++
+			r.giving = r.ids
+		}
+		r.unbind(r.giving)
+	}
+	if before != next {
+		r.become(next, why)
+	}
+	r.tenure = tenure{}
+	r.restart(r.g.Interval)
+	if r.giving == 0 && (before == Claiming || before == Active) {
+		r.resigned()
+	}
+}
+
+// resigned reports to other routers that the VIPs are unbound.
+func (r *router) resigned() {
+	r.giving = 0
+	r.restart(r.g.Interval)
+	r.advertise(resigns)
+}
+
+// label names the group and its first VIPs, for people.
+func (r *router) label() string {
+	const listed = 3
+	var names []string
+	for _, a := range r.g.VIPs[:min(len(r.g.VIPs), listed)] {
+		names = append(names, a.String())
+	}
+	text := strings.Join(names, ", ")
+	if more := len(r.g.VIPs) - listed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return r.g.Name + " (" + text + ")"
+}

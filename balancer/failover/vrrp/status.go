@@ -1,0 +1,164 @@
+package vrrp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// cause is why a state changes: a word for metrics, and a text for people.
+type cause struct{ word, text string }
+
+// Change is a change of a group's state.
+type Change struct {
+	At        local.Time
+	From, To  State
+	Why, Text string // a word for metrics, and a text for people
+}
+
+// history is what a router has done.
+type history struct {
+	changes []Change
+	sent    uint64
+	dropped map[Reason]uint64
+	// late is the longest delay of an advert.
+	late time.Duration
+}
+
+// maxChanges is the number of changes that are remembered.
+const maxChanges = 10
+
+func (h *history) add(c Change) {
+	if h.changes = append(h.changes, c); len(h.changes) > maxChanges {
+		h.changes = slices.Delete(h.changes, 0, 1)
+	}
+}
+
+// latest is the cause of the last change.
+func (h *history) latest() cause {
+	last := h.changes[len(h.changes)-1]
+	return cause{last.Why, last.Text}
+}
+
+// Status is the state of a node at a moment.
+type Status struct {
+	Gate   string        `json:"gate"`
+	Groups []GroupStatus `json:"groups"`
+}
+
+// GroupStatus is the state of a group.
+type GroupStatus struct {
+	Name     string `json:"name"`
+	RouterID uint8  `json:"router_id"`
+	Version  int    `json:"version"`
+	State    State  `json:"state"`
+	// Priority is in the next advert: 1 if this host can't serve the VIPs.
+	Priority uint8 `json:"priority"`
+	// Owner is the router that owns the VIPs: Group.Link.Source if it is this host; the zero Addr means none is known.
+	Owner netip.Addr `json:"owner"`
+	// Left is the time until the next step: an advert if Active, and a takeover if Backup.
+	Left time.Duration `json:"left"`
+	// Advertised is the age of the last advert of this tenure; -1 means there is none.
+	Advertised time.Duration  `json:"advertised"`
+	Bound      []netip.Addr   `json:"bound,omitempty"`
+	Routers    []RouterStatus `json:"routers,omitempty"`
+	Problems   []string       `json:"problems,omitempty"`
+	// Changes are the last changes, the newest last.
+	Changes  []Change `json:"changes,omitempty"`
+	Counters Counters `json:"counters"`
+}
+
+// Counters count since the start.
+type Counters struct {
+	Sent    uint64            `json:"sent"`
+	Dropped map[Reason]uint64 `json:"dropped,omitempty"`
+	// Late is the longest delay of an advert.
+	Late time.Duration `json:"late"`
+}
+
+// RouterStatus is another router of a group.
+type RouterStatus struct {
+	Addr     netip.Addr    `json:"addr"`
+	Received uint64        `json:"received"`
+	Priority uint8         `json:"priority"`
+	Interval time.Duration `json:"interval"`
+	Checksum Checksum      `json:"checksum"`
+	Addrs    []netip.Addr  `json:"addrs,omitempty"`
+	// Age is the age of its last advert that was accepted; -1 means there is none.
+	Age time.Duration `json:"age"`
+	// Dropped is why its last packet was dropped; "" means it was not.
+	Dropped Reason `json:"dropped,omitempty"`
+	// Differs describes how its configuration differs.
+	Differs string `json:"differs,omitempty"`
+}
+
+// Status returns the node's state.
+func (n *Node) Status(now local.Time) Status {
+	s := Status{Gate: n.gate.String()}
+	for _, r := range n.routers {
+		s.Groups = append(s.Groups, r.status(now))
+	}
+	return s
+}
+
+func (r *router) status(now local.Time) GroupStatus {
+	s := GroupStatus{
+		Name: r.g.Name, RouterID: r.g.RouterID, Version: r.g.Version, State: r.state, Priority: r.priority(), Left: max(r.due.Since(now), 0),
+		Advertised: -1, Bound: slices.Clone(r.bound), Changes: slices.Clone(r.history.changes),
+		Counters: Counters{Sent: r.history.sent, Dropped: map[Reason]uint64{}, Late: r.history.late},
+	}
+	for reason, n := range r.history.dropped {
+		s.Counters.Dropped[reason] = n
+	}
+	if r.tenure.sent > 0 {
+		s.Advertised = now.Since(r.tenure.sent)
+	}
+	o := r.peers.owner
+	switch {
+	case r.state == Active:
+		s.Owner = r.g.Link.Source
+	case o != nil && o.advert.Priority != resigns && now.Since(o.at) <= r.g.DownTime(unwell, o.advert.Interval):
+		s.Owner = o.addr
+	}
+	for _, p := range r.peers.sorted() {
+		s.Routers = append(s.Routers, p.status(now, &r.g))
+	}
+	s.Problems = r.problems(now)
+	return s
+}
+
+func (p *peer) status(now local.Time, g *Group) RouterStatus {
+	s := RouterStatus{Addr: p.addr, Received: p.received, Checksum: p.sum, Age: -1, Differs: p.differs(g)}
+	if a := p.advert; a != nil {
+		s.Priority, s.Interval, s.Addrs, s.Age = a.Priority, a.Interval, a.Addrs, now.Since(p.at)
+	}
+	if p.drop != nil && p.droppedAt > p.at {
+		s.Dropped = p.drop.Reason
+	}
+	return s
+}
+
+// problemKept is how long a router that was heard counts for problems.
+const problemKept = time.Minute
+
+// problems describes what an operator should change.
+func (r *router) problems(now local.Time) (all []string) {
+	if r.fitness.why != "" {
+		all = append(all, fmt.Sprintf("%s has priority 1 here: %s", r.g.Name, r.fitness.why))
+	}
+	if r.witness.blocked {
+		all = append(all, fmt.Sprintf("%s has no owner here: no host that must be within reach answers", r.g.Name))
+	}
+	if r.peers.yielded != "" {
+		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, r.peers.yielded))
+	}
+	for _, p := range r.peers.sorted() {
+		if d := p.differs(&r.g); d != "" && now.Since(max(p.at, p.droppedAt)) < problemKept && r.peers.yielded == "" {
+			all = append(all, fmt.Sprintf("%s and %s differ in %s: %s", p.addr, r.g.Link.Source, r.g.Name, d))
+		}
+	}
+	return all
+}

@@ -1,0 +1,63 @@
+package vrrp
+
+import (
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// The times of a group follow from its interval A and the number k of its down adverts. A backup takes over kA and its skew after the last
+// advert that it received. The owner's gate must be closed by then:
+//
+//	sent s                stops t <= s+A     closed t+T         s+D             backup takes
+//	|---- A ---------------|------ T --------|------------------|---------------| s + kA + skew
+//
+// T is at most A/2: the gate of an owner that stops is closed 1.5 A after its last advert, even if a backup missed that advert. D is
+// (k - 1/2) A: without a newer advert the gate is not refreshed after s+D-T, even if the rest of the process works.
+
+// MaxGate is the longest time that the gate stays open after a refresh.
+const MaxGate = 250 * time.Millisecond
+
+// GateTime returns T, how long the gate stays open after a refresh. All groups share the gate, so the smallest interval counts.
+func GateTime(groups []Group) time.Duration {
+	t := MaxGate
+	for i := range groups {
+		t = min(t, groups[i].Interval/2)
+	}
+	return t
+}
+
+// downAdverts is k, the default number of adverts that a backup misses until it takes over.
+const downAdverts = 3
+
+// k is the number of adverts that a backup misses until it takes over.
+func (g *Group) k() time.Duration {
+	if g.DownAdverts == 0 {
+		return downAdverts
+	}
+	return time.Duration(g.DownAdverts)
+}
+
+// OwnerTime returns D, how long after an advert the gate may be open.
+func (g *Group) OwnerTime() time.Duration { return (2*g.k() - 1) * g.Interval / 2 }
+
+// Skew returns how much later than kA a backup of a priority takes over: the higher the priority, the sooner. Interval is the owner's.
+func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
+	if g.Version == 2 {
+		interval = time.Second
+	}
+	return (256 - time.Duration(priority)) * interval / 256
+}
+
+// DownTime returns how long after the last advert of an owner a backup of a priority takes over. Interval is the owner's.
+func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
+	return g.k()*interval + g.Skew(priority, interval)
+}
+
+// settle is how long after its first advert a new owner waits before it binds the VIPs: a lower owner removes them meanwhile.
+const settle = 20 * time.Millisecond
+
+// passes reports whether an owner that sent its last advert at s may open and refresh the gate, and bind VIPs.
+func (g *Group) passes(now, s local.Time, gate time.Duration) bool {
+	return s > 0 && local.Passes(now, s.Add(g.OwnerTime()), gate)
+}

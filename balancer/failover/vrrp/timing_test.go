@@ -1,0 +1,46 @@
+package vrrp_test
+
+import (
+	"testing"
+	"time"
+
+	"vipd/balancer/failover/vrrp"
+)
+
+// TestTimingInequalities checks all legal intervals and numbers of down adverts. The gate of an owner that stops, or whose adverts no
+// longer leave, must be closed before the fastest backup takes over, and a healthy owner must have time to spare.
+func TestTimingInequalities(t *testing.T) {
+	check := func(g vrrp.Group) {
+		a, k, gate := g.Interval, time.Duration(max(g.DownAdverts, 3)), vrrp.GateTime([]vrrp.Group{g})
+		takes := g.DownTime(255, a)
+		stopped := a + gate // after the last advert that left, if the process stops just before the next
+		switch {
+		case takes <= k*a || g.DownTime(1, a) <= takes:
+			t.Errorf("%s, k %d: down times %s and %s, want more than %s, and less for a higher priority", a, k, takes, g.DownTime(1, a), k*a)
+		case gate < 50*time.Millisecond || gate > vrrp.MaxGate:
+			t.Errorf("%s: gate %s, want 50ms to %s", a, gate, vrrp.MaxGate)
+		case stopped >= takes-a:
+			t.Errorf("%s, k %d: the gate closes %s after the last advert, want less than %s: one advert was lost", a, k, stopped, takes-a)
+		case g.OwnerTime() >= takes:
+			t.Errorf("%s, k %d: owner time %s, want less than %s", a, k, g.OwnerTime(), takes)
+		case g.OwnerTime()-gate-a < a:
+			t.Errorf("%s, k %d: an advert may be late by %s, want at least %s", a, k, g.OwnerTime()-gate-a, a)
+		}
+	}
+	for k := 3; k <= 10; k++ {
+		for a := 100 * time.Millisecond; a <= 40950*time.Millisecond; a += 10 * time.Millisecond {
+			check(vrrp.Group{Version: 3, Interval: a, DownAdverts: k})
+		}
+		for a := time.Second; a <= 255*time.Second; a += time.Second {
+			check(vrrp.Group{Version: 2, Interval: a, DownAdverts: k})
+		}
+	}
+	check(vrrp.Group{Version: 3, Interval: 200 * time.Millisecond})
+}
+
+// TestSharedGate has groups of two intervals. The gate must suit the smaller.
+func TestSharedGate(t *testing.T) {
+	if got := vrrp.GateTime([]vrrp.Group{{Interval: time.Second}, {Interval: 200 * time.Millisecond}}); got != 100*time.Millisecond {
+		t.Errorf("GateTime = %s, want 100ms", got)
+	}
+}

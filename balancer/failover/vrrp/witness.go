@@ -1,0 +1,69 @@
+package vrrp
+
+import (
+	"time"
+
+	"vipd/balancer/failover/local"
+)
+
+// witness is what hosts that must be within reach show: whether this host is connected at all.
+type witness struct {
+	answered local.Time
+	// here reports whether one has answered while this host was Active, and lost whether it then fell silent.
+	here, lost bool
+	// asks counts the questions since the down timer ended, and blocked reports whether none was answered.
+	asks    int
+	blocked bool
+}
+
+// The times of the witness.
+const (
+	witnessLost   = 2 * time.Second
+	witnessRecent = time.Second
+	askEvery      = 50 * time.Millisecond
+	maxAsks       = 3
+)
+
+// reached processes an answer.
+func (r *router) reached() {
+	w := &r.witness
+	w.answered, w.lost = r.now, false
+	w.here = w.here || r.state == Active
+	if w.asks > 0 && r.state == Backup {
+		w.asks, w.blocked = 0, false
+		r.due = r.now // the down timer has ended
+	}
+}
+
+// witnessLost reports whether no host within reach has answered for a while, although one did while this host was Active.
+func (r *router) witnessLost() bool {
+	w := &r.witness
+	if r.g.Witness && w.here && r.now.Since(w.answered) >= witnessLost {
+		w.here, w.lost = false, true
+		return true
+	}
+	return false
+}
+
+// hasWitness reports whether this host may take over. If the owner is silent, it might be this host that is cut off.
+func (r *router) hasWitness() bool {
+	w := &r.witness
+	if !r.g.Witness || r.peers.resigned(r.now, &r.g) || r.peers.owned(r.now, &r.g) || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent {
+		w.asks, w.blocked = 0, false
+		return true
+	}
+	if w.asks < maxAsks {
+		w.asks++
+		r.due = r.now.Add(askEvery)
+		r.do(Ask{On: r.g.Link.On})
+		return false
+	}
+	if !w.blocked {
+		w.blocked = true
+		r.do(local.Note{Kind: local.NoteRefused, VIPs: len(r.g.VIPs), Text: "did not take " + r.label() + ": no host that must be within reach answers", Why: "witness"})
+	}
+	r.due = r.now.Add(witnessRecent)
+	w.asks = 1 // so an answer ends the wait
+	r.do(Ask{On: r.g.Link.On})
+	return false
+}

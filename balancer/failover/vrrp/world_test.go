@@ -1,0 +1,327 @@
+package vrrp_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+)
+
+// The world has steps of a millisecond.
+const (
+	ms       = time.Millisecond
+	interval = 100 * ms
+	gateTime = interval / 2
+)
+
+// The mistakes that the model must find.
+const (
+	gateless        = "kernels have no gate"
+	refreshesLapsed = "the refresher overlooks a lapse"
+)
+
+// world is two hosts with their kernels on one network, in virtual time.
+type world struct {
+	now   local.Time
+	hosts []*host
+	// mistake is what is done wrong; "" means nothing.
+	mistake string
+	// packets are under way.
+	packets []packet
+	// random delays packets by up to 5 ms; nil means 1 ms.
+	random *rand.Rand
+	// log has all that happened, if verbose.
+	verbose bool
+	log     []string
+	// both is the longest time in which both hosts answered, and nobody the longest in which none did, since the first did.
+	both, nobody           time.Duration
+	bothSince, nobodySince local.Time
+	wrong                  string
+}
+
+type packet struct {
+	to *host
+	at local.Time
+	d  vrrp.Datagram
+}
+
+// host is a host: a kernel with a gate and a VIP, and a process with three threads.
+type host struct {
+	w     *world
+	group vrrp.Group
+	node  *vrrp.Node
+	// gate is until when the gate is open.
+	gate                    local.Time
+	bound                   bool
+	loop, worker, refresher thread
+	inbox                   []func(local.Time) []local.Action
+	// opened, refreshed and deadline are the refresher's.
+	opened              bool
+	refreshed, deadline local.Time
+	ticked, checked     local.Time
+	// acts counts the atomic acts of the process, and fault strikes before one of them.
+	acts  int
+	fault fault
+	down  bool
+	// adverts has the act of each advert, and lost the adverts that do not arrive.
+	adverts []int
+	lost    func(n int) bool
+}
+
+// thread is the acts that a thread has yet to do, and until when it stands still.
+type thread struct {
+	todo    []func()
+	stopped local.Time
+}
+
+// fault is what happens to a process before one of its acts.
+type fault struct {
+	name string
+	act  int
+	do   func(h *host)
+	// lasts is when the process continues; 0 means it never does. Hangs reports whether only one of its threads stands still.
+	lasts time.Duration
+	hangs bool
+}
+
+func newWorld(groups ...vrrp.Group) *world {
+	w := &world{now: local.Time(time.Second), nobodySince: -1}
+	for _, g := range groups {
+		h := &host{w: w, group: g, lost: func(int) bool { return false }}
+		w.hosts = append(w.hosts, h)
+	}
+	return w
+}
+
+// start starts a process: it closes the gate and removes the VIP first.
+func (h *host) start() {
+	h.w.notef("%s starts", h.group.Link.Source)
+	h.gate, h.bound, h.opened, h.down, h.inbox = 0, false, false, false, nil
+	h.loop, h.worker, h.refresher = thread{}, thread{}, thread{}
+	h.node = vrrp.New([]vrrp.Group{h.group})
+}
+
+func (w *world) notef(format string, args ...any) {
+	if !w.verbose {
+		return
+	}
+	w.log = append(w.log, fmt.Sprintf("%6d ", time.Duration(w.now)/ms)+fmt.Sprintf(format, args...))
+}
+
+// answers reports whether a host answers for the VIP.
+func (h *host) answers() bool { return h.bound && (h.gate > h.w.now || h.w.mistake == gateless) }
+
+// run advances the time.
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(ms) {
+		w.packets = slices.DeleteFunc(w.packets, func(p packet) bool {
+			if p.at <= w.now {
+				d := p.d
+				d.At = w.now
+				p.to.input(func(now local.Time) []local.Action { return p.to.node.Heard(now, d) })
+			}
+			return p.at <= w.now
+		})
+		for _, h := range w.hosts {
+			h.step()
+		}
+		w.observe()
+	}
+}
+
+// observe measures how long both hosts answer, or none.
+func (w *world) observe() {
+	n := 0
+	for _, h := range w.hosts {
+		if h.answers() {
+			n++
+		}
+	}
+	measure := func(is bool, since *local.Time, longest *time.Duration) {
+		if !is {
+			*since = 0
+		} else if *since == 0 {
+			*since = w.now
+		} else if *since > 0 {
+			*longest = max(*longest, w.now.Since(*since)+ms)
+		}
+	}
+	if n > 1 && w.bothSince == 0 {
+		w.notef("both answer")
+		w.both = max(w.both, ms)
+	}
+	measure(n > 1, &w.bothSince, &w.both)
+	if n > 0 || w.nobodySince >= 0 { // it is -1 until the first answers
+		measure(n == 0, &w.nobodySince, &w.nobody)
+	}
+}
+
+func (h *host) input(f func(local.Time) []local.Action) {
+	if h.node != nil && !h.down {
+		h.inbox = append(h.inbox, f)
+	}
+}
+
+// step lets each thread do what it can in this millisecond.
+func (h *host) step() {
+	if h.node == nil || h.down {
+		return
+	}
+	if h.idle(&h.refresher) && h.w.now.Since(h.checked) >= gateTime/8 {
+		h.refresher.todo = append(h.refresher.todo, h.check)
+	}
+	h.act(&h.refresher, 2)
+	for h.idle(&h.loop) {
+		if next := h.next(); next != nil {
+			h.loop.todo = append(h.loop.todo, func() { h.handle(next) })
+			h.act(&h.loop, 100)
+			continue
+		}
+		break
+	}
+	h.act(&h.loop, 100)
+	h.act(&h.worker, 1)
+}
+
+func (h *host) idle(t *thread) bool { return len(t.todo) == 0 && t.stopped <= h.w.now && !h.down }
+
+// act does at most n acts of a thread.
+func (h *host) act(t *thread, n int) {
+	for ; n > 0 && len(t.todo) > 0 && t.stopped <= h.w.now && !h.down; n-- {
+		if h.acts++; h.fault.do != nil && h.acts == h.fault.act {
+			h.w.notef("%s: %s before act %d", h.group.Link.Source, h.fault.name, h.acts)
+			h.fault.do(h)
+			continue
+		}
+		do := t.todo[0]
+		t.todo = t.todo[1:]
+		do()
+	}
+}
+
+// check is the refresher's: the check of the deadline is one act, and the refresh another.
+func (h *host) check() {
+	at := h.w.now
+	h.checked = at
+	lapsed := at.Since(h.refreshed) > gateTime*4/5 && h.w.mistake != refreshesLapsed
+	if h.opened && !lapsed && local.Passes(at, h.deadline, gateTime) {
+		h.refresher.todo = append(h.refresher.todo, func() {
+			if h.gate > h.w.now {
+				h.gate = h.w.now.Add(gateTime)
+			}
+			h.refreshed = at
+		})
+	}
+}
+
+// next returns the next input of the loop: a lapse goes first.
+func (h *host) next() func(local.Time) []local.Action {
+	if late := h.w.now.Since(h.refreshed); h.opened && late > gateTime*4/5 {
+		h.opened = false
+		return func(now local.Time) []local.Action { return h.node.Lapsed(now, local.NotRefreshed, late) }
+	}
+	if len(h.inbox) > 0 {
+		first := h.inbox[0]
+		h.inbox = h.inbox[1:]
+		return first
+	}
+	if h.w.now.Since(h.ticked) >= 10*ms {
+		h.ticked = h.w.now
+		return h.node.Tick
+	}
+	return nil
+}
+
+// handle passes an input to the node. Each action is an act of its own.
+func (h *host) handle(f func(local.Time) []local.Action) {
+	actions := f(h.w.now)
+	h.deadline = h.node.Deadline()
+	for _, a := range actions {
+		switch a := a.(type) {
+		case vrrp.Send:
+			h.loop.todo = append(h.loop.todo, func() { h.send(a) })
+		case local.Note:
+			h.w.notef("%s: %s", h.group.Link.Source, a.Text)
+		case local.Probe, vrrp.Ask:
+		default:
+			h.worker.todo = append(h.worker.todo, func() { h.work(a) })
+		}
+	}
+}
+
+// send sends an advert. Its time is taken in one act, it leaves in another, and a third one reports that.
+func (h *host) send(s vrrp.Send) {
+	at := h.w.now
+	leave := func() {
+		h.adverts = append(h.adverts, h.acts)
+		h.w.notef("%s sends priority %d", h.group.Link.Source, s.Packets[0].Data[2])
+		if h.lost(len(h.adverts)) {
+			h.w.notef("which is lost")
+			return
+		}
+		for _, other := range h.w.hosts {
+			if other != h {
+				delay := ms
+				if h.w.random != nil {
+					delay = time.Duration(1+h.w.random.IntN(5)) * ms
+				}
+				h.w.packets = append(h.w.packets, packet{other, h.w.now.Add(delay), vrrp.Datagram{
+					From: s.Source, To: s.Packets[0].To, TTL: vrrp.TTL, Data: s.Packets[0].Data,
+				}})
+			}
+		}
+	}
+	report := func() { h.handle(func(now local.Time) []local.Action { return h.node.Sent(now, s, at, nil) }) }
+	h.loop.todo = append([]func(){leave, report}, h.loop.todo...)
+}
+
+// work carries out an action in the kernel.
+func (h *host) work(a local.Action) {
+	switch a := a.(type) {
+	case local.OpenGate:
+		if h.bound {
+			h.w.wrong = "a gate was opened with the VIP bound"
+		}
+		h.gate, h.opened, h.refreshed = h.w.now.Add(gateTime), true, h.w.now
+		h.input(func(now local.Time) []local.Action { return h.node.Opened(now, nil) })
+	case local.CloseGate:
+		h.gate, h.bound, h.opened = 0, false, false
+		h.input(h.node.Closed)
+	case local.Bind:
+		h.bound = true
+	case local.Unbind:
+		h.bound = false
+		if a.ID != 0 {
+			h.input(func(now local.Time) []local.Action { return h.node.Unbound(now, a.ID) })
+		}
+	}
+}
+
+// The faults of a process. A hung worker never carries out an action again.
+func kill(h *host) { h.down = true }
+func stopFor(d time.Duration) func(h *host) {
+	return func(h *host) {
+		for _, t := range []*thread{&h.loop, &h.worker, &h.refresher} {
+			t.stopped = h.w.now.Add(d)
+		}
+	}
+}
+func hangLoop(h *host)   { h.loop.stopped = h.w.now.Add(time.Hour) }
+func hangWorker(h *host) { h.worker.stopped = h.w.now.Add(time.Hour) }
+
+// pair returns the groups of two hosts with priorities.
+func pair(a, b uint8, preempt time.Duration) []vrrp.Group {
+	var all []vrrp.Group
+	for i, priority := range []uint8{a, b} {
+		all = append(all, vrrp.Group{
+			Name: "main", RouterID: 51, Priority: priority, Version: 3, Interval: interval, Preempt: preempt,
+			Link:      vrrp.Link{Source: netip.AddrFrom4([4]byte{10, 9, 0, byte(1 + i)})},
+			Advertise: addrs("10.9.0.100"), VIPs: addrs("10.9.0.100"),
+		})
+	}
+	return all
+}
