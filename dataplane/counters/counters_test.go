@@ -8,13 +8,15 @@ import (
 	"vipd/test/wait"
 )
 
-// key is an endpoint of a service; endpoint 0 is the service as a whole.
+// key is an endpoint of a service; endpoint 0 represents the whole service.
 type key struct{ service, endpoint int }
 
 func newSums() *Sums[key, int] {
 	return New(func(k key) key { return key{service: k.service} }, func(a, b int) int { return a + b })
 }
 
+// TestForgets removes endpoints and waits. Their counts move to the service, and are forgotten with
+// it.
 func TestForgets(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newSums()
@@ -32,21 +34,21 @@ func TestForgets(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	}
-	with(Memory, map[key]int{{1, 2}: 1}, map[key]int{{1, 1}: 10, {1, 2}: 1})
+	with(Retention, map[key]int{{1, 2}: 1}, map[key]int{{1, 1}: 10, {1, 2}: 1})
 	with(time.Second, map[key]int{{1, 2}: 2}, map[key]int{{1, 0}: 10, {1, 2}: 2})
-	with(Memory, map[key]int{}, map[key]int{{1, 0}: 10})
+	with(Retention, map[key]int{}, map[key]int{{1, 0}: 10})
 	with(time.Second, map[key]int{}, map[key]int{})
 }
 
-// TestNothingGoesBack lets endpoints of services come, count and go at random: what a service counted in all never goes
-// back while something of it was there in the last hour, nor does an endpoint's own count; and what is kept stays small.
+// TestNothingGoesBack adds, counts and removes endpoints at random. No total decreases while its
+// service or endpoint existed in the last hour, and the memory stays small.
 func TestNothingGoesBack(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		s, now := newSums(), time.Unix(0, 0)
 		live, seen, was := map[key]int{}, map[key]time.Time{}, map[key]int{}
 		for range 300 {
-			now = now.Add(time.Duration(r.Int64N(int64(Memory / 3))))
+			now = now.Add(time.Duration(r.Int64N(int64(Retention / 3))))
 			k := key{1 + r.IntN(3), 1 + r.IntN(20)}
 			if n, ok := live[k]; ok && r.IntN(2) == 0 {
 				s.Add(k, n, now)
@@ -64,16 +66,16 @@ func TestNothingGoesBack(t *testing.T) {
 			services := map[key]int{}
 			for k, n := range all {
 				services[key{service: k.service}] += n
-				if now.Sub(seen[k]) > Memory && k.endpoint != 0 {
-					t.Fatalf("seed %d: %v is remembered, and was last there %v ago", seed, k, now.Sub(seen[k]))
+				if now.Sub(seen[k]) > Retention && k.endpoint != 0 {
+					t.Fatalf("seed %d: %v is remembered, although it was removed %v ago", seed, k, now.Sub(seen[k]))
 				}
 				if k.endpoint != 0 && n < was[k] {
-					t.Fatalf("seed %d: %v goes back from %d to %d", seed, k, was[k], n)
+					t.Fatalf("seed %d: %v decreases from %d to %d", seed, k, was[k], n)
 				}
 			}
 			for k, n := range was {
-				if k.endpoint == 0 && services[k] < n && now.Sub(seen[k]) <= Memory {
-					t.Fatalf("seed %d: service %v goes back from %d to %d", seed, k, n, services[k])
+				if k.endpoint == 0 && services[k] < n && now.Sub(seen[k]) <= Retention {
+					t.Fatalf("seed %d: service %v decreases from %d to %d", seed, k, n, services[k])
 				}
 			}
 			was = services

@@ -1,6 +1,7 @@
-// Package counters keeps what the kernel counted at objects that are not there any more, so that no sum goes back: a chain
-// that is written anew and a destination that is deleted begin at 0 again.
+// Package counters keeps the kernel's counts of removed objects, so that no sum decreases: a
+// rewritten chain and a restored destination start at 0.
 //
-// What is gone for good is forgotten after a time, or a host whose endpoints come and go would remember all that it ever
-// saw. Its count then is a part of its service's, which lasts as long as the service.
+// Removed keys are eventually forgotten. Otherwise a host with changing endpoints would remember
+// every endpoint that it ever had. The count of a forgotten endpoint is added to its service, which
+// exists as long as the service.
 package counters

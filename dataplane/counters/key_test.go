@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestNextReading takes no more of the time than it may, and is no more often than it has to.
+// TestNextReading computes the next reading after readings of various durations. The pause is as
+// short as the limits allow.
 func TestNextReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ took, pause time.Duration }{

@@ -5,36 +5,36 @@ import (
 	"time"
 )
 
-// Readings are the connections that rules of the kernel have counted, those of rules that are gone among them. It is safe for
-// several goroutines, and nobody who reads the kernel keeps others waiting.
+// Readings holds the connections that the kernel's rules have counted, including removed rules. It
+// is safe for concurrent use, and a slow reading blocks no other caller.
 type Readings struct {
 	mu sync.Mutex // guards what follows
-	// ended are of rules that are gone.
-	ended *Sums[Backend, Count]
-	// shown is what was last said, and due when the kernel may be read again.
-	shown map[Backend]Count
+	// ended holds the counts of removed rules.
+	ended *Sums[BackendKey, Count]
+	// shown is the last result, and due the time of the next reading.
+	shown map[BackendKey]Count
 	due   time.Time
 }
 
-// NewReadings returns those of rules that have counted nothing yet.
-func NewReadings() *Readings { return &Readings{ended: New(Backend.Whole, Count.Plus)} }
+// NewReadings returns Readings without counts.
+func NewReadings() *Readings { return &Readings{ended: New(BackendKey.Whole, Count.Plus)} }
 
-// Shown returns what was last said, which is not changed any more, and whether the kernel may be read again.
-func (r *Readings) Shown() (shown map[Backend]Count, due bool) {
+// Shown returns the last result, which is immutable, and whether the kernel may be read again.
+func (r *Readings) Shown() (shown map[BackendKey]Count, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shown, r.shown == nil || !time.Now().Before(r.due)
 }
 
-// Renew lets the kernel be read, however soon after another reading.
+// Renew allows the next reading at once.
 func (r *Readings) Renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.due = time.Time{}
 }
 
-// End adds what a rule had counted that is gone.
-func (r *Readings) End(k Backend, n uint64) {
+// End adds the count of a removed rule.
+func (r *Readings) End(k BackendKey, n uint64) {
 	if n == 0 {
 		return
 	}
@@ -43,8 +43,9 @@ func (r *Readings) End(k Backend, n uint64) {
 	r.ended.Add(k, Count{All: n}, time.Now())
 }
 
-// Read takes in what a reading that began then has found at the rules that are there, and returns all counts.
-func (r *Readings) Read(live map[Backend]Count, began time.Time) map[Backend]Count {
+// Read processes the counts of existing rules, from a reading that started at began, and returns
+// all counts.
+func (r *Readings) Read(live map[BackendKey]Count, began time.Time) map[BackendKey]Count {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shown, r.due = r.ended.With(live, time.Now()), NextReading(began)

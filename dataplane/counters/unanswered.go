@@ -7,36 +7,37 @@ import (
 	"vipd/dataplane"
 )
 
-// Unanswered counts connections that backends did not answer. It is safe for several goroutines. Its zero value is ready.
+// Unanswered counts the connections that backends did not answer. It is safe for concurrent use,
+// and its zero value is ready.
 type Unanswered struct {
 	mu   sync.Mutex // guards sums
-	sums *Sums[Backend, uint64]
+	sums *Sums[BackendKey, uint64]
 }
 
 // Add counts a connection.
-func (u *Unanswered) Add(k Backend) {
+func (u *Unanswered) Add(k BackendKey) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.sums == nil {
-		u.sums = New(Backend.Whole, func(a, b uint64) uint64 { return a + b })
+		u.sums = New(BackendKey.Whole, func(a, b uint64) uint64 { return a + b })
 	}
 	u.sums.Add(k, 1, time.Now())
 }
 
-// AddTo adds the counts to the failures of the backends in counts, and returns the result. A count of a backend that is not in
-// counts is added there, and is remembered as Sums does.
+// AddTo adds the counts to the failures of the backends in counts, and returns the result. It adds
+// backends that are missing in counts, and remembers counts like [Sums].
 func (u *Unanswered) AddTo(counts []dataplane.FrontendCount) []dataplane.FrontendCount {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.sums == nil {
 		return counts
 	}
-	live, ports := map[Backend]uint64{}, map[Port]int{}
+	live, ports := map[BackendKey]uint64{}, map[Port]int{}
 	for i, f := range counts {
 		port := Port{Service: f.Service, Name: f.Port}
 		ports[port] = i
 		for _, b := range f.Backends {
-			live[Backend{Port: port, Addr: b.Backend}] = 0
+			live[BackendKey{Port: port, Addr: b.Backend}] = 0
 		}
 	}
 	sums := u.sums.With(live, time.Now())
@@ -44,7 +45,7 @@ func (u *Unanswered) AddTo(counts []dataplane.FrontendCount) []dataplane.Fronten
 		f := &counts[i]
 		for j := range f.Backends {
 			b := &f.Backends[j]
-			k := Backend{Port: port, Addr: b.Backend}
+			k := BackendKey{Port: port, Addr: b.Backend}
 			b.Failures, f.Failures = b.Failures+sums[k], f.Failures+sums[k]
 			delete(sums, k)
 		}
@@ -52,7 +53,7 @@ func (u *Unanswered) AddTo(counts []dataplane.FrontendCount) []dataplane.Fronten
 	for k, n := range sums {
 		i, there := ports[k.Port]
 		switch {
-		case n == 0: // another entry of counts has this port again
+		case n == 0: // another entry of counts has this port
 			continue
 		case !there:
 			i = len(counts)

@@ -7,12 +7,12 @@ import (
 	"vipd/dataplane"
 )
 
-// TestUnansweredAddTo adds counts to those of a port that two dataplanes report, to a backend that is missing there, and to a port that is
-// missing. Each must be added once.
+// TestUnansweredAddTo adds counts of a port that two dataplanes report, of a missing backend, and
+// of a missing port. Each is added once.
 func TestUnansweredAddTo(t *testing.T) {
 	var u Unanswered
 	one, two := netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.2.0.2:80")
-	for _, k := range []Backend{
+	for _, k := range []BackendKey{
 		{Port: Port{Service: "web", Name: "http"}, Addr: one}, {Port: Port{Service: "web", Name: "http"}, Addr: one},
 		{Port: Port{Service: "web", Name: "http"}, Addr: two}, {Port: Port{Service: "api"}, Addr: one},
 	} {
@@ -23,17 +23,17 @@ func TestUnansweredAddTo(t *testing.T) {
 			{Service: "web", Port: "http", Backends: []dataplane.BackendCount{{Backend: one, Connections: 5}}},
 			{Service: "web", Port: "http", Backends: []dataplane.BackendCount{{Backend: one, Connections: 3}}},
 		})
-		backends, frontends := map[Backend]uint64{}, map[Port]uint64{}
+		backends, frontends := map[BackendKey]uint64{}, map[Port]uint64{}
 		for _, f := range got {
 			p := Port{Service: f.Service, Name: f.Port}
 			frontends[p] += f.Failures
 			for _, b := range f.Backends {
-				backends[Backend{Port: p, Addr: b.Backend}] += b.Failures
+				backends[BackendKey{Port: p, Addr: b.Backend}] += b.Failures
 			}
 		}
 		web, api := Port{Service: "web", Name: "http"}, Port{Service: "api"}
-		if frontends[web] != 3 || frontends[api] != 1 || backends[Backend{web, one}] != 2 || backends[Backend{web, two}] != 1 || backends[Backend{api, one}] != 1 {
-			t.Errorf("frontends %v, backends %v", frontends, backends)
+		if frontends[web] != 3 || frontends[api] != 1 || backends[BackendKey{web, one}] != 2 || backends[BackendKey{web, two}] != 1 || backends[BackendKey{api, one}] != 1 {
+			t.Errorf("frontends = %v, backends = %v", frontends, backends)
 		}
 	}
 }

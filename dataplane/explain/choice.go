@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// choose says where the client may be led.
+// choose describes which endpoints the client may get.
 func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	switch {
 	case f.AffinityTimeout <= 0:
@@ -34,11 +34,12 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	}
 }
 
-// wayBack says whose address each endpoint sees, and whether its reply comes back here.
+// wayBack describes whose address each endpoint sees, and whether its reply returns through this
+// node.
 func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	needs := n.Dataplane.Traits().Needs
 	forwards, there := needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward), ""
-	if forwards && !needs.LocalIn { // virtual servers send on what clients send by themselves
+	if forwards && !needs.LocalIn { // virtual servers forward their clients' packets without ip_forward
 		there = host.Unforwarded(a.Client, from)
 	}
 	var off []string
@@ -68,7 +69,7 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	}
 }
 
-// text is an endpoint in one line.
+// text returns a line about an endpoint.
 func (e *Endpoint) text(client netip.Addr) string {
 	part := "-"
 	if e.Part > 0 {
@@ -88,8 +89,8 @@ func (e *Endpoint) text(client netip.Addr) string {
 	return text + "; sees " + sees + ": " + e.Source
 }
 
-// conclude sums up what the steps came to.
-func (n *Inputs) conclude(a *Answer, f *balancer.Frontend) {
+// summarize sums up the steps.
+func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	var led, lost, silent []string
 	stopped, mostly := 0, 0
 	for _, e := range a.Endpoints {
@@ -142,7 +143,8 @@ func (n *Inputs) conclude(a *Answer, f *balancer.Frontend) {
 	}
 }
 
-// bounded reports whether all backends that get new connections have a bound: where none is chosen, all have reached it.
+// bounded reports whether all backends that get new connections have a limit. If none was chosen,
+// all have reached it.
 func bounded(f *balancer.Frontend) bool {
 	return !slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active && b.MaxConnections == 0 })
 }

@@ -19,50 +19,54 @@ import (
 // Question is a connection that a client may open.
 type Question struct {
 	Client netip.Addr
-	// Port is the client's; 0 means any. Nothing is decided by it, but an existing connection is found.
+	// Port is the client's port; 0 means any. It only serves to find an existing connection.
 	Port uint16
 	To   balancer.Key
 }
 
-// Inputs are everything that an answer depends on.
+// Inputs are the data that an answer depends on.
 type Inputs struct {
-	// Desired is what is wanted, and Applied the frontends that are in the kernel.
+	// Desired is the wanted state, and Applied holds the frontends in the kernel.
 	Desired balancer.Desired
 	Applied snap.Map[balancer.Key, *balancer.Frontend]
-	// Mode is the name of the mode that serves, and Dataplane carries it out.
+	// Mode is the name of the running mode, and Dataplane is its dataplane.
 	Mode      string
 	Dataplane dataplane.Dataplane
-	// Connections has the connections that exist; nil means that none is looked for.
+	// Connections lists the existing connections. If nil, none are searched.
 	Connections dataplane.ListsConnections
 	// Held says who holds each VIP.
 	Held []host.Held
-	// Trouble says why a frontend is not applied as wanted, and Why why a backend has its state. Both may be nil.
+	// Trouble returns the reason why a frontend is not applied as wanted, and Why the reason of a
+	// backend's state. Both may be nil.
 	Trouble func(balancer.Key) string
 	Why     func(f *balancer.Frontend, b balancer.Backend) string
-	// Silence returns what is known of an endpoint that left new connections without an answer; false means nothing. It may be nil.
+	// Silence returns the unanswered connections of an endpoint, or false if none are known. It may
+	// be nil.
 	Silence func(balancer.Target) (Silence, bool)
-	// Foreign says what rules of others do to connections to a frontend; nil means that it was not looked for.
+	// Foreign returns the effects of other programs' rules on connections to a frontend. Nil means
+	// that they were not checked.
 	Foreign func(balancer.Key) []string
 }
 
-// Verdict is what a client gets.
+// Verdict is the result for a client.
 type Verdict string
 
 // The verdicts.
 const (
-	// Served: an endpoint answers.
+	// Served means that an endpoint answers.
 	Served Verdict = "served"
-	// Refused: a TCP reset, or ICMP port unreachable.
+	// Refused means a TCP reset, or an ICMP port unreachable message.
 	Refused Verdict = "refused"
-	// Dropped: no answer at all.
+	// Dropped means that there is no answer.
 	Dropped Verdict = "dropped"
-	// Lost: an endpoint answers past this node, so that the client does not know the answer for one.
+	// Lost means that an endpoint replies past this node, so the client does not recognise the
+	// reply.
 	Lost Verdict = "lost"
-	// Elsewhere: it meets no frontend of vipd's; the connection passes as it would without vipd.
+	// Elsewhere means that vipd has no frontend there; the connection is not affected by vipd.
 	Elsewhere Verdict = "elsewhere"
 )
 
-// Answer is what would happen to a connection.
+// Answer is the predicted fate of a connection.
 type Answer struct {
 	Client  netip.Addr   `json:"client"`
 	To      balancer.Key `json:"to"`
@@ -74,64 +78,69 @@ type Answer struct {
 	Port    string        `json:"port,omitempty"`
 	// Steps are the decisions in their order.
 	Steps []Step `json:"steps"`
-	// Endpoints are those of the frontend.
+	// Endpoints are the frontend's endpoints.
 	Endpoints []Endpoint `json:"endpoints"`
 	dataplane.Explanation
-	// Existing are connections of the client to the frontend. Their packets go where they went before.
+	// Existing are the client's connections to the frontend. Their packets still go to their
+	// endpoints.
 	Existing []dataplane.Connection `json:"existing"`
 }
 
-// Silence is how many new connections an endpoint left without an answer in the last minute.
+// Silence is the number of new connections that an endpoint did not answer in the last minute.
 type Silence struct {
 	Unanswered, Of uint64
-	// Cause is the likely cause, and the command that fixes it.
+	// Cause is the likely cause, with the command that fixes it.
 	Cause string
 }
 
-// numbers writes what follows the endpoint's address, without the cause.
+// numbers returns the text that follows the endpoint's address, without the cause.
 func (s Silence) numbers() string {
 	return fmt.Sprintf("did not answer %d of %d new connections in the last minute", s.Unanswered, s.Of)
 }
 
-// String writes a sentence about the endpoint, without its address.
+// String returns the text that follows the endpoint's address.
 func (s Silence) String() string { return s.numbers() + ": " + s.Cause }
 
-// Step is one decision.
+// Step is a decision.
 type Step struct {
 	What string `json:"what"`
 	Text string `json:"text"`
-	// Wrong: it keeps the client from being served as written.
+	// Wrong reports whether it prevents the client from being served as configured.
 	Wrong bool `json:"wrong,omitempty"`
 }
 
-// Endpoint is one that the connection may or may not be led to.
+// Endpoint is an endpoint that the connection may get.
 type Endpoint struct {
 	Address netip.AddrPort        `json:"address"`
 	State   balancer.BackendState `json:"state"`
 	Weight  int                   `json:"weight"`
-	// Why says why it has that state.
+	// Why is the reason of its state.
 	Why string `json:"why,omitempty"`
-	// Part is its share of new connections of this client, 0 to 1.
+	// Part is its share of new connections of this client, from 0 to 1.
 	Part float64 `json:"part"`
-	// SNAT: it sees an address of this node in place of the client's; Lost: its reply misses this node. Source says why.
+	// SNAT reports whether it sees an address of this node instead of the client's, and Lost
+	// whether its reply misses this node. Source is the reason.
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
-	// silent says that it does not answer, in words that follow its address; "" means that it does, as far as is known.
+	// silent says that it does not answer, as text that follows its address. It is "" if the
+	// endpoint answers as far as is known.
 	silent string
 	// mostly reports whether at least half of its new connections had no answer.
 	mostly bool
-	// stopped is the sysctl by which this host does not forward the client's packets to it, or its to the client.
+	// stopped is the sysctl that keeps this host from forwarding packets between the client and the
+	// endpoint.
 	stopped string
 }
 
-// mostExisting bounds the existing connections in an answer, and readingTime the search for them.
+// maxExisting is the maximum number of existing connections in an answer, and readingTime limits
+// their search.
 const (
-	mostExisting = 10
-	readingTime  = 3 * time.Second
+	maxExisting = 10
+	readingTime = 3 * time.Second
 )
 
-// Explain answers a question. An error says what could not be read.
+// Explain answers a question. It returns an error if something could not be read.
 func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
 	if q.Client.Is4() != q.To.Addr.Is4() {
@@ -139,7 +148,7 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	}
 	n.address(a)
 	f := n.Applied.At(q.To)
-	doubtful := f != nil && f.Service == "" // a change failed: the kernel is asked as for what is wanted
+	doubtful := f != nil && f.Service == "" // a change failed, so the kernel is queried for the wanted frontend
 	if doubtful {
 		f = n.Desired.Frontends.At(q.To)
 	}
@@ -176,7 +185,7 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	n.silent(a)
 	n.foreign(a)
 	a.list(unread)
-	n.conclude(a, f)
+	n.summarize(a, f)
 	return *a, nil
 }
 
@@ -188,7 +197,8 @@ func (a *Answer) verdict(v Verdict, format string, args ...any) {
 	a.Verdict, a.Summary = v, fmt.Sprintf(format, args...)
 }
 
-// frontend says which one it is, and whether it is as wanted. Doubtful: what is there of it is unknown.
+// frontend describes the frontend, and whether it is applied as wanted. doubtful reports whether
+// its state in the kernel is unknown.
 func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	what := nameOf(f)
 	if f.NodePort {
@@ -207,7 +217,7 @@ func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	}
 }
 
-// nameOf names the service and port of a frontend.
+// nameOf returns the service and port of a frontend.
 func nameOf(f *balancer.Frontend) string {
 	text := "service " + string(f.Service)
 	if f.Port != "" {
@@ -223,13 +233,13 @@ func (n *Inputs) trouble(k balancer.Key) string {
 	return n.Trouble(k)
 }
 
-// source checks source ranges. It returns the objects of the guard that concern the frontend.
+// source checks source ranges. It returns the guard's objects of the frontend.
 func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
 		a.step("guard", true, "the guard can't be read: %v", err)
 	}
-	if n.Dataplane.Traits().Needs == (dataplane.Needs{}) { // it serves alike without the guard
+	if n.Dataplane.Traits().Needs == (dataplane.Needs{}) { // it serves without the guard
 		objects = slices.DeleteFunc(objects, func(o dataplane.Object) bool { return o.Missing })
 	}
 	may := f.Allows(a.Client)
@@ -250,14 +260,14 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 	return objects
 }
 
-// unanswered is the state of TCP connections in conntrack to which the endpoint has said nothing.
+// unanswered is the conntrack state of TCP connections without a reply from the endpoint.
 const unanswered = "syn-sent"
 
-// errMore says that the client has more connections than are listed.
+// errMore means that the client has more connections than are listed.
 var errMore = errors.New("there are more")
 
-// existing finds connections of the client that there are, without those that have ended and are only remembered. All else is explained
-// without them if they can't be read: reading a large table may take longer than there is time.
+// existing finds the client's existing connections, except for those that have ended. If they can't
+// be read, everything else is explained without them: a large table may take too long.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	if n.Connections == nil {
 		return nil
@@ -269,7 +279,7 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 		if c.Closed() {
 			return nil
 		}
-		if len(a.Existing) == mostExisting {
+		if len(a.Existing) == maxExisting {
 			return errMore
 		}
 		a.Existing = append(a.Existing, *c)
@@ -277,8 +287,8 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 	})
 }
 
-// list adds a step for each connection of the client. Before these, it says once for each endpoint that leaves some without an answer what
-// helps. Unread is why there may be others.
+// list adds a step for each connection of the client. Endpoints that have not answered some of them
+// come first, with advice. unread is the reason why there may be more.
 func (a *Answer) list(unread error) {
 	waiting := map[netip.AddrPort]int{}
 	for _, c := range a.Existing {
@@ -307,8 +317,8 @@ func (a *Answer) list(unread error) {
 	}
 }
 
-// silent marks the endpoints that do not answer: those with a share of unanswered connections, and those that leave one of this
-// client's waiting now.
+// silent marks the endpoints that do not answer: those with unanswered connections in the last
+// minute, and those that have not answered a connection of this client yet.
 func (n *Inputs) silent(a *Answer) {
 	if a.To.Proto == balancer.UDP { // one-way UDP is normal
 		return
@@ -357,5 +367,5 @@ func (n *Inputs) foreign(a *Answer) {
 	}
 }
 
-// left writes how long affinity remembers the client.
+// left formats the remaining time of affinity.
 func left(d time.Duration) string { return d.Round(time.Second).String() }

@@ -14,7 +14,7 @@ import (
 	"vipd/test/fake"
 )
 
-// reading are connections, of which there is one before err; nil means that the rest never comes.
+// reading lists one connection, and then returns err. If err is nil, it blocks.
 type reading struct{ err error }
 
 func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -25,14 +25,14 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 	return ctx.Err()
 }
 
-// TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer. What helps comes first, once, and none of
-// them is wrong: it may have just begun.
+// TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer. The
+// advice comes first, once, and no step is wrong because the connections may be new.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
 	a.list(n.existing(t.Context(), &a, 0))
 	if len(a.Steps) != 3 || !strings.Contains(a.Steps[0].Text, "10.0.0.1:8080 has not answered 2 ") || !strings.Contains(a.Steps[0].Text, `snat = "always"`) {
-		t.Fatalf("the steps = %+v; want what helps, and two connections", a.Steps)
+		t.Fatalf("steps = %+v, want the advice and two connections", a.Steps)
 	}
 	for _, s := range a.Steps {
 		if s.Wrong || strings.Count(s.Text, "snat") > 1 {
@@ -40,11 +40,11 @@ func TestConnectionWithoutAnAnswer(t *testing.T) {
 		}
 	}
 	if want := "10.1.0.2:4001 has no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
-		t.Errorf("the last step = %q, want %q", a.Steps[2].Text, want)
+		t.Errorf("last step = %q, want %q", a.Steps[2].Text, want)
 	}
 }
 
-// waiting is two connections to which the endpoint has said nothing.
+// waiting lists two connections without a reply from the endpoint.
 type waiting struct{}
 
 func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -55,7 +55,8 @@ func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit
 	)
 }
 
-// TestConnectionsThatCannotBeRead: what is known is told, with why there is no more.
+// TestConnectionsThatCannotBeRead makes the list of connections fail. The known connections are
+// shown, with the reason why there may be more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"did not come to its end in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -63,14 +64,14 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 			n := Inputs{Connections: reading{err}}
 			a.list(n.existing(t.Context(), &a, 0))
 			if len(a.Existing) != 1 || len(a.Steps) != 2 || !strings.Contains(a.Steps[1].Text, want) || a.Steps[1].Wrong {
-				t.Errorf("%+v, want one connection, and %q", a, want)
+				t.Errorf("answer = %+v, want one connection, and %q", a, want)
 			}
 		})
 	}
 }
 
-// TestDoubtful: a frontend whose last change failed is explained as that of its service, with what the mode leads to; what the engine has in
-// its place knows neither. A client of another host does not reach it at a loopback address.
+// TestDoubtful explains a frontend whose last change failed. The answer is about its wanted state.
+// A client of another host can't reach it at a loopback address.
 func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
@@ -83,26 +84,26 @@ func TestDoubtful(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "served by 127.0.0.1:8080, unless what is marked with ! keeps the client from it"; a.Service != "web" || a.Summary != want {
-		t.Errorf("service %q: %s, want web: %s; steps: %v", a.Service, a.Summary, want, a.Steps)
+		t.Errorf("service = %q, summary = %s; want web, %s; steps: %v", a.Service, a.Summary, want, a.Steps)
 	}
 	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.What == "frontend" })
 	if want := "service web; its last change could not be applied: the port is in use"; a.Steps[i].Text != want || !a.Steps[i].Wrong {
-		t.Errorf("%+v, want %q", a.Steps[i], want)
+		t.Errorf("step = %+v, want %q", a.Steps[i], want)
 	}
 
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("192.0.2.7"), To: k})
 	if want := "not served: what 192.0.2.7 sends to 127.0.0.10 stays on its own host"; err != nil || a.Verdict != Elsewhere || a.Summary != want {
-		t.Errorf("from another host: %s, %q, %v, want %q", a.Verdict, a.Summary, err, want)
+		t.Errorf("from another host: verdict = %s, summary = %q, %v; want %q", a.Verdict, a.Summary, err, want)
 	}
 
 	n.Desired.Frontends = n.Desired.Frontends.Delete(k)
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("127.0.0.1"), To: k})
 	if want := "unknown: what is left of a removed service is not removed yet: the port is in use"; err != nil || a.Summary != want {
-		t.Errorf("removed: %q, %v, want %q", a.Summary, err, want)
+		t.Errorf("summary of a removed service = %q, %v; want %q", a.Summary, err, want)
 	}
 }
 
-// leading is a dataplane that leads everything to one endpoint.
+// leading is a dataplane that sends everything to one endpoint.
 type leading struct {
 	*fake.Dataplane
 	to netip.AddrPort
@@ -112,7 +113,8 @@ func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (datap
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
-// TestSilentEndpoint explains connections to endpoints that do not answer. The first line must say so, for each protocol but UDP.
+// TestSilentEndpoint explains connections to endpoints that do not answer. The summary says so,
+// except for UDP.
 func TestSilentEndpoint(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:8080")
 	other := Endpoint{Address: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 1, Part: 0.5}
@@ -148,9 +150,9 @@ func TestSilentEndpoint(t *testing.T) {
 				}
 			}
 			n.silent(&a)
-			n.conclude(&a, &balancer.Frontend{Backends: []balancer.Backend{{Addr: at, State: balancer.Active, Weight: 1}}})
+			n.summarize(&a, &balancer.Frontend{Backends: []balancer.Backend{{Addr: at, State: balancer.Active, Weight: 1}}})
 			if a.Verdict != c.verdict || a.Summary != c.want {
-				t.Errorf("%s, %q, want %s, %q", a.Verdict, a.Summary, c.verdict, c.want)
+				t.Errorf("verdict = %s, summary = %q; want %s, %q", a.Verdict, a.Summary, c.verdict, c.want)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// address says whose the address is.
+// address describes whose address it is.
 func (n *Inputs) address(a *Answer) {
 	to := a.To.Addr
 	held := n.held(to)
@@ -49,13 +49,13 @@ func (n *Inputs) held(at netip.Addr) *host.Held {
 	return &n.Held[i]
 }
 
-// keeps reports whether vipd added the address, so that its other ports are refused.
-func (n *Inputs) keeps(at netip.Addr) bool {
+// addedByVipd reports whether vipd added the address, so its other ports are refused.
+func (n *Inputs) addedByVipd(at netip.Addr) bool {
 	h := n.held(at)
 	return h != nil && h.Where != "none" && h.Where != "host"
 }
 
-// unserved explains a place where no frontend is applied.
+// unserved explains a place without an applied frontend.
 func (n *Inputs) unserved(a *Answer) {
 	late := func(text string) string {
 		if trouble := n.trouble(a.To); trouble != "" {
@@ -80,7 +80,7 @@ func (n *Inputs) unserved(a *Answer) {
 		}
 	}
 	switch {
-	case len(here) > 0 && n.keeps(a.To.Addr):
+	case len(here) > 0 && n.addedByVipd(a.To.Addr):
 		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
 		a.verdict(Refused, "refused: %s answers on the ports of its services alone", a.To.Addr)
 	case len(here) > 0:
@@ -94,7 +94,7 @@ func (n *Inputs) unserved(a *Answer) {
 
 func place(k balancer.Key) string { return fmt.Sprintf("%d/%s", k.Port, k.Proto) }
 
-// places lists ports, and leaves out the rest of long lists.
+// places lists ports, and shortens long lists.
 func places(keys []balancer.Key) string {
 	const most = 8
 	words := make([]string, 0, most)
@@ -108,8 +108,8 @@ func places(keys []balancer.Key) string {
 	return text
 }
 
-// nearest names the frontend whose address has the most leading bits in common with what was asked for, and of those of one
-// address the one with the nearest port.
+// nearest returns the frontend whose address has the longest common prefix with the requested one.
+// Among the frontends of an address, it returns the one with the nearest port.
 func (n *Inputs) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
 	score := func(f *balancer.Frontend) int {

@@ -1,8 +1,8 @@
-// Package handover carries what a process serves to the process that takes its place: sockets, and what is known of them.
+// Package handover passes sockets and their state from a process to its successor.
 //
 //	old process -- Send --> Queue (a Unix socket) -- Receive --> new process
 //
-// The kernel keeps sockets that are on their way open, so the two processes need not live at the same time: systemd's file
-// descriptor store can hold the receiving end between them. What an Item means is up to the dataplane that sends it. A process
-// that receives an Item owns its descriptors.
+// The kernel keeps sockets in transit open, so the two processes need not run at the same time:
+// systemd's file descriptor store can hold the receiving end. The dataplane that sends an [Item]
+// defines its meaning. A process that receives an Item owns its descriptors.
 package handover

@@ -2,13 +2,13 @@ package handover
 
 import "errors"
 
-// Item is one thing that is handed over.
+// Item is an object that is handed over.
 type Item struct {
-	// Data describes it, in the sender's form.
+	// Data describes it in the sender's format.
 	Data []byte
 	// Files are its descriptors. The owner of the Item closes them.
 	Files []int
 }
 
-// ErrUnsupported means that this system has no way to hand sockets over.
+// ErrUnsupported means that this system can't hand over sockets.
 var ErrUnsupported = errors.New("this system can't hand sockets over to another process")

@@ -13,28 +13,32 @@ import (
 )
 
 const (
-	// largest is the largest message: the description of a connection, and the bytes that it holds in each direction.
-	largest = 256 << 10
-	// queueSize is how much the kernel may keep for a queue that is not read yet: some hundred thousand connections.
+	// maxMessage is the maximum size of a message: the description of a connection, and its
+	// buffered bytes in each direction.
+	maxMessage = 256 << 10
+	// queueSize is the size of the kernel's buffer for unread messages: a few hundred thousand
+	// connections.
 	queueSize = 1 << 30
-	// sendTime bounds how long Send waits for room.
+	// sendTime limits how long Send waits for space.
 	sendTime = 5 * time.Second
 )
 
-// Queue is one end of a connection that carries Items. Send may be called by any goroutine, Receive by one at a time.
+// Queue is an end of a connection that carries Items. Any goroutine may call Send. Calls of Receive
+// must not overlap.
 type Queue struct {
 	conn *net.UnixConn
-	buf  []byte // of Receive
+	buf  []byte // used by Receive
 }
 
-// Pair returns the two ends of a queue. What is sent to out stays in the kernel until it is received from in.
+// Pair returns the two ends of a queue. Items sent to out stay in the kernel until they are
+// received from in.
 func Pair() (in, out *Queue, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a queue for the next process: %w", err)
 	}
-	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // it takes CAP_NET_ADMIN
-		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // as much as this user may have
+	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // needs CAP_NET_ADMIN
+		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // the maximum of an unprivileged user
 	}
 	in, err = FromFile(os.NewFile(uintptr(ends[0]), "handover"))
 	out, err2 := FromFile(os.NewFile(uintptr(ends[1]), "handover"))
@@ -45,7 +49,7 @@ func Pair() (in, out *Queue, err error) {
 	return in, out, nil
 }
 
-// FromFile returns the queue whose end is file, which it closes.
+// FromFile returns the queue of the descriptor file, which it closes.
 func FromFile(file *os.File) (*Queue, error) {
 	c, err := net.FileConn(file)
 	_ = file.Close() // FileConn has a copy
@@ -60,13 +64,13 @@ func FromFile(file *os.File) (*Queue, error) {
 	return &Queue{conn: u}, nil
 }
 
-// Over returns the queue over a connection of type SOCK_SEQPACKET, "unixpacket" of package net.
+// Over returns a queue over a SOCK_SEQPACKET connection ("unixpacket" in package net).
 func Over(c *net.UnixConn) *Queue { return &Queue{conn: c} }
 
 // File returns a copy of the descriptor of this end.
 func (q *Queue) File() (*os.File, error) { return q.conn.File() }
 
-// Abandoned reports whether no process has the other end any longer.
+// Abandoned reports whether no process has the other end open.
 func (q *Queue) Abandoned() (abandoned bool) {
 	raw, err := q.conn.SyscallConn()
 	if err != nil {
@@ -80,7 +84,7 @@ func (q *Queue) Abandoned() (abandoned bool) {
 	return abandoned
 }
 
-// Send sends an item. The sender keeps its own descriptors, and may close them.
+// Send sends an item. The sender's descriptors stay open, and may be closed at once.
 func (q *Queue) Send(data []byte, files ...int) error {
 	if err := q.conn.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
 		return fmt.Errorf("handing over: %w", err)
@@ -92,10 +96,10 @@ func (q *Queue) Send(data []byte, files ...int) error {
 	return nil
 }
 
-// Receive returns the next item; io.EOF means that the sender has sent all.
+// Receive returns the next item, or io.EOF after the last one.
 func (q *Queue) Receive() (Item, error) {
 	if q.buf == nil {
-		q.buf = make([]byte, largest)
+		q.buf = make([]byte, maxMessage)
 	}
 	control := make([]byte, unix.CmsgSpace(253*4)) // SCM_MAX_FD
 	n, c, flags, _, err := q.conn.ReadMsgUnix(q.buf, control)
@@ -121,7 +125,7 @@ func (q *Queue) Receive() (Item, error) {
 	return item, nil
 }
 
-// All receives what there is until the sender has sent all, and closes the queue.
+// All receives items until the sender closes its end, and closes the queue.
 func (q *Queue) All() (items []Item, err error) {
 	defer func() { _ = q.Close() }()
 	for {
@@ -136,7 +140,7 @@ func (q *Queue) All() (items []Item, err error) {
 	}
 }
 
-// Close closes this end. What was sent stays with the other end.
+// Close closes this end. Sent items can still be received.
 func (q *Queue) Close() error {
 	if q == nil {
 		return nil
@@ -144,10 +148,11 @@ func (q *Queue) Close() error {
 	return q.conn.Close()
 }
 
-// Close closes the descriptors of an item that nobody carries on: a connection by a reset, for what is cut must not look complete.
+// Close closes the descriptors of an item that nobody uses. It resets connections, because a
+// truncated connection must not look complete.
 func (i Item) Close() {
 	for _, fd := range i.Files {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails where it is no socket
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails for other descriptors than sockets
 		_ = unix.Close(fd)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestManyItems: items come whole, in order and with their descriptors, and take the memory of what they say.
+// TestManyItems sends many items. They arrive complete, in order and with their descriptors, and
+// need only the memory of their content.
 func TestManyItems(t *testing.T) {
 	const n = 1000
 	in, out, err := Pair()
@@ -35,17 +36,17 @@ func TestManyItems(t *testing.T) {
 	before := heap()
 	items, err := in.All()
 	if err != nil || len(items) != n {
-		t.Fatalf("%d items came, %v", len(items), err)
+		t.Fatalf("received items = %d, %v", len(items), err)
 	}
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
 	if size := heap() - before; size > n<<10 {
-		t.Errorf("%d items of up to 200 bytes take %d bytes", n, size)
+		t.Errorf("memory of %d items of up to 200 bytes = %d bytes", n, size)
 	}
 	for i, item := range items {
 		if !bytes.Equal(item.Data, text(i)) || len(item.Files) != 1 {
-			t.Fatalf("item %d is %q with %d descriptors", i, item.Data, len(item.Files))
+			t.Fatalf("item %d = %q with %d descriptors", i, item.Data, len(item.Files))
 		}
 		item.Close()
 	}

@@ -2,17 +2,17 @@
 
 package handover
 
-// Queue is a connection that carries Items. There is none on this system.
+// Queue is a connection that carries Items. This system has none.
 type Queue struct{}
 
-// Send says that this system can't hand over.
+// Send returns ErrUnsupported.
 func (*Queue) Send([]byte, ...int) error { return ErrUnsupported }
 
-// All says that this system can't hand over.
+// All returns ErrUnsupported.
 func (*Queue) All() ([]Item, error) { return nil, ErrUnsupported }
 
 // Close does nothing.
 func (*Queue) Close() error { return nil }
 
-// Close does nothing: an item has no descriptors here.
+// Close does nothing, because items have no descriptors here.
 func (Item) Close() {}

@@ -80,16 +80,16 @@ func (y *family) countLastLocked(ctx context.Context) {
 			y.endLocked(f, name, counts[name])
 		}
 	}
-	y.readings.Read(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table can't be read any more
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // what is said where the table can't be read any more
 }
 
-func (f *front) total(backend netip.AddrPort) counters.Backend {
-	return counters.Backend{Port: counters.Port{Service: f.service, Name: f.port}, Addr: backend}
+func (f *front) total(backend netip.AddrPort) counters.BackendKey {
+	return counters.BackendKey{Port: counters.Port{Service: f.service, Name: f.port}, Addr: backend}
 }
 
 // counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
 // result is not changed any more.
-func (y *family) counts(ctx context.Context) map[counters.Backend]counters.Count {
+func (y *family) counts(ctx context.Context) map[counters.BackendKey]counters.Count {
 	started := time.Now()
 	shown, due := y.readings.Shown()
 	if !due || !y.mu.TryLock() {
@@ -107,9 +107,9 @@ func (y *family) counts(ctx context.Context) map[counters.Backend]counters.Count
 
 // liveLocked is what a reading found at the rules that are there. Chains that were written after the epoch in which it began are
 // left out: what they had has ended.
-func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]counters.Count {
+func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.BackendKey]counters.Count {
 	owners := y.chainOwners()
-	all := make(map[counters.Backend]counters.Count, len(y.chains))
+	all := make(map[counters.BackendKey]counters.Count, len(y.chains))
 	for name, c := range y.chains {
 		f := owners[name]
 		if f == nil || c.epoch > epoch {
@@ -138,7 +138,7 @@ func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counte
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	var counts []map[counters.Backend]counters.Count
+	var counts []map[counters.BackendKey]counters.Count
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
 			counts = append(counts, y.counts(ctx))

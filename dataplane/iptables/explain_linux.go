@@ -39,7 +39,7 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	counted := y.counts(ctx)
 	for _, s := range e.Shares {
 		o := dataplane.Object{Name: "DNAT rules of " + string(f.Service), Says: s.Backend.String()}
-		e.Objects = append(e.Objects, o.Counted(counted[counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Backend}].All))
+		e.Objects = append(e.Objects, o.Counted(counted[counters.BackendKey{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Backend}].All))
 	}
 	return e, y.stuck(f, client, front.slots, &e)
 }

@@ -23,7 +23,7 @@ type counts struct {
 	// servers are of the virtual servers that are there.
 	servers map[balancer.Key]*serverCounts
 	// ended are what destinations had counted that are gone.
-	ended *counters.Sums[counters.Backend, ipvsnl.Stats]
+	ended *counters.Sums[counters.BackendKey, ipvsnl.Stats]
 	// idle are flows that are not live, as they were last counted.
 	idle map[balancer.BackendKey]uint64
 }
@@ -53,7 +53,7 @@ type live struct {
 const mostGone = 256
 
 func newCounts() *counts {
-	return &counts{servers: map[balancer.Key]*serverCounts{}, ended: counters.New(counters.Backend.Whole, plus)}
+	return &counts{servers: map[balancer.Key]*serverCounts{}, ended: counters.New(counters.BackendKey.Whole, plus)}
 }
 
 // renames reports whether the key has not been of this port.
@@ -75,7 +75,7 @@ func (c *counts) name(k balancer.Key, of counters.Port) {
 	}
 	for at, l := range t.live {
 		if t.of != (counters.Port{}) {
-			c.addLocked(counters.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
+			c.addLocked(counters.BackendKey{Port: t.of, Addr: at}, minus(l.seen, l.from))
 			l.from = l.seen
 			t.live[at] = l
 		}
@@ -106,7 +106,7 @@ func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.Dest
 		}
 		delete(t.gone, s.Addr)
 		if less(s.Stats, l.seen) { // another program has reset them
-			c.addLocked(counters.Backend{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
+			c.addLocked(counters.BackendKey{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
 			l.from = ipvsnl.Stats{}
 		}
 		l.seen, l.active = s.Stats, s.Active
@@ -137,7 +137,7 @@ func plus(a, b ipvsnl.Stats) ipvsnl.Stats {
 	}
 }
 
-func (c *counts) addLocked(k counters.Backend, s ipvsnl.Stats) { c.ended.Add(k, s, time.Now()) }
+func (c *counts) addLocked(k counters.BackendKey, s ipvsnl.Stats) { c.ended.Add(k, s, time.Now()) }
 
 // end takes in that a destination is deleted.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
@@ -154,7 +154,7 @@ func (c *counts) endLocked(t *serverCounts, at netip.AddrPort) {
 	if !ok {
 		return
 	}
-	c.addLocked(counters.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
+	c.addLocked(counters.BackendKey{Port: t.of, Addr: at}, minus(l.seen, l.from))
 	delete(t.live, at)
 	if len(t.gone) >= mostGone {
 		clear(t.gone)
@@ -276,11 +276,11 @@ func (c *counts) take(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, e
 func (c *counts) sums() []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stats, active := map[counters.Backend]ipvsnl.Stats{}, map[counters.Backend]uint64{}
-	kept := map[counters.Backend]ipvsnl.Stats{}
+	stats, active := map[counters.BackendKey]ipvsnl.Stats{}, map[counters.BackendKey]uint64{}
+	kept := map[counters.BackendKey]ipvsnl.Stats{}
 	for key, t := range c.servers {
 		for at, l := range t.live {
-			k := counters.Backend{Port: t.of, Addr: at}
+			k := counters.BackendKey{Port: t.of, Addr: at}
 			stats[k], kept[k] = plus(stats[k], minus(l.seen, l.from)), plus(kept[k], l.seen)
 			live := uint64(l.active)
 			active[k] += live - min(live, c.idle[balancer.BackendKey{Frontend: key, Backend: at}])

@@ -49,7 +49,7 @@ func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 // TestCountersNeverGoBack makes the kernel count from zero in each way. Reported counts never
 // decrease.
 func TestCountersNeverGoBack(t *testing.T) {
-	for name, trash := range map[string]map[counters.Backend]ipvsnl.Stats{"anew": nil, "on": {}} {
+	for name, trash := range map[string]map[counters.BackendKey]ipvsnl.Stats{"anew": nil, "on": {}} {
 		t.Run("the kernel counts "+name, func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) { neverBack(t, dir, trash) })
@@ -57,7 +57,7 @@ func TestCountersNeverGoBack(t *testing.T) {
 	}
 }
 
-func neverBack(t *testing.T, dir string, trash map[counters.Backend]ipvsnl.Stats) {
+func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.Stats) {
 	p := start(t, newKernel(), dir)
 	p.k.trash = trash
 	p.observe()

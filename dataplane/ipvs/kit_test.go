@@ -29,7 +29,7 @@ type kernel struct {
 	// before is asked ahead of each op that is done.
 	before func(ipvsnl.Op)
 	// trash keeps what deleted destinations had counted, which goes on when they come back; nil means it does not.
-	trash map[counters.Backend]ipvsnl.Stats
+	trash map[counters.BackendKey]ipvsnl.Stats
 	// omitted are virtual servers that the table leaves out.
 	omitted map[balancer.Key]bool
 	// skip says of a virtual server whether a list leaves it out; nil means none is.
@@ -69,7 +69,7 @@ func (k *kernel) Do(ctx context.Context, ops []ipvsnl.Op) []error {
 }
 
 func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
-	of := counters.Backend{Port: counters.Port{Name: op.Service.Key.String()}, Addr: op.Destination.Addr}
+	of := counters.BackendKey{Port: counters.Port{Name: op.Service.Key.String()}, Addr: op.Destination.Addr}
 	if op.Verb == ipvsnl.DeleteDestination && k.trash != nil {
 		_ = k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *ipvsnl.DestinationState) { k.trash[of] = s.Stats })
 	}

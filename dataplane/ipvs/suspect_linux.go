@@ -17,7 +17,7 @@ var _ dataplane.WatchesUnanswered = (*Dataplane)(nil)
 func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
 		if f := d.frontendOf(s.Flow); f != nil && s.Counted {
-			d.unanswered.Add(counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Flow.Backend()})
+			d.unanswered.Add(counters.BackendKey{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Flow.Backend()})
 		}
 		tell(dataplane.FailedConnect{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
 	})

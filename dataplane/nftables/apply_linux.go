@@ -16,18 +16,20 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// settle is how long packets may be between two lookups of one chain: what a transaction has stopped leading to may be
-// deleted after it. A packet passes a chain within microseconds, with interrupts off or in a softirq.
-const settle = time.Millisecond
+// settleTime is how long a packet may need between two lookups in a chain. A transaction that
+// deletes elements waits this long after the transaction that stops chains from using them. A
+// packet passes a chain within microseconds, with interrupts off or in a softirq.
+const settleTime = time.Millisecond
 
-// atOnce is with how many elements no further frontend comes into a transaction. While any program listens to nf_tables, the kernel
-// keeps 4 KiB for each element until it ends, which memory in no cache makes slow: all 100,000 frontends of 10 backends at once
-// would be 4 GB, and 1,000 that choose by hash 2 GB.
-const atOnce = 10_000
+// maxBatchElements limits the elements of a transaction: above it, no further frontend is added.
+// While any program listens to nf_tables, the kernel keeps 4 KiB for each element until the
+// transaction ends, and memory outside the caches is slow. All 100,000 frontends with 10 backends
+// at once would need 4 GB, and 1,000 that choose by hash 2 GB.
+const maxBatchElements = 10_000
 
-// Apply makes each key what its change says, in two transactions for some of them: the first makes what is new and leads
-// packets there, the second deletes what nothing leads to any more. Then flows that conntrack still leads to backends that
-// are gone are dropped.
+// Apply makes each key what its change says. Some changes need two transactions: the first creates
+// new objects and sends packets there, the second deletes unused objects. Then it removes the flows
+// that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, y := range d.families {
 		own := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return d.family(c.Key) != y })
@@ -44,20 +46,21 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-// edit is a batch as two transactions.
+// edit is a batch of changes as two transactions.
 type edit struct {
 	first, then nft.Tx
-	// add and replace are elements of the first transaction: what it adds, and what it deletes before; remove are those that
-	// the second deletes.
+	// These are elements by set: the first transaction adds add and deletes replace before, the
+	// second deletes remove.
 	add, replace, remove map[*nft.Set][]nft.Elem
-	// next are the frontends as they are after it; nil means gone.
+	// next holds the resulting frontends; nil means that the frontend is removed.
 	next map[balancer.Key]*front
-	// users says how many frontends more use each chain, and made what those are that are written.
+	// users is the change in the number of frontends that use each chain. made holds the chains
+	// that are written.
 	users map[string]int
 	made  map[string]chain
 }
 
-// size is how many elements it adds and deletes.
+// size returns the number of elements that the transactions add and delete.
 func (e *edit) size() (n int) {
 	for _, sets := range []map[*nft.Set][]nft.Elem{e.add, e.replace, e.remove} {
 		for _, elems := range sets {
@@ -67,9 +70,10 @@ func (e *edit) size() (n int) {
 	return n
 }
 
-// apply makes the first changes of a batch, and returns how many; again where another program changes the table meanwhile, and once
-// more where the table is not as it was read: a list that the kernel gives while it makes a map larger may lack elements.
-func (y *family) apply(ctx context.Context, batch []dataplane.Change) (done int, err error) {
+// apply makes the first changes of a batch, and returns their number. It tries again if another
+// program changes the table at the same time, or if the table differs from what was read: a list
+// may lack elements while the kernel enlarges a map.
+func (y *familyTable) apply(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	reread := false
@@ -84,7 +88,7 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change) (done int,
 	return done, err
 }
 
-func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) (done int, err error) {
+func (y *familyTable) applyLocked(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	if !y.sound {
 		if _, err := y.readLocked(); err != nil {
 			return 0, err
@@ -95,16 +99,16 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) (don
 		next: map[balancer.Key]*front{}, users: map[string]int{}, made: map[string]chain{},
 	}
 	if !y.sound {
-		y.schema.skeleton(&e.first, y.mark)
+		y.schema.writeBase(&e.first, y.mark)
 		for name, c := range y.chains {
 			if c.number > unservedNumber {
-				e.first.Create(y.schema.table, y.schema.choices, leads(c.number, name))
+				e.first.Create(y.schema.table, y.schema.choices, choiceElem(c.number, name))
 			}
 		}
 		y.table.Shape = nil
 	}
-	for ; done < len(batch) && e.size() < atOnce; done++ {
-		y.edit(e, batch[done])
+	for ; done < len(batch) && e.size() < maxBatchElements; done++ {
+		y.addChange(e, batch[done])
 	}
 	y.finish(e)
 	if err := y.commit(ctx, &e.first); err != nil {
@@ -113,9 +117,9 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) (don
 	y.sound, y.damage = true, ""
 	y.noteMade(e)
 	if e.then.Len() > 0 {
-		time.Sleep(settle)
+		time.Sleep(settleTime)
 		if err := y.commit(ctx, &e.then); err != nil {
-			y.doubtLocked(err) // the first has an effect
+			y.doubtLocked(err) // the first transaction has taken effect
 			return 0, err
 		}
 	}
@@ -123,17 +127,17 @@ func (y *family) applyLocked(ctx context.Context, batch []dataplane.Change) (don
 	return done, nil
 }
 
-// edit adds one change.
-func (y *family) edit(e *edit, c dataplane.Change) {
+// addChange adds a change.
+func (y *familyTable) addChange(e *edit, c dataplane.Change) {
 	was, next := y.fronts[c.Key], &front{}
 	if was == nil {
 		was = &front{}
 	}
-	e.use(was, -1)
+	e.countUses(was, -1)
 	if c.New != nil {
-		next = y.front(c.New, was)
-		e.use(next, 1)
-		y.lead(e, c.Key, was, next)
+		next = y.newFront(c.New, was)
+		e.countUses(next, 1)
+		y.addChains(e, c.Key, was, next)
 		e.next[c.Key] = next
 	} else {
 		e.next[c.Key] = nil
@@ -143,13 +147,13 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 	}
 	id := func(n uint32) []byte { return nft.Bytes{}.Number(n) }
 	backend := func(a netip.AddrPort) []byte { return data(a) }
-	element(e, y.schema.digests, key(c.Key), was.stored, next.stored, func(d dataplane.Digest) []byte {
+	setElement(e, y.schema.digests, key(c.Key), was.stored, next.stored, func(d dataplane.Digest) []byte {
 		return nft.Bytes{}.Number(uint32(d >> 32)).Number(uint32(d))
 	})
-	numbered(e, y.schema.eps, c.Key, was.eps, next.eps, backend)
-	numbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
+	setNumbered(e, y.schema.eps, c.Key, was.eps, next.eps, backend)
+	setNumbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
 	for n, is := range next.ids {
-		element(e, y.schema.backends, key(c.Key).Number(n), was.ids[n], is, backend)
+		setElement(e, y.schema.backends, key(c.Key).Number(n), was.ids[n], is, backend)
 	}
 	for n := range was.ids {
 		if _, stays := next.ids[n]; !stays {
@@ -158,15 +162,15 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 	}
 }
 
-// use counts the chains that a frontend needs.
-func (e *edit) use(f *front, by int) {
+// countUses changes the number of users of the chains that a frontend needs.
+func (e *edit) countUses(f *front, by int) {
 	for _, name := range f.uses() {
 		e.users[name] += by
 	}
 }
 
-// front is what f comes to, with the slots in an order that keeps most of what is there.
-func (y *family) front(f *balancer.Frontend, was *front) *front {
+// newFront returns the kernel's form of f. The order of the slots preserves most existing elements.
+func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	form := render(f)
 	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
 	if !form.choice.indirect() {
@@ -185,44 +189,45 @@ func (y *family) front(f *balancer.Frontend, was *front) *front {
 	return next
 }
 
-// numbered makes the numbered elements of a frontend what is wanted; the zero value stands for an element that is missing.
-func numbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, is []V, write func(V) []byte) {
+// setNumbered changes the numbered elements of a frontend from was to next. The zero value
+// represents a missing element.
+func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next []V, write func(V) []byte) {
 	at := func(all []V, i int) (v V) {
 		if i < len(all) {
 			v = all[i]
 		}
 		return v
 	}
-	for i := range max(len(was), len(is)) {
-		element(e, set, key(k).Number(uint32(i)), at(was, i), at(is, i), write)
+	for i := range max(len(was), len(next)) {
+		setElement(e, set, key(k).Number(uint32(i)), at(was, i), at(next, i), write)
 	}
 }
 
-// element makes one element what is wanted. What is not wanted any more goes with the second transaction.
-func element[V comparable](e *edit, set *nft.Set, at []byte, was, is V, write func(V) []byte) {
+// setElement changes an element from was to next. The second transaction deletes obsolete elements.
+func setElement[V comparable](e *edit, set *nft.Set, at []byte, was, next V, write func(V) []byte) {
 	var none V
 	switch {
-	case was == is:
-	case is == none:
+	case was == next:
+	case next == none:
 		e.remove[set] = append(e.remove[set], nft.Elem{Key: at})
 	case was == none:
-		e.add[set] = append(e.add[set], nft.Elem{Key: at, Data: write(is)})
+		e.add[set] = append(e.add[set], nft.Elem{Key: at, Data: write(next)})
 	default:
 		e.replace[set] = append(e.replace[set], nft.Elem{Key: at})
-		e.add[set] = append(e.add[set], nft.Elem{Key: at, Data: write(is)})
+		e.add[set] = append(e.add[set], nft.Elem{Key: at, Data: write(next)})
 	}
 }
 
-// lead makes the chains of a frontend, and its element of frontends, where they are not there.
-func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
+// addChains creates the missing chains of a frontend, and its element of frontends.
+func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 	for _, name := range next.uses() {
 		switch name {
 		case clearing:
-			y.need(e, name, choice{by: byNone})
+			y.ensureChain(e, name, choice{method: byNone})
 		case unserved:
 			next.number = unservedNumber
 		default:
-			next.number = y.need(e, name, next.choice)
+			next.number = y.ensureChain(e, name, next.choice)
 		}
 	}
 	frontends := y.schema.frontends
@@ -235,33 +240,34 @@ func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
 	e.add[frontends] = append(e.add[frontends], nft.Elem{Key: key(k), Data: nft.Bytes{}.Number(next.number), Comment: next.label})
 }
 
-// need makes a chain choose as c says, unless it does, and returns its number.
-func (y *family) need(e *edit, name string, c choice) uint32 {
-	is, made := e.made[name]
+// ensureChain makes a chain choose as c says, and returns its number.
+func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
+	current, made := e.made[name]
 	if there := y.chains[name]; there != nil && !made {
-		is = chain{number: there.number, choice: there.choice}
+		current = chain{number: there.number, choice: there.choice}
 	}
-	if is.choice != c {
-		y.schema.writeChosen(&e.first, name, c, y.mark)
+	if current.choice != c {
+		y.schema.writeChoice(&e.first, name, c, y.mark)
 	}
-	if is.number == 0 && name != clearing {
+	if current.number == 0 && name != clearing {
 		y.last++
-		is.number = y.last
-		e.add[y.schema.choices] = append(e.add[y.schema.choices], leads(is.number, name))
+		current.number = y.last
+		e.add[y.schema.choices] = append(e.add[y.schema.choices], choiceElem(current.number, name))
 	}
-	is.choice = c
-	e.made[name] = is
-	return is.number
+	current.choice = c
+	e.made[name] = current
+	return current.number
 }
 
-// finish writes what was gathered. Elements of frontends come last: what they lead to is there by then.
-func (y *family) finish(e *edit) {
+// finish writes the collected elements. Elements of frontends come last, when the objects that they
+// refer to exist.
+func (y *familyTable) finish(e *edit) {
 	s := y.schema
 	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots, s.choices, s.frontends} {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
-	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from then on nothing leads to what goes with it
+	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from here on nothing refers to what is deleted with it
 	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots} {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
@@ -269,19 +275,19 @@ func (y *family) finish(e *edit) {
 	for name, c := range y.chains {
 		if c.users+e.users[name] == 0 && name != unserved {
 			if c.number != 0 {
-				e.then.Delete(s.table, s.choices, leads(c.number, ""))
+				e.then.Delete(s.table, s.choices, choiceElem(c.number, ""))
 			}
 			e.then.FlushChain(s.table, name)
 			gone = append(gone, name)
 		}
 	}
-	for _, name := range gone { // all are empty by now: those that another program has made may lead to one another
+	for _, name := range gone { // all are empty by now: chains of other programs may refer to each other
 		e.then.DeleteChain(s.table, name)
 	}
 }
 
-// noteMade takes in the chains that the first transaction has made.
-func (y *family) noteMade(e *edit) {
+// noteMade records the chains that the first transaction created.
+func (y *familyTable) noteMade(e *edit) {
 	for name, c := range e.made {
 		if y.chains[name] == nil {
 			y.chains[name] = &chain{}
@@ -290,8 +296,8 @@ func (y *family) noteMade(e *edit) {
 	}
 }
 
-// noteLocked takes in what both transactions have left.
-func (y *family) noteLocked(e *edit) {
+// noteLocked records the result of both transactions.
+func (y *familyTable) noteLocked(e *edit) {
 	for k, next := range e.next {
 		if next == nil {
 			delete(y.fronts, k)

@@ -10,7 +10,7 @@ import (
 	"vipd/test/lab"
 )
 
-// numberedFrontend is one of up to 65,536 frontends of 10 backends each.
+// numberedFrontend returns one of up to 65,536 frontends with 10 backends each.
 func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key:     balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP},
@@ -22,7 +22,7 @@ func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
 	return f
 }
 
-// applyNumbered applies frontends 0 to n in batches as the engine makes them.
+// applyNumbered applies frontends 0 to n, in batches like the engine.
 func applyNumbered(b *testing.B, d *Dataplane, n int, s balancer.Scheduler) {
 	b.Helper()
 	for i := 0; i < n; i += 200 {
@@ -47,7 +47,7 @@ func newBench(b *testing.B) *Dataplane {
 	return d
 }
 
-// BenchmarkLoad loads 10,000 frontends of 10 backends each.
+// BenchmarkLoad loads 10,000 frontends with 10 backends each.
 func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
 		d := newBench(b)
@@ -58,7 +58,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkAdd adds a frontend to 10,000, and deletes it.
+// BenchmarkAdd adds a frontend to 10,000 others, and deletes it.
 func BenchmarkAdd(b *testing.B) {
 	for _, s := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.RoundRobin} {
 		b.Run(string(s), func(b *testing.B) {

@@ -7,15 +7,16 @@ import (
 	"vipd/dataplane"
 )
 
-// Options are what a Dataplane is made of.
+// Options are the options of a [Dataplane].
 type Options struct {
-	// Log gets warnings; nil means that nothing is logged.
+	// Log receives warnings. If nil, nothing is logged.
 	Log *slog.Logger
-	// Mark are the bits that are set in the marks of connections to frontends, by which the guard knows them (host.Mark).
+	// Mark is the mask that is set in the marks of connections to frontends, by which the guard
+	// recognises them (guard.MarkBits).
 	Mark uint32
 }
 
-// Capabilities says what nftables mode can honour.
+// Capabilities returns the features that nftables mode supports.
 func Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:      "nftables",
@@ -30,7 +31,7 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// Needs are what nftables mode needs of the host.
+// Needs returns the requirements of nftables mode.
 func Needs() dataplane.Needs {
 	return dataplane.Needs{Forward: true, Marked: true, TranslatesAll: true, Resets: true}
 }

@@ -13,39 +13,43 @@ import (
 // tableName is the name of our table in each family.
 const tableName = "vipd"
 
-// natPriority is where our chains stand: before those of iptables and of most tables (dstnat, -100), so that a service is
-// served though others redirect its port. sourcePriority is before srcnat, 100.
+// natPriority is the priority of our chains. They precede the chains of iptables and of most tables
+// (dstnat, -100), so a service works even if others redirect its port. sourcePriority precedes
+// srcnat, 100.
 const (
 	natPriority    = -105
 	sourcePriority = 95
 )
 
-// Seeds of the hashes: of the client for sh and mh, and two for the 64 bits by which sticky knows a client at a frontend.
+// These are the seeds of the hashes: of the client for sh and mh, and two for the 64 bits that
+// identify a client at a frontend in sticky.
 const (
 	bucketSeed = 0x76697064
 	stickySeed = 0x64706976
 	stickyAlso = 0x70646976
 )
 
-// mostClients bounds the clients that affinity remembers in a family. New ones beyond it are served without affinity.
-const mostClients = 1 << 20
+// maxClients is the maximum number of clients that affinity remembers in a family. Further clients
+// are served without affinity.
+const maxClients = 1 << 20
 
-// schema is the table of one family and its maps.
+// schema is the table of a family, and its maps.
 type schema struct {
 	table nft.Table
-	// frontends has the number of each frontend's chain; its elements are named by service and port. choices leads from a number
-	// to the chain, which chooses a backend: the kernel checks all of a map to chains with each element that is added.
+	// frontends maps service addresses and ports to the number of a chain, and choices maps the
+	// number to the chain, which chooses a backend. Two maps are needed because the kernel checks
+	// all elements of a map to chains whenever an element is added.
 	frontends, choices *nft.Set
-	// eps has the backend in each slot of a frontend.
+	// eps maps the slots of a frontend to backends.
 	eps *nft.Set
-	// slots has the id of the backend in each slot where choices are indirect, backends the backend of each id, and sticky the id
-	// of each client.
+	// For indirect choices, slots maps slots to backend ids, backends maps ids to backends, and
+	// sticky maps clients to ids.
 	slots, backends, sticky *nft.Set
-	// digests has the digest of each frontend, for the next process. No packet is looked up in it.
+	// digests holds the digest of each frontend for the next process. No packet is looked up in it.
 	digests *nft.Set
 }
 
-// sets are all of them.
+// sets returns all maps.
 func (s *schema) sets() []*nft.Set {
 	return []*nft.Set{s.frontends, s.choices, s.eps, s.slots, s.backends, s.sticky, s.digests}
 }
@@ -63,32 +67,32 @@ func newSchema(f nft.Family) *schema {
 		eps:       &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
 		slots:     &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
 		backends:  &nft.Set{Name: "backends", Key: place(nft.Priority), Data: backend, Counter: true},
-		sticky:    &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: mostClients, Timed: true},
+		sticky:    &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: maxClients, Timed: true},
 		digests:   &nft.Set{Name: "digests", Key: place(), Data: nft.Concat{nft.Mark, nft.Mark}},
 	}
 }
 
-// base is a chain that is there whatever the frontends are.
-type base struct {
+// baseChain is a chain that exists independently of the frontends.
+type baseChain struct {
 	nft.Chain
 	rules []nft.Rule
 }
 
-// bases are the chains that lead packets to frontends, and the one that only marks.
-func (s *schema) bases(mark uint32) []base {
+// baseChains returns the chains that send packets to frontends, and the chain that only marks.
+func (s *schema) baseChains(mark uint32) []baseChain {
 	dispatch := []nft.Rule{{Do: []nft.Stmt{
 		nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: s.frontends.Key, In: s.frontends}},
 		nft.Vmap{Of: nft.Priority, In: s.choices},
 	}}}
-	return []base{
+	return []baseChain{
 		{nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Prerouting, Priority: natPriority}}, dispatch},
 		{nft.Chain{Name: "output", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Output, Priority: natPriority}}, dispatch},
 		{nft.Chain{Name: unserved}, []nft.Rule{{Do: []nft.Stmt{nft.ClearPriority{}, marked(mark)}}}},
 	}
 }
 
-// unserved is the chain of frontends without active backends, and unservedNumber its number; clearing is there while any has
-// ids, which it clears in the priority of packets.
+// unserved is the chain of frontends without active backends, and unservedNumber its number. The
+// chain clearing exists while any frontend has ids, which it clears in the packet's priority.
 const (
 	unserved       = "unserved"
 	unservedNumber = 1
@@ -97,27 +101,27 @@ const (
 
 func marked(mark uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: mark} }
 
-// skeleton adds the table with all that is there whatever the frontends are. Chains that are there are written again, and
-// choices leads to no others.
-func (s *schema) skeleton(tx *nft.Tx, mark uint32) {
+// writeBase adds the table with everything that exists independently of the frontends. It rewrites
+// existing chains, and choices refers only to them.
+func (s *schema) writeBase(tx *nft.Tx, mark uint32) {
 	tx.AddTable(s.table)
 	for _, set := range s.sets() {
 		tx.AddSet(s.table, set)
 	}
-	for _, c := range s.bases(mark) {
+	for _, c := range s.baseChains(mark) {
 		s.write(tx, &c.Chain, c.rules)
 	}
 	tx.FlushSet(s.table, s.choices)
-	tx.Create(s.table, s.choices, leads(unservedNumber, unserved))
+	tx.Create(s.table, s.choices, choiceElem(unservedNumber, unserved))
 }
 
-// leads is the element of choices that leads from a number to a chain.
-func leads(number uint32, chain string) nft.Elem {
+// choiceElem returns the element of choices that maps a number to a chain.
+func choiceElem(number uint32, chain string) nft.Elem {
 	return nft.Elem{Key: nft.Bytes{}.Number(number), Goto: chain}
 }
 
-// writeChosen makes the chain of this name choose so.
-func (s *schema) writeChosen(tx *nft.Tx, name string, c choice, mark uint32) {
+// writeChoice makes the chain of this name choose as c says.
+func (s *schema) writeChoice(tx *nft.Tx, name string, c choice, mark uint32) {
 	chain := &nft.Chain{Name: name}
 	if name == clearing {
 		chain.Hook = &nft.Hook{Type: nft.NAT, Point: nft.Postrouting, Priority: sourcePriority}
@@ -125,7 +129,7 @@ func (s *schema) writeChosen(tx *nft.Tx, name string, c choice, mark uint32) {
 	s.write(tx, chain, s.rules(c, mark))
 }
 
-// write makes a chain have these rules.
+// write gives a chain these rules.
 func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
 	tx.AddChain(s.table, c)
 	tx.FlushChain(s.table, c.Name)
@@ -134,35 +138,38 @@ func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
 	}
 }
 
-// choice is how a frontend's packets get a number below n, and how long a client keeps what it got.
+// choice describes how a packet of a frontend gets a number below n, and how long a client keeps
+// its number.
 type choice struct {
-	by     by
+	method method
 	n      uint32
 	sticky time.Duration // 0 means no affinity
 }
 
-// indirect reports whether the number leads to the id of a backend, and that to the backend: what remembers clients keeps ids, and
-// the many slots of hashes then count nothing, as each backend has one element that does.
-func (c choice) indirect() bool { return c.sticky > 0 || c.by == byClient }
+// indirect reports whether the number is mapped to the id of a backend, and the id to the backend.
+// Affinity remembers ids. With a hash, the many slots need no counters, because each backend has an
+// element that counts.
+func (c choice) indirect() bool { return c.sticky > 0 || c.method == byClient }
 
-// by is a way to choose.
-type by string
+// method is a method of choosing.
+type method string
 
 const (
-	byChance by = "random"
-	inTurn   by = "turn"
-	byClient by = "hash"
-	byNone   by = "clear" // the rules of clearing
+	byChance method = "random"
+	inTurn   method = "turn"
+	byClient method = "hash"
+	byNone   method = "clear" // the rules of clearing
 )
 
-// chain is the name of the chain that chooses so. Those that count are the frontend's own; all others are shared.
+// chain returns the name of the chain that makes the choice. Chains with a counter belong to one
+// frontend; all others are shared.
 func (c choice) chain(k balancer.Key) string {
 	if c.n == 0 {
 		return unserved
 	}
-	name := fmt.Sprintf("%s-%d", c.by, c.n)
-	if c.by == inTurn {
-		name = fmt.Sprintf("%s-%s/%s/%d", c.by, plain(k.Addr), k.Proto, k.Port)
+	name := fmt.Sprintf("%s-%d", c.method, c.n)
+	if c.method == inTurn {
+		name = fmt.Sprintf("%s-%s/%s/%d", c.method, plain(k.Addr), k.Proto, k.Port)
 	}
 	if c.sticky > 0 {
 		name += fmt.Sprintf("-sticky-%d", int(c.sticky.Seconds()))
@@ -170,7 +177,7 @@ func (c choice) chain(k balancer.Key) string {
 	return name
 }
 
-// plain is an address without colons, which nft does not read in names.
+// plain returns an address without colons, which nft does not accept in names.
 func plain(a netip.Addr) string {
 	if a.Is4() {
 		return a.String()
@@ -178,9 +185,9 @@ func plain(a netip.Addr) string {
 	return hex.EncodeToString(a.AsSlice())
 }
 
-// number is the expression of the choice.
+// number returns the expression that computes the number.
 func (c choice) number() nft.Expr {
-	switch c.by {
+	switch c.method {
 	case inTurn:
 		return nft.Numgen{Mod: c.n}
 	case byClient:
@@ -189,14 +196,14 @@ func (c choice) number() nft.Expr {
 	return nft.Numgen{Random: true, Mod: c.n}
 }
 
-// clientHash is 32 of the 64 bits by which sticky knows a client at a frontend.
+// clientHash returns 32 of the 64 bits that identify a client at a frontend in sticky.
 func (s *schema) clientHash(seed uint32) nft.Jhash {
 	return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, s.frontends.Key.(nft.Concat)...), Mod: 1<<32 - 1, Seed: seed}
 }
 
-// rules are those of the chain.
+// rules returns the rules of the chain.
 func (s *schema) rules(c choice, mark uint32) []nft.Rule {
-	if c.by == byNone {
+	if c.method == byNone {
 		return []nft.Rule{{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}}}
 	}
 	var rules []nft.Rule
@@ -217,10 +224,11 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	}
 	add(marked(mark))
 	add(choose)
-	add(note) // a client that is known keeps its id, and its time begins anew
+	add(note) // a known client keeps its id, and its timeout restarts
 	add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})
 	add(lead)
-	// The backend of that id is gone or gets no new connections: the client is given another one.
+	// The backend of that id was removed or gets no new connections, so the client gets another
+	// one.
 	add(nft.Delete{Map: s.sticky, Key: client, Data: nft.Priority})
 	add(choose)
 	add(note)

@@ -18,6 +18,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
+// TestConformance runs the conformance suite with real traffic.
 func TestConformance(t *testing.T) {
 	dataplanetest.Run(t, dataplanetest.Subject{
 		Name:     "nftables",
@@ -38,7 +39,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// options are those of the host as vipd keeps it in this mode.
+// options returns the options of the host in this mode.
 func options() host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = xtables.NFT, Needs()
@@ -59,7 +60,7 @@ func cleanup(t testing.TB) {
 	}
 }
 
-// damages are those of the guard in iptables, and ways to break our tables.
+// damages returns the guard's damages, and ways to damage our tables.
 func damages() map[string]func(t testing.TB) {
 	all := dataplanetest.Damages(string(xtables.NFT))
 	for what, script := range map[string]string{
@@ -93,10 +94,10 @@ func damages() map[string]func(t testing.TB) {
 	return all
 }
 
-// chosen finds the chains that choose endpoints in nft's listing of our table.
+// chosen matches the chains that choose endpoints in nft's listing of our table.
 var chosen = regexp.MustCompile(`(?m)^\tchain ((?:random|turn|hash)-\S*) `)
 
-// load has nft carry out a script.
+// load executes a script with nft.
 func load(t testing.TB, script string) {
 	t.Helper()
 	cmd := exec.Command("nft", "-f", "-")

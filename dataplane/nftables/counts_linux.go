@@ -13,51 +13,53 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// counts is what is remembered of the kernel's counters. An element counts the first packets of connections, and begins anew
-// when it is replaced: what it had goes to the readings as ended before.
-type counts struct {
-	// counter is a separate connection: reading many elements takes time, for which a change must not wait.
+// counterState is what vipd remembers of the kernel's counters. An element counts the first packets
+// of connections, and starts at zero when it is replaced: readings keeps the old count.
+type counterState struct {
+	// counter is a separate connection, because changes must not wait while many elements are read.
 	counter *nft.Conn
 
-	// reading is held while all counters are read with it, and guards vain: how many readings in a row were.
+	// reading is held while all counters are read through counter. It guards vain, the number of
+	// consecutive readings in vain.
 	reading  sync.Mutex
 	vain     int
 	readings *counters.Readings
 }
 
-// countTime bounds one reading of the flows that are there.
+// countTime limits a reading of the existing flows.
 const countTime = 10 * time.Second
 
 // Counters implements dataplane.Dataplane.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	var all []map[counters.Backend]counters.Count
+	var all []map[counters.BackendKey]counters.Count
 	for _, y := range d.families {
 		all = append(all, y.counted())
 	}
 	return d.Tracker.Counters(ctx, all...)
 }
 
-// total is what the connections to a backend of a frontend are counted as.
-func total(label string, backend netip.AddrPort) counters.Backend {
+// total returns the key under which the connections to a backend of a frontend are counted.
+func total(label string, backend netip.AddrPort) counters.BackendKey {
 	service, port, _ := strings.Cut(label, "/")
-	return counters.Backend{Port: counters.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
+	return counters.BackendKey{Port: counters.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
 }
 
-// mostVain is how many readings in a row may be in vain because frontends are changed meanwhile: changes wait for the next one.
-const mostVain = 3
+// maxVainReadings is the maximum number of consecutive readings that changes of frontends may
+// invalidate. The next reading blocks changes.
+const maxVainReadings = 3
 
-// counted returns all counts so far, or those of the last reading while frontends are changed or the kernel was read just
-// now. The result is not changed any more.
-func (y *family) counted() map[counters.Backend]counters.Count {
+// counted returns all counts, or the result of the last reading while frontends are changing or the
+// kernel was read just now. The result is immutable.
+func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 	began := time.Now()
 	shown, due := y.readings.Shown()
 	if !due || !y.reading.TryLock() {
 		return shown
 	}
 	defer y.reading.Unlock()
-	if y.vain++; y.vain > mostVain {
+	if y.vain++; y.vain > maxVainReadings {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		live, err := y.readCounts(y.labelsLocked())
@@ -77,15 +79,15 @@ func (y *family) counted() map[counters.Backend]counters.Count {
 		return shown
 	}
 	defer y.mu.Unlock()
-	if y.epoch != epoch { // a part of what was read has ended, and the list may lack others
+	if y.epoch != epoch { // some elements that were read have been deleted, and others may be missing
 		return shown
 	}
 	y.vain = 0
 	return y.readings.Read(live, began)
 }
 
-// labelsLocked are what connections to frontends are counted as.
-func (y *family) labelsLocked() map[balancer.Key]string {
+// labelsLocked returns the labels under which connections to frontends are counted.
+func (y *familyTable) labelsLocked() map[balancer.Key]string {
 	labels := make(map[balancer.Key]string, len(y.fronts))
 	for k, f := range y.fronts {
 		labels[k] = f.label
@@ -93,9 +95,9 @@ func (y *family) labelsLocked() map[balancer.Key]string {
 	return labels
 }
 
-// readCounts reads what the elements have counted.
-func (y *family) readCounts(labels map[balancer.Key]string) (map[counters.Backend]counters.Count, error) {
-	live := map[counters.Backend]counters.Count{}
+// readCounts reads the counters of the elements.
+func (y *familyTable) readCounts(labels map[balancer.Key]string) (map[counters.BackendKey]counters.Count, error) {
+	live := map[counters.BackendKey]counters.Count{}
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.backends} {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
 		if err != nil {
@@ -111,8 +113,8 @@ func (y *family) readCounts(labels map[balancer.Key]string) (map[counters.Backen
 	return live, nil
 }
 
-// endLocked ends what was counted at elements that are gone.
-func (y *family) endLocked(gone []nft.FoundElem) {
+// endLocked keeps the counts of deleted elements.
+func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
 		if f := y.fronts[k]; ok && f != nil {
@@ -121,11 +123,11 @@ func (y *family) endLocked(gone []nft.FoundElem) {
 	}
 }
 
-// countLastLocked ends what all elements have counted, because they go.
-func (y *family) countLastLocked() {
+// countLastLocked keeps the counts of all elements before they are deleted.
+func (y *familyTable) countLastLocked() {
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.backends} {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		y.endLocked(elems)
 	}
-	y.readings.Read(map[counters.Backend]counters.Count{}, time.Now()) // what is said where the table is gone
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // the result if the table is missing
 }

@@ -1,29 +1,35 @@
-// Package nftables forwards frontends by maps of nf_tables: the kernel translates destinations, and no packet comes to this
-// process. What a packet costs, and what a change costs, does not depend on the number of services.
+// Package nftables forwards frontends with maps of nf_tables: the kernel translates destinations,
+// and no packet passes this process. The cost of a packet and of a change does not depend on the
+// number of services.
 //
-// Each family has one table, vipd. Its chains are of type nat, which see the first packet of a connection only:
+// Each family has a table, vipd. Its chains are of type nat, so they only see the first packet of a
+// connection:
 //
-//	prerouting, output    (address, protocol, port) -> frontends: a number, in the packet's priority; none: the packet goes on
-//	                      number -> choices: goto one of the chains that follow, which clear the priority
+//	prerouting, output    (address, protocol, port) -> frontends: a number, kept in the packet's priority; without an
+//	                      element the packet continues unchanged
+//	                      number -> choices: goto one of the following chains, which clear the priority
 //	random-10             marks the connection, and translates to eps[(address, protocol, port, a random number below 10)]
-//	turn-VIP/tcp/80       the same, with the next number of a counter of the frontend's own
-//	hash-256              marks it, looks a number from the client's address up in slots, which has the id of a backend, and
-//	                      translates to backends[(address, protocol, port, the id)]
-//	...-sticky-10800      any of these with slots and backends, where sticky remembers the client's id for 10800 s (chains.go)
-//	unserved              marks the connection of a frontend without active backends, for the guard to refuse
-//	postrouting           clears the packet's priority, in which chains keep the id; it is there while any frontend has ids
+//	turn-VIP/tcp/80       the same, with the next number of the frontend's counter
+//	hash-256              marks it, maps a hash of the client's address to a backend id in slots, and translates to
+//	                      backends[(address, protocol, port, the id)]
+//	...-sticky-10800      any of these with slots and backends; sticky remembers the client's id for 10800 s (chains.go)
+//	unserved              marks the connection of a frontend without active backends, so that the guard refuses it
+//	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
 //
-// Chains are shared by all frontends with as many slots. A backend has as many slots as its weight asks for (slots.go). So
-// a change of endpoints replaces elements, in one netlink message, and makes no chain but for the first frontend of a size.
+// All frontends with the same number of slots share a chain. The number of a backend's slots
+// depends on its weight (slots.go). So a change of endpoints only replaces elements, in one netlink
+// message, and creates a chain only for the first frontend of a size.
 //
-// A packet looks maps up one after the other, and may see two generations of the rules. So a transaction that takes slots
-// away comes a moment after the one that stops chains from choosing them (apply_linux.go).
+// A packet makes several lookups, and may see two generations of the rules. So the transaction that
+// deletes slots follows a moment after the transaction that stops chains from choosing them
+// (apply_linux.go).
 //
-// Each second a look asks the kernel for the number of the last transaction. If others have committed since, all of ours is
-// read and compared: the rules by their handles, elements by their content (observe_linux.go). What a restart finds, it
-// takes over, and writes only what differs.
+// Once a second, a check asks the kernel for the number of the last transaction. If others have
+// committed since, our whole table is read and compared: the rules by their handles, elements by
+// their content (observe_linux.go). After a restart, the existing table is adopted, and only
+// differences are written.
 //
-// What this package does not do: addresses, source ranges, refusals, masquerading and accepting are the guard's
-// (vipd/dataplane/host). The connections that are established, and the end of those to backends that are gone, are
-// vipd/dataplane/internal/dnat's.
+// This package does not handle addresses, source ranges, refusals, masquerading and accepting,
+// which belong to the guard (vipd/dataplane/guard). Established connections, and the end of
+// connections to removed backends, belong to vipd/dataplane/internal/dnat.
 package nftables

@@ -15,7 +15,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Explain implements dataplane.Explains: it looks the connection up in the maps of the kernel as a packet would be.
+// Explain implements [dataplane.Explains]. It looks the connection up in the kernel's maps, as a
+// packet would.
 func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	conn, err := nft.Open()
 	if err != nil {
@@ -26,7 +27,7 @@ func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client neti
 	return x.out, errors.Join(err, conn.Close())
 }
 
-// lookup is one question to the maps of a family.
+// lookup is a query of a family's maps.
 type lookup struct {
 	*schema
 	conn   *nft.Conn
@@ -37,22 +38,22 @@ type lookup struct {
 }
 
 func (x *lookup) explain() error {
-	if err := x.lead(); err != nil {
+	if err := x.findChain(); err != nil {
 		return err
 	}
 	c := x.form.choice
 	if c.n == 0 {
 		return nil
 	}
-	x.out.Choice = map[by]string{byChance: "at random, by weight", inTurn: "in turn", byClient: "by a hash of the client's address"}[c.by]
-	if err := x.stick(); err != nil {
+	x.out.Choice = map[method]string{byChance: "at random, by weight", inTurn: "in turn", byClient: "by a hash of the client's address"}[c.method]
+	if err := x.findSticky(); err != nil {
 		return err
 	}
-	return x.share()
+	return x.findShares()
 }
 
-// lead looks up the chain that the frontend's packets go to.
-func (x *lookup) lead() error {
+// findChain looks up the chain of the frontend's packets.
+func (x *lookup) findChain() error {
 	there, err := x.find(x.frontends, key(x.f.Key))
 	if err != nil {
 		return err
@@ -74,8 +75,8 @@ func (x *lookup) lead() error {
 	return nil
 }
 
-// stick looks up where affinity leads the client.
-func (x *lookup) stick() error {
+// findSticky looks up the backend that affinity selects for the client.
+func (x *lookup) findSticky() error {
 	if x.form.choice.sticky == 0 {
 		return nil
 	}
@@ -89,14 +90,14 @@ func (x *lookup) stick() error {
 		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
 	})
 	led, err := x.find(x.backends, append(key(x.f.Key), known[0].Data...))
-	if err == nil && len(led) > 0 { // else its backend gets no new connections, and the client is given another one
+	if err == nil && len(led) > 0 { // otherwise its backend gets no new connections, and the client gets another one
 		x.out.Sticky, x.out.Left = backendOf(led[0].Data), known[0].Expires
 	}
 	return err
 }
 
-// share reads the slots that a packet may fall into, and what they count.
-func (x *lookup) share() error {
+// findShares reads the slots that a packet may select, and their counters.
+func (x *lookup) findShares() error {
 	c, slots := x.form.choice, x.eps
 	if c.indirect() {
 		slots = x.slots
@@ -122,7 +123,7 @@ func (x *lookup) share() error {
 				return err
 			}
 			to, e.Packets = backendOf(led[0].Data), led[0].Packets
-			counted[to] = 0 // one element has all
+			counted[to] = 0 // one element counts for all slots
 		}
 		parts[to] += 1 / float64(len(keys))
 		counted[to] += e.Packets
@@ -143,10 +144,10 @@ func (x *lookup) share() error {
 	return nil
 }
 
-// fewElements is how many elements are asked for at once.
+// fewElements is the maximum number of elements in a query.
 const fewElements = 200
 
-// find reads elements of a set by their keys. Those that are not there are left out.
+// find reads elements of a set by their keys. It omits missing elements.
 func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err error) {
 	for part := range slices.Chunk(keys, fewElements) {
 		elems := make([]nft.Elem, len(part))
@@ -155,7 +156,7 @@ func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err
 		}
 		found, err := x.conn.Find(x.table, set, elems)
 		switch {
-		case errors.Is(err, unix.ENOENT) && len(part) > 1: // one of them
+		case errors.Is(err, unix.ENOENT) && len(part) > 1: // one of them is missing
 			for _, k := range part {
 				one, err := x.find(set, k)
 				if err != nil {
@@ -173,5 +174,5 @@ func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err
 	return all, nil
 }
 
-// nameOf names a map as nft does.
+// nameOf returns nft's name of a map.
 func (x *lookup) nameOf(s *nft.Set) string { return "map " + s.Name + " of table " + x.table.String() }

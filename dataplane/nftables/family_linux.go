@@ -15,48 +15,54 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// family is what is known of the table of one family in the kernel.
-type family struct {
+// familyTable is the known state of a family's table in the kernel.
+type familyTable struct {
 	schema *schema
 	mark   uint32
-	// table is schema's in the kernel.
+	// table is the schema's table in the kernel.
 	table *nft.Owned
 
 	mu sync.Mutex // guards what follows
-	// fronts are the frontends that are in the kernel.
+	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
-	// chains are those that choose, and how many frontends use each; those of none go with the next change.
+	// chains holds the chains that choose, with the number of frontends that use them. The next
+	// change deletes unused chains.
 	chains map[string]*chain
 	// last is the highest number of a chain.
 	last uint32
-	// sound: the table has been read since the last failure, and is as fronts and chains say.
+	// sound reports whether the table was read after the last failure, and matches fronts and
+	// chains.
 	sound bool
-	// damage says what was found broken since the last transaction that wrote all that frontends share.
+	// damage describes the damage found since the last transaction that wrote the shared chains.
 	damage string
-	// doubt is why frontends that no change was about may not be what they should be; Observe looks.
+	// doubt is the reason why frontends without a change may differ from the kernel, until Observe
+	// reads the table.
 	doubt string
 	// epoch counts commits.
 	epoch uint64
 
-	counts
+	counterState
 }
 
-// front is one frontend in the kernel.
+// front is a frontend in the kernel.
 type front struct {
-	// digest is of the Frontend that was applied, 0 where the frontend is damaged; stored is what the kernel has in digests.
+	// digest belongs to the applied Frontend; it is 0 if the frontend is damaged. stored is the
+	// kernel's element of digests.
 	digest, stored dataplane.Digest
 	choice         choice
 	label          string
-	// number is what its element of frontends has, 0 where it has none, and chain where that leads.
+	// number is the value of its element of frontends, or 0 if that is missing. chain is the chain
+	// of the number.
 	number uint32
 	chain  string
-	// eps and slots are its elements of these maps by number, one of the two for one choice, and ids the backends by id.
+	// eps and slots are the values of its elements of these maps by number; one choice uses one of
+	// them. ids holds the backends by id.
 	eps   []netip.AddrPort
 	slots []uint32
 	ids   map[uint32]netip.AddrPort
 }
 
-// uses are the chains that the frontend needs.
+// uses returns the names of the chains that the frontend needs.
 func (f *front) uses() (all []string) {
 	if f.chain != "" {
 		all = append(all, f.chain)
@@ -67,17 +73,18 @@ func (f *front) uses() (all []string) {
 	return all
 }
 
-// chain is one that chooses, or clears.
+// chain is a chain that chooses, or clears.
 type chain struct {
 	users int
-	// number is its own in choices; 0 means none. That of unserved, which is always there, is kept nowhere.
+	// number is its number in choices; 0 means none. The number of unserved, which always exists,
+	// is not stored.
 	number uint32
-	// choice says what its rules are; the zero value for one that an earlier process has left.
+	// choice describes its rules. It is the zero value for a chain that an earlier process left.
 	choice choice
 }
 
-func newFamily(f nft.Family, mark uint32) (*family, error) {
-	y := &family{schema: newSchema(f), mark: mark}
+func newFamily(f nft.Family, mark uint32) (*familyTable, error) {
+	y := &familyTable{schema: newSchema(f), mark: mark}
 	y.readings = counters.NewReadings()
 	conn, err := nft.Open()
 	if err != nil {
@@ -94,21 +101,21 @@ func newFamily(f nft.Family, mark uint32) (*family, error) {
 	return y, nil
 }
 
-// forget is the state in which nothing is known of the kernel.
-func (y *family) forget() {
+// forget resets the state: nothing is known of the kernel.
+func (y *familyTable) forget() {
 	y.fronts, y.chains, y.table.Shape = map[balancer.Key]*front{}, map[string]*chain{}, nil
 	y.sound, y.doubt = false, ""
 }
 
-// commit makes a transaction, and keeps what the elements had counted that it deletes.
-func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
+// commit commits a transaction, and keeps the counts of the elements that it deletes.
+func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	err := y.table.Commit(tx)
 	if tx.Len() > 0 {
 		dataplane.Wrote(ctx, tx.Bytes)
 	}
 	var refused *nft.Error
 	conflict := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
-	if err != nil && (conflict || !errors.As(err, &refused)) { // what is refused for another reason has no effect
+	if err != nil && (conflict || !errors.As(err, &refused)) { // other refusals have no effect
 		y.doubtLocked(err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
@@ -118,21 +125,22 @@ func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// doubtLocked notes that the table may not be as fronts and chains say, also where frontends are concerned that no change was about.
-func (y *family) doubtLocked(err error) {
+// doubtLocked records that the table may differ from fronts and chains, including frontends without
+// a change.
+func (y *familyTable) doubtLocked(err error) {
 	y.sound, y.doubt = false, fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
 }
 
-// remove deletes the table. Nothing is translated any more when its elements are read for the last time: what came in between would
-// not be counted.
-func (y *family) remove() error {
+// remove deletes the table. Elements are read for the last time when nothing is translated any
+// longer, because later connections would not be counted.
+func (y *familyTable) remove() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	var tx nft.Tx
-	for _, b := range y.schema.bases(y.mark) {
+	for _, b := range y.schema.baseChains(y.mark) {
 		tx.FlushChain(y.schema.table, b.Name)
 	}
-	_ = y.table.Conn.Commit(&tx) // it fails where the table or a chain is gone, which the next steps meet, too
+	_ = y.table.Conn.Commit(&tx) // it fails if the table or a chain is missing, which the next steps also notice
 	y.countLastLocked()
 	err := y.table.Remove()
 	if err == nil {

@@ -22,18 +22,18 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignHistory is a dataplane whose table another program damages before its changes, and unseen.
+// foreignHistory is a dataplane whose table another program damages before its changes, unnoticed.
 type foreignHistory struct {
 	*testing.T
 	r    *rand.Rand
 	d    *Dataplane
 	want map[balancer.Key]*balancer.Frontend
-	// rules are those of each chain as they were first seen, in tables that nobody had damaged yet.
+	// rules holds the rules of each chain when it was first seen in an undamaged table.
 	rules map[string]string
 }
 
-// TestForeignHistories: whatever other programs have changed when a change comes, afterwards either all is as it should be, or a
-// look says that it is not, and a comparison mends it.
+// TestForeignHistories damages the table before changes. Afterwards either the table is correct, or
+// Intact reports the damage and a comparison repairs it.
 func TestForeignHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -45,7 +45,7 @@ func TestForeignHistories(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.d = d
-		h.mend()
+		h.repair()
 		for step := range 30 {
 			damage := ""
 			if step > 10 && h.r.IntN(2) == 0 {
@@ -56,12 +56,12 @@ func TestForeignHistories(t *testing.T) {
 			if err != nil && damage == "" {
 				t.Fatalf("%s: %v", at, err)
 			}
-			reason := h.look()
+			reason := h.intact()
 			switch {
 			case reason != "" && damage == "":
-				t.Fatalf("%s: it takes itself for broken: %s", at, reason)
+				t.Fatalf("%s: Intact = %s, want no reason", at, reason)
 			case reason != "" || err != nil:
-				h.mend()
+				h.repair()
 			}
 			h.check(at)
 		}
@@ -71,7 +71,8 @@ func TestForeignHistories(t *testing.T) {
 	}
 }
 
-// TestLargeEdits: however many frontends change at once, no transaction has many more elements than atOnce.
+// TestLargeEdits changes many frontends at once. No transaction has many more elements than
+// maxBatchElements.
 func TestLargeEdits(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -89,20 +90,20 @@ func TestLargeEdits(t *testing.T) {
 	}
 	y := d.families[0]
 	before := y.epoch
-	h.mend()
+	h.repair()
 	slots := 0
 	for _, f := range y.fronts {
 		slots += len(f.slots)
 	}
-	if made := y.epoch - before; len(y.fronts) != frontends || slots <= 2*atOnce || made < uint64(slots/atOnce) {
-		t.Errorf("%d frontends with %d slots in %d transactions", len(y.fronts), slots, made)
+	if made := y.epoch - before; len(y.fronts) != frontends || slots <= 2*maxBatchElements || made < uint64(slots/maxBatchElements) {
+		t.Errorf("frontends = %d, slots = %d, transactions = %d", len(y.fronts), slots, made)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// edit makes random changes of what is wanted, among four frontends.
+// edit makes random changes of four frontends.
 func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	schedulers := []balancer.Scheduler{balancer.RoundRobin, balancer.Random, balancer.SourceHash}
 	f := fake.Frontend(fmt.Sprintf("10.96.0.%d:80", 1+h.r.IntN(4)))
@@ -119,7 +120,7 @@ func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	return []dataplane.Change{c}
 }
 
-// damage has another program change the table, and returns what that did.
+// damage changes the table like another program, and returns the damage.
 func (h *foreignHistory) damage() string {
 	h.Helper()
 	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices",
@@ -139,7 +140,7 @@ func (h *foreignHistory) damage() string {
 	return script
 }
 
-// chains are the names of those that are there.
+// chains returns the names of the existing chains.
 func (h *foreignHistory) chains() (names []string) {
 	h.Helper()
 	for _, m := range regexp.MustCompile(`(?m)^\tchain (\S+) `).FindAllStringSubmatch(h.listed(), -1) {
@@ -157,8 +158,8 @@ func (h *foreignHistory) listed() string {
 	return string(out)
 }
 
-// look is Intact, at once.
-func (h *foreignHistory) look() string {
+// intact calls Intact without its pause.
+func (h *foreignHistory) intact() string {
 	h.Helper()
 	for _, y := range h.d.families {
 		y.table.Next = time.Time{}
@@ -170,8 +171,8 @@ func (h *foreignHistory) look() string {
 	return reason
 }
 
-// mend observes, and applies all that is not as it is wanted, as the engine does.
-func (h *foreignHistory) mend() {
+// repair observes the table, and applies all differences, like the engine.
+func (h *foreignHistory) repair() {
 	h.Helper()
 	seen, err := h.d.Observe(h.Context())
 	if err != nil {
@@ -191,18 +192,19 @@ func (h *foreignHistory) mend() {
 	if err := h.d.Apply(h.Context(), batch); err != nil {
 		h.Fatal(err)
 	}
-	reason := h.look()
+	reason := h.intact()
 	seen, err = h.d.Observe(h.Context())
 	if reason != "" || err != nil || len(seen.Damage) > 0 {
-		h.Fatalf("just mended: %q, %q, %v", reason, seen.Damage, err)
+		h.Fatalf("Intact after the repair = %q, damage = %q, %v", reason, seen.Damage, err)
 	}
 }
 
-// check reads from the kernel that each frontend leads to its backends, through chains that are as they were first written.
+// check reads from the kernel that each frontend is mapped to its backends, through chains with
+// their original rules.
 func (h *foreignHistory) check(at string) {
 	h.Helper()
 	listed := h.listed()
-	slots := map[string]int{} // of those that choose for one frontend alone
+	slots := map[string]int{} // of chains that choose for one frontend alone
 	for key, f := range h.want {
 		slots[render(f).choice.chain(key)] = len(render(f).slots)
 	}
@@ -213,7 +215,7 @@ func (h *foreignHistory) check(at string) {
 			h.rules[name] = body
 		}
 		if body != h.rules[name] {
-			h.Fatalf("%s: chain %s is\n%s\nwant\n%s", at, name, body, h.rules[name])
+			h.Fatalf("%s: chain %s =\n%s\nwant\n%s", at, name, body, h.rules[name])
 		}
 	}
 	y := h.d.families[0]
@@ -228,18 +230,18 @@ func (h *foreignHistory) check(at string) {
 	}
 	found := y.frontsOf(&k)
 	if len(found) != len(h.want) {
-		h.Fatalf("%s: %d frontends are there, want %d", at, len(found), len(h.want))
+		h.Fatalf("%s: frontends = %d, want %d", at, len(found), len(h.want))
 	}
 	for key, f := range h.want {
 		form := render(f)
 		got, want := slices.SortedFunc(slices.Values(found[key].backends()), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(form.slots), netip.AddrPort.Compare)
 		if !slices.Equal(got, want) || found[key].chain != form.choice.chain(key) || found[key].stored != dnat.Digest(f) {
-			h.Fatalf("%s: %s leads by %s to %v, want %s, %v", at, key, found[key].chain, got, form.choice.chain(key), want)
+			h.Fatalf("%s: chain and backends of %s = %s, %v; want %s, %v", at, key, found[key].chain, got, form.choice.chain(key), want)
 		}
 	}
 }
 
-// backends are those in the frontend's slots.
+// backends returns the backends in the frontend's slots.
 func (f *front) backends() []netip.AddrPort {
 	all := slices.Clone(f.eps)
 	for _, id := range f.slots {
@@ -248,8 +250,8 @@ func (f *front) backends() []netip.AddrPort {
 	return all
 }
 
-// TestLooksAfterFailedTransactions: one that the kernel has refused leaves the table as sound as it was, so that damage is noticed; one
-// of which it is not known whether it had an effect is itself a reason to compare.
+// TestLooksAfterFailedTransactions makes transactions fail. A refused transaction leaves the table
+// sound, so damage is still noticed; a transaction with an unknown outcome causes a comparison.
 func TestLooksAfterFailedTransactions(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -260,7 +262,7 @@ func TestLooksAfterFailedTransactions(t *testing.T) {
 	h := &foreignHistory{T: t, d: d, want: map[balancer.Key]*balancer.Frontend{}}
 	f := fake.Frontend("10.96.0.1:80")
 	h.want[f.Key] = f
-	h.mend()
+	h.repair()
 	y := d.families[0]
 	fails := func() {
 		var tx nft.Tx
@@ -268,29 +270,30 @@ func TestLooksAfterFailedTransactions(t *testing.T) {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		if err := y.commit(t.Context(), &tx); err == nil {
-			t.Error("the transaction does not fail")
+			t.Error("error of the transaction = nil")
 		}
 	}
 	fails()
-	if reason := h.look(); reason != "" {
-		t.Errorf("after a refusal: %s", reason)
+	if reason := h.intact(); reason != "" {
+		t.Errorf("Intact after a refusal = %s, want no reason", reason)
 	}
 	load(t, "delete table ip vipd")
-	if h.look() == "" {
-		t.Error("after a refusal nothing is noticed of a table that is gone")
+	if h.intact() == "" {
+		t.Error("after a refusal, Intact does not report a missing table")
 	}
-	h.mend()
+	h.repair()
 	if err := y.table.Conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	fails()
-	if h.look() == "" {
-		t.Error("after a transaction of which nothing is known no comparison is due")
+	if h.intact() == "" {
+		t.Error("Intact after an unknown outcome = no reason")
 	}
 	load(t, "delete table ip vipd")
 }
 
-// TestOtherVersion: the table of a version that had other maps is replaced, whatever its maps lead to.
+// TestOtherVersion starts over the table of a version with other maps. The table is replaced,
+// whatever its maps refer to.
 func TestOtherVersion(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -310,10 +313,10 @@ func TestOtherVersion(t *testing.T) {
 	f := fake.Frontend("10.96.0.1:80")
 	f.Backends = []balancer.Backend{{Addr: netip.MustParseAddrPort("10.0.0.1:8080"), State: balancer.Active, Weight: 1}}
 	h.want[f.Key] = f
-	h.mend()
+	h.repair()
 	h.check("over another version's table")
 	if listed := h.listed(); strings.Contains(listed, "svc") {
-		t.Errorf("the table still has the map svc:\n%s", listed)
+		t.Errorf("table still has the map svc:\n%s", listed)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)

@@ -14,12 +14,12 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Dataplane forwards frontends by maps of nf_tables. See the package's documentation.
+// Dataplane forwards frontends with maps of nf_tables. See the package's documentation.
 type Dataplane struct {
 	*dnat.Tracker
-	families []*family // IPv4 and IPv6
-	// told: the engine has been asked to apply everything once.
-	told bool
+	families []*familyTable // IPv4 and IPv6
+	// reapplied reports whether the engine was asked to apply everything once.
+	reapplied bool
 }
 
 var (
@@ -31,8 +31,8 @@ var (
 	_ dataplane.Explains           = (*Dataplane)(nil)
 )
 
-// New proves by a trial table in each family what works here, and returns a dataplane over what is in the kernel. It changes
-// nothing else. The error says what the kernel lacks.
+// New tests with a trial table in each family what works here, and returns a dataplane that adopts
+// the existing tables. It changes nothing else. The error says what the kernel lacks.
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{}
@@ -60,8 +60,8 @@ func (d *Dataplane) closeFamilies() (failed error) {
 	return failed
 }
 
-// family is the family of an address.
-func (d *Dataplane) family(k balancer.Key) *family {
+// family returns the family of an address.
+func (d *Dataplane) family(k balancer.Key) *familyTable {
 	if k.Addr.Is4() {
 		return d.families[0]
 	}
@@ -77,12 +77,12 @@ func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{Needs: N
 // Digest implements dataplane.Dataplane.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dnat.Digest(f) }
 
-// Close leaves everything in place with keep, and otherwise removes it: established connections go on as long as anything
-// else on the host uses conntrack.
+// Close keeps everything in the kernel if keep is set, and otherwise removes it. Established
+// connections continue while anything else on the host uses conntrack.
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	for _, y := range d.families {
 		if keep {
-			y.readings.Renew() // as long as there is a way to
+			y.readings.Renew() // while readings are still possible
 			y.counted()
 			continue
 		}
@@ -91,24 +91,24 @@ func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	return errors.Join(failed, d.Tracker.Close(), d.closeFamilies())
 }
 
-// Cleanup removes what a process that is gone left of this mode, and returns what it did in words, or, with dry, what it
-// would do.
+// Cleanup removes the tables of an earlier process. It returns descriptions of the steps, which a
+// dry run does not execute.
 func Cleanup(dry bool) (done []string, err error) {
 	return nft.Cleanup(dry, tableName, trialName)
 }
 
-// trialName is the table that a trial makes and deletes.
+// trialName is the table that a trial creates and deletes.
 const trialName = "vipd-trial"
 
-// try makes a table with one frontend of each kind, and deletes it.
-func (y *family) try() error {
+// try creates a table with a frontend of each kind, and deletes it.
+func (y *familyTable) try() error {
 	s := newSchema(y.schema.table.Family)
 	s.table.Name = trialName
 	var tx nft.Tx
-	s.skeleton(&tx, y.mark)
+	s.writeBase(&tx, y.mark)
 	for _, c := range []choice{{byChance, 1, 0}, {inTurn, 1, 0}, {byClient, 1, 0}, {byChance, 1, time.Second}} {
-		s.writeChosen(&tx, c.chain(balancer.Key{Proto: balancer.TCP}), c, y.mark)
+		s.writeChoice(&tx, c.chain(balancer.Key{Proto: balancer.TCP}), c, y.mark)
 	}
-	s.writeChosen(&tx, clearing, choice{by: byNone}, y.mark)
+	s.writeChoice(&tx, clearing, choice{method: byNone}, y.mark)
 	return (&nft.Owned{Conn: y.table.Conn, Table: s.table}).Try(&tx)
 }

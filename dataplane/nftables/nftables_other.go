@@ -8,10 +8,10 @@ import (
 	"vipd/dataplane"
 )
 
-// New fails: nf_tables are Linux's.
+// New returns an error, because nf_tables need Linux.
 func New(Options) (dataplane.Dataplane, error) {
 	return nil, errors.New("not on this system: nf_tables is a part of Linux")
 }
 
-// Cleanup finds nothing.
+// Cleanup does nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }

@@ -15,20 +15,20 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Observe reads all that is in our tables.
+// Observe reads our tables.
 func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.reapplied}
 	for _, y := range d.families {
 		if err := y.observe(&seen); err != nil {
 			return dataplane.Observation{}, fmt.Errorf("reading the table %s: %w", y.schema.table, err)
 		}
 	}
-	d.told = true
+	d.reapplied = true
 	d.Tracker.Found(seen.Digests)
 	return seen, nil
 }
 
-func (y *family) observe(seen *dataplane.Observation) error {
+func (y *familyTable) observe(seen *dataplane.Observation) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if _, err := y.readLocked(); err != nil {
@@ -44,7 +44,8 @@ func (y *family) observe(seen *dataplane.Observation) error {
 	return nil
 }
 
-// Intact asks for the number of the last transaction, and reads our tables where it is another program's.
+// Intact compares the number of the last transaction, and reads our tables if another program
+// committed since.
 func (d *Dataplane) Intact(context.Context) (reason string, failed error) {
 	for _, y := range d.families {
 		found, err := y.intact()
@@ -55,7 +56,7 @@ func (d *Dataplane) Intact(context.Context) (reason string, failed error) {
 	return "", failed
 }
 
-func (y *family) intact() (string, error) {
+func (y *familyTable) intact() (string, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.doubt != "" || !y.sound {
@@ -64,22 +65,22 @@ func (y *family) intact() (string, error) {
 	return y.table.Look(y.readLocked)
 }
 
-// brokenLocked reports whether a chain that frontends need is not there any more, or its rules are not as they were left. Where
-// nothing is sound, all frontends are applied anyway.
-func (y *family) brokenLocked(name string) bool {
+// brokenLocked reports whether a chain that frontends need is missing, or its rules have changed.
+// If the table is not sound, all frontends are applied anyway.
+func (y *familyTable) brokenLocked(name string) bool {
 	c := y.chains[name]
 	return c == nil || y.sound && name != unserved && c.choice == choice{}
 }
 
-// kernel is what was read of a table.
-type kernel struct {
+// tableDump is the content of a table.
+type tableDump struct {
 	shape                                             nft.Shape
 	sets                                              []nft.Found
 	frontends, choices, eps, slots, backends, digests []nft.FoundElem
 }
 
 // readAll reads the table.
-func (y *family) readAll() (k kernel, err error) {
+func (y *familyTable) readAll() (k tableDump, err error) {
 	return k, y.table.Steady(func() error {
 		x, c := y.schema.table, y.table
 		var failed error
@@ -99,9 +100,10 @@ func (y *family) readAll() (k kernel, err error) {
 	})
 }
 
-// readLocked reads the table, takes in what is there, and says in what it is not as we left it. Frontends that are not get
-// the digest 0, and what is there in place of them is noted, so that the next Apply writes the difference.
-func (y *family) readLocked() (damage string, err error) {
+// readLocked reads the table, adopts its content, and returns how it differs from the last written
+// state. Changed frontends get the digest 0 and keep their elements, so the next Apply writes the
+// difference.
+func (y *familyTable) readLocked() (damage string, err error) {
 	k, err := y.readAll()
 	if err == nil && len(y.chains) == 0 && y.otherVersion(&k) {
 		if err = y.table.Remove(); err == nil {
@@ -122,7 +124,7 @@ func (y *family) readLocked() (damage string, err error) {
 		case slices.ContainsFunc(f.uses(), y.brokenLocked):
 			f.digest = 0
 		case last == nil && !y.sound && f.chain != "":
-			f.digest = f.stored // an earlier process has left it
+			f.digest = f.stored // an earlier process left it
 			continue
 		case last != nil && last.same(f):
 			found[key] = last
@@ -153,25 +155,26 @@ func (y *family) readLocked() (damage string, err error) {
 	return damage, nil
 }
 
-// same reports whether what was read is what was written.
+// same reports whether the read frontend equals the written one.
 func (f *front) same(read *front) bool {
 	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label &&
 		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids)
 }
 
-// otherVersion reports whether the table has other maps than ours: then it is another version's, and made anew.
-func (y *family) otherVersion(k *kernel) bool {
+// otherVersion reports whether the table has other maps than ours. Another version created it then,
+// and it is replaced.
+func (y *familyTable) otherVersion(k *tableDump) bool {
 	return slices.ContainsFunc(k.sets, func(found nft.Found) bool {
 		return !slices.ContainsFunc(y.schema.sets(), func(s *nft.Set) bool { return s.Name == found.Name })
 	})
 }
 
-// foreign is a number that no chain ever has: they are given one after the other.
-const foreign = math.MaxUint32
+// foreignNumber is never the number of a chain, because numbers are assigned in sequence.
+const foreignNumber = math.MaxUint32
 
-// takeNumbers takes in the numbers of chains, and reports whether choices is as it was left, which was with the chains last. Where
-// it is not, it is written again: from these numbers, so that frontends stay as they are.
-func (y *family) takeNumbers(k *kernel, last map[string]*chain) bool {
+// adoptNumbers adopts the numbers of chains, and reports whether choices is unchanged since last.
+// If not, it is written again with the found numbers, so frontends can stay unchanged.
+func (y *familyTable) adoptNumbers(k *tableDump, last map[string]*chain) bool {
 	want := map[uint32]string{unservedNumber: unserved}
 	for name, c := range last {
 		if c.number != 0 {
@@ -187,43 +190,46 @@ func (y *family) takeNumbers(k *kernel, last map[string]*chain) bool {
 	for _, e := range k.choices {
 		n := numberIn(e.Key)
 		same = same && want[n] == e.Goto
-		y.above(n)
-		if c := y.chains[e.Goto]; c != nil && c.number == 0 && n != foreign && e.Goto != unserved && want[n] == "" {
+		y.reserveNumbers(n)
+		if c := y.chains[e.Goto]; c != nil && c.number == 0 && n != foreignNumber && e.Goto != unserved && want[n] == "" {
 			c.number = n
 		}
 	}
 	return same
 }
 
-// above has the numbers of new chains begin above n, unless another program has put in one so high that numbers would come to an end.
-func (y *family) above(n uint32) {
-	if n < foreign/2 {
+// reserveNumbers makes the numbers of new chains start above n, unless another program's number is
+// so high that numbers would run out.
+func (y *familyTable) reserveNumbers(n uint32) {
+	if n < foreignNumber/2 {
 		y.last = max(y.last, n)
 	}
 }
 
-// numberIn reads the number of a chain, or the id of a backend; foreign where it is none of ours, so that it is replaced.
+// numberIn decodes the number of a chain, or the id of a backend. It returns foreignNumber for
+// other values, so that they are replaced.
 func numberIn(b []byte) uint32 {
-	if len(b) < 4 { // of an element for all keys that have none
-		return foreign
+	if len(b) < 4 { // the default element for all other keys
+		return foreignNumber
 	}
 	if n := binary.NativeEndian.Uint32(b); n > 0 {
 		return n
 	}
-	return foreign
+	return foreignNumber
 }
 
-// compareRules takes in the chains that are there, and says in what they are not as we left them. Those whose rules are not
-// have an unknown choice, and are written again for the frontends that use them; where one that is always there is not, nothing is sound.
-func (y *family) compareRules(k *kernel) (damage string) {
+// compareRules adopts the existing chains, and returns how they differ from the last written state.
+// A chain with changed rules has an unknown choice, and is written again for its frontends. If a
+// base chain has changed, the table is not sound.
+func (y *familyTable) compareRules(k *tableDump) (damage string) {
 	last, sound := y.chains, y.sound
 	find := func(format string, args ...any) {
 		if sound && damage == "" {
 			damage = fmt.Sprintf(format, args...)
 		}
 	}
-	missing := map[string]bool{} // of what is always there
-	for _, b := range y.schema.bases(y.mark) {
+	missing := map[string]bool{} // chains and maps that always exist
+	for _, b := range y.schema.baseChains(y.mark) {
 		missing[b.Name] = true
 	}
 	y.chains = map[string]*chain{}
@@ -253,7 +259,7 @@ func (y *family) compareRules(k *kernel) (damage string) {
 			find("chain %s is missing", name)
 		}
 	}
-	if !y.takeNumbers(k, last) {
+	if !y.adoptNumbers(k, last) {
 		find("the elements of map %s were changed", y.schema.choices.Name)
 		y.sound = false
 	}
@@ -264,8 +270,8 @@ func (y *family) compareRules(k *kernel) (damage string) {
 	return damage
 }
 
-// frontsOf puts together what was read of each frontend.
-func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
+// frontsOf assembles the elements of each frontend.
+func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	all, f := map[balancer.Key]*front{}, y.schema.table.Family
 	chains := map[uint32]string{unservedNumber: unserved}
 	for name, c := range y.chains {
@@ -287,7 +293,7 @@ func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
 		x, _ := of(e.Key)
 		x.number, x.label = numberIn(e.Data), e.Comment
 		x.chain = chains[x.number]
-		y.above(x.number)
+		y.reserveNumbers(x.number)
 	}
 	for _, e := range k.digests {
 		if x, _ := of(e.Key); len(e.Data) >= 8 {
@@ -312,7 +318,8 @@ func (y *family) frontsOf(k *kernel) map[balancer.Key]*front {
 	return all
 }
 
-// put sets element n of a list; numbers beyond what a frontend can have are others' and are left alone.
+// put sets element n of a list. It ignores numbers that no frontend can have, because they belong
+// to others.
 func put[V any](list []V, n uint32, v V) []V {
 	if n >= 1<<20 {
 		return list
@@ -325,7 +332,7 @@ func put[V any](list []V, n uint32, v V) []V {
 	return list
 }
 
-// keyOf reads the key of an element, and the number behind it.
+// keyOf decodes the key of an element, and the number after it.
 func keyOf(b []byte, f nft.Family) (k balancer.Key, n uint32, ok bool) {
 	size := 4
 	if f == nft.IPv6 {
@@ -345,7 +352,7 @@ func keyOf(b []byte, f nft.Family) (k balancer.Key, n uint32, ok bool) {
 	return k, n, true
 }
 
-// backendOf reads the value of an element.
+// backendOf decodes the value of an element.
 func backendOf(b []byte) netip.AddrPort {
 	if len(b) < 8 {
 		return netip.AddrPort{}

@@ -8,13 +8,13 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Render is what New's dataplane would make of frontends, as input of "nft -f -". mark is Options.Mark.
+// Render returns the tables of frontends as input of "nft -f -". mark is Options.Mark.
 func Render(frontends []*balancer.Frontend, mark uint32) string {
 	text := ""
 	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
 		s := newSchema(family)
 		var tx nft.Tx
-		s.skeleton(&tx, mark)
+		s.writeBase(&tx, mark)
 		empty := tx.Len()
 		made, ids := map[string]uint32{unserved: unservedNumber}, false
 		for _, f := range frontends {
@@ -23,7 +23,7 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 			}
 		}
 		if ids {
-			s.writeChosen(&tx, clearing, choice{by: byNone}, mark)
+			s.writeChoice(&tx, clearing, choice{method: byNone}, mark)
 		}
 		if tx.Len() > empty {
 			text += tx.Text()
@@ -32,14 +32,15 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 	return text
 }
 
-// add adds a frontend to an empty table, and reports whether it has ids. made has the numbers of the chains that are there.
+// add adds a frontend to an empty table, and reports whether it has ids. made holds the numbers of
+// the existing chains.
 func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (hasIDs bool) {
 	form := render(f)
 	chain := form.choice.chain(f.Key)
 	if made[chain] == 0 {
-		s.writeChosen(tx, chain, form.choice, mark)
+		s.writeChoice(tx, chain, form.choice, mark)
 		made[chain] = uint32(len(made) + 1)
-		tx.Create(s.table, s.choices, leads(made[chain], chain))
+		tx.Create(s.table, s.choices, choiceElem(made[chain], chain))
 	}
 	var eps, slots, ids []nft.Elem
 	for i, a := range form.slots {

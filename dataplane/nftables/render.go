@@ -10,19 +10,19 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// form is what a frontend comes to in the kernel: which chain chooses, and which backend is in which slot.
+// form is the kernel's form of a frontend: its choice, and the backend in each slot.
 type form struct {
 	choice choice
-	// label names service and port, and is the comment of the frontend's element in frontends.
+	// label names service and port. It is the comment of the frontend's element in frontends.
 	label string
 	slots []netip.AddrPort
-	// fixed: the order of slots counts.
+	// fixed reports whether the order of slots matters.
 	fixed bool
-	// ids are those of the backends, where the choice is indirect.
+	// ids holds the ids of the backends, if the choice is indirect.
 	ids map[netip.AddrPort]uint32
 }
 
-// labelOf names a frontend's service and port: "web/http", or "web" where the port has no name.
+// labelOf returns the frontend's service and port: "web/http", or "web" if the port has no name.
 func labelOf(f *balancer.Frontend) string {
 	if f.Port == "" {
 		return string(f.Service)
@@ -30,25 +30,25 @@ func labelOf(f *balancer.Frontend) string {
 	return string(f.Service) + "/" + f.Port
 }
 
-// longestTimeout is the longest affinity that the kernel takes here: its timeouts are 64-bit numbers of milliseconds, but
-// nft prints and reads seconds of 32 bits.
-const longestTimeout = 1<<31*time.Second - time.Second
+// maxTimeout is the maximum affinity timeout. The kernel's timeouts are 64-bit numbers of
+// milliseconds, but nft prints and reads 32-bit seconds.
+const maxTimeout = 1<<31*time.Second - time.Second
 
-// render makes the form of f.
+// render returns the form of f.
 func render(f *balancer.Frontend) form {
-	made := form{label: labelOf(f), choice: choice{by: byChance}}
+	made := form{label: labelOf(f), choice: choice{method: byChance}}
 	backends := active(f)
 	if len(backends) == 0 {
 		return made
 	}
 	switch f.Scheduler {
 	case balancer.RoundRobin:
-		made.choice.by = inTurn
+		made.choice.method = inTurn
 		for _, b := range backends {
 			made.slots = append(made.slots, b.Addr)
 		}
 	case balancer.SourceHash, balancer.Maglev:
-		made.choice.by, made.fixed = byClient, true
+		made.choice.method, made.fixed = byClient, true
 		made.slots = hashed(backends)
 	case balancer.DestinationHash:
 		at := pick.New(f.Scheduler, backends, nil).Pick(pick.Flow{VIP: f.AddrPort()}, nil)
@@ -58,7 +58,7 @@ func render(f *balancer.Frontend) form {
 	}
 	made.choice.n = uint32(len(made.slots))
 	if f.AffinityTimeout > 0 {
-		made.choice.sticky = (min(f.AffinityTimeout, longestTimeout) + time.Second - 1).Truncate(time.Second)
+		made.choice.sticky = (min(f.AffinityTimeout, maxTimeout) + time.Second - 1).Truncate(time.Second)
 	}
 	if made.choice.indirect() {
 		made.ids = idsOf(backends)
@@ -66,8 +66,9 @@ func render(f *balancer.Frontend) form {
 	return made
 }
 
-// idsOf gives each backend a number that depends on its address, so that clients which are remembered find it again after a
-// restart, and after it was away. Where two would have the same, the later one takes the next.
+// idsOf assigns each backend an id that depends on its address, so remembered clients find it again
+// after a restart, and after it was removed for a time. On a collision, the later backend gets the
+// next free id.
 func idsOf(backends []balancer.Backend) map[netip.AddrPort]uint32 {
 	ids, taken := make(map[netip.AddrPort]uint32, len(backends)), make(map[uint32]bool, len(backends))
 	for _, b := range backends {
@@ -82,10 +83,10 @@ func idsOf(backends []balancer.Backend) map[netip.AddrPort]uint32 {
 	return ids
 }
 
-// key is the frontend's key in maps.
+// key returns the frontend's key in maps.
 func key(k balancer.Key) nft.Bytes {
 	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port)
 }
 
-// data is a backend as the value of a map.
+// data encodes a backend as the value of a map.
 func data(a netip.AddrPort) nft.Bytes { return nft.Bytes{}.Addr(a.Addr()).Port(a.Port()) }

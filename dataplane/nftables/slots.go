@@ -11,23 +11,25 @@ import (
 )
 
 const (
-	// mostSlots, and slotsEach for each backend, bound the slots of a frontend whose weights have no large common measure.
-	mostSlots, slotsEach = 1024, 8
-	// mostError is by which part a backend's share may then miss its weight.
-	mostError = 0.01
-	// leastBuckets, bucketsEach and mostBuckets are the size of the tables of frontends that choose by the client's address:
-	// a power of two, so that most clients keep their place when it grows.
-	leastBuckets, bucketsEach, mostBuckets = 256, 8, 8192
+	// A frontend whose weights have no large common divisor has at most slotsEach slots for each
+	// backend, and at most maxSlots.
+	maxSlots, slotsEach = 1024, 8
+	// maxShareError is the maximum relative deviation of a backend's share from its weight, within
+	// these limits.
+	maxShareError = 0.01
+	// These are the sizes of the tables of frontends that choose by the client's address. They are
+	// powers of two, so most clients keep their backend when the table grows.
+	minBuckets, bucketsEach, maxBuckets = 256, 8, 8192
 )
 
-// active lists the backends that get new connections.
+// active returns the backends that get new connections.
 func active(f *balancer.Frontend) []balancer.Backend {
 	return slices.DeleteFunc(slices.Clone(f.Backends), func(b balancer.Backend) bool { return b.State != balancer.Active })
 }
 
-// weighted gives each backend as many slots as its weight, divided by the common measure of all weights. Where these are
-// more than may be, it takes the smallest number of slots at which no share misses its weight by more than mostError, and
-// all that may be at most; each backend has a slot at least.
+// weighted returns slots in proportion to the weights, divided by their greatest common divisor. If
+// there are too many, it uses the smallest number of slots with which no share deviates by more
+// than maxShareError, or the maximum. Each backend has at least one slot.
 func weighted(backends []balancer.Backend) []netip.AddrPort {
 	common, sum := 0, 0
 	for _, b := range backends {
@@ -37,7 +39,7 @@ func weighted(backends []balancer.Backend) []netip.AddrPort {
 	for i, b := range backends {
 		counts[i] = b.Weight / common
 	}
-	if most := max(mostSlots, slotsEach*len(backends)); sum/common > most {
+	if most := max(maxSlots, slotsEach*len(backends)); sum/common > most {
 		counts = approximate(backends, sum, most)
 	}
 	var slots []netip.AddrPort
@@ -47,17 +49,18 @@ func weighted(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// approximate tries more and more slots.
-func approximate(backends []balancer.Backend, sum, most int) []int {
-	for n := len(backends); ; n = min(most, n+n/8+1) {
+// approximate tries increasing numbers of slots.
+func approximate(backends []balancer.Backend, sum, limit int) []int {
+	for n := len(backends); ; n = min(limit, n+n/8+1) {
 		counts, worst := divide(backends, sum, n)
-		if worst <= mostError || n == most {
+		if worst <= maxShareError || n == limit {
 			return counts
 		}
 	}
 }
 
-// divide gives n slots to backends by the largest remainders, and says by which part the worst share misses its weight.
+// divide distributes n slots to backends by the largest remainders, and returns the largest
+// relative deviation of a share.
 func divide(backends []balancer.Backend, sum, n int) (counts []int, worst float64) {
 	counts = make([]int, len(backends))
 	rest := make([]float64, len(backends))
@@ -91,11 +94,11 @@ func gcd(a, b int) int {
 	return a
 }
 
-// hashed is the table of backends by the hash of the client's address. It depends on the backends alone, so that every host
-// sends a client to the same one.
+// hashed returns the table of backends by the hash of the client's address. It only depends on the
+// backends, so all hosts send a client to the same backend.
 func hashed(backends []balancer.Backend) []netip.AddrPort {
-	n := leastBuckets
-	for n < mostBuckets && n < bucketsEach*len(backends) {
+	n := minBuckets
+	for n < maxBuckets && n < bucketsEach*len(backends) {
 		n *= 2
 	}
 	slots := make([]netip.AddrPort, n)
@@ -105,8 +108,8 @@ func hashed(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// arrange puts the wanted slots into an order that differs as little as possible from what is there, unless their order is
-// fixed. The zero value stands for a slot that is missing.
+// arrange orders the wanted slots such that they differ as little as possible from the existing
+// ones, unless their order is fixed. The zero value represents a missing slot.
 func arrange[V comparable](there, want []V, fixed bool) []V {
 	if fixed {
 		return want

@@ -14,8 +14,8 @@ func at(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8080)
 }
 
-func randomBackends(r *rand.Rand, most, heaviest int) []balancer.Backend {
-	all := make([]balancer.Backend, 1+r.IntN(most))
+func randomBackends(r *rand.Rand, limit, heaviest int) []balancer.Backend {
+	all := make([]balancer.Backend, 1+r.IntN(limit))
 	for i := range all {
 		all[i] = balancer.Backend{Addr: at(i), State: balancer.Active, Weight: 1 + r.IntN(heaviest)}
 	}
@@ -30,8 +30,9 @@ func count(slots []netip.AddrPort) map[netip.AddrPort]int {
 	return all
 }
 
-// TestWeighted: every backend has a slot; the slots are bounded; and shares are those of the weights exactly where these have
-// few slots in common, else nearly, unless a weight is so small that its one slot is more than its share.
+// TestWeighted distributes slots to random backends. Every backend has a slot, the number of slots
+// is limited, and shares match the weights: exactly if few slots suffice, otherwise approximately,
+// unless one slot already exceeds the share.
 func TestWeighted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -42,22 +43,23 @@ func TestWeighted(t *testing.T) {
 		for _, b := range backends {
 			sum, common = sum+b.Weight, gcd(common, b.Weight)
 		}
-		if len(slots) > max(mostSlots, slotsEach*len(backends))+len(backends) {
-			t.Fatalf("%v: %d slots", backends, len(slots))
+		if len(slots) > max(maxSlots, slotsEach*len(backends))+len(backends) {
+			t.Fatalf("weighted(%v) = %d slots", backends, len(slots))
 		}
 		counts := count(slots)
 		for _, b := range backends {
 			n := counts[b.Addr]
 			share, want := float64(n)/float64(len(slots)), float64(b.Weight)/float64(sum)
-			exact := sum/common <= mostSlots
+			exact := sum/common <= maxSlots
 			if n < 1 || exact && n*sum != b.Weight*len(slots) || n > 1 && (share > 1.1*want || share < 0.9*want) && n > 20 {
-				t.Errorf("%v: %s has %d of %d slots, its weight is %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
+				t.Errorf("%v: slots of %s = %d of %d, weight = %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
 			}
 		}
 	}
 }
 
-// TestArrange: what is arranged is what is wanted, and as many slots stay as can.
+// TestArrange arranges wanted slots. The result has exactly these slots, and as many as possible
+// stay in place.
 func TestArrange(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -70,12 +72,12 @@ func TestArrange(t *testing.T) {
 		there, want := list(), list()
 		for i := range there {
 			if r.IntN(10) == 0 {
-				there[i] = netip.AddrPort{} // an element that somebody deleted
+				there[i] = netip.AddrPort{} // an element that another program deleted
 			}
 		}
 		got := arrange(there, want, false)
 		if fmt.Sprint(count(got)) != fmt.Sprint(count(want)) {
-			t.Fatalf("%v of %v is %v", want, there, got)
+			t.Fatalf("arrange(%[2]v, %[1]v) = %[3]v", want, there, got)
 		}
 		kept, could := 0, 0
 		needed := count(want)
@@ -89,15 +91,16 @@ func TestArrange(t *testing.T) {
 			}
 		}
 		if kept < could {
-			t.Errorf("%v of %v is %v: %d slots stay, %d could", want, there, got, kept, could)
+			t.Errorf("arrange(%[2]v, %[1]v) = %[3]v: unchanged slots = %[4]d, want %[5]d", want, there, got, kept, could)
 		}
 		if fixed := arrange(there, want, true); !slices.Equal(fixed, want) {
-			t.Errorf("the fixed order %v became %v", want, fixed)
+			t.Errorf("arrange(fixed %v) = %v", want, fixed)
 		}
 	}
 }
 
-// TestHashedMoves: when a backend leaves, only its own buckets get another one; and each has about its share.
+// TestHashedMoves removes a backend. Only its own buckets change, and each backend has about its
+// share.
 func TestHashedMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20 {
@@ -110,13 +113,14 @@ func TestHashedMoves(t *testing.T) {
 		after := hashed(slices.Delete(slices.Clone(backends), gone, gone+1))
 		for i := range before {
 			if before[i] != after[i] && before[i] != backends[gone].Addr {
-				t.Fatalf("bucket %d went from %s to %s, though %s left", i, before[i], after[i], backends[gone].Addr)
+				t.Fatalf("bucket %d moved from %s to %s, although %s was removed", i, before[i], after[i], backends[gone].Addr)
 			}
 		}
 	}
 }
 
-// TestIDs: a backend has the same id whoever else there is, unless another one has it; no two have the same, and none has 0.
+// TestIDs computes ids among random backends. An id does not depend on the other backends, except
+// for collisions; ids are unique, and never 0.
 func TestIDs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {
@@ -125,13 +129,13 @@ func TestIDs(t *testing.T) {
 		seen := map[uint32]bool{}
 		for a, id := range ids {
 			if id == 0 || seen[id] {
-				t.Fatalf("%s has the id %d", a, id)
+				t.Fatalf("id of %s = %d", a, id)
 			}
 			seen[id] = true
 		}
 		for a, id := range idsOf(backends[:1]) {
 			if ids[a] != id {
-				t.Errorf("%s alone has the id %d, among others %d", a, id, ids[a])
+				t.Errorf("id of %s alone = %d, among others = %d", a, id, ids[a])
 			}
 		}
 	}

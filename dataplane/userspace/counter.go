@@ -13,7 +13,7 @@ import (
 )
 
 // counter counts for one port of a service: for all its frontends. It outlives the frontends, and a backend's count the backend, for
-// counters.Memory, so that counts don't go back where something comes and goes.
+// counters.Retention, so that counts don't go back where something comes and goes.
 type counter struct {
 	connections, in, out, failures atomic.Uint64
 	service                        balancer.Name
@@ -60,11 +60,11 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 		for at, b := range t.backends {
 			if b.active.Load() > 0 {
 				b.seen = now
-			} else if now.Sub(b.seen) > counters.Memory {
+			} else if now.Sub(b.seen) > counters.Retention {
 				delete(t.backends, at)
 			}
 		}
-		if len(t.backends) == 0 && now.Sub(t.seen) > counters.Memory {
+		if len(t.backends) == 0 && now.Sub(t.seen) > counters.Retention {
 			delete(d.counters, k)
 		}
 		t.mu.Unlock()

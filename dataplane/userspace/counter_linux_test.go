@@ -35,16 +35,16 @@ func TestTallyForgets(t *testing.T) {
 		}
 	}
 	f.configure(one, d.counterLocked(one))
-	after(2*counters.Memory, 2) // a connection lives there
+	after(2*counters.Retention, 2) // a connection lives there
 	b.active.Add(-1)
-	after(counters.Memory, 2)
+	after(counters.Retention, 2)
 	after(time.Second, 1)
 	if n := d.Counters()[0].Connections; n != 3 {
 		t.Errorf("the service counts %d connections, want 3", n)
 	}
 	delete(d.frontends, both.Key)
 	now = time.Now() // Counters has just seen it
-	after(counters.Memory-time.Minute, 1)
+	after(counters.Retention-time.Minute, 1)
 	after(2*time.Minute, 0)
 	if n := len(d.counters); n != 0 {
 		t.Errorf("%d services are remembered, want none", n)

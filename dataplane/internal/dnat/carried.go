@@ -28,7 +28,7 @@ type Carried struct {
 	some   bool       // there may be such connections
 	again  bool       // since conntrack was last begun to be read, more may have come
 	closed bool
-	active map[counters.Backend]uint64
+	active map[counters.BackendKey]uint64
 	next   time.Time // when conntrack may be read again
 }
 
@@ -129,18 +129,18 @@ func (c *Carried) look(ctx context.Context) bool {
 }
 
 // count reads conntrack.
-func (c *Carried) count(ctx context.Context) (some bool, active map[counters.Backend]uint64, err error) {
+func (c *Carried) count(ctx context.Context) (some bool, active map[counters.BackendKey]uint64, err error) {
 	conn, err := c.open()
 	if err != nil { // without privilege, or conntrack, nothing can have been translated
 		return false, nil, nil
 	}
 	defer func() { _ = conn.Close() }() // nothing was written
-	active = map[counters.Backend]uint64{}
+	active = map[counters.BackendKey]uint64{}
 	idle := idle()
 	err = conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := c.flows.portOf(flow)
 		if ok && isLive(flow, idle) {
-			active[counters.Backend{Port: k, Addr: flow.Backend()}]++
+			active[counters.BackendKey{Port: k, Addr: flow.Backend()}]++
 		}
 		some = some || c.flows.leads(flow)
 		return nil

@@ -18,7 +18,7 @@ func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 		}
 		counts.before = counts.ended
 		counts.bytes(goes)
-		for began := time.Now(); time.Since(began) <= counters.Memory; time.Sleep(counters.Memory / 4) {
+		for began := time.Now(); time.Since(began) <= counters.Retention; time.Sleep(counters.Retention / 4) {
 			if got, _ := counts.bytes(stays); got != (volume{1, 2}) {
 				t.Errorf("got %v, want what was counted", got)
 			}

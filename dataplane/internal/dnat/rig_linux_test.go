@@ -210,8 +210,8 @@ func (r *rig) lookAgain() {
 func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
 	r.lookAgain()
-	k := counters.Backend{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
-	all := r.tracker.Counters(context.Background(), map[counters.Backend]counters.Count{k: {All: 1}})
+	k := counters.BackendKey{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
+	all := r.tracker.Counters(context.Background(), map[counters.BackendKey]counters.Count{k: {All: 1}})
 	if len(all) != 1 || len(all[0].Backends) != 1 {
 		r.Fatalf("counters are %+v", all)
 	}

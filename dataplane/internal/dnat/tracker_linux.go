@@ -98,7 +98,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, t.flows.targetOf, func(s conntrack.Suspect) {
 		if port, ours := t.flows.portOf(s.Flow); ours && s.Counted {
-			t.unanswered.Add(counters.Backend{Port: port, Addr: s.Flow.Backend()})
+			t.unanswered.Add(counters.BackendKey{Port: port, Addr: s.Flow.Backend()})
 		}
 		tell(dataplane.FailedConnect{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
 	})
@@ -110,7 +110,7 @@ func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(
 
 // Counters adds the live connections, and the bytes where conntrack accounts for them, to the connections that rules have
 // counted at each backend (dataplane.Counters).
-func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]counters.Count) []dataplane.FrontendCount {
+func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKey]counters.Count) []dataplane.FrontendCount {
 	backends := map[counters.Port]int{} // ten thousand services have many: their room is made at once
 	for _, of := range counts {
 		for k := range of {

@@ -33,7 +33,7 @@ type traffic struct {
 	ended map[counters.Port]volume
 	// before and live are the bytes of flows that had ended when those there are were last counted, and of these.
 	before, live map[counters.Port]volume
-	active       map[counters.Backend]uint64
+	active       map[counters.BackendKey]uint64
 	// shown is what was last said of each port, and asked when its bytes were last asked for, or had to be remembered.
 	shown map[counters.Port]volume
 	asked map[counters.Port]time.Time
@@ -97,14 +97,14 @@ func (t *traffic) look(ctx context.Context) error {
 	if started.Before(next) {
 		return nil
 	}
-	active, live, idle := map[counters.Backend]uint64{}, map[counters.Port]volume{}, idle()
+	active, live, idle := map[counters.BackendKey]uint64{}, map[counters.Port]volume{}, idle()
 	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := t.flows.portOf(flow)
 		if !ok {
 			return nil
 		}
 		if isLive(flow, idle) {
-			active[counters.Backend{Port: k, Addr: flow.Backend()}]++
+			active[counters.BackendKey{Port: k, Addr: flow.Backend()}]++
 		}
 		v := live[k]
 		live[k] = volume{v.in + flow.In, v.out + flow.Out}
@@ -153,7 +153,7 @@ func (t *traffic) prune(now time.Time) {
 		}
 	}
 	for k, at := range t.asked {
-		if now.Sub(at) > counters.Memory {
+		if now.Sub(at) > counters.Retention {
 			delete(t.asked, k)
 			delete(t.ended, k)
 			delete(t.shown, k)
@@ -162,7 +162,7 @@ func (t *traffic) prune(now time.Time) {
 }
 
 // activeAt returns the live connections of a backend.
-func (t *traffic) activeAt(k counters.Backend) uint64 {
+func (t *traffic) activeAt(k counters.BackendKey) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.active[k]

@@ -19,10 +19,10 @@ type Counters struct {
 	mu   sync.Mutex  // not held while a dataplane counts: the kernel may hang
 	live []*counting // in use, or draining
 	// gone has the counts that no dataplane reports any longer; nil means none.
-	gone *counters.Sums[counters.Backend, amount]
+	gone *counters.Sums[counters.BackendKey, amount]
 	// left has the counts of remaining kernel objects, by mode and of conntrack, at the last
 	// reading.
-	left    map[config.ModeName]map[counters.Backend]amount
+	left    map[config.ModeName]map[counters.BackendKey]amount
 	retries uint64 // of closed dataplanes
 	// last is the latest result, which never changes.
 	last map[Port]dataplane.FrontendCount
@@ -45,10 +45,10 @@ type counting struct {
 	// again has the counts that kernel objects held at the last reading of the sums. A dataplane
 	// that finds these objects reports the counts again. It is nil after the first reading with
 	// connections.
-	again map[counters.Backend]amount
+	again map[counters.BackendKey]amount
 	// frozen has the bytes of conntrack's flows at the time when another dataplane began to count
 	// them.
-	frozen map[counters.Backend]amount
+	frozen map[counters.BackendKey]amount
 }
 
 // conntrack is the key of counts that all modes read from the kernel's connection tracking.
@@ -86,7 +86,7 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 	if resumed {
 		c.again = t.left[mode]
 	}
-	maps.DeleteFunc(t.left, func(of config.ModeName, _ map[counters.Backend]amount) bool { return of != conntrack })
+	maps.DeleteFunc(t.left, func(of config.ModeName, _ map[counters.BackendKey]amount) bool { return of != conntrack })
 	t.live = append(slices.Clip(t.live), c)
 	begins := len(t.live) == 1
 	t.mu.Unlock()
@@ -102,7 +102,7 @@ func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	for k, had := range was.tracked {
 		if kept, both := newer.tracked[k]; both {
 			if c.frozen == nil {
-				c.frozen = map[counters.Backend]amount{}
+				c.frozen = map[counters.BackendKey]amount{}
 			}
 			c.frozen[k] = was.all[k]
 			ended := amount{In: newer.all[k].In - kept.In, Out: newer.all[k].Out - kept.Out}
@@ -147,7 +147,7 @@ func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 		t.leaveLocked(c.mode, counted.kept)
 	}
 	if t.left[conntrack] == nil {
-		t.leaveLocked(conntrack, map[counters.Backend]amount{})
+		t.leaveLocked(conntrack, map[counters.BackendKey]amount{})
 	}
 	maps.Copy(t.left[conntrack], counted.tracked)
 	t.retries += n
@@ -155,16 +155,16 @@ func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	t.read()
 }
 
-func (t *Counters) goneLocked() *counters.Sums[counters.Backend, amount] {
+func (t *Counters) goneLocked() *counters.Sums[counters.BackendKey, amount] {
 	if t.gone == nil {
-		t.gone = counters.New(counters.Backend.Whole, amount.plus)
+		t.gone = counters.New(counters.BackendKey.Whole, amount.plus)
 	}
 	return t.gone
 }
 
-func (t *Counters) leaveLocked(mode config.ModeName, kept map[counters.Backend]amount) {
+func (t *Counters) leaveLocked(mode config.ModeName, kept map[counters.BackendKey]amount) {
 	if t.left == nil {
-		t.left = map[config.ModeName]map[counters.Backend]amount{}
+		t.left = map[config.ModeName]map[counters.BackendKey]amount{}
 	}
 	t.left[mode] = kept
 }
@@ -259,9 +259,9 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 	var all sums
 	kept := maps.Clone(t.left)
 	if kept == nil {
-		kept = map[config.ModeName]map[counters.Backend]amount{}
+		kept = map[config.ModeName]map[counters.BackendKey]amount{}
 	}
-	tracked := map[counters.Backend]amount{}
+	tracked := map[counters.BackendKey]amount{}
 	for i, c := range live {
 		if kept[c.mode] = counted[i].kept; c.again != nil {
 			kept[c.mode] = c.again
@@ -272,7 +272,7 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 	maps.Copy(tracked, t.left[conntrack]) // the part that no dataplane reports now
 	kept[conntrack] = tracked
 	if all.all == nil {
-		all.all = map[counters.Backend]amount{}
+		all.all = map[counters.BackendKey]amount{}
 	}
 	all.all = t.goneLocked().With(all.all, time.Now())
 	return reading{all.all, kept}, all.ports()

@@ -40,8 +40,8 @@ type file struct {
 // reading is an immutable set of counts: the sums, and the part of them that kernel objects of a
 // mode still hold.
 type reading struct {
-	all  map[counters.Backend]amount
-	kept map[config.ModeName]map[counters.Backend]amount
+	all  map[counters.BackendKey]amount
+	kept map[config.ModeName]map[counters.BackendKey]amount
 }
 
 // entry is a line of the file: the counts of a backend, or of a port as a whole. The last line of a
@@ -64,14 +64,14 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := sums{all: map[counters.Backend]amount{}}
+	all := sums{all: map[counters.BackendKey]amount{}}
 	for _, e := range entries {
 		k := e.key()
 		all.all[k] = e.amount
 		t.goneLocked().Add(k, e.amount, time.Now())
 		for mode, a := range e.Kernel {
 			if t.left[mode] == nil {
-				t.leaveLocked(mode, map[counters.Backend]amount{})
+				t.leaveLocked(mode, map[counters.BackendKey]amount{})
 			}
 			t.left[mode][k] = a
 		}
@@ -80,7 +80,7 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 }
 
 // entry returns the line of a backend.
-func (r reading) entry(k counters.Backend) entry {
+func (r reading) entry(k counters.BackendKey) entry {
 	e := entry{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
 	for mode, amounts := range r.kept {
 		if had := amounts[k]; had != (amount{}) {
@@ -94,7 +94,7 @@ func (r reading) entry(k counters.Backend) entry {
 }
 
 // same reports whether a backend's line equals its line in an earlier reading.
-func (r reading) same(k counters.Backend, before reading) bool {
+func (r reading) same(k counters.BackendKey, before reading) bool {
 	if r.all[k] != before.all[k] {
 		return false
 	}
@@ -112,7 +112,7 @@ func (r reading) same(k counters.Backend, before reading) bool {
 }
 
 // changed returns the backends whose lines differ from those of an earlier reading.
-func (r reading) changed(before reading) (keys []counters.Backend) {
+func (r reading) changed(before reading) (keys []counters.BackendKey) {
 	for k := range r.all {
 		if !r.same(k, before) {
 			keys = append(keys, k)
@@ -135,7 +135,7 @@ func (f *file) read() (all []entry, err error) {
 		return nil, err
 	}
 	defer func() { _ = in.Close() }() // nothing was written
-	last := map[counters.Backend]int{}
+	last := map[counters.BackendKey]int{}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -158,8 +158,8 @@ func (f *file) read() (all []entry, err error) {
 	}
 }
 
-func (e *entry) key() counters.Backend {
-	return counters.Backend{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
+func (e *entry) key() counters.BackendKey {
+	return counters.BackendKey{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
 }
 
 // keep saves the counts: it appends changed lines, and replaces the file once it has doubled.
@@ -188,7 +188,7 @@ const shortest = 1 << 16
 var errWhole = errors.New("the file is long, or not what was last written")
 
 // append adds lines to the file.
-func (f *file) append(now reading, keys []counters.Backend) error {
+func (f *file) append(now reading, keys []counters.BackendKey) error {
 	if f.failed || f.size >= 2*f.whole {
 		return errWhole
 	}
@@ -222,7 +222,7 @@ func (f *file) replace(now reading) error {
 }
 
 // writeEntries writes lines. It omits zero entries unless empty is true.
-func writeEntries(to io.Writer, now reading, keys iter.Seq[counters.Backend], empty bool) error {
+func writeEntries(to io.Writer, now reading, keys iter.Seq[counters.BackendKey], empty bool) error {
 	lines := json.NewEncoder(to)
 	for k := range keys {
 		if e := now.entry(k); empty || e.amount != (amount{}) || e.Kernel != nil {

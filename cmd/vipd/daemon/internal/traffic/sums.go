@@ -27,11 +27,11 @@ func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -
 
 // sums has the counts of many ports.
 type sums struct {
-	all, kept map[counters.Backend]amount
+	all, kept map[counters.BackendKey]amount
 	// tracked has the bytes of conntrack's flows, by port as a whole.
-	tracked map[counters.Backend]amount
+	tracked map[counters.BackendKey]amount
 	// active counts live connections, and flows those of conntrack.
-	active, flows map[counters.Backend]uint64
+	active, flows map[counters.BackendKey]uint64
 	// connections reports whether connection counters were read.
 	connections bool
 }
@@ -43,20 +43,20 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 		size += 1 + len(f.Backends)
 	}
 	s := sums{
-		all: make(map[counters.Backend]amount, size), kept: map[counters.Backend]amount{}, tracked: map[counters.Backend]amount{},
-		active: map[counters.Backend]uint64{}, flows: map[counters.Backend]uint64{},
+		all: make(map[counters.BackendKey]amount, size), kept: map[counters.BackendKey]amount{}, tracked: map[counters.BackendKey]amount{},
+		active: map[counters.BackendKey]uint64{}, flows: map[counters.BackendKey]uint64{},
 	}
-	add := func(to map[counters.Backend]amount, k counters.Backend, a amount) {
+	add := func(to map[counters.BackendKey]amount, k counters.BackendKey, a amount) {
 		if a != (amount{}) || k.Addr.IsValid() {
 			to[k] = to[k].plus(a)
 		}
 	}
 	for _, f := range counts {
-		whole := counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}}
+		whole := counters.BackendKey{Port: counters.Port{Service: f.Service, Name: f.Port}}
 		s.connections = s.connections || !f.BytesOnly
 		rest := amount{int64(f.Connections), int64(f.Failures), int64(f.In), int64(f.Out)}
 		for _, b := range f.Backends {
-			k := counters.Backend{Port: whole.Port, Addr: b.Backend}
+			k := counters.BackendKey{Port: whole.Port, Addr: b.Backend}
 			add(s.all, k, amount{Connections: int64(b.Connections), Failures: int64(b.Failures)})
 			rest.Connections, rest.Failures = rest.Connections-int64(b.Connections), rest.Failures-int64(b.Failures)
 			if b.Kept > 0 {
