@@ -192,34 +192,95 @@ func TestRealOthers(t *testing.T) {
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() { flush(t) })
 	run(t, "iptables -t nat -N KUBE-SERVICES")
+	run(t, "iptables -t nat -A PREROUTING -j KUBE-SERVICES")
 	run(t, "iptables -t nat -A KUBE-SERVICES -d 10.96.0.10 -p tcp -j DNAT --to-destination 192.0.2.1:80")
 	demand(t, namespace(t), "others", Note, "kube-proxy")
-	f := demand(t, namespace(t), "others", Warning, "a rule of another program translates traffic for 10.96.0.10")
+	f := demand(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
 	run(t, f.Mend)
-	if left := find(t, namespace(t), "others", "translates"); len(left) > 0 {
+	if left := find(t, namespace(t), "firewall", "translates"); len(left) > 0 {
 		t.Errorf("the command did not mend it: %+v", left)
 	}
 }
 
-// Marks are found as the programs print them, and those of other bits are not.
-func TestRealMarks(t *testing.T) {
+// TestRealForeignRules makes rules of other programs that defeat translations. Doctor and the daemon's short look find each rule that
+// does, and no other, and the command of the finding removes it.
+func TestRealForeignRules(t *testing.T) {
 	lab.New(t)
-	lab.Need(t, "iptables", "nft")
-	for _, backend := range []string{"iptables-nft", "iptables-legacy"} {
-		for rule, changes := range map[string]bool{
-			"-j CONNMARK --restore-mark":                              true,
-			"-j CONNMARK --save-mark":                                 true,
-			"-j MARK --set-mark 1":                                    true,
-			"-j MARK --set-xmark 0x8000/0x8000":                       true,
-			"-j MARK --set-mark 0x1/0xff":                             false,
-			"-j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff":  false,
-			"-m connmark --mark 0x8000/0x8000 -j MARK --or-mark 0x10": false,
-		} {
-			run(t, backend+" -t mangle -A PREROUTING "+rule)
-			if got := len(find(t, namespace(t), "others", "changes marks that vipd uses ("+backend)) > 0; got != changes {
-				t.Errorf("%s %s: found %v, want %v", backend, rule, got, changes)
+	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
+	t.Cleanup(func() { flush(t) })
+	const tracking, translates, marks = "keeps connections of 10.96.0.10:80/tcp (web) from being tracked", "translates connections to 10.96.0.10:80/tcp (web) before vipd", "changes marks that vipd uses"
+	for _, test := range []struct {
+		mode  config.ModeName
+		chain string // of nft, or the table of iptables
+		rule  string
+		level Level // "" means that it is no finding
+		what  string
+	}{
+		{config.NFTablesMode, "filter hook prerouting priority -300", "ip daddr 10.96.0.0/16 notrack", Problem, tracking},
+		{config.NFTablesMode, "filter hook prerouting priority -300", "ip saddr 192.0.2.0/24 tcp sport 8080 notrack", Problem, tracking},
+		{config.NFTablesMode, "filter hook prerouting priority -300", "iifname eth7 tcp dport { 80, 443 } notrack", Warning, tracking},
+		{config.NFTablesMode, "filter hook prerouting priority -300", "ip daddr 10.97.0.0/16 notrack", "", ""},
+		{config.NFTablesMode, "filter hook prerouting priority -300", "iifname lo notrack", "", ""},
+		{config.NFTablesMode, "filter hook prerouting priority -300", "udp dport 53 notrack", "", ""},
+		{config.IPTablesMode, "raw", "PREROUTING -d 10.96.0.0/16 -j CT --notrack", Problem, tracking},
+		{config.IPTablesMode, "raw", "PREROUTING -d 10.97.0.0/16 -j CT --notrack", "", ""},
+		{config.NFTablesMode, "nat hook prerouting priority -150", "ip daddr 10.96.0.10 tcp dport 80 dnat to 192.0.2.9", Problem, translates},
+		{config.NFTablesMode, "nat hook prerouting priority -150", "tcp dport 80 redirect to :8080", Problem, translates},
+		{config.NFTablesMode, "nat hook prerouting priority -100", "ip daddr 10.96.0.10 tcp dport 80 dnat to 192.0.2.9", "", ""},
+		{config.IPVSMode, "nat hook prerouting priority -100", "ip daddr 10.96.0.10 tcp dport 80 dnat to 192.0.2.9", Problem, translates},
+		{config.IPTablesMode, "nat", "PREROUTING -p tcp -m multiport --dports 80,443 -m addrtype --dst-type LOCAL -j DNAT --to-destination 192.0.2.9", Problem, translates},
+		{config.IPTablesMode, "nat", "PREROUTING ! -d 10.96.0.10 -p tcp --dport 80 -j DNAT --to-destination 192.0.2.9", "", ""},
+		{config.NFTablesMode, "nat", "PREROUTING -d 10.96.0.10 -j DNAT --to-destination 192.0.2.9", "", ""},
+		{config.NFTablesMode, "filter hook forward priority 0", "ct mark set 1", Warning, marks},
+		{config.NFTablesMode, "filter hook forward priority 0", "ct mark set ct mark and 0xff", Warning, marks},
+		{config.NFTablesMode, "filter hook forward priority 0", "ct mark set ct mark or 0x1", "", ""},
+		{config.NFTablesMode, "filter hook forward priority 0", "ct mark 0 ct mark set 1", "", ""},
+		{config.NFTablesMode, "filter hook prerouting priority -150", "ct mark set 1", "", ""},
+		{config.NFTablesMode, "mangle", "FORWARD -j CONNMARK --set-mark 1", Warning, marks},
+		{config.NFTablesMode, "mangle", "POSTROUTING -j CONNMARK --save-mark", Warning, marks},
+		{config.NFTablesMode, "mangle", "FORWARD -m connmark --mark 0 -j CONNMARK --set-mark 1", "", ""},
+		{config.NFTablesMode, "mangle", "FORWARD -j CONNMARK --set-mark 0x1/0xff", "", ""},
+		{config.NFTablesMode, "mangle", "PREROUTING -j CONNMARK --set-mark 1", "", ""},
+		{config.NFTablesMode, "mangle", "PREROUTING -j CONNMARK --restore-mark", "", ""},
+	} {
+		h := func() Host {
+			h := namespace(t)
+			h.Frontends[0].Backends = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:8080")}
+			h.Modes = []modes.Mode{trialOf(test.mode, test.mode != config.UserspaceMode, nil)}
+			return h
+		}
+		add := [][]string{strings.Fields("nft add table inet fw"), {"nft", "add chain inet fw c { type " + test.chain + "; }"}, {"nft", "add rule inet fw c " + test.rule}}
+		if !strings.Contains(test.chain, "hook") {
+			add = [][]string{strings.Fields("iptables-nft -t " + test.chain + " -A " + test.rule), strings.Fields("iptables-legacy -t " + test.chain + " -A " + test.rule)}
+		}
+		for _, words := range add {
+			if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+				t.Fatalf("%q: %v: %s", words, err, out)
 			}
-			run(t, backend+" -t mangle -D PREROUTING "+rule)
+		}
+		isFinding := func(f Finding) bool {
+			return strings.Contains(f.What, "a rule of another program") && f.Check == "firewall"
+		}
+		for _, look := range []func() []Finding{func() []Finding { return Examine(t.Context(), h()) }, func() []Finding { return Drops(t.Context(), h()) }} {
+			found := slices.DeleteFunc(look(), func(f Finding) bool { return !isFinding(f) })
+			if wanted := test.level != ""; wanted != (len(found) > 0) {
+				t.Errorf("%s, %s: %s: found %+v, want %v", test.mode, test.chain, test.rule, found, wanted)
+			}
+			for _, f := range found {
+				if f.Level != test.level || !strings.Contains(f.What, test.what) {
+					t.Errorf("%s, %s: %s: found %+v, want %s: %q", test.mode, test.chain, test.rule, f, test.level, test.what)
+				}
+			}
+		}
+		for _, f := range slices.DeleteFunc(Drops(t.Context(), h()), func(f Finding) bool { return !isFinding(f) }) {
+			run(t, f.Mend)
+		}
+		if left := slices.DeleteFunc(Drops(t.Context(), h()), func(f Finding) bool { return !isFinding(f) }); len(left) > 0 {
+			t.Errorf("%s, %s: %s: the command leaves %+v", test.mode, test.chain, test.rule, left)
+		}
+		flush(t)
+		for _, table := range []string{"raw", "nat", "mangle"} {
+			run(t, "iptables-legacy -t "+table+" -F")
 		}
 	}
 }

@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"vipd/cmd/internal/config"
 )
 
-// readNAT reads the chains of the table nat that other programs' rules are in, unless the whole table is read. The table may have a
-// rule for each service, and reading a missing table makes it.
-func (b *backend) readNAT(ctx context.Context, o *observed, bases []*nftChain) {
-	if b.tables["nat"] != nil || !b.hasNAT(o, bases) {
+// readNAT reads the chains of the table nat that other programs' rules are in, unless the whole table is read: it may have rules for each
+// service of vipd or kube-proxy.
+func (b *backend) readNAT(ctx context.Context, o *observed) {
+	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
 		return
 	}
 	b.tables["nat"] = map[string]*chain{}
@@ -30,30 +31,17 @@ func (b *backend) readNAT(ctx context.Context, o *observed, bases []*nftChain) {
 				continue
 			}
 			c.rules = append(c.rules, rule)
-			if to := target(rule); to != "" && strings.ToUpper(to) != to || to == "DOCKER" {
+			if to := target(rule); !isTarget(to) && !slices.Contains(names, to) {
 				names = append(names, to)
 			}
 		}
 	}
 }
 
-// hasNAT reports whether the kernel has the table.
-func (b *backend) hasNAT(o *observed, bases []*nftChain) bool {
-	if b.kind == config.LegacyBackend {
-		for _, name := range o.legacyTables(b.family) {
-			if name == "nat" {
-				return true
-			}
-		}
-		return false
-	}
-	family := map[string]string{"iptables": "ip", "ip6tables": "ip6"}[b.family]
-	for _, c := range bases {
-		if c.fromTables() && c.Family == family && c.Table == "nat" {
-			return true
-		}
-	}
-	return false
+// isTarget reports whether a target is not a chain, or a chain of vipd or kube-proxy.
+func isTarget(to string) bool {
+	targets := []string{"", "ACCEPT", "DROP", "RETURN", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "LOG", "NFLOG", "MARK", "CONNMARK"}
+	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
 }
 
 // sees reports whether a rule's family is the address's.

@@ -62,7 +62,7 @@ func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 		}
 	}
 	for _, b := range o.backends {
-		b.readNAT(ctx, o, bases)
+		b.readNAT(ctx, o)
 		for _, t := range []struct {
 			table    string
 			priority int
@@ -110,11 +110,11 @@ func (r *tablesReader) read(name string) {
 		}
 		words := strings.Fields(rule)
 		f.untracks = to == "NOTRACK" || to == "CT" && slices.Contains(words, "--notrack")
-		f.translates = to == "DNAT" || to == "REDIRECT"
+		f.translates = to == "DNAT" || to == "REDIRECT" || strings.HasPrefix(to, "KUBE-SVC-") || strings.HasPrefix(to, "KUBE-EXT-")
 		f.overwrites = connectionBits(words)
 		if f.untracks || f.translates || f.overwrites != 0 {
 			r.found = append(r.found, f)
-		} else if !strings.HasPrefix(to, "KUBE-") && to != "" {
+		} else {
 			r.read(to)
 		}
 	}

@@ -12,8 +12,11 @@ func TestFindingsOfPrograms(t *testing.T) {
 		}, want: []string{"others: note: kube-proxy has rules here (KUBE-SERVICES)", "others: note: firewalld is running", "others: note: ufw is enabled"}},
 		{name: "translations of others", change: func(m *made) {
 			m.prints["iptables-nft-save"] = "*nat\n:PREROUTING ACCEPT [0:0]\n:VIPD-X - [0:0]\n-A PREROUTING -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
-				"-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
-				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
-		}, want: []string{"others: warning: a rule of another program translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
+				"-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
+				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A PREROUTING -j VIPD-X\n-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n" +
+				"-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
+		}, want: []string{
+			"firewall: problem: a rule of another program translates connections to 10.96.0.10:80/tcp (web) before vipd (iptables-nft, table nat, chain PREROUTING: -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1)",
+		}},
 	})
 }
