@@ -81,6 +81,7 @@ func checks() []check {
 		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
 		{name: "snat", run: testSNAT},
 		{name: "straight", needs: []string{"ip", "iptables", "ip6tables"}, run: testStraight},
+		{name: "uplinks", guard: true, needs: []string{"ip", "iptables", "ip6tables"}, run: testUplinks},
 		{name: "arrival", guard: true, run: testArrival},
 		{name: "waiting", guard: true, needs: []string{"ip", "iptables", "ip6tables"}, run: testWaiting},
 		{name: "narrow", needs: []string{"ss", "iptables", "ip6tables"}, run: testNarrow},

@@ -7,6 +7,8 @@
 // The table has a constant, small number of rules over sets (see setDefs). Most chains are of type
 // nat, so they see only the first packet of a connection. A packet passes:
 //
+//	packet-marks         ours, with vipd's bits in the packet's mark, which another program has copied
+//	                     there (-150): the bits are cleared, so rules of policy routing match
 //	prerouting           to an owned address that this host reaches by the packet's interface: dropped,
 //	                     because another host has the address, or none
 //	prerouting, output   TCP without SYN to a served port -> reset, in modes where only conntrack knows

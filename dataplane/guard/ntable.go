@@ -141,6 +141,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		{base("output", nft.NAT, nft.Output, sortPriority), append(l.classifyRules(m, bits, with, "by-policy"), l.refuseOwnRules(bits, with)...)},
 		{base("input", nft.Filter, nft.Input, inputPriority), l.inputRules(m, bits, with.direct)},
 	}
+	all = append(all, packetMarkChains(bits)...)
 	all = append(all, l.segmentSizeChains(m, bits, with.clamps)...)
 	if m.Forward {
 		all = append(all,
@@ -167,6 +168,22 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 
 func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Chain {
 	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
+}
+
+// packetMarkChains returns the chains that clear vipd's bits in the marks of packets. Other programs
+// copy the mark of a connection to its packets for policy routing (CONNMARK --restore-mark), and a
+// routing rule such as "fwmark 1" matches no other bits. They copy it at manglePriority.
+func packetMarkChains(bits markBits) []chainRules {
+	all := bits.masquerade | bits.ours | bits.never
+	rules := []nft.Rule{rule(
+		nft.Bits{Field: nft.Mark, Mask: all, Value: 0, Not: true},
+		nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours},
+		nft.ClearBits{Field: nft.Mark, Bits: all},
+	)}
+	return []chainRules{
+		{base("packet-marks", nft.Filter, nft.Prerouting, manglePriority+1), rules},
+		{base("packet-marks-output", nft.Route, nft.Output, manglePriority+1), rules},
+	}
 }
 
 // otherHostRules returns the rules for connections to, and replies from, what other hosts serve.

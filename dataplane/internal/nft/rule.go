@@ -73,6 +73,22 @@ func (s AddBits) write(m *message, f Family) {
 	s.Field.set(m, first)
 }
 
+// ClearBits clears bits of a mark, and leaves its others as they are.
+type ClearBits struct {
+	Field Field // Mark or CtMark
+	Bits  uint32
+}
+
+func (s ClearBits) text(f Family) string {
+	return fmt.Sprintf("%s set %s & 0x%08x", s.Field.text(f), s.Field.text(f), ^s.Bits)
+}
+
+func (s ClearBits) write(m *message, f Family) {
+	s.Field.load(m, f, first, spare)
+	bitwise(m, ^s.Bits, 0)
+	s.Field.set(m, first)
+}
+
 // SetField sets a field that can be set (Priority, Mark, CtMark, Maxseg) to a value that is computed. The kernel never raises
 // Maxseg; a match of the flags stands before it.
 type SetField struct {

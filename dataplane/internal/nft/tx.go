@@ -39,6 +39,7 @@ type ChainType string
 const (
 	NAT    ChainType = "nat"
 	Filter ChainType = "filter"
+	Route  ChainType = "route" // of output: a packet with a changed mark is routed again
 )
 
 // Point is where in the kernel packets meet a base chain. The numbers are the kernel's.

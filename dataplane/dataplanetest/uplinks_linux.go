@@ -1,0 +1,47 @@
+package dataplanetest
+
+import (
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// uplinks is a layout in which the host has two uplinks:
+//
+//	other --- host --- s1, s2, s3
+//	            |
+//	          client
+//
+// The main table leads to the client by the other uplink. Rules of the host save the uplink of a connection in its mark, and lead
+// answers back by it. The rules use the whole mark.
+func uplinks(t testing.TB, l *lab.Lab) *world {
+	w := routed(t, l)
+	other := l.Add("other")
+	l.Link(w.host, other, "10.9.0.1/24", "10.9.0.2/24", "fd09::1/64", "fd09::2/64")
+	for _, f := range []struct{ ip, iptables, net, gateway string }{
+		{"-4", "iptables", "10.1.0.0/24", "10.9.0.2"}, {"-6", "ip6tables", "fd01::/64", "fd09::2"},
+	} {
+		run(t, "ip", f.ip, "route", "del", f.net, "dev", "client")
+		run(t, "ip", f.ip, "route", "add", f.net, "via", f.gateway)
+		run(t, "ip", f.ip, "route", "add", f.net, "dev", "client", "table", "100")
+		run(t, "ip", f.ip, "rule", "add", "fwmark", "1", "table", "100")
+		mangle := func(rule ...string) { run(t, f.iptables, append([]string{"-t", "mangle", "-A"}, rule...)...) }
+		mangle("PREROUTING", "-i", "client", "-m", "conntrack", "--ctstate", "NEW", "-j", "CONNMARK", "--set-mark", "1")
+		mangle("PREROUTING", "!", "-i", "client", "-j", "CONNMARK", "--restore-mark")
+		mangle("OUTPUT", "-j", "CONNMARK", "--restore-mark")
+	}
+	return w
+}
+
+// testUplinks asks a service on a host that routes answers by the marks of connections. Marks of vipd don't lead answers astray.
+func testUplinks(t *testing.T, s *Subject) {
+	r := newRig(t, s, layout{name: "uplinks", build: uplinks}, s.newHost(t))
+	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
+	r.each(func(r *rig, key balancer.Key) {
+		r.mustAsk(r.w.client, key)
+		if key.Proto == balancer.TCP {
+			checkStream(r, r.w.client, key, zeros{}, 1<<20)
+		}
+	})
+}
