@@ -2,7 +2,6 @@ package definitions
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/lib/wake"
 	"vipd/store/etcd/client"
 	"vipd/test/etcdkit"
 )
@@ -39,7 +37,7 @@ func BenchmarkConcurrentWriters(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			var next, retries atomic.Int64
+			var next atomic.Int64
 			next.Store(1000)
 			limit := int64(1000 + b.N)
 			b.ResetTimer()
@@ -49,8 +47,7 @@ func BenchmarkConcurrentWriters(b *testing.B) {
 				w := newWriter()
 				running.Go(func() {
 					for i := next.Add(1); i <= limit; i = next.Add(1) {
-						n, err := add(b.Context(), w, service(int(i)))
-						if retries.Add(n); err != nil {
+						if err := add(b.Context(), w, service(int(i))); err != nil {
 							b.Error(err)
 							return
 						}
@@ -59,27 +56,18 @@ func BenchmarkConcurrentWriters(b *testing.B) {
 			}
 			running.Wait()
 			b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "writes/s")
-			b.ReportMetric(float64(retries.Load())/float64(b.N), "retries/write")
 		})
 	}
 }
 
-// add plans and writes a service as vipctl does, and returns how often it was overtaken.
-func add(ctx context.Context, w *Writer, c Change) (retries int64, err error) {
+// add plans and writes a service as vipctl does.
+func add(ctx context.Context, w *Writer, c Change) error {
 	p := NewPlan([]Change{c})
 	if err := p.Read(ctx, w); err != nil {
-		return 0, err
+		return err
 	}
-	for ; ; retries++ {
-		c.Base, c.Checked = p.Steps[0].Base, p.revision
-		_, err := w.Apply(ctx, c)
-		var stale *StaleError
-		if !errors.As(err, &stale) {
-			return retries, err
-		}
-		wake.Sleep(ctx, overtakenPause(int(retries)))
-		if err := p.read(ctx); err != nil {
-			return retries, err
-		}
+	if err := p.Write(ctx); err != nil {
+		return err
 	}
+	return p.Steps[0].Err
 }
