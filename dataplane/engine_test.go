@@ -705,6 +705,42 @@ func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 	})
 }
 
+// turning is a dataplane whose first looks find damage, and whose later looks fail.
+type turning struct {
+	dataplane.Dataplane
+	looks *atomic.Int64
+}
+
+func (d turning) Unwrap() dataplane.Dataplane { return d.Dataplane }
+
+func (d turning) Intact(context.Context) (string, error) {
+	if d.looks.Add(1) <= 6 {
+		return "a rule was removed", nil
+	}
+	return "", errors.New("the kernel does not answer")
+}
+
+// TestEngineLooksWhileLooksFail finds damage six times in a row, so looks become rarer. When they fail instead, there is a look each
+// second again.
+func TestEngineLooksWhileLooksFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 3)
+		w.stop()
+		looks := &atomic.Int64{}
+		w.startWith(turning{fake.New(w.kernel), looks}, fake.NewHost(w.kernel))
+		w.change()
+		for looks.Load() < 7 {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10500 * time.Millisecond)
+		synctest.Wait()
+		if n := looks.Load() - 7; n < 10 {
+			t.Errorf("looks in 10 s = %d, want 10", n)
+		}
+		w.stop()
+	})
+}
+
 // TestEngineRestart restarts an engine over the wanted state. It must write nothing.
 func TestEngineRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -31,10 +31,10 @@ func (w *watch) hurry() {
 const alertShare = 20
 
 // plan sets the time of the next look, after a look that started at began.
-func (w *watch) plan(o *Options, began time.Time) {
+func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	now := time.Now()
 	w.soonest, w.due = now.Add(alertShare*now.Sub(began)), now.Add(o.ProbeInterval)
-	if w.damaged > 1 {
+	if damaged && w.damaged > 1 {
 		w.soonest = now.Add(o.pause(w.damaged - 1))
 		if w.due.Before(w.soonest) {
 			w.due = w.soonest
@@ -49,7 +49,7 @@ func (w *watch) plan(o *Options, began time.Time) {
 func (e *Engine) look(ctx context.Context) (damaged bool) {
 	w := &e.watch
 	began := time.Now()
-	defer func() { w.plan(&e.Options, began) }()
+	defer func() { w.plan(&e.Options, began, damaged) }()
 	if !e.report.Ready {
 		return false
 	}
