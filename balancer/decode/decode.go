@@ -266,6 +266,10 @@ func (d *decoder) valueByKind(v reflect.Value, raw any, allowed string) {
 		d.pointer(v, raw, allowed)
 	case reflect.Slice:
 		d.slice(v, raw, allowed)
+	case reflect.Map:
+		if table, ok := d.asTable(raw); ok {
+			d.tables(v, table)
+		}
 	default:
 		panic(fmt.Sprintf("decode: %s is of type %s, which can't be read", d.path, v.Type()))
 	}
@@ -327,6 +331,21 @@ func newWithDefaults(t reflect.Type) reflect.Value {
 		f.SetDefaults()
 	}
 	return p
+}
+
+// tables decodes a table of tables into the map v, from names to structs.
+func (d *decoder) tables(v reflect.Value, tree map[string]any) {
+	out := reflect.MakeMapWithSize(v.Type(), len(tree))
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		back := d.enter(name)
+		if table, ok := d.asStruct(v.Type().Elem(), tree[name]); ok {
+			e := newWithDefaults(v.Type().Elem())
+			d.table(e.Elem(), table)
+			out.SetMapIndex(reflect.ValueOf(name), e.Elem())
+		}
+		d.leave(back)
+	}
+	v.Set(out)
 }
 
 // slice decodes a list into v. An empty list becomes nil, so equal definitions compare as equal.

@@ -304,3 +304,25 @@ func BenchmarkInto(b *testing.B) {
 		}
 	}
 }
+
+// TestTableOfTables decodes a map from names to structs. Each struct has its defaults, and a value
+// of another type is left out.
+func TestTableOfTables(t *testing.T) {
+	var v struct {
+		Items map[string]item `toml:"items"`
+	}
+	problems := decode.Into(&v, map[string]any{"items": map[string]any{
+		"a": map[string]any{}, "b c": map[string]any{"weight": int64(3)}, "d": int64(1), "e": map[string]any{"wight": int64(1)},
+	}})
+	weights := map[string]int{}
+	for name, i := range v.Items {
+		weights[name] = i.Weight
+	}
+	if d := cmp.Diff(map[string]int{"a": 1, "b c": 3, "e": 1}, weights); d != "" {
+		t.Errorf("weights (-want +got): %s", d)
+	}
+	want := []string{"items.d: needs a table, not the number 1", `unknown: items.e.wight: unknown field; did you mean "weight"?`}
+	if d := cmp.Diff(want, lines(problems)); d != "" {
+		t.Errorf("problems (-want +got): %s", d)
+	}
+}

@@ -96,6 +96,8 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 		return o, "", err
 	case !c.Ownership.Enabled:
 		return o, "", fmt.Errorf("%s: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner", file)
+	case c.Decider() == config.ByVRRP:
+		return o, "", fmt.Errorf("%s: vipd owner can't decide by VRRP yet", file)
 	}
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {

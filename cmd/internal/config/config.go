@@ -200,10 +200,17 @@ type API struct {
 	ChangeGroup string `toml:"change_group"`
 }
 
-// Ownership is this host's part in VIPs of which one host of the fleet is the owner (hold = "one").
+// Ownership is this host's part in VIPs of which one host is the owner (hold = "one").
 type Ownership struct {
-	// Enabled: this host confirms others, and may own VIPs.
+	// Enabled: this host may own VIPs, and takes part in the decision.
 	Enabled bool `toml:"enabled"`
+	// By is how the owner is decided. "" means by etcd if services come from there, and by VRRP
+	// otherwise.
+	By OwnerBy `toml:"by"`
+	// VRRP are the groups of VIPs by name, if VRRP decides.
+	VRRP map[string]VRRP `toml:"vrrp"`
+	// ReachTakes: a backup of VRRP takes over from a silent owner only if one of Reach answers.
+	ReachTakes bool `toml:"reach_takes"`
 	// Weight is its share of the VIPs; 0 means it owns only what prefers it or is moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
 	// Interfaces are the devices of owned VIPs; empty: the one whose network contains the VIP.
@@ -263,7 +270,7 @@ func Default() Config {
 		Health:    Health{TLSDir: balancer.DefaultTLSDir},
 		Userspace: Userspace{Intercept: AutoIntercept},
 		IPTables:  IPTables{Backend: AutoBackend, MasqueradeBit: 14},
-		Ownership: Ownership{Weight: 1, Detect: 800 * time.Millisecond, RestartGrace: 10 * time.Second, AnnounceEvery: time.Minute},
+		Ownership: Ownership{ReachTakes: true, Weight: 1, Detect: 800 * time.Millisecond, RestartGrace: 10 * time.Second, AnnounceEvery: time.Minute},
 		Metrics:   Metrics{PerEndpoint: true},
 		API:       API{Socket: "/run/vipd/vipd.sock", HTTP: "127.0.0.1:9890"},
 	}
@@ -281,6 +288,10 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 		problems = append(problems, balancer.Problem{
 			Severity: balancer.SeverityError, Origin: d.Where(p.Path), Field: p.Path, Text: p.Text,
 		})
+	}
+	for name, g := range c.Ownership.VRRP {
+		g.Origin = d.Where(decode.Join("ownership.vrrp", name))
+		c.Ownership.VRRP[name] = g
 	}
 	for _, p := range c.validate() {
 		p.Origin = d.Where(p.Field)

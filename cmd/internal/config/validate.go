@@ -93,9 +93,7 @@ func (c *Config) checkFleet(f *findings) {
 	if len(c.Addresses.Allowed) == 0 && c.Store.Kind == EtcdStore {
 		f.add(balancer.SeverityWarning, "addresses.allowed", "%s", Unbounded)
 	}
-	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
-		f.wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")
-	}
+	c.checkVRRP(f)
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
 		f.add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
 	}
@@ -139,8 +137,10 @@ func notKernelTimeout(d time.Duration) string {
 // Unowned says why VIPs with one owner (hold = "one") have none on this host; "" means it may own them.
 func (c *Config) Unowned() string {
 	switch {
-	case c.Store.Kind != EtcdStore:
-		return `it takes etcd to say who the owner is: set store.kind = "etcd", or leave the address to another program with addresses.bind = false`
+	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
+		return `this host owns none: set ownership.enabled = true and write [ownership.vrrp.NAME], or leave the address to another program with addresses.bind = false`
+	case c.Decider() == ByVRRP:
+		return "vipd owner can't decide by VRRP yet"
 	case !c.Ownership.Enabled:
 		return "this host owns none: set ownership.enabled = true on the hosts that may"
 	}
@@ -150,6 +150,7 @@ func (c *Config) Unowned() string {
 // Unheld are the problems with addresses that are to have one owner, and have none on this host.
 func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
 	why := c.Unowned()
+	_, problems = c.VRRPGroups(vips)
 	add := func(what string, origin balancer.Origin) {
 		if why == "" {
 			return

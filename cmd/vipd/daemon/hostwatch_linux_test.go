@@ -87,9 +87,9 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	})
 }
 
-// TestNobodyOwnsWithoutEtcd sets hold = "one" for a VIP of services in files. It must have no
-// owner, and its note must say so without advice about etcd.
-func TestNobodyOwnsWithoutEtcd(t *testing.T) {
+// TestNobodyOwnsWithoutDecision serves a VIP with hold = "one" on a host without [ownership]. Its
+// note must say what to set.
+func TestNobodyOwnsWithoutDecision(t *testing.T) {
 	lab.New(t)
 	mode, _ := modes.Find(config.NFTablesMode)
 	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
@@ -97,7 +97,7 @@ func TestNobodyOwnsWithoutEtcd(t *testing.T) {
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, strings.ReplaceAll(web, "127.40.0.1", "10.96.0.10")+"[vips.\"10.96.0.10\"]\nhold = \"one\"\n")
 	n.start()
 	t.Cleanup(func() { n.stop() })
-	const want = "no host owns it: it takes etcd to say who the owner is"
+	const want = "no host owns it: this host owns none: set ownership.enabled = true"
 	if all := n.status().Addresses; len(all) != 1 || !all[0].Owned || !strings.HasPrefix(all[0].Note, want) {
 		t.Errorf("the VIP is shown as %+v, want %q", all, want)
 	}

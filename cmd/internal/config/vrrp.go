@@ -1,0 +1,356 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/wording"
+)
+
+// OwnerBy is how the hosts decide which of them owns a VIP with hold = "one".
+type OwnerBy string
+
+// The ways to decide. The zero value chooses by the kind of the store, see [Config.Decider].
+const (
+	ByEtcd OwnerBy = "etcd"
+	ByVRRP OwnerBy = "vrrp"
+)
+
+// Values lists the possible values.
+func (OwnerBy) Values() []string { return []string{string(ByEtcd), string(ByVRRP)} }
+
+// Decider returns how owners are decided: as set, or else by etcd if services come from there.
+func (c *Config) Decider() OwnerBy {
+	switch {
+	case c.Ownership.By != "":
+		return c.Ownership.By
+	case c.Store.Kind == EtcdStore:
+		return ByEtcd
+	}
+	return ByVRRP
+}
+
+// VRRP is a group of VIPs that one router of VRRP (RFC 9568) owns: the table
+// [ownership.vrrp.NAME].
+type VRRP struct {
+	// Origin is where the table was read.
+	Origin balancer.Origin `toml:"-"`
+	// RouterID is the virtual router ID, 1 to 255. All hosts of the group have the same one, and no
+	// other router on the LAN has it.
+	RouterID int `toml:"router_id"`
+	// Priority is 1 to 254. Among healthy hosts, the highest owns the group.
+	Priority int `toml:"priority"`
+	// AdvertInterval is the time between two adverts, in steps of 10 ms; whole seconds in version 2.
+	AdvertInterval time.Duration `toml:"advert_interval" range:"100ms,255s"`
+	// Version is 3, or 2 for IPv4.
+	Version int `toml:"version" range:"2,3"`
+	// Preempt is how long this host must be healthy before it takes the group from a lower priority.
+	Preempt VRRPPreempt `toml:"preempt"`
+	// Interface sends and receives adverts. "" is the one whose network contains the first VIP.
+	Interface string `toml:"interface"`
+	// Peers receive adverts by unicast, and adverts of others are dropped. Empty means multicast.
+	Peers []netip.Addr `toml:"peers"`
+	// Source is the address of adverts. The zero value is the first address of the interface.
+	Source netip.Addr `toml:"source"`
+	// Password authenticates adverts of version 2. It has at most 8 bytes, and is sent in the clear.
+	Password string `toml:"password"`
+	// Checksum is how adverts of version 3 over IPv4 are summed.
+	Checksum VRRPChecksum `toml:"checksum"`
+	// DownAdverts is how many adverts must be missing before a backup takes the group.
+	DownAdverts int `toml:"down_adverts" range:"3,10"`
+	// Advertise are the VIPs in adverts. Empty means all VIPs of the family of the first one.
+	Advertise []netip.Addr `toml:"advertise"`
+	// UnicastTTL is the lowest TTL that is accepted from peers.
+	UnicastTTL int `toml:"unicast_ttl" range:"1,255"`
+	// Yield lets a host step back if the former owner ignores its adverts.
+	Yield bool `toml:"yield"`
+}
+
+// SetDefaults sets the defaults of an empty table.
+func (g *VRRP) SetDefaults() {
+	*g = VRRP{
+		Priority: 100, AdvertInterval: 200 * time.Millisecond, Version: 3, Preempt: NeverPreempt,
+		Checksum: AutoChecksum, DownAdverts: 3, UnicastTTL: 255, Yield: true,
+	}
+}
+
+// VRRPPreempt is a duration from 0s, or NeverPreempt.
+type VRRPPreempt time.Duration
+
+// NeverPreempt leaves the group to a lower priority that owns it.
+const NeverPreempt VRRPPreempt = -1
+
+const maxVRRPPreempt = 24 * time.Hour
+
+// UnmarshalText parses a duration or "never".
+func (p *VRRPPreempt) UnmarshalText(text []byte) error {
+	if string(text) == "never" {
+		*p = NeverPreempt
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf(`%q is neither "never" nor a duration, such as "0s" or "30s"`, text)
+	}
+	if d < 0 || d > maxVRRPPreempt {
+		return fmt.Errorf(`%s is out of range; 0s to %s and "never" are possible`, text, decode.FormatDuration(maxVRRPPreempt))
+	}
+	*p = VRRPPreempt(d)
+	return nil
+}
+
+// VRRPChecksum is how adverts of version 3 over IPv4 are summed.
+type VRRPChecksum string
+
+// The checksums. AutoChecksum sends what the peer sends, and the pseudo-header until a peer was
+// received. RFC 9568 sums the advert alone, and keepalived includes a pseudo-header by default.
+const (
+	AutoChecksum   VRRPChecksum = "auto"
+	PlainChecksum  VRRPChecksum = "plain"
+	PseudoChecksum VRRPChecksum = "pseudo"
+)
+
+// Values lists the possible values.
+func (VRRPChecksum) Values() []string {
+	return []string{string(AutoChecksum), string(PlainChecksum), string(PseudoChecksum)}
+}
+
+// The limits of an advert's fields: 12 bits of 10 ms in version 3, and 8 bits of seconds in
+// version 2 (RFC 9568 section 5.2.7, RFC 3768 section 5.3.7). One byte counts the addresses.
+const (
+	intervalStep  = 10 * time.Millisecond
+	maxIntervalV3 = 4095 * intervalStep
+	maxIntervalV2 = 255 * time.Second
+	maxPassword   = 8
+	maxAdvertised = 255
+	ownerPriority = 255
+)
+
+// checkVRRP checks how owners are decided, and each group of VRRP by itself.
+func (c *Config) checkVRRP(f *findings) {
+	o := &c.Ownership
+	if c.Decider() == ByEtcd {
+		switch {
+		case o.By == ByEtcd && c.Store.Kind != EtcdStore:
+			f.wrong("ownership.by", `"etcd" needs store.kind = "etcd"; without etcd, write by = "vrrp"`)
+		case len(o.VRRP) > 0:
+			f.wrong("ownership.vrrp", `has no effect, because etcd decides; write by = "vrrp" in [ownership], or remove the table`)
+		}
+		return
+	}
+	if o.Enabled && len(o.VRRP) == 0 {
+		f.wrong("ownership.enabled", `needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`)
+	}
+	defaults := Default().Ownership
+	for _, s := range []struct {
+		field, instead string
+		set            bool
+	}{
+		{"weight", "set priority in [ownership.vrrp.NAME]", o.Weight != defaults.Weight},
+		{"detect", "set advert_interval in [ownership.vrrp.NAME]", o.Detect != defaults.Detect},
+		{"listen", "set source in [ownership.vrrp.NAME]", len(o.Listen) > 0},
+	} {
+		if s.set && (o.By == ByVRRP || len(o.VRRP) > 0) {
+			f.wrong("ownership."+s.field, "is for owners that etcd decides; with VRRP, %s", s.instead)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.VRRP)) {
+		g := o.VRRP[name]
+		g.check(f, decode.Join("ownership.vrrp", name))
+		for _, other := range slices.Sorted(maps.Keys(o.VRRP)) {
+			if h := o.VRRP[other]; other < name && h.RouterID == g.RouterID && h.Interface == g.Interface && h.is4() == g.is4() && g.RouterID != 0 {
+				f.wrong(decode.Join("ownership.vrrp", name)+".router_id",
+					"%d is the ID of %s too; choose another one, or set interface if the groups are on different LANs", g.RouterID, decode.Join("ownership.vrrp", other))
+			}
+		}
+	}
+}
+
+// is4 reports whether the group is known to use IPv4, as far as its own table says.
+func (g *VRRP) is4() bool {
+	for _, a := range slices.Concat(g.Advertise, g.Peers, []netip.Addr{g.Source}) {
+		if a.IsValid() {
+			return a.Is4()
+		}
+	}
+	return true
+}
+
+// check checks the table at the path at.
+func (g *VRRP) check(f *findings, at string) {
+	switch {
+	case g.RouterID == 0:
+		f.wrong(at+".router_id", "is missing or 0; write the ID of this group, 1 to 255, the same on each of its hosts")
+	case g.RouterID < 0 || g.RouterID > 255:
+		f.wrong(at+".router_id", "%d is out of range; 1 to 255 are possible", g.RouterID)
+	}
+	switch {
+	case g.Priority == ownerPriority:
+		f.wrong(at+".priority", "255 is for the host whose own address it is; write 254")
+	case g.Priority < 1 || g.Priority > ownerPriority:
+		f.wrong(at+".priority", "%d is out of range; 1 to 254 are possible", g.Priority)
+	}
+	switch d := g.AdvertInterval; {
+	case g.Version == 2 && (d%time.Second != 0 || d > maxIntervalV2):
+		f.wrong(at+".advert_interval", "%s is not possible in version 2; write whole seconds from 1s to 255s", decode.FormatDuration(d))
+	case g.Version == 3 && d > maxIntervalV3:
+		f.wrong(at+".advert_interval", "%s is too long; 100ms to %s are possible", decode.FormatDuration(d), decode.FormatDuration(maxIntervalV3))
+	case d%intervalStep != 0:
+		f.wrong(at+".advert_interval", "%s is not possible; write a multiple of 10ms", decode.FormatDuration(d))
+	}
+	if g.Interface != "" && !isInterface(g.Interface) {
+		f.wrong(at+".interface", notInterface, g.Interface)
+	}
+	g.checkPassword(f, at)
+	if g.Checksum != AutoChecksum && g.Version == 2 {
+		f.add(balancer.SeverityWarning, at+".checksum", "has no effect in version 2, which has one checksum")
+	}
+	g.checkPeers(f, at)
+}
+
+func (g *VRRP) checkPassword(f *findings, at string) {
+	switch {
+	case g.Password == "":
+	case g.Version == 3:
+		f.wrong(at+".password", "is for version 2; version 3 has no authentication. List peers to accept adverts of these hosts only")
+	case len(g.Password) > maxPassword:
+		f.wrong(at+".password", "has %d bytes; at most %d are possible", len(g.Password), maxPassword)
+	default:
+		f.add(balancer.SeverityWarning, at+".password", "is sent in the clear: anyone on the LAN can read it")
+	}
+}
+
+func (g *VRRP) checkPeers(f *findings, at string) {
+	for i, peer := range g.Peers {
+		path := fmt.Sprintf("%s.peers[%d]", at, i)
+		switch {
+		case peer == g.Source:
+			f.wrong(path, "%s is this host's own address, see source; list the other hosts", peer)
+		case peer.Is4() != g.Peers[0].Is4():
+			f.wrong(path, "%s has another family than %s; write a group for each family", peer, g.Peers[0])
+		case peer.IsMulticast():
+			f.wrong(path, "%s is a multicast address; leave peers out for multicast", peer)
+		case slices.Contains(g.Peers[:i], peer):
+			f.wrong(path, "%s is a duplicate", peer)
+		}
+	}
+	if g.UnicastTTL != 255 && len(g.Peers) == 0 {
+		f.add(balancer.SeverityWarning, at+".unicast_ttl", "has no effect without peers: multicast adverts always need a TTL of 255")
+	}
+}
+
+// VRRPGroup is a group with its VIPs, sorted. Its Advertise is never empty.
+type VRRPGroup struct {
+	Name string
+	VRRP
+	VIPs []netip.Addr
+}
+
+// VRRPGroups distributes the VIPs with hold = "one" over the groups of VRRP, which it returns sorted
+// by name. A group without VIPs, or with an error, is left out.
+func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGroup, []balancer.Problem) {
+	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
+		return nil, nil
+	}
+	names := slices.Sorted(maps.Keys(c.Ownership.VRRP))
+	if len(names) == 0 { // checkVRRP reports it
+		return nil, nil
+	}
+	groups := map[string][]netip.Addr{}
+	var problems findings
+	for addr, v := range vips.All() {
+		if v.Hold != balancer.HoldOne {
+			continue
+		}
+		name, text := groupOf(v, names)
+		if text != "" {
+			problems.wrong(fmt.Sprintf("vips.%q.group", addr), "%s", text)
+			problems[len(problems)-1].Origin = v.Origin.At("group")
+			continue
+		}
+		for _, s := range []struct {
+			field, instead string
+			set            bool
+		}{{"prefer", "priority", len(v.Prefer) > 0}, {"preempt", "preempt", v.Preempt != 0}} {
+			if s.set {
+				problems.wrong(fmt.Sprintf("vips.%q.%s", addr, s.field), "has no effect with VRRP; set %s in [ownership.vrrp.%s]", s.instead, name)
+				problems[len(problems)-1].Origin = v.Origin.At(s.field)
+			}
+		}
+		groups[name] = append(groups[name], addr)
+	}
+	var all []VRRPGroup
+	for _, name := range names {
+		g := VRRPGroup{name, c.Ownership.VRRP[name], groups[name]}
+		field, text := g.complete()
+		if text != "" {
+			problems.wrong(decode.Join("ownership.vrrp", name)+field, "%s", text)
+			problems[len(problems)-1].Origin = g.Origin
+			continue
+		}
+		all = append(all, g)
+	}
+	return all, problems
+}
+
+// groupOf returns the group of a VIP, or why it has none.
+func groupOf(v *balancer.VIP, names []string) (name, text string) {
+	switch {
+	case v.Group != "" && slices.Contains(names, v.Group):
+		return v.Group, ""
+	case v.Group != "":
+		return "", fmt.Sprintf("there is no table [ownership.vrrp.%s]%s", v.Group, decode.DidYouMean(v.Group, names))
+	case len(names) == 1:
+		return names[0], ""
+	}
+	return "", fmt.Sprintf("is missing; write the group of this VIP: %s", strings.Join(names, ", "))
+}
+
+// complete fills Advertise, and returns what is wrong with the group's addresses, and in which
+// field.
+func (g *VRRPGroup) complete() (field, text string) {
+	if len(g.VIPs) == 0 {
+		return "", fmt.Sprintf(`has no VIP; write [vips."ADDRESS"] with hold = "one" and group = %q, or remove the table`, g.Name)
+	}
+	given := len(g.Advertise) > 0
+	if !given {
+		is4 := g.VIPs[0].Is4()
+		g.Advertise = slices.DeleteFunc(slices.Clone(g.VIPs), func(a netip.Addr) bool { return a.Is4() != is4 })
+	}
+	is4 := g.Advertise[0].Is4()
+	for i, a := range g.Advertise {
+		at := fmt.Sprintf(".advertise[%d]", i)
+		switch {
+		case !slices.Contains(g.VIPs, a):
+			return at, fmt.Sprintf("%s is not a VIP of the group; its VIPs are %s", a, wording.Some(addrTexts(g.VIPs), 5))
+		case a.Is4() != is4:
+			return at, fmt.Sprintf("%s has another family than %s; VIPs of the other family move along without being listed", a, g.Advertise[0])
+		}
+	}
+	switch {
+	case len(g.Advertise) > maxAdvertised:
+		return ".advertise", fmt.Sprintf("has %d VIPs, and an advert has room for %d; list some of them, and the others move along", len(g.Advertise), maxAdvertised)
+	case g.Version == 2 && !is4:
+		return ".version", "2 is for IPv4; write version = 3 for IPv6 VIPs"
+	case len(g.Peers) > 0 && g.Peers[0].Is4() != is4:
+		return ".peers[0]", fmt.Sprintf("%s has another family than the VIP %s", g.Peers[0], g.Advertise[0])
+	case g.Source.IsValid() && g.Source.Is4() != is4:
+		return ".source", fmt.Sprintf("%s has another family than the VIP %s", g.Source, g.Advertise[0])
+	}
+	return "", ""
+}
+
+func addrTexts(addrs []netip.Addr) []string {
+	all := make([]string, len(addrs))
+	for i, a := range addrs {
+		all[i] = a.String()
+	}
+	return all
+}

@@ -1,0 +1,130 @@
+package config_test
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vipd/cmd/internal/config"
+	"vipd/store/tomlfile"
+)
+
+// vrrpTable is a valid group without the fields in more.
+func vrrpTable(more string) string {
+	return "[ownership]\nenabled = true\n[ownership.vrrp.main]\nrouter_id = 51\n" + more
+}
+
+// TestVRRPGroupInvalid loads groups with one mistake each. The problem names the line and the way
+// out.
+func TestVRRPGroupInvalid(t *testing.T) {
+	for text, want := range map[string]string{
+		"[ownership]\nenabled = true":                                        `vipd.toml:2: ownership.enabled: needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`,
+		"[ownership]\nenabled = true\n[ownership.vrrp.main]\npriority = 100": "vipd.toml:3: ownership.vrrp.main.router_id: is missing or 0; write the ID of this group, 1 to 255, the same on each of its hosts",
+		"[ownership.vrrp.main]\nrouter_id = 256":                             "vipd.toml:2: ownership.vrrp.main.router_id: 256 is out of range; 1 to 255 are possible",
+		"[ownership]\nby = \"etcd\"":                                         `vipd.toml:2: ownership.by: "etcd" needs store.kind = "etcd"; without etcd, write by = "vrrp"`,
+		"addresses.allowed = [\"10.0.0.0/8\"]\nstore.kind = \"etcd\"\n[ownership.vrrp.main]\nrouter_id = 1": `vipd.toml:3: ownership.vrrp: has no effect, because etcd decides; write by = "vrrp" in [ownership], or remove the table`,
+		"[ownership]\nby = \"vrrp\"\nweight = 2":                                                            "vipd.toml:3: ownership.weight: is for owners that etcd decides; with VRRP, set priority in [ownership.vrrp.NAME]",
+		"[ownership]\nby = \"vrrp\"\ndetect = \"1s\"":                                                       "vipd.toml:3: ownership.detect: is for owners that etcd decides; with VRRP, set advert_interval in [ownership.vrrp.NAME]",
+		"[ownership]\nby = \"vrrp\"\nlisten = [\"10.0.0.1\"]":                                               "vipd.toml:3: ownership.listen: is for owners that etcd decides; with VRRP, set source in [ownership.vrrp.NAME]",
+		vrrpTable("priority = 255"):                                                                         "vipd.toml:5: ownership.vrrp.main.priority: 255 is for the host whose own address it is; write 254",
+		vrrpTable("priority = 0"):                                                                           "vipd.toml:5: ownership.vrrp.main.priority: 0 is out of range; 1 to 254 are possible",
+		vrrpTable("advert_interval = \"50ms\""):                                                             "vipd.toml:5: ownership.vrrp.main.advert_interval: 50ms is out of range; 100ms to 255s are possible",
+		vrrpTable("advert_interval = \"41s\""):                                                              "vipd.toml:5: ownership.vrrp.main.advert_interval: 41s is too long; 100ms to 40.95s are possible",
+		vrrpTable("advert_interval = \"105ms\""):                                                            "vipd.toml:5: ownership.vrrp.main.advert_interval: 105ms is not possible; write a multiple of 10ms",
+		vrrpTable("version = 2\nadvert_interval = \"1.5s\""):                                                "vipd.toml:6: ownership.vrrp.main.advert_interval: 1.5s is not possible in version 2; write whole seconds from 1s to 255s",
+		vrrpTable("preempt = \"-1s\""):                                                                      `vipd.toml:5: ownership.vrrp.main.preempt: -1s is out of range; 0s to 24h and "never" are possible`,
+		vrrpTable("preempt = \"always\""):                                                                   `vipd.toml:5: ownership.vrrp.main.preempt: "always" is neither "never" nor a duration, such as "0s" or "30s"`,
+		vrrpTable("interface = \"a/b\""):                                                                    `vipd.toml:5: ownership.vrrp.main.interface: "a/b" is not an interface's name: it has 1 to 15 characters, none of them a space, / or :`,
+		vrrpTable("password = \"x\""):                                                                       "vipd.toml:5: ownership.vrrp.main.password: is for version 2; version 3 has no authentication. List peers to accept adverts of these hosts only",
+		vrrpTable("version = 2\nadvert_interval = \"1s\"\npassword = \"ninebytes\""):                        "vipd.toml:7: ownership.vrrp.main.password: has 9 bytes; at most 8 are possible",
+		vrrpTable("version = 2\nadvert_interval = \"1s\"\npassword = \"secret\""):                           "vipd.toml:7: ownership.vrrp.main.password: is sent in the clear: anyone on the LAN can read it",
+		vrrpTable("checksum = \"both\""):                                                                    `vipd.toml:5: ownership.vrrp.main.checksum: "both" is not one of auto, plain, pseudo`,
+		vrrpTable("down_adverts = 2"):                                                                       "vipd.toml:5: ownership.vrrp.main.down_adverts: 2 is out of range; 3 to 10 are possible",
+		vrrpTable("source = \"10.0.0.1\"\npeers = [\"10.0.0.1\"]"):                                          "vipd.toml:6: ownership.vrrp.main.peers[0]: 10.0.0.1 is this host's own address, see source; list the other hosts",
+		vrrpTable("peers = [\"10.0.0.1\", \"fe80::1\"]"):                                                    "vipd.toml:5: ownership.vrrp.main.peers[1]: fe80::1 has another family than 10.0.0.1; write a group for each family",
+		vrrpTable("peers = [\"224.0.0.18\"]"):                                                               "vipd.toml:5: ownership.vrrp.main.peers[0]: 224.0.0.18 is a multicast address; leave peers out for multicast",
+		vrrpTable("peers = [\"10.0.0.2\", \"10.0.0.2\"]"):                                                   "vipd.toml:5: ownership.vrrp.main.peers[1]: 10.0.0.2 is a duplicate",
+		vrrpTable("unicast_ttl = 1"):                                                                        "vipd.toml:5: ownership.vrrp.main.unicast_ttl: has no effect without peers: multicast adverts always need a TTL of 255",
+		vrrpTable("prioritty = 1"):                                                                          `vipd.toml:5: ownership.vrrp.main.prioritty: unknown field; did you mean "priority"?`,
+		vrrpTable("[ownership.vrrp.more]\nrouter_id = 51"):                                                  "vipd.toml:6: ownership.vrrp.more.router_id: 51 is the ID of ownership.vrrp.main too; choose another one, or set interface if the groups are on different LANs",
+		vrrpTable("[ownership.vrrp.more]\nrouter_id = 51\nsource = \"fe80::1\""):                            "",
+		vrrpTable("[ownership.vrrp.more]\nrouter_id = 51\ninterface = \"eth1\""):                            "",
+		"[ownership.vrrp]\nmain = 1":                                                                        "vipd.toml:2: ownership.vrrp.main: needs a table, not the number 1",
+	} {
+		if _, got, _ := load(t, text); got != want {
+			t.Errorf("%q:\n got %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+// TestVRRPGroupDefaults loads a group with only its ID. The other fields have their defaults.
+func TestVRRPGroupDefaults(t *testing.T) {
+	c, problems, _ := load(t, vrrpTable(""))
+	g := c.Ownership.VRRP["main"]
+	got := fmt.Sprint(problems, c.Decider(), g.RouterID, g.Priority, g.AdvertInterval.String(), g.Version, g.Preempt, g.Checksum, g.DownAdverts, g.UnicastTTL, g.Yield, c.Ownership.ReachTakes)
+	if want := fmt.Sprint("", config.ByVRRP, 51, 100, "200ms", 3, config.NeverPreempt, config.AutoChecksum, 3, 255, true, true); got != want {
+		t.Errorf("group = %s, want %s", got, want)
+	}
+}
+
+// TestVRRPGroupsOfVIPs distributes VIPs over groups. Each mistake is reported at the table with it.
+func TestVRRPGroupsOfVIPs(t *testing.T) {
+	two := vrrpTable("[ownership.vrrp.second]\nrouter_id = 52\n")
+	one := func(addr, more string) string { return fmt.Sprintf("[vips.%q]\nhold = \"one\"\n%s\n", addr, more) }
+	for _, c := range []struct{ text, groups, problems string }{
+		{vrrpTable("") + one("10.0.0.9", "") + one("10.0.0.8", ""), "main 10.0.0.8,10.0.0.9 10.0.0.8,10.0.0.9", ""},
+		{vrrpTable("advertise = [\"10.0.0.9\"]\n") + one("10.0.0.9", "") + one("10.0.0.8", ""), "main 10.0.0.8,10.0.0.9 10.0.0.9", ""},
+		{vrrpTable("") + one("10.0.0.8", "") + one("fd00::8", ""), "main 10.0.0.8,fd00::8 10.0.0.8", ""},
+		{two + one("10.0.0.8", "group = \"second\"") + one("10.0.0.9", "group = \"main\""), "main 10.0.0.9 10.0.0.9; second 10.0.0.8 10.0.0.8", ""},
+		{vrrpTable(""), "", `vipd.toml:3: ownership.vrrp.main: has no VIP; write [vips."ADDRESS"] with hold = "one" and group = "main", or remove the table`},
+		{two + one("10.0.0.8", ""), "", `vipd.toml:7: vips."10.0.0.8".group: is missing; write the group of this VIP: main, second`},
+		{vrrpTable("") + one("10.0.0.8", "group = \"mian\""), "", `vipd.toml:7: vips."10.0.0.8".group: there is no table [ownership.vrrp.mian]; did you mean "main"?`},
+		{vrrpTable("") + one("10.0.0.8", "prefer = [\"a\"]\npreempt = \"1m\""), "main 10.0.0.8 10.0.0.8", `vipd.toml:7: vips."10.0.0.8".prefer: has no effect with VRRP; set priority in [ownership.vrrp.main]`},
+		{vrrpTable("advertise = [\"10.0.0.7\"]\n") + one("10.0.0.8", ""), "", "vipd.toml:3: ownership.vrrp.main.advertise[0]: 10.0.0.7 is not a VIP of the group; its VIPs are 10.0.0.8"},
+		{vrrpTable("advertise = [\"10.0.0.8\", \"fd00::8\"]\n") + one("10.0.0.8", "") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.advertise[1]: fd00::8 has another family than 10.0.0.8; VIPs of the other family move along without being listed"},
+		{vrrpTable("version = 2\nadvert_interval = \"1s\"\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.version: 2 is for IPv4; write version = 3 for IPv6 VIPs"},
+		{vrrpTable("peers = [\"10.0.0.2\"]\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.peers[0]: 10.0.0.2 has another family than the VIP fd00::8"},
+		{vrrpTable("source = \"10.0.0.2\"\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.source: 10.0.0.2 has another family than the VIP fd00::8"},
+	} {
+		groups, problems := vrrpGroups(t, c.text)
+		if groups != c.groups || !strings.HasPrefix(problems, c.problems) || c.problems == "" && problems != "" {
+			t.Errorf("%s\n got %q, %s\nwant %q, %s", c.text, groups, problems, c.groups, c.problems)
+		}
+	}
+	many := vrrpTable("")
+	for i := range 256 {
+		many += one(fmt.Sprintf("10.0.%d.1", i), "")
+	}
+	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, and an advert has room for 255") {
+		t.Errorf("256 VIPs: problems = %s", problems)
+	}
+}
+
+// vrrpGroups loads a configuration with VIPs, and returns "NAME VIPS ADVERTISED" of each group.
+func vrrpGroups(t *testing.T, text string) (groups, problems string) {
+	t.Helper()
+	c, bad, dir := load(t, text)
+	if bad != "" {
+		t.Fatalf("%s\nproblems: %s", text, bad)
+	}
+	read := tomlfile.Load(filepath.Join(dir, "vipd.toml"))
+	all, found := c.VRRPGroups(read.Snapshot.VIPs)
+	var lines []string
+	for _, g := range all {
+		lines = append(lines, fmt.Sprintf("%s %s %s", g.Name, joined(g.VIPs), joined(g.Advertise)))
+	}
+	for _, p := range found {
+		problems += strings.ReplaceAll(p.String(), dir+"/", "") + "\n"
+	}
+	return strings.Join(lines, "; "), problems
+}
+
+func joined(addrs []netip.Addr) string {
+	var all []string
+	for _, a := range addrs {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, ",")
+}
