@@ -404,6 +404,43 @@ func TestGatewayIsNotAdded(t *testing.T) {
 	}
 }
 
+// TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for its
+// last connections, it is neither shown nor a problem, because the host never held it.
+func TestProblemOfLeavingVIP(t *testing.T) {
+	l, _ := network(t)
+	l.Host().Default("10.1.0.2")
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.1.0.2:80"))
+	if p := h.Problems(); len(p) != 1 {
+		t.Fatalf("problems = %v, want the gateway", p)
+	}
+	want := desired(frontend("10.96.0.10:80"))
+	want.Addresses = want.Addresses.Set(addrOf("10.1.0.2"), 0)
+	must(t, h.Prepare(t.Context(), want))
+	must(t, h.Finish(t.Context(), want.Frontends))
+	if p := h.Problems(); len(p) > 0 {
+		t.Errorf("problems = %v, want none", p)
+	}
+	if all := h.Addresses(); len(all) != 1 || all[0].Addr != addrOf("10.96.0.10") {
+		t.Errorf("addresses = %v, want 10.96.0.10", all)
+	}
+}
+
+// TestMissingDeviceIsNoDrift changes addresses.interface to a device that does not exist, while an
+// earlier process has left VIPs. Nothing is reported as changed by another program.
+func TestMissingDeviceIsNoDrift(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	apply(t, newHost(t, o), frontend("10.96.0.10:80"))
+	o.Interface = "eth7"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkIntact(t, h)
+}
+
 // TestARPAnswers sends an ARP request for a held VIP. The host answers only without strict_arp.
 func TestARPAnswers(t *testing.T) {
 	for _, strict := range []bool{true, false} {

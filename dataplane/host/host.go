@@ -85,6 +85,15 @@ const (
 	nowhere = "none"
 )
 
+// leaves reports whether a VIP only waits for its last connections. If this host does not hold it,
+// it can't have any, and its problem has ended.
+func leaves(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bool {
+	for range balancer.FrontendsOn(wanted, held.Addr) {
+		return false
+	}
+	return held.Where == nowhere
+}
+
 // notLocal returns the problem of a wanted VIP that this host does not hold.
 func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}

@@ -237,7 +237,7 @@ func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]
 	for _, a := range p.addresses.All() {
-		if a.held.Where == nowhere && a.held.Standing == "" && h.opts.Bind {
+		if a.held.Where == nowhere && a.held.Standing == "" && h.opts.Bind && !leaves(a.held, p.wanted) {
 			out = append(out, notLocal(a.held, p.wanted))
 		}
 	}
@@ -249,7 +249,7 @@ func (h *Host) Addresses() []Held {
 	p := h.public.Load()
 	out := make([]Held, 0, p.addresses.Len())
 	for _, a := range p.addresses.All() {
-		if a.held != (Held{}) {
+		if a.held != (Held{}) && !leaves(a.held, p.wanted) {
 			out = append(out, a.held)
 		}
 	}

@@ -96,7 +96,7 @@ func (h *Host) Problems() []balancer.Problem {
 	p := h.seen.Load()
 	var out []balancer.Problem
 	for _, held := range p.held {
-		if held.Where != nowhere {
+		if held.Where != nowhere || leaves(held, p.wanted) {
 			continue
 		}
 		out = append(out, notLocal(held, p.wanted))

@@ -126,6 +126,9 @@ func (rs *routes) sourceChanged() string {
 			continue
 		}
 		if found := rs.anySource(i); found.IsValid() {
+			if _, err := rs.holder(); err != nil {
+				return "" // routes need the device; every VIP already has a problem
+			}
 			return fmt.Sprintf("the node has an address for connections to its VIPs now: %s", found)
 		}
 		rs.renumbered[i] = false
