@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,28 @@ func TestCutConnections(t *testing.T) {
 				t.Errorf("%q over %s: %+v", c.on, c.proto, f.Backends)
 			}
 		}
+	}
+}
+
+// TestNodePortConflict lets two services claim a node port on a node with several addresses. The
+// loser has one problem.
+func TestNodePortConflict(t *testing.T) {
+	var in balancer.Inputs
+	for _, name := range []balancer.Name{"a", "b"} {
+		s := oneService(name, 1, 1)
+		s.VIPs = []netip.Addr{addr("10.96.0." + map[balancer.Name]string{"a": "1", "b": "2"}[name])}
+		s.Ports[0].NodePort = 30080
+		in.Services = in.Services.Set(name, s)
+	}
+	env := plainEnv()
+	for i := range 16 {
+		env.Local = append(env.Local, addr(fmt.Sprintf("192.168.1.%d", 100+i)))
+	}
+	var c balancer.Compiler
+	got := c.Next(env, in, time.Unix(1, 0)).Problems.At("b")
+	want := "[service b: ports[0].node_port: 192.168.1.100:30080/tcp and 15 more of this node's addresses are held by service a: choose another address or port]"
+	if problemsOf(got) != want {
+		t.Errorf("problems = %s, want %s", problemsOf(got), want)
 	}
 }
 

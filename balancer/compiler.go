@@ -261,12 +261,8 @@ func (c *Compiler) updateProblems(name Name) {
 		c.out.Problems = c.out.Problems.Delete(name)
 		return
 	}
-	problems := slices.Concat(u.problems, u.endpointsAtVIPs(&c.env, c.out.Frontends))
-	for _, f := range u.claims {
-		if w := winner(f.Key, c.claimants[f.Key], &c.in); w != u.service {
-			problems = append(problems, u.lostClaim(f, w))
-		}
-	}
+	winnerOf := func(k Key) *Service { return winner(k, c.claimants[k], &c.in) }
+	problems := slices.Concat(u.problems, u.endpointsAtVIPs(&c.env, c.out.Frontends), u.lostClaims(winnerOf))
 	old := c.out.Problems.At(name)
 	switch {
 	case len(problems) == 0:

@@ -41,6 +41,9 @@ const (
 	// Unanswered means that an endpoint does not answer new connections. The text starts with its
 	// address.
 	Unanswered ProblemKind = "unanswered"
+	// Unchecked means that this node can't run the checks of endpoints. The text starts with the
+	// address of the first.
+	Unchecked ProblemKind = "unchecked"
 )
 
 // Problem is a mistake in a definition, or a setting that can't be honoured here. Problems are

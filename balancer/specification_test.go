@@ -23,11 +23,10 @@ func Compile(env Env, in Inputs) Desired {
 			out.Contested = out.Contested.Set(key, winner(key, all, &in).Name)
 		}
 	}
-	lost := map[Name][]Problem{}
-	for name, u := range units {
+	winnerOf := func(k Key) *Service { return winner(k, claimants[k], &in) }
+	for _, u := range units {
 		for _, f := range u.claims {
-			if w := winner(f.Key, claimants[f.Key], &in); w != u.service {
-				lost[name] = append(lost[name], u.lostClaim(f, w))
+			if winnerOf(f.Key) != u.service {
 				continue
 			}
 			out.Frontends = out.Frontends.Set(f.Key, withMemory(f, &in))
@@ -37,7 +36,7 @@ func Compile(env Env, in Inputs) Desired {
 		}
 	}
 	for name, u := range units {
-		problems := slices.Concat(u.problems, u.endpointsAtVIPs(&env, out.Frontends), lost[name])
+		problems := slices.Concat(u.problems, u.endpointsAtVIPs(&env, out.Frontends), u.lostClaims(winnerOf))
 		if len(problems) > 0 {
 			out.Problems = out.Problems.Set(name, &problems)
 		}

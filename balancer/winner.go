@@ -3,6 +3,7 @@ package balancer
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // winner returns the service that gets key: the one that had it before, or else the first by
@@ -17,8 +18,38 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// lostClaim returns the problem of a service that claims f, if service to has won it. A program
-// that only reads files knows no holders, so it may name another loser than the daemon.
+// lostClaims returns the problems of the frontends that the service claims and other services have
+// won. A node port has a frontend on each address of the node, so its frontends that the same
+// service has won share a problem. A program that only reads files knows no holders, so it may name
+// another loser than the daemon.
+func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Problem) {
+	type nodePort struct {
+		field string
+		to    Name
+	}
+	first, more := map[nodePort]int{}, map[nodePort]int{}
+	for _, f := range u.claims {
+		to := winnerOf(f.Key)
+		if to == u.service {
+			continue
+		}
+		p := u.lostClaim(f, to)
+		at := nodePort{p.Field, to.Name}
+		if _, known := first[at]; known && f.NodePort {
+			more[at]++
+			continue
+		}
+		first[at] = len(problems)
+		problems = append(problems, p)
+	}
+	for at, n := range more {
+		p := &problems[first[at]]
+		p.Text = strings.Replace(p.Text, " is held by", fmt.Sprintf(" and %d more of this node's addresses are held by", n), 1)
+	}
+	return problems
+}
+
+// lostClaim returns the problem of a service that claims f, if service to has won it.
 func (u *compiledService) lostClaim(f *Frontend, to *Service) Problem {
 	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
 	field := fmt.Sprintf("ports[%d].port", i)

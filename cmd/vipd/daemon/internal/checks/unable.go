@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
+	"vipd/cmd/internal/wording"
 )
 
 // unable records the checks that this node can't run. Their results say nothing about the endpoint,
@@ -69,7 +70,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	u.mu.Lock()
 	rows := maps.Clone(u.rows)
 	u.mu.Unlock()
-	first := map[balancer.Name]balancer.Target{}
+	first, count := map[balancer.Name]balancer.Target{}, map[balancer.Name]int{}
 	text := map[balancer.Target]string{}
 	var gone []balancer.Target
 	for t, row := range rows {
@@ -82,6 +83,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 			continue
 		}
 		text[t] = row.text
+		count[t.Service]++
 		if f, there := first[t.Service]; !there || t.Compare(f) < 0 {
 			first[t.Service] = t
 		}
@@ -97,9 +99,13 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	}
 	u.said = said
 	for _, name := range slices.Sorted(maps.Keys(said)) {
+		endpoints := said[name].target.Address()
+		if more := count[name] - 1; more > 0 {
+			endpoints += " and " + wording.Count(more, "more endpoint")
+		}
 		all = append(all, balancer.Problem{
-			Severity: balancer.SeverityWarning, Origin: services.At(name).Origin.At("health"), Service: name, Field: "health",
-			Text: fmt.Sprintf("%s can't be checked from here: %s", said[name].target.Address(), said[name].text),
+			Severity: balancer.SeverityWarning, Origin: services.At(name).Origin.At("health"), Service: name, Field: "health", Kind: balancer.Unchecked,
+			Text: fmt.Sprintf("%s can't be checked from here: %s", endpoints, said[name].text),
 		})
 	}
 	return all, len(text)

@@ -26,6 +26,11 @@ func TestUnableForgets(t *testing.T) {
 	if problems, n := u.problems(services, is); n != 1 || len(problems) != 1 {
 		t.Errorf("got %d targets, %v", n, problems)
 	}
+	u.heard(two, health.Result{Outcome: health.NotRun, Text: "no such program"}, 2)
+	const want = "192.0.2.1:80 and 1 more endpoint can't be checked from here: no such program"
+	if problems, n := u.problems(services, is); n != 2 || len(problems) != 1 || problems[0].Text != want {
+		t.Errorf("two endpoints: got %d targets, %v; want 2, %q", n, problems, want)
+	}
 	clear(checked)
 	if problems, n := u.problems(none, is); n != 0 || len(problems) != 0 || len(u.rows) != 0 {
 		t.Errorf("without the service: %d targets, %v, and %v is kept", n, problems, u.rows)

@@ -44,13 +44,14 @@ func (t openProblems) next(j *events.History, now time.Time, problems []balancer
 }
 
 // identity returns the key of a problem, without numbers that may change. These are the numbers of
-// healthy and draining endpoints in a panic or outage, and of unanswered connections.
+// healthy and draining endpoints in a panic or outage, of unanswered connections, and of endpoints
+// that can't be checked.
 func identity(p *balancer.Problem) string {
 	q := *p
 	switch p.Kind {
 	case balancer.InPanic, balancer.Idle:
 		q.Text = ""
-	case balancer.Unanswered:
+	case balancer.Unanswered, balancer.Unchecked:
 		q.Text, _, _ = strings.Cut(p.Text, " ")
 	}
 	return q.String()
