@@ -41,10 +41,7 @@ func (r *refresher) run(done <-chan struct{}) {
 		if next < at {
 			next = at
 		}
-		if r.opened.Load() && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
-			r.kernel.Refresh()
-			r.refreshed.Store(int64(at))
-		}
+		r.refresh(at)
 		select {
 		case <-done:
 			return
@@ -54,8 +51,23 @@ func (r *refresher) run(done <-chan struct{}) {
 	}
 }
 
-// lapsed reports whether the gate may have closed by itself, and how long ago it was refreshed.
-func (r *refresher) lapsed(at local.Time) (late time.Duration, lapsed bool) {
+// refresh refreshes an open gate if the deadline permits it. It leaves an overdue gate alone: a refresh would not open it, but hide from the
+// loop that it has closed.
+func (r *refresher) refresh(at local.Time) {
+	if _, overdue := r.overdue(at); r.opened.Load() && !overdue && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
+		r.kernel.Refresh()
+		r.refreshed.Store(int64(at))
+	}
+}
+
+// overdue returns how long ago the gate was refreshed, and whether it may have closed by itself since.
+func (r *refresher) overdue(at local.Time) (late time.Duration, overdue bool) {
 	late = at.Since(local.Time(r.refreshed.Load()))
-	return late, r.opened.Load() && late > r.timeout*4/5 && r.opened.CompareAndSwap(true, false)
+	return late, late > r.timeout*4/5
+}
+
+// lapsed reports once whether an opened gate is overdue, and how long ago it was refreshed.
+func (r *refresher) lapsed(at local.Time) (late time.Duration, lapsed bool) {
+	late, overdue := r.overdue(at)
+	return late, r.opened.Load() && overdue && r.opened.CompareAndSwap(true, false)
 }

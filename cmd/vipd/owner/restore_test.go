@@ -131,3 +131,34 @@ func TestOpenedLate(t *testing.T) {
 		t.Errorf("the gate is not closed: %v", did)
 	}
 }
+
+// refreshes is a kernel that counts refreshes.
+type refreshes struct {
+	opens
+	count int
+}
+
+func (k *refreshes) Refresh() { k.count++ }
+
+// TestRefreshOverdue wakes the refresher after the gate has closed by itself. It does not refresh, so the loop finds the lapse, even if the
+// deadline is far away.
+func TestRefreshOverdue(t *testing.T) {
+	k := &refreshes{}
+	r := refresher{kernel: k, timeout: 100 * time.Millisecond}
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	opened := local.Time(r.refreshed.Load())
+	r.deadline.Store(int64(opened.Add(time.Hour)))
+	r.refresh(opened.Add(70 * time.Millisecond))
+	if k.count != 1 {
+		t.Fatalf("%d refreshes in time, want 1", k.count)
+	}
+	r.refresh(opened.Add(200 * time.Millisecond))
+	if k.count != 1 {
+		t.Errorf("%d refreshes, want none of an overdue gate", k.count-1)
+	}
+	if late, lapsed := r.lapsed(opened.Add(210 * time.Millisecond)); !lapsed || late != 140*time.Millisecond {
+		t.Errorf("lapsed = %s, %t, want 140ms, true", late, lapsed)
+	}
+}
