@@ -47,7 +47,8 @@ func mainGroup() vrrp.Group {
 
 func newBench(t *testing.T, groups ...vrrp.Group) *bench {
 	t.Helper()
-	b := &bench{t: t, groups: groups, node: vrrp.New(groups), now: local.Time(time.Hour), bound: map[netip.Addr]bool{}, found: map[netip.Addr]string{}}
+	b := &bench{t: t, groups: groups, node: vrrp.New(groups), now: local.Time(time.Hour)}
+	b.bound, b.found = map[netip.Addr]bool{}, map[netip.Addr]string{}
 	b.do(b.node.Tick(b.now))
 	return b
 }
@@ -102,7 +103,7 @@ func (b *bench) run(d time.Duration) {
 	}
 }
 
-// hear delivers an advert of another router with a priority, as the group's and then changed.
+// hear delivers an advert of another router. It is the group's own with another priority, and then changed.
 func (b *bench) hear(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
@@ -143,7 +144,7 @@ func (b *bench) want(s vrrp.State) {
 	}
 }
 
-// priorities are those of the adverts since the last call.
+// priorities returns the priorities of the adverts since the last call.
 func (b *bench) priorities() (all []uint8) {
 	for _, a := range b.sent {
 		all = append(all, a.Priority)

@@ -1,8 +1,10 @@
 package vrrp
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,9 +30,20 @@ type Group struct {
 	Checksum Checksum
 	// Unyielding reports whether this host stays Active although another owner ignores its adverts.
 	Unyielding bool
-	// Witness reports whether this host takes over from a silent owner only if a host that must be within reach answers.
-	Witness bool
+	Witness    Witness
 }
+
+// Witness is what hosts that must be within reach decide: whether this host is connected at all.
+type Witness string
+
+// The kinds of witnesses.
+const (
+	NoWitness Witness = ""
+	// WitnessResigns makes an owner resign if they fall silent.
+	WitnessResigns Witness = "resigns"
+	// WitnessRequired also keeps a backup from taking over from a silent owner unless they answer.
+	WitnessRequired Witness = "required"
+)
 
 // Never is the value of Group.Preempt that never takes over from a router that is well.
 const Never time.Duration = -1
@@ -49,7 +62,8 @@ type Link struct {
 
 // sameRouter reports whether another configuration can replace this one while the group is Active.
 func (g *Group) sameRouter(o *Group) bool {
-	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source && slices.Equal(g.Advertise, o.Advertise)
+	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source &&
+		slices.Equal(g.Advertise, o.Advertise)
 }
 
 // receivers are the destinations of an advert.
@@ -67,6 +81,20 @@ func (g *Group) advert(priority uint8) *Advert {
 		a.Auth, a.Password = SimpleAuth, g.Password
 	}
 	return a
+}
+
+// label names the group and its first VIPs, for people.
+func (g *Group) label() string {
+	const listed = 3
+	var names []string
+	for _, a := range g.VIPs[:min(len(g.VIPs), listed)] {
+		names = append(names, a.String())
+	}
+	text := strings.Join(names, ", ")
+	if more := len(g.VIPs) - listed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return g.Name + " (" + text + ")"
 }
 
 // accept returns the advert in a datagram and its kind of checksum, or a *DropError if this group can't use it.

@@ -67,7 +67,10 @@ func scenarios() []scenario {
 
 // faults are all that the model knows. A stop shorter than the gate's time, and others around the times at which a backup takes over.
 func faults() []fault {
-	all := []fault{{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)}, {name: "loop hangs", do: hangLoop, hangs: true}, {name: "worker hangs", do: hangWorker, hangs: true}}
+	all := []fault{
+		{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)},
+		{name: "loop hangs", do: hangLoop, hangs: true}, {name: "worker hangs", do: hangWorker, hangs: true},
+	}
 	stops := []time.Duration{30, 60, 345, 600}
 	if wait.Soaking() {
 		stops = []time.Duration{10, 30, 45, 60, 100, 200, 260, 300, 330, 345, 360, 380, 400, 500, 1000}
@@ -179,6 +182,45 @@ func (w *world) owners() (n int) {
 		}
 	}
 	return n
+}
+
+// TestGaps has no fault but the event itself. The VIP must be silent no longer than VRRP allows.
+func TestGaps(t *testing.T) {
+	t.Parallel()
+	skew := pair(150, 100, 0)[1].Skew(100, interval)
+	for _, c := range []struct {
+		name string
+		do   func(w *world, owner *host)
+		want time.Duration
+	}{
+		{name: "killed", do: func(_ *world, owner *host) { kill(owner) }, want: 3*interval + skew + 30*ms},
+		{name: "moved", do: func(_ *world, owner *host) {
+			owner.input(func(now local.Time) []local.Action { return owner.node.Resign(now, "main") })
+		}, want: skew + 30*ms},
+		{name: "stopped", do: func(_ *world, owner *host) { owner.input(owner.node.Stop) }, want: skew + 30*ms},
+		{name: "not ready", do: func(_ *world, owner *host) {
+			owner.input(func(now local.Time) []local.Action { return owner.node.Ready(now, "main", "no endpoint") })
+		}, want: skew + 30*ms},
+		{name: "preempted", do: func(w *world, owner *host) {
+			owner.input(func(now local.Time) []local.Action { return owner.node.Resign(now, "main") })
+			w.run(300 * ms)
+			w.nobody = 0
+			owner.input(func(now local.Time) []local.Action { return owner.node.Standby(now, false) })
+		}, want: 30 * ms},
+	} {
+		for phase := time.Duration(0); phase < interval; phase += 7 * ms {
+			w := newWorld(pair(150, 100, 0)...)
+			w.hosts[0].start()
+			startAt(w, w.hosts[1], 7*ms)
+			w.run(600*ms + phase)
+			c.do(w, w.hosts[0])
+			w.run(time.Second)
+			if w.nobody > c.want || w.both > 0 || w.owners() != 1 {
+				t.Errorf("%s, phase %s: nobody answered for %s, want at most %s; both for %s, want 0; %d owners",
+					c.name, phase, w.nobody, c.want, w.both, w.owners())
+			}
+		}
+	}
 }
 
 // TestModelFindsMistakes is a control: it does one thing wrong. The model must find two hosts that answer, or none at the end.

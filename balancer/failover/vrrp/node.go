@@ -57,7 +57,7 @@ func (n *Node) step() []local.Action {
 	for _, r := range n.routers {
 		r.step()
 	}
-	if n.gate == open && !slices.ContainsFunc(n.routers, func(r *router) bool { return r.state == Active }) {
+	if n.gate == open && !slices.ContainsFunc(n.routers, (*router).owns) {
 		n.closeGate()
 	}
 	return n.flush()
@@ -72,10 +72,21 @@ func (n *Node) Tick(now local.Time) []local.Action {
 // Deadline returns until when adverts that left allow an open gate; 0 means the gate is not needed.
 func (n *Node) Deadline() (earliest local.Time) {
 	for _, r := range n.routers {
-		if r.state == Active || r.state == Claiming && n.gate == opening {
+		if r.owns() {
 			if d := r.deadline(); earliest == 0 || d < earliest {
 				earliest = d
 			}
+		}
+	}
+	return earliest
+}
+
+// Next returns when Tick has something to do at the latest; 0 means that is not known. A process that waits until then, and not until its
+// next regular Tick, sends adverts and takes over on time.
+func (n *Node) Next() (earliest local.Time) {
+	for _, r := range n.routers {
+		if r.state != Init && r.due > n.now && (earliest == 0 || r.due < earliest) {
+			earliest = r.due
 		}
 	}
 	return earliest
@@ -90,12 +101,13 @@ func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Ac
 	return n.step()
 }
 
-// Heard processes a packet that arrived.
+// Heard processes a packet that arrived. The group is found by interface, family and router ID.
 func (n *Node) Heard(now local.Time, d Datagram) []local.Action {
 	n.begin(now)
 	if d.At > 0 && d.At < n.awake || len(d.Data) < 2 {
 		return n.step()
 	}
+	d.From, d.To = d.From.Unmap().WithZone(""), d.To.Unmap().WithZone("")
 	for _, r := range n.routers {
 		l := &r.g.Link
 		if l.On == d.On && l.Source.Is4() == d.From.Is4() && r.g.RouterID == d.Data[1] && l.Source != d.From {
@@ -133,8 +145,8 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known. It is called before anything else that happened
-// meanwhile: an advert that a host with a closed gate sends keeps the VIPs silent.
+// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known. It is called before the other
+// events of that time: an advert of a host with a closed gate keeps the VIPs silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -252,7 +264,8 @@ func (n *Node) Stop(now local.Time) []local.Action {
 
 // Left reports whether a node that was stopped has given all VIPs away and closed its gate.
 func (n *Node) Left() bool {
-	return n.stopping && n.gate == closed && !slices.ContainsFunc(slices.Concat(n.routers, n.leaving), func(r *router) bool { return r.giving != 0 })
+	giving := func(r *router) bool { return r.giving != 0 }
+	return n.stopping && n.gate == closed && !slices.ContainsFunc(n.routers, giving) && !slices.ContainsFunc(n.leaving, giving)
 }
 
 // Whose returns the name of the other host with a MAC: VRRP does not know any.

@@ -208,7 +208,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	b = newBench(t, g)
 	b.run(500 * ms)
 	if len(b.sums)%2 != 0 || b.sums[0] != vrrp.Plain {
-		t.Errorf("checksums %q, want plain ones to each of two peers", b.sums)
+		t.Errorf("checksums %q, want plain checksums to each of two peers", b.sums)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestYield(t *testing.T) {
 }
 
 // TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP. The node must give up; it must not if it
-// took over after silence, or is told not to yield.
+// took over after silence, or must not yield.
 func TestYieldToAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -389,7 +389,7 @@ func TestFailedAdverts(t *testing.T) {
 	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
 	b := newBench(t, mainGroup(), other)
 	b.active()
-	for range 30 { // the adverts of main fail, and those of other do not
+	for range 30 { // only the adverts of main fail
 		b.now = b.now.Add(10 * ms)
 		for _, a := range b.node.Tick(b.now) {
 			s, ok := a.(vrrp.Send)
@@ -412,7 +412,7 @@ func TestFailedAdverts(t *testing.T) {
 // silent router without them.
 func TestWitness(t *testing.T) {
 	g := mainGroup()
-	g.Witness = true
+	g.Witness = vrrp.WitnessRequired
 	b := newBench(t, g)
 	b.run(2 * time.Second)
 	b.want(vrrp.Backup)
@@ -462,6 +462,45 @@ func TestSetGroups(t *testing.T) {
 	b.do(b.node.SetGroups(b.now, nil))
 	if len(b.bound) > 0 || b.open {
 		t.Errorf("VIPs %v and an open gate %t after the removal of the group, want none", b.bound, b.open)
+	}
+}
+
+// TestIPv6 hears the adverts of a router by its link-local address with a zone. The node must leave the VIP to it, and then send adverts of
+// its own with the pseudo-header.
+func TestIPv6(t *testing.T) {
+	g := mainGroup()
+	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")
+	b := newBench(t, g)
+	hear := func(priority uint8) {
+		b.hear("fe80::9", priority, func(a *vrrp.Advert, d *vrrp.Datagram) {
+			d.To = vrrp.MulticastGroup(false)
+			d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
+			d.From = d.From.WithZone("eth0")
+		})
+	}
+	for range 10 {
+		hear(150)
+		b.run(interval)
+	}
+	if b.state() != vrrp.Backup || b.group().Owner.String() != "fe80::9" {
+		t.Errorf("status %+v, want the other router as owner", b.group())
+	}
+	hear(0)
+	b.run(100 * ms)
+	if b.state() != vrrp.Active || len(b.sums) != 1 || b.sums[0] != vrrp.Pseudo {
+		t.Errorf("state %s, checksums %q, want Active and one advert", b.state(), b.sums)
+	}
+}
+
+// TestNext must be the end of the down timer, and then the next advert.
+func TestNext(t *testing.T) {
+	b := newBench(t, mainGroup())
+	if got, want := b.node.Next(), b.now.Add(b.groups[0].DownTime(100, interval)); got != want {
+		t.Errorf("Next of a Backup = %s from now, want %s", got.Since(b.now), want.Since(b.now))
+	}
+	b.active()
+	if got := b.node.Next().Since(b.now); got <= 0 || got > interval {
+		t.Errorf("Next of an owner = %s from now, want within an interval", got)
 	}
 }
 

@@ -20,7 +20,7 @@ type peer struct {
 	sum      Checksum
 	at       local.Time
 	received uint64
-	// drop is why its last dropped packet was dropped, at droppedAt, and noted when people were last told.
+	// drop is why its last dropped packet was dropped, at droppedAt, and noted when a note last reported that.
 	drop             *DropError
 	droppedAt, noted local.Time
 }
@@ -104,6 +104,8 @@ func (p *peers) heardLast() (last *peer) {
 // claimed returns why this host takes over.
 func (p *peers) claimed(now local.Time, g *Group) cause {
 	switch o := p.owner; {
+	case o == nil && p.owned(now, g):
+		return cause{"silence", "the adverts of " + p.heardLast().addr.String() + " are dropped"}
 	case o == nil:
 		return cause{"silence", "no other owner was heard"}
 	case p.resigned(now, g):
@@ -161,7 +163,8 @@ func (r *router) dropped(p *peer, err error) {
 	r.history.dropped[drop.Reason]++
 	if p.drop == nil || p.drop.Reason != drop.Reason || r.now.Since(p.noted) >= noteEvery {
 		p.noted = r.now
-		r.do(local.Note{Kind: local.NoteRefused, Why: string(drop.Reason), Text: fmt.Sprintf("dropped adverts of %s for %s: the advert %s", p.addr, r.g.Name, drop.Text)})
+		text := fmt.Sprintf("dropped adverts of %s for %s: the advert %s", p.addr, r.g.Name, drop.Text)
+		r.do(local.Note{Kind: local.NoteRefused, Text: text, Why: string(drop.Reason)})
 	}
 	p.drop, p.droppedAt = drop, r.now
 }

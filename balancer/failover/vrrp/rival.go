@@ -24,7 +24,8 @@ func (r *router) heardRival(p *peer) {
 	}
 	v.last = r.now
 	if v.adverts++; v.adverts == 2 {
-		r.do(local.Note{Kind: local.NoteRival, VIPs: len(r.bound), Text: fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)})
+		text := fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)
+		r.do(local.Note{Kind: local.NoteRival, Text: text, VIPs: len(r.bound)})
 	}
 	if v.adverts >= downAdverts && r.now.Since(v.since) >= r.g.k()*r.g.Interval {
 		r.yield(p, p.addr.String()+" is Active and ignores the adverts of this host")
@@ -69,7 +70,7 @@ func (r *router) yield(p *peer, text string) {
 			text += ": " + d
 		}
 	}
-	r.do(local.Note{Kind: local.NoteRival, VIPs: len(r.bound), Text: "gave up " + r.label() + ": " + text, Why: "yield"})
+	r.do(local.Note{Kind: local.NoteRival, VIPs: len(r.bound), Text: "gave up " + r.g.label() + ": " + text, Why: "yield"})
 	r.peers.yielded = text
 	r.unbind(0)
 	r.backUp(cause{"yield", text}, interval)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"vipd/balancer/failover/local"
@@ -29,7 +28,7 @@ type router struct {
 	state State
 	// due is when a Backup takes over, a Claiming router has settled, or an Active router sends its next advert.
 	due local.Time
-	// number counts the adverts, and last is the interval between those of the last owner.
+	// number counts the adverts, and last is the interval of the last owner.
 	number uint64
 	last   time.Duration
 	bound  []netip.Addr
@@ -58,7 +57,9 @@ type tenure struct {
 
 // newRouter returns the router of a group that knows nothing yet.
 func newRouter(e *env, g Group) *router {
-	return &router{env: e, g: g, state: Init, last: g.Interval, peers: peers{of: map[netip.Addr]*peer{}}, history: history{dropped: map[Reason]uint64{}}}
+	r := &router{env: e, g: g, state: Init, last: g.Interval}
+	r.peers.of, r.history.dropped = map[netip.Addr]*peer{}, map[Reason]uint64{}
+	return r
 }
 
 // set replaces the configuration. Addresses that are no longer VIPs are removed.
@@ -81,6 +82,11 @@ func (r *router) set(g Group) {
 
 // deadline is when the gate must be closed without another advert.
 func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
+
+// owns reports whether adverts of this tenure have left, so the gate may be open.
+func (r *router) owns() bool {
+	return r.state == Active || r.state == Claiming && r.tenure.sent > 0
+}
 
 func (r *router) passes() bool { return r.g.passes(r.now, r.tenure.sent, r.gateTime) }
 
@@ -139,17 +145,16 @@ func (r *router) claim() {
 	r.advertise(r.priority())
 }
 
-// settle binds the VIPs when that is safe: after the pause, behind an open gate, and soon after an advert.
+// settle binds the VIPs when that is safe: settled, behind an open gate, and soon after an advert.
 func (r *router) settle() {
 	switch {
 	case r.tenure.sent == 0: // it has not left yet
 	case !r.passes():
 		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
-	case r.now < r.due:
-	case r.gate == closed:
+	case r.gate == closed: // opening takes a moment, and nothing is bound
 		r.gate = opening
 		r.do(local.OpenGate{})
-	case r.gate == open:
+	case r.gate == open && r.now >= r.due:
 		r.bind()
 	}
 }
@@ -157,7 +162,7 @@ func (r *router) settle() {
 // bind makes the router Active.
 func (r *router) bind() {
 	why := r.history.latest()
-	note := local.Note{Kind: local.NoteTook, Text: "took " + r.label() + ": " + why.text, VIPs: len(r.g.VIPs), Why: why.word}
+	note := local.Note{Kind: local.NoteTook, Text: "took " + r.g.label() + ": " + why.text, VIPs: len(r.g.VIPs), Why: why.word}
 	if p := r.peers.owner; p != nil {
 		note.After = r.now.Since(p.at)
 	}
@@ -176,7 +181,7 @@ func (r *router) hold() {
 		r.lose(cause{"deadline", "no advert left in time"})
 		return
 	}
-	if r.witnessLost() {
+	if r.g.Witness != NoWitness && r.witness.fellSilent(r.now) {
 		r.resign(Backup, cause{"witness", "no host that must be within reach answers"})
 		return
 	}
@@ -226,7 +231,7 @@ func (r *router) sent(number uint64, at local.Time, err error) {
 // lose makes an owner a Backup, without an advert.
 func (r *router) lose(why cause) {
 	if r.state == Active {
-		r.do(local.Note{Kind: local.NoteLost, Text: "lost " + r.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
+		r.do(local.Note{Kind: local.NoteLost, Text: "lost " + r.g.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
 	}
 	r.unbind(0)
 	r.backUp(why, r.g.Interval)
@@ -242,7 +247,8 @@ func (r *router) unbind(id int) {
 // yieldTo makes an owner a Backup because another router is the owner.
 func (r *router) yieldTo(p *peer, why cause) {
 	if r.state == Active {
-		r.do(local.Note{Kind: local.NoteGave, Text: fmt.Sprintf("gave %s to %s (%s)", r.label(), p.addr, why.text), VIPs: len(r.bound), Why: why.word})
+		text := fmt.Sprintf("gave %s to %s (%s)", r.g.label(), p.addr, why.text)
+		r.do(local.Note{Kind: local.NoteGave, Text: text, VIPs: len(r.bound), Why: why.word})
 	}
 	r.unbind(0)
 	r.backUp(cause{why.word, fmt.Sprintf("%s has %s", p.addr, why.text)}, p.interval(r.g.Interval))
@@ -252,7 +258,7 @@ func (r *router) yieldTo(p *peer, why cause) {
 func (r *router) resign(next State, why cause) {
 	before := r.state
 	if before == Active {
-		r.do(local.Note{Kind: local.NoteGave, Text: "resigned " + r.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
+		r.do(local.Note{Kind: local.NoteGave, Text: "resigned " + r.g.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
 		if len(r.bound) > 0 {
 			r.ids++
 			r.giving = r.ids
@@ -274,18 +280,4 @@ func (r *router) resigned() {
 	r.giving = 0
 	r.restart(r.g.Interval)
 	r.advertise(resigns)
-}
-
-// label names the group and its first VIPs, for people.
-func (r *router) label() string {
-	const listed = 3
-	var names []string
-	for _, a := range r.g.VIPs[:min(len(r.g.VIPs), listed)] {
-		names = append(names, a.String())
-	}
-	text := strings.Join(names, ", ")
-	if more := len(r.g.VIPs) - listed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return r.g.Name + " (" + text + ")"
 }

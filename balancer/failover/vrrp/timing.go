@@ -54,7 +54,7 @@ func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)
 }
 
-// settle is how long after its first advert a new owner waits before it binds the VIPs: a lower owner removes them meanwhile.
+// settle is how long after its first advert a new owner waits before it binds the VIPs. In this time a lower owner removes them.
 const settle = 20 * time.Millisecond
 
 // passes reports whether an owner that sent its last advert at s may open and refresh the gate, and bind VIPs.

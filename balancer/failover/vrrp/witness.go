@@ -6,7 +6,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// witness is what hosts that must be within reach show: whether this host is connected at all.
+// witness is what is known of the hosts that must be within reach.
 type witness struct {
 	answered local.Time
 	// here reports whether one has answered while this host was Active, and lost whether it then fell silent.
@@ -35,20 +35,19 @@ func (r *router) reached() {
 	}
 }
 
-// witnessLost reports whether no host within reach has answered for a while, although one did while this host was Active.
-func (r *router) witnessLost() bool {
-	w := &r.witness
-	if r.g.Witness && w.here && r.now.Since(w.answered) >= witnessLost {
-		w.here, w.lost = false, true
-		return true
+// fellSilent reports whether no witness has answered for a while, although one did while this host was Active.
+func (w *witness) fellSilent(now local.Time) bool {
+	if !w.here || now.Since(w.answered) < witnessLost {
+		return false
 	}
-	return false
+	w.here, w.lost = false, true
+	return true
 }
 
-// hasWitness reports whether this host may take over. If the owner is silent, it might be this host that is cut off.
+// hasWitness reports whether this host may take over. If the owner is silent, this host might be cut off.
 func (r *router) hasWitness() bool {
 	w := &r.witness
-	if !r.g.Witness || r.peers.resigned(r.now, &r.g) || r.peers.owned(r.now, &r.g) || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent {
+	if r.g.Witness != WitnessRequired || r.peers.resigned(r.now, &r.g) || r.peers.owned(r.now, &r.g) || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent {
 		w.asks, w.blocked = 0, false
 		return true
 	}
@@ -60,7 +59,7 @@ func (r *router) hasWitness() bool {
 	}
 	if !w.blocked {
 		w.blocked = true
-		r.do(local.Note{Kind: local.NoteRefused, VIPs: len(r.g.VIPs), Text: "did not take " + r.label() + ": no host that must be within reach answers", Why: "witness"})
+		r.do(local.Note{Kind: local.NoteRefused, VIPs: len(r.g.VIPs), Text: "did not take " + r.g.label() + ": no host that must be within reach answers", Why: "witness"})
 	}
 	r.due = r.now.Add(witnessRecent)
 	w.asks = 1 // so an answer ends the wait

@@ -229,7 +229,7 @@ func (h *host) next() func(local.Time) []local.Action {
 		h.inbox = h.inbox[1:]
 		return first
 	}
-	if h.w.now.Since(h.ticked) >= 10*ms {
+	if due := h.node.Next(); h.w.now.Since(h.ticked) >= 10*ms || due > h.ticked && due <= h.w.now {
 		h.ticked = h.w.now
 		return h.node.Tick
 	}
