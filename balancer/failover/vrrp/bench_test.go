@@ -26,7 +26,7 @@ type bench struct {
 	probes, asks int
 	// found are the answers to Probes.
 	found map[netip.Addr]string
-	// mute keeps an action from being answered.
+	// mute keeps OpenGate and Unbind from being answered.
 	mute bool
 }
 
@@ -69,8 +69,9 @@ func (b *bench) do(actions []local.Action) {
 		case local.Note:
 			b.notes = append(b.notes, a.Text)
 		case local.OpenGate:
-			b.open = true
-			b.do(b.node.Opened(b.now, nil))
+			if b.open = true; !b.mute {
+				b.do(b.node.Opened(b.now, nil))
+			}
 		case local.CloseGate:
 			b.open = false
 			clear(b.bound)

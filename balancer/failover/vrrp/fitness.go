@@ -1,6 +1,10 @@
 package vrrp
 
-import "vipd/balancer/failover/local"
+import (
+	"time"
+
+	"vipd/balancer/failover/local"
+)
 
 // Priorities with a meaning of their own.
 const (
@@ -27,9 +31,9 @@ func (r *router) priority() uint8 {
 	return r.g.Priority
 }
 
-// preempts reports whether this host takes over from a lower owner.
-func (r *router) preempts() bool {
-	return r.g.Preempt >= 0 && !r.fitness.held && !r.fitness.moving && r.now.Since(r.fitness.since) >= r.g.Preempt
+// preempts reports whether this host takes over from a lower owner, after a time in which it was well.
+func (f *fitness) preempts(now local.Time, after time.Duration) bool {
+	return after >= 0 && !f.held && !f.moving && now.Since(f.since) >= after
 }
 
 // ready processes whether this host can serve the VIPs. A change for the worse makes an owner resign; an owner that began unwell stays,

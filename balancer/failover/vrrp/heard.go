@@ -1,13 +1,17 @@
 package vrrp
 
-import "fmt"
+import (
+	"fmt"
+
+	"vipd/balancer/failover/local"
+)
 
 // heard processes a packet with the group's router ID.
 func (r *router) heard(d *Datagram) {
 	p := r.peers.find(d.From)
 	a, sum, err := r.g.accept(d)
 	if err != nil {
-		if r.dropped(p, err); p.drop.counts() {
+		if r.peers.dropped(r.env, &r.g, p, err); p.drop.counts() {
 			r.ignored(p)
 		}
 		return
@@ -51,7 +55,7 @@ func (r *router) heardAsBackup(p *peer) {
 		r.restart(a.Interval)
 	case a.Priority == unwell:
 		r.hurry() // it can't serve the VIPs
-	case !r.preempts():
+	case !r.fitness.preempts(r.now, r.g.Preempt):
 		r.restart(a.Interval)
 	}
 }
@@ -63,7 +67,8 @@ func (r *router) heardAsOwner(p *peer) {
 	case a.Priority == resigns:
 		r.reply()
 	case a.Priority > own || a.Priority == own && p.addr.Compare(r.g.Link.Source) > 0:
-		r.yieldTo(p, cause{"priority", fmt.Sprintf("priority %d over %d", a.Priority, own)})
+		text := fmt.Sprintf("gave %s to %s (priority %d over %d)", r.g.label(), p.addr, a.Priority, own)
+		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d over %d", p.addr, a.Priority, own)}, a.Interval)
 	default:
 		r.reply()
 		r.heardRival(p)

@@ -212,18 +212,23 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	}
 }
 
-// TestYield preempts a router that ignores this host's adverts. The node must give up, and stay a Backup until the router is silent.
+// TestYield meets a router that ignores this host's adverts, before or after the node takes over. The node must give up, and stay a Backup until the router is silent.
 func TestYield(t *testing.T) {
 	for _, c := range []struct {
 		name   string
+		late   bool
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
 	}{
 		{name: "a lower router", change: func(*vrrp.Advert, *vrrp.Datagram) {}},
+		{name: "a lower router that appears later", late: true, change: func(*vrrp.Advert, *vrrp.Datagram) {}},
 		{name: "another version", change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, mainGroup())
 			var since time.Duration
+			if c.late {
+				b.active()
+			}
 			for b.state() != vrrp.Active {
 				b.hearFor(interval, low, 50, c.change)
 			}
@@ -357,9 +362,12 @@ func TestLapse(t *testing.T) {
 		b.now = b.now.Add(time.Second)
 		if reported {
 			b.do(b.node.Lapsed(b.now, local.NotRefreshed, time.Second))
+		} else {
+			b.hear(low, 50)
 		}
 		b.hear(low, 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
 		b.hear(low, 0, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
+		b.hear(low, 50)
 		b.want(vrrp.Backup)
 		b.run(300 * ms)
 		if got := b.priorities(); len(got) > 0 || b.state() != vrrp.Backup {
@@ -367,6 +375,30 @@ func TestLapse(t *testing.T) {
 		}
 		b.run(100 * ms)
 		b.want(vrrp.Active)
+	}
+}
+
+// TestSlowGate opens the gate when the first advert no longer allows that. The node must not bind the VIP, and close the gate.
+func TestSlowGate(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.mute = true
+	b.run(400 * ms)
+	b.want(vrrp.Claiming)
+	for range 20 {
+		b.now = b.now.Add(10 * ms)
+		b.do(b.node.Reached(b.now, 1)) // no tick, but no pause either
+	}
+	b.do(b.node.Opened(b.now, nil))
+	if b.want(vrrp.Backup); b.open || b.node.Deadline() != 0 {
+		t.Errorf("gate open %t, deadline %d; want a closed gate", b.open, b.node.Deadline())
+	}
+
+	b = newBench(t, mainGroup())
+	b.mute = true
+	b.run(400 * ms)
+	b.do(b.node.Opened(b.now, errors.New("no nf_tables")))
+	if b.want(vrrp.Backup); b.open || !b.noted("the gate can't be opened: no nf_tables") {
+		t.Errorf("gate open %t, notes %q; want a closed gate and the reason", b.open, b.notes)
 	}
 }
 
@@ -521,5 +553,8 @@ func TestStatus(t *testing.T) {
 	s = b.group()
 	if s.Owner.String() != self || s.Advertised < 0 || len(s.Changes) != 10 || s.Changes[9].To != vrrp.Active || s.Changes[9].Why != "silence" {
 		t.Errorf("status %+v of an owner, want 10 changes", s)
+	}
+	if want := (vrrp.ChangeCount{To: vrrp.Active, Why: "silence", Count: 21}); !slices.Contains(s.Counters.Changes, want) {
+		t.Errorf("changes %+v, want %+v among them", s.Counters.Changes, want)
 	}
 }

@@ -28,6 +28,8 @@ type peer struct {
 // peers are the other routers of a group.
 type peers struct {
 	of map[netip.Addr]*peer
+	// drops counts the packets that were dropped.
+	drops map[Reason]uint64
 	// owner sent the last advert that was accepted.
 	owner *peer
 	// yielded is why this host leaves the VIPs to a router that ignores its adverts; "" means it does not.
@@ -156,15 +158,15 @@ func (p *peer) differs(g *Group) string {
 // noteEvery is the time between two notes about the same router.
 const noteEvery = time.Minute
 
-// dropped records a packet that this group can't use.
-func (r *router) dropped(p *peer, err error) {
+// dropped records a packet that a group can't use.
+func (p *peers) dropped(e *env, g *Group, from *peer, err error) {
 	var drop *DropError
 	errors.As(err, &drop)
-	r.history.dropped[drop.Reason]++
-	if p.drop == nil || p.drop.Reason != drop.Reason || r.now.Since(p.noted) >= noteEvery {
-		p.noted = r.now
-		text := fmt.Sprintf("dropped adverts of %s for %s: the advert %s", p.addr, r.g.Name, drop.Text)
-		r.do(local.Note{Kind: local.NoteRefused, Text: text, Why: string(drop.Reason)})
+	p.drops[drop.Reason]++
+	if from.drop == nil || from.drop.Reason != drop.Reason || e.now.Since(from.noted) >= noteEvery {
+		from.noted = e.now
+		text := fmt.Sprintf("dropped adverts of %s for %s: the advert %s", from.addr, g.Name, drop.Text)
+		e.do(local.Note{Kind: local.NoteRefused, Text: text, Why: string(drop.Reason)})
 	}
-	p.drop, p.droppedAt = drop, r.now
+	from.drop, from.droppedAt = drop, e.now
 }

@@ -16,7 +16,7 @@ type rival struct {
 }
 
 // heardRival processes an advert that should be the last of its router. After a few more, the router does not accept this host's adverts,
-// so only this host can end the double ownership.
+// so only this host can end the double ownership. A router that hangs sends none: this host keeps the VIPs that it took from it.
 func (r *router) heardRival(p *peer) {
 	v := &r.tenure.rival
 	if v.addr != p.addr || r.now.Since(v.last) > r.g.k()*p.interval(r.g.Interval) {
@@ -70,8 +70,6 @@ func (r *router) yield(p *peer, text string) {
 			text += ": " + d
 		}
 	}
-	r.do(local.Note{Kind: local.NoteRival, VIPs: len(r.bound), Text: "gave up " + r.g.label() + ": " + text, Why: "yield"})
 	r.peers.yielded = text
-	r.unbind(0)
-	r.backUp(cause{"yield", text}, interval)
+	r.stepDown(local.NoteRival, "gave up "+r.g.label()+": "+text, cause{"yield", text}, interval)
 }

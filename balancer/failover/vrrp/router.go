@@ -1,7 +1,6 @@
 package vrrp
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,7 +57,7 @@ type tenure struct {
 // newRouter returns the router of a group that knows nothing yet.
 func newRouter(e *env, g Group) *router {
 	r := &router{env: e, g: g, state: Init, last: g.Interval}
-	r.peers.of, r.history.dropped = map[netip.Addr]*peer{}, map[Reason]uint64{}
+	r.peers.of, r.peers.drops = map[netip.Addr]*peer{}, map[Reason]uint64{}
 	return r
 }
 
@@ -80,15 +79,16 @@ func (r *router) set(g Group) {
 	}
 }
 
-// deadline is when the gate must be closed without another advert.
-func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
-
 // owns reports whether adverts of this tenure have left, so the gate may be open.
 func (r *router) owns() bool {
 	return r.state == Active || r.state == Claiming && r.tenure.sent > 0
 }
 
-func (r *router) passes() bool { return r.g.passes(r.now, r.tenure.sent, r.gateTime) }
+// deadline is when the gate must be closed without another advert.
+func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
+
+// passes reports whether the gate may be opened and refreshed, and VIPs bound.
+func (r *router) passes() bool { return r.owns() && local.Passes(r.now, r.deadline(), r.gateTime) }
 
 // step does what is due.
 func (r *router) step() {
@@ -228,13 +228,18 @@ func (r *router) sent(number uint64, at local.Time, err error) {
 	}
 }
 
-// lose makes an owner a Backup, without an advert.
+// lose makes an owner a Backup, because its adverts do not leave.
 func (r *router) lose(why cause) {
+	r.stepDown(local.NoteLost, "lost "+r.g.label()+": "+why.text, why, r.g.Interval)
+}
+
+// stepDown makes an owner a Backup without an advert, and reports that. The interval is the new owner's.
+func (r *router) stepDown(kind local.NoteKind, text string, why cause, interval time.Duration) {
 	if r.state == Active {
-		r.do(local.Note{Kind: local.NoteLost, Text: "lost " + r.g.label() + ": " + why.text, VIPs: len(r.bound), Why: why.word})
+		r.do(local.Note{Kind: kind, Text: text, VIPs: len(r.bound), Why: why.word})
 	}
 	r.unbind(0)
-	r.backUp(why, r.g.Interval)
+	r.backUp(why, interval)
 }
 
 func (r *router) unbind(id int) {
@@ -242,16 +247,6 @@ func (r *router) unbind(id int) {
 		r.do(local.Unbind{ID: id, Addrs: r.bound})
 		r.bound = nil
 	}
-}
-
-// yieldTo makes an owner a Backup because another router is the owner.
-func (r *router) yieldTo(p *peer, why cause) {
-	if r.state == Active {
-		text := fmt.Sprintf("gave %s to %s (%s)", r.g.label(), p.addr, why.text)
-		r.do(local.Note{Kind: local.NoteGave, Text: text, VIPs: len(r.bound), Why: why.word})
-	}
-	r.unbind(0)
-	r.backUp(cause{why.word, fmt.Sprintf("%s has %s", p.addr, why.text)}, p.interval(r.g.Interval))
 }
 
 // resign gives the VIPs away: the VIPs are unbound, and then an advert reports that. The next state is Backup or Init.

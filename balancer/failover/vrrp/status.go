@@ -14,16 +14,19 @@ type cause struct{ word, text string }
 
 // Change is a change of a group's state.
 type Change struct {
-	At        local.Time
-	From, To  State
-	Why, Text string // a word for metrics, and a text for people
+	At   local.Time `json:"at"`
+	From State      `json:"from"`
+	To   State      `json:"to"`
+	Why  string     `json:"why"` // a word for metrics
+	Text string     `json:"text"`
 }
 
 // history is what a router has done.
 type history struct {
 	changes []Change
-	sent    uint64
-	dropped map[Reason]uint64
+	// counts counts the changes since the start.
+	counts []ChangeCount
+	sent   uint64
 	// late is the longest delay of an advert.
 	late time.Duration
 }
@@ -35,6 +38,12 @@ func (h *history) add(c Change) {
 	if h.changes = append(h.changes, c); len(h.changes) > maxChanges {
 		h.changes = slices.Delete(h.changes, 0, 1)
 	}
+	i := slices.IndexFunc(h.counts, func(n ChangeCount) bool { return n.To == c.To && n.Why == c.Why })
+	if i < 0 {
+		i = len(h.counts)
+		h.counts = append(h.counts, ChangeCount{To: c.To, Why: c.Why})
+	}
+	h.counts[i].Count++
 }
 
 // latest is the cause of the last change.
@@ -71,10 +80,18 @@ type GroupStatus struct {
 	Counters Counters `json:"counters"`
 }
 
+// ChangeCount is how often a group has changed to a state for a reason.
+type ChangeCount struct {
+	To    State  `json:"to"`
+	Why   string `json:"why"`
+	Count uint64 `json:"count"`
+}
+
 // Counters count since the start.
 type Counters struct {
 	Sent    uint64            `json:"sent"`
 	Dropped map[Reason]uint64 `json:"dropped,omitempty"`
+	Changes []ChangeCount     `json:"changes,omitempty"`
 	// Late is the longest delay of an advert.
 	Late time.Duration `json:"late"`
 }
@@ -108,9 +125,9 @@ func (r *router) status(now local.Time) GroupStatus {
 	s := GroupStatus{
 		Name: r.g.Name, RouterID: r.g.RouterID, Version: r.g.Version, State: r.state, Priority: r.priority(), Left: max(r.due.Since(now), 0),
 		Advertised: -1, Bound: slices.Clone(r.bound), Changes: slices.Clone(r.history.changes),
-		Counters: Counters{Sent: r.history.sent, Dropped: map[Reason]uint64{}, Late: r.history.late},
+		Counters: Counters{Sent: r.history.sent, Dropped: map[Reason]uint64{}, Changes: slices.Clone(r.history.counts), Late: r.history.late},
 	}
-	for reason, n := range r.history.dropped {
+	for reason, n := range r.peers.drops {
 		s.Counters.Dropped[reason] = n
 	}
 	if r.tenure.sent > 0 {

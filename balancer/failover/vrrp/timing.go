@@ -1,10 +1,6 @@
 package vrrp
 
-import (
-	"time"
-
-	"vipd/balancer/failover/local"
-)
+import "time"
 
 // The times of a group follow from its interval A and the number k of its down adverts. A backup takes over kA and its skew after the last
 // advert that it received. The owner's gate must be closed by then:
@@ -56,8 +52,3 @@ func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 
 // settle is how long after its first advert a new owner waits before it binds the VIPs. In this time a lower owner removes them.
 const settle = 20 * time.Millisecond
-
-// passes reports whether an owner that sent its last advert at s may open and refresh the gate, and bind VIPs.
-func (g *Group) passes(now, s local.Time, gate time.Duration) bool {
-	return s > 0 && local.Passes(now, s.Add(g.OwnerTime()), gate)
-}

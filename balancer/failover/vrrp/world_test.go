@@ -63,6 +63,7 @@ type host struct {
 	opened              bool
 	refreshed, deadline local.Time
 	ticked, checked     local.Time
+	busy                local.Time // until then nothing is due
 	// acts counts the atomic acts of the process, and fault strikes before one of them.
 	acts  int
 	fault fault
@@ -118,18 +119,23 @@ func (h *host) answers() bool { return h.bound && (h.gate > h.w.now || h.w.mista
 // run advances the time.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(ms) {
-		w.packets = slices.DeleteFunc(w.packets, func(p packet) bool {
-			if p.at <= w.now {
-				d := p.d
-				d.At = w.now
-				p.to.input(func(now local.Time) []local.Action { return p.to.node.Heard(now, d) })
-			}
-			return p.at <= w.now
-		})
+		w.deliver()
 		for _, h := range w.hosts {
 			h.step()
 		}
 		w.observe()
+	}
+}
+
+// deliver delivers the packets that are due.
+func (w *world) deliver() {
+	for i := 0; i < len(w.packets); i++ {
+		if p := w.packets[i]; p.at <= w.now {
+			p.d.At = w.now
+			p.to.input(func(now local.Time) []local.Action { return p.to.node.Heard(now, p.d) })
+			w.packets = slices.Delete(w.packets, i, i+1)
+			i--
+		}
 	}
 }
 
@@ -168,7 +174,7 @@ func (h *host) input(f func(local.Time) []local.Action) {
 
 // step lets each thread do what it can in this millisecond.
 func (h *host) step() {
-	if h.node == nil || h.down {
+	if h.node == nil || h.down || h.w.now < h.busy && len(h.inbox) == 0 && len(h.loop.todo)+len(h.worker.todo)+len(h.refresher.todo) == 0 {
 		return
 	}
 	if h.idle(&h.refresher) && h.w.now.Since(h.checked) >= gateTime/8 {
@@ -185,6 +191,10 @@ func (h *host) step() {
 	}
 	h.act(&h.loop, 100)
 	h.act(&h.worker, 1)
+	h.busy = min(h.checked.Add(gateTime/8), h.ticked.Add(10*ms))
+	if due := h.node.Next(); due > 0 {
+		h.busy = min(h.busy, due)
+	}
 }
 
 func (h *host) idle(t *thread) bool { return len(t.todo) == 0 && t.stopped <= h.w.now && !h.down }
@@ -287,7 +297,13 @@ func (h *host) work(a local.Action) {
 			h.w.wrong = "a gate was opened with the VIP bound"
 		}
 		h.gate, h.opened, h.refreshed = h.w.now.Add(gateTime), true, h.w.now
-		h.input(func(now local.Time) []local.Action { return h.node.Opened(now, nil) })
+		h.input(func(now local.Time) []local.Action {
+			actions := h.node.Opened(now, nil)
+			if !h.opened { // it lapsed before the node knew that it was open
+				actions = append(actions, h.node.Lapsed(now, local.NotRefreshed, 0)...)
+			}
+			return actions
+		})
 	case local.CloseGate:
 		h.gate, h.bound, h.opened = 0, false, false
 		h.input(h.node.Closed)
