@@ -73,7 +73,7 @@ func faults() []fault {
 	}
 	stops := []time.Duration{30, 60, 345, 600}
 	if wait.Soaking() {
-		stops = []time.Duration{10, 30, 45, 60, 100, 200, 260, 300, 330, 345, 360, 380, 400, 500, 1000}
+		stops = []time.Duration{10, 30, 45, 60, 100, 200, 260, 300, 330, 345, 360, 380, 400, 500, 600, 1000}
 	}
 	for _, d := range stops {
 		all = append(all, fault{name: fmt.Sprintf("stopped for %s", d*ms), do: stopFor(d * ms), lasts: d * ms})
